@@ -44,7 +44,8 @@ type Config struct {
 	Window int
 
 	// BufferBytes limits the size of the payloads and metadata in memory. The message
-	// that reaches the limit is still read as a whole. Defaults to 64 MiB.
+	// that reaches the limit is still read as a whole. A quarter is for messages that are
+	// found behind the backlog of another tenant or topic. Defaults to 64 MiB.
 	BufferBytes int
 
 	// Workers is the number of goroutines that call Publish. A publisher that is an

@@ -120,7 +120,7 @@ func TestBytesAreBounded(t *testing.T) {
 		cfg.BufferBytes = 1 << 20
 		start(t, db, &pipelined{broker: b}, cfg)
 		inFlight := func() int { b.mu.Lock(); defer b.mu.Unlock(); return b.flying }
-		eventually(t, "the buffer is full", func() bool { return inFlight() >= 10 })
+		eventually(t, "the buffer is full", func() bool { return inFlight() >= 8 })
 		meanwhile(50 * time.Millisecond) // time to read more, which it must not do
 		require.LessOrEqual(t, inFlight(), 12, "1 MiB and at most one message more")
 		close(release)

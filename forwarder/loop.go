@@ -50,18 +50,19 @@ const rescanEvery = time.Minute
 
 func newScheduler(c Config) *dispatch.Scheduler {
 	return dispatch.New(dispatch.Config{
-		BatchSize:    c.BatchSize,
-		Window:       c.Window,
-		BufferBytes:  c.BufferBytes,
-		MaxAttempts:  c.MaxAttempts,
-		PollMin:      c.PollMin,
-		PollMax:      c.PollMax,
-		StallTimeout: c.StallTimeout,
-		CloseTimeout: c.CloseTimeout,
-		RescanEvery:  rescanEvery,
-		Backoff:      c.Backoff,
-		Pause:        pauses,
-		Jitter:       jitter,
+		BatchSize:     c.BatchSize,
+		Window:        c.Window,
+		BufferBytes:   c.BufferBytes,
+		MaxAttempts:   c.MaxAttempts,
+		PollMin:       c.PollMin,
+		PollMax:       c.PollMax,
+		StallTimeout:  c.StallTimeout,
+		LookaheadRows: lookaheadRows(c.Schema),
+		CloseTimeout:  c.CloseTimeout,
+		RescanEvery:   rescanEvery,
+		Backoff:       c.Backoff,
+		Pause:         pauses,
+		Jitter:        jitter,
 	})
 }
 

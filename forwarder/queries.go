@@ -13,6 +13,7 @@ type queries struct {
 	read, refill            dialect.Statement
 	readWithHead            dialect.Statement
 	snapshot                string
+	examine, ahead          string
 	remove                  string
 	removeLogged            []string
 	forgetSent              string
@@ -50,6 +51,8 @@ func newQueries(d dialect.Dialect) queries {
 		readWithHead: d.Statement("", headOfRead+` UNION ALL `+sweep),
 		refill:       d.Statement("", ofKeys),
 		snapshot:     snapshotQuery(d),
+		examine:      examineQuery(d),
+		ahead:        aheadQuery(d),
 
 		// A row is identified by position and id, because a position may be used again
 		// after a failover to a replica that lagged behind.

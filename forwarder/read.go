@@ -45,12 +45,21 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	r := &reader{topics: map[string]string{}, began: time.Now(), bytes: read.Bytes, giveUp: giveUp}
-	err := s.readRows(ctx, read, r)
+	var looked ahead
+	var err error
+	if read.Lookahead {
+		looked, err = s.lookAhead(ctx, read, r)
+	} else {
+		err = s.readRows(ctx, read, r)
+	}
 	full := errors.Is(err, errFull)
 	if err != nil && !full {
 		return found{}, err
 	}
 	got := found{rows: r.rows, reach: read.Reach(r.rows, full), unowned: r.head.unowned}
+	if read.Lookahead {
+		got.reach = looked.complete(r.rows)
+	}
 	got.reach.Horizon, got.reach.Ceiling = r.head.horizon, r.head.ceiling
 	slices.SortFunc(got.rows, func(a, b *dispatch.Message) int { return cmp.Compare(a.Position, b.Position) })
 	return got, nil
@@ -127,8 +136,9 @@ type reader struct {
 	bytes  int    // limit
 	giveUp func() // called at the limit, so that the driver does not receive the other rows
 
-	topics map[string]string // messages with the same topic share one string
-	began  time.Time         // the time of {clock}
+	topics  map[string]string // messages with the same topic share one string
+	tenants tenants
+	began   time.Time // the time of {clock}
 
 	topic      sql.RawBytes
 	successors sql.NullInt64
@@ -184,6 +194,7 @@ func (r *reader) scan(rows *sql.Rows, m *dispatch.Message) error {
 		r.topics[known] = known
 	}
 	m.Topic = known
+	m.Tenant = r.tenants.of(m.Metadata)
 	m.BlocksKey, m.SuccessorsAfter = r.successors.Valid, r.successors.Int64
 	if r.created == "" || r.createdMillis != r.millis {
 		r.created, r.createdMillis = meta.Stamp(time.UnixMilli(r.millis)), r.millis

@@ -9,8 +9,10 @@ import (
 type buffer struct {
 	limit    int // the number of messages at which reading stops
 	messages map[int64]*Message
-	bytes    int
+	bytes    int           // without those of ahead
+	groups   map[Group]int // number of messages of each group
 	ready    ready
+	ahead    aheadBuffer
 	queues   map[string]*keyQueue
 	low      int64 // copy of cursor.low: sweeps read above this position
 
@@ -21,8 +23,8 @@ type buffer struct {
 
 func newBuffer(limit int) buffer {
 	return buffer{
-		limit: limit, messages: map[int64]*Message{}, queues: map[string]*keyQueue{},
-		ready: ready{topics: map[string]*messageHeap{}},
+		limit: limit, messages: map[int64]*Message{}, queues: map[string]*keyQueue{}, groups: map[Group]int{},
+		ready: newReady(), ahead: aheadBuffer{ready: newReady()},
 	}
 }
 
@@ -39,7 +41,7 @@ func (b *buffer) add(m *Message, refill bool) {
 	}
 	if m.Key == "" {
 		b.keep(m)
-		b.ready.put(m)
+		b.put(m)
 		return
 	}
 	q := b.queues[m.Key]
@@ -60,7 +62,7 @@ func (b *buffer) add(m *Message, refill bool) {
 	}
 	if q.head == nil {
 		q.head = m
-		b.ready.put(m)
+		b.put(m)
 	} else {
 		q.add(m)
 	}
@@ -68,14 +70,30 @@ func (b *buffer) add(m *Message, refill bool) {
 
 func (b *buffer) keep(m *Message) {
 	b.messages[m.Position] = m
-	b.bytes += m.Size()
+	b.groups[m.group()]++
+	b.resize(m, m.Size())
+	if m.ahead {
+		b.ahead.messages++
+	}
 }
+
+// resize changes the size of the messages in memory by that of m.
+func (b *buffer) resize(m *Message, by int) {
+	if m.ahead {
+		b.ahead.bytes += by
+	} else {
+		b.bytes += by
+	}
+}
+
+// count returns the number of messages that were not found by a lookahead.
+func (b *buffer) count() int { return len(b.messages) - b.ahead.messages }
 
 // unload frees the payload and the metadata of a message that will not be published
 // again.
 func (b *buffer) unload(m *Message) {
 	if b.messages[m.Position] == m {
-		b.bytes -= m.Size()
+		b.resize(m, -m.Size())
 		m.Payload, m.Metadata = nil, nil
 	}
 }
@@ -84,8 +102,14 @@ func (b *buffer) unload(m *Message) {
 // must be read again.
 func (b *buffer) forget(m *Message) {
 	if b.messages[m.Position] == m {
-		b.bytes -= m.Size()
+		b.resize(m, -m.Size())
 		delete(b.messages, m.Position)
+		if m.ahead {
+			b.ahead.messages--
+		}
+		if b.groups[m.group()]--; b.groups[m.group()] == 0 {
+			delete(b.groups, m.group())
+		}
 		if m.orphan {
 			b.orphans--
 		}
@@ -98,7 +122,7 @@ func (b *buffer) advance(q *keyQueue) {
 	if len(q.waiting) > 0 {
 		q.head = q.waiting[0]
 		q.waiting = q.waiting[1:]
-		b.ready.put(q.head)
+		b.put(q.head)
 	}
 	switch {
 	case q.excluded && len(q.waiting) <= b.queueLimit()/2:
@@ -185,7 +209,7 @@ func (b *buffer) refilled(q *keyQueue, covered int64) {
 	q.refillWanted = false
 	switch {
 	case q.head != nil && q.head.BlocksKey: // the table kept the successors out of the refill
-	case covered < everything:
+	case covered < Everything:
 		q.refillFrom = max(q.refillFrom, min(covered, b.low))
 		if len(q.waiting) <= b.queueLimit()/2 {
 			b.wantRefill(q)
@@ -201,6 +225,7 @@ func (b *buffer) refilled(q *keyQueue, covered int64) {
 // flight or have a known outcome, as orphans, until their outcome is recorded.
 func (b *buffer) loseSlots(slots map[int64]bool) {
 	b.ready.removeSlots(slots)
+	b.ahead.ready.removeSlots(slots)
 	for key, q := range b.queues {
 		if slots[q.slot] {
 			delete(b.queues, key)

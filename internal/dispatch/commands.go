@@ -28,11 +28,13 @@ type Publish struct {
 // Read is the command to read rows of the outbox that belong to Slots.
 //
 // A sweep returns the rows above From in the order of their positions, and rows that
-// are due. A refill returns the rows of Keys above From. Neither returns the rows in
-// Known, or rows that wait behind a blocked key's first message.
+// are due. A refill returns the rows of Keys above From. A lookahead examines the first
+// rows above From, and returns those that are not of one of Groups. None returns the
+// rows in Known, or rows that wait behind a blocked key's first message.
 type Read struct {
-	Refill bool
-	Tidy   bool // first unblock keys whose first message does not exist any more
+	Refill    bool
+	Lookahead bool
+	Tidy      bool // first unblock keys whose first message does not exist any more
 
 	From  int64
 	Known []int64 // positions of messages in memory
@@ -42,10 +44,15 @@ type Read struct {
 	Bytes int // stop after this many bytes of payload and metadata
 
 	Keys   []string // sweep: keys to leave out; refill: keys to read
-	Topics []string // sweep: topics to leave out, except for rows with a key
+	Topics []string // topics to leave out, except for rows with a key
+
+	Examine  int     // lookahead: number of rows to examine
+	Late     int64   // lookahead: return no row of a key that also has a row above Late that is not above From
+	Groups   []Group // lookahead: groups to leave out
+	PerGroup int     // lookahead: maximum number of rows of a group
 
 	epoch   int
-	settled Sight
+	settled sight
 	refills []queueEpoch
 }
 
@@ -73,7 +80,7 @@ func (r *Read) Reach(rows []*Message, full bool) Reach {
 	case full || byPosition >= r.Limit:
 		return Reach{Highest: highest, Covered: highest}
 	}
-	return Reach{Highest: highest, Covered: everything}
+	return Reach{Highest: highest, Covered: Everything}
 }
 
 // Settlement is the command to record outcomes in the database.

@@ -27,6 +27,12 @@ type cursor struct {
 
 // Sight is the highest position that had been read at some moment.
 type Sight struct {
+	sight
+
+	ahead sight // of the lookahead's cursor
+}
+
+type sight struct {
 	position int64
 	era      int
 }
@@ -46,21 +52,25 @@ const maxMarks = 64
 type Reach struct {
 	Highest int64 // the highest position that was returned, or 0
 	Covered int64 // all rows up to this position were returned
-	Horizon int64 // sweep only: all transactions with a lower id have ended
-	Ceiling int64 // sweep only: one more than the highest id of a transaction that has ended
+	Horizon int64 // sweep and lookahead: all transactions with a lower id have ended
+	Ceiling int64 // sweep and lookahead: one more than the highest id of a transaction that has ended
+
+	// Skipped is set by a lookahead: the rows with a key that it has examined and that
+	// are not in the result.
+	Skipped []Skipped
 }
 
-// everything is the value of Reach.Covered when a read has reached the end of the
+// Everything is the value of Reach.Covered when a read has reached the end of the
 // outbox.
-const everything = math.MaxInt64
+const Everything = math.MaxInt64
 
 // sights returns the highest position that was read, and the highest one that is known
 // to be read before a transaction of the forwarder, which has ended, got its id.
-func (c *cursor) sights() (seen, settled Sight) { return Sight{c.seen, c.era}, Sight{c.settled, c.era} }
+func (c *cursor) sights() (seen, settled sight) { return sight{c.seen, c.era}, sight{c.settled, c.era} }
 
 // wrote tells the cursor that a transaction of the forwarder has ended. The transaction
 // got its id after sights had returned seen.
-func (c *cursor) wrote(seen Sight) {
+func (c *cursor) wrote(seen sight) {
 	if seen.era == c.era {
 		c.settled = max(c.settled, seen.position)
 	}
@@ -68,7 +78,7 @@ func (c *cursor) wrote(seen Sight) {
 
 // advance moves the cursor after a sweep. settled was returned by sights when the sweep
 // began.
-func (c *cursor) advance(at Reach, settled Sight) {
+func (c *cursor) advance(at Reach, settled sight) {
 	if at.Ceiling < c.ceiling {
 		// Transaction ids went back. So a replica that lagged behind has become the
 		// primary, and will use positions again.

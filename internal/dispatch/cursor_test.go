@@ -8,7 +8,7 @@ import (
 
 // snapshot returns the Reach of a sweep that reached the end of the outbox.
 func snapshot(highest, horizon, ceiling int64) Reach {
-	return Reach{Highest: highest, Covered: everything, Horizon: horizon, Ceiling: ceiling}
+	return Reach{Highest: highest, Covered: Everything, Horizon: horizon, Ceiling: ceiling}
 }
 
 // reads simulates sweeps. After each, a transaction of the forwarder begins and ends.
@@ -77,7 +77,7 @@ func TestCursorPassesWhatARefillHasRead(t *testing.T) {
 
 func TestCursorForgetsWhatWasSeenBeforeARewind(t *testing.T) {
 	var c cursor
-	c.advance(snapshot(9, 10, 10), Sight{})
+	c.advance(snapshot(9, 10, 10), sight{})
 	before, _ := c.sights()
 	c.rewind(4)
 	c.wrote(before)

@@ -168,14 +168,22 @@ func slotOf(key string) int64 { return int64(key[len(key)-1]) % slotCount }
 func (w *world) write(longest time.Duration) {
 	xid := w.begin()
 	var rows []*stored
+	tenant, size := pick(w.rng, "", "a", "b"), 4
+	if w.profile.bulk && w.rng.IntN(4) == 0 {
+		tenant, size = "many", 60
+	}
 	take := func() {
 		w.lastPosition++
 		row := &stored{Message: Message{
 			Position: w.lastPosition, ID: fmt.Sprint(w.lastPosition), Topic: fmt.Sprint("topic", w.rng.IntN(topicCount)),
-			Slot: int64(w.rng.IntN(slotCount)), Payload: make([]byte, w.rng.IntN(100)),
+			Slot: int64(w.rng.IntN(slotCount)), Payload: make([]byte, w.rng.IntN(100)), Tenant: tenant,
 		}}
 		if w.rng.IntN(3) > 0 {
-			row.Key = fmt.Sprint("key", w.rng.IntN(w.profile.keys))
+			keys := w.profile.keys
+			if tenant == "many" {
+				keys = max(1, keys/4)
+			}
+			row.Key = fmt.Sprint("key", w.rng.IntN(keys))
 			row.Slot = slotOf(row.Key)
 		} else if w.rng.IntN(5) == 0 {
 			row.due = w.now.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
@@ -189,7 +197,7 @@ func (w *world) write(longest time.Duration) {
 		}
 		rows = append(rows, row)
 	}
-	for range 1 + w.rng.IntN(4) {
+	for range 1 + w.rng.IntN(size) {
 		w.after(longest/2, func() {
 			if w.open[xid] {
 				take()

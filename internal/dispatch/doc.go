@@ -28,9 +28,11 @@
 //
 //	buffer       all messages in memory, and their bytes
 //	  ready      messages that may be published, by topic and position
+//	  ahead      the same, of those that a lookahead has found
 //	  keyQueue   messages of one ordering key: the head, and those that wait for it
 //	cursor       the position above which the outbox must be read
 //	reading      the read under way, and when the next one is due
+//	lookahead    which rows behind a long backlog were examined
 //	topics       messages in flight of each topic, and stalled topics
 //	  refusals   refused messages of each topic, for the log
 //	attribution  messages that may have closed a channel

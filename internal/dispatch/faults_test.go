@@ -54,7 +54,12 @@ var plants = map[string]plant{
 		}
 	}},
 	"a read claims to have reached the end": {rows: func(_ *world, _ *Read, _ *[]*Message, at *Reach) {
-		at.Covered = everything
+		at.Covered = Everything
+	}},
+	"a lookahead forgets the keys that it skips": {rows: func(_ *world, r *Read, _ *[]*Message, at *Reach) {
+		if r.Lookahead {
+			at.Skipped = nil
+		}
 	}},
 	"open transactions are ignored": {rows: func(_ *world, _ *Read, _ *[]*Message, at *Reach) {
 		at.Horizon = at.Ceiling
@@ -63,7 +68,7 @@ var plants = map[string]plant{
 		w.s.Wrote(w.s.Sight())
 	}},
 	"a refill reads above late commits": {commands: func(w *world, _ *Commands) {
-		w.s.buffer.low = everything
+		w.s.buffer.low = Everything
 	}},
 	"a message is published twice": {commands: func(_ *world, c *Commands) {
 		if len(c.Publish) > 0 {

@@ -12,7 +12,9 @@ type Message struct {
 	Position int64
 	ID       string
 	Topic    string
+	Tenant   string // of the metadata, or ""
 	Key      string // the ordering key, or ""
+	KeyHash  int64  // lookahead only: a hash of Key
 	Slot     int64
 	Payload  []byte
 	Metadata []byte // a JSON object
@@ -38,6 +40,7 @@ type Message struct {
 	ticket  uint64    // ticket of the publish in flight, or 0
 	decided bool      // the outcome is known and waits to be recorded
 	orphan  bool      // another instance may own the slot
+	ahead   bool      // a lookahead has found it
 
 	candidate    bool
 	failedAlone  int    // how often the outcome was unknown while this was the only message in flight
@@ -57,5 +60,7 @@ func (m *Message) successorsAfter() int64 {
 	}
 	return m.queue.refillFrom
 }
+
+func (m *Message) group() Group { return Group{m.Topic, m.Tenant} }
 
 func byPosition(a, b *Message) int { return cmp.Compare(a.Position, b.Position) }

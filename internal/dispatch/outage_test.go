@@ -19,7 +19,7 @@ func TestEachAnswerEndsAnOutage(t *testing.T) {
 		})
 		s.SetSlots([]int64{0})
 		now := time.Now()
-		s.RowsRead(now, s.Step(now).Read, []*Message{{Position: 1, ID: "m", Topic: "t"}}, Reach{Highest: 1, Covered: everything})
+		s.RowsRead(now, s.Step(now).Read, []*Message{{Position: 1, ID: "m", Topic: "t"}}, Reach{Highest: 1, Covered: Everything})
 		publish := s.Step(now).Publish
 		require.Len(t, publish, 1)
 		s.Published(now, publish[0], Unavailable, errors.New("the broker is away"))

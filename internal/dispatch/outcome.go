@@ -150,7 +150,7 @@ func (s *Scheduler) block(m *Message) {
 // there, because attribution chooses it.
 func (s *Scheduler) retry(m *Message) {
 	if !m.candidate {
-		s.buffer.ready.put(m)
+		s.buffer.put(m)
 	}
 }
 

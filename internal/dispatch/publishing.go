@@ -21,7 +21,7 @@ func (s *Scheduler) planPublish(now time.Time) []Publish {
 	if s.stopping || len(s.slots) == 0 || s.pausing(&s.publishOutage, now) {
 		return nil
 	}
-	for s.inFlight < s.window() {
+	for s.inFlight < s.window(now) {
 		if !s.sending {
 			if s.inFlight > s.topics.stalledInFlight() {
 				break // recalled messages have not come back yet
@@ -47,11 +47,11 @@ func (s *Scheduler) planPublish(now time.Time) []Publish {
 
 // window returns how many messages may be in flight now. It is one after a failure and
 // while there are candidates. Messages of stalled topics are allowed in addition.
-func (s *Scheduler) window() int {
+func (s *Scheduler) window(now time.Time) int {
 	if s.publishOutage.failures > 0 || s.attribution.active() {
 		return min(s.config.Window, s.topics.stalledInFlight()+1)
 	}
-	return s.config.Window
+	return min(s.config.Window, s.crowdedWindow(now)+s.topics.stalledInFlight())
 }
 
 // choose returns the message to publish next, or nil.
@@ -67,7 +67,7 @@ func (s *Scheduler) choose() *Message {
 func (s *Scheduler) nextReady() *Message {
 	share := s.topicShare()
 	for {
-		m := s.buffer.ready.take(func(name string) bool {
+		m := s.buffer.take(func(name string) bool {
 			t := s.topics.active[name]
 			return t == nil || t.excluded() || t.inFlight < share
 		})

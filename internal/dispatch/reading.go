@@ -38,7 +38,10 @@ func (s *Scheduler) Hint(now time.Time) {
 
 // Rescan makes the next sweep read from the start of the outbox. Call it when the
 // connection may lead to another database server.
-func (s *Scheduler) Rescan() { s.reading.rescan = time.Time{} }
+func (s *Scheduler) Rescan() {
+	s.reading.rescan = time.Time{}
+	s.lookahead.reset()
+}
 
 // rewind makes the next sweep read everything above position.
 func (s *Scheduler) rewind(position int64) {
@@ -53,8 +56,14 @@ func (s *Scheduler) planRead(now time.Time) *Read {
 	if r.busy || s.stopping || len(s.slots) == 0 || s.pausing(&r.outage, now) {
 		return nil
 	}
-	limit := min(s.config.BatchSize, s.buffer.limit-len(s.buffer.messages))
+	if read := s.planLookahead(now); read != nil {
+		return read
+	}
+	limit := min(s.config.BatchSize, s.buffer.limit-s.buffer.count())
 	bytes := s.config.BufferBytes - s.buffer.bytes
+	if s.config.LookaheadRows > 0 {
+		bytes -= s.config.BufferBytes / aheadPart
+	}
 	if limit < (s.config.BatchSize+3)/4 || bytes <= 0 {
 		return nil // a settlement will make room
 	}
@@ -102,18 +111,25 @@ func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
 	read.From = s.cursor.low
 	_, read.settled = s.cursor.sights()
 	for position, m := range s.buffer.messages {
-		if position > read.From || m.Due {
+		// A charge may have been recorded although it seems to have failed. Then the row is
+		// due soon, so a message with an outcome is left out too.
+		if position > read.From || m.Due || m.decided {
 			read.Known = append(read.Known, position)
 		}
 	}
+	s.exclude(read)
+	r.began, r.hinted, r.wasRefill = now, false, false
+	return read
+}
+
+// exclude makes a sweep or a lookahead leave out excluded keys and topics.
+func (s *Scheduler) exclude(read *Read) {
 	for key, q := range s.buffer.queues {
 		if q.excluded {
 			read.Keys = append(read.Keys, key)
 		}
 	}
 	read.Topics = s.topics.excludedNames()
-	r.began, r.hinted, r.wasRefill = now, false, false
-	return read
 }
 
 // planRefill returns a command that reads the keys whose queues want a refill, or nil.
@@ -123,7 +139,7 @@ func (s *Scheduler) planRefill(limit, bytes int) *Read {
 		return nil
 	}
 	read := s.newRead(min(limit, s.buffer.queueLimit()*len(queues)), bytes)
-	read.Refill, read.From = true, everything
+	read.Refill, read.From = true, Everything
 	for _, q := range queues {
 		read.refills = append(read.refills, queueEpoch{q, q.epoch})
 		read.Keys = append(read.Keys, q.key)
@@ -146,6 +162,7 @@ func (s *Scheduler) newRead(limit, bytes int) *Read {
 // ReadFailed reports to the Scheduler that a read has failed with err.
 func (s *Scheduler) ReadFailed(now time.Time, read *Read, err error) {
 	s.endRead(read, false)
+	s.endLookahead(now, read)
 	if !s.stopping {
 		s.fails(&s.reading.outage, Reading, err, now)
 	}
@@ -156,11 +173,12 @@ func (s *Scheduler) ReadFailed(now time.Time, read *Read, err error) {
 // described at [Read.Reach].
 func (s *Scheduler) RowsRead(now time.Time, read *Read, rows []*Message, at Reach) {
 	s.endRead(read, true)
+	s.endLookahead(now, read)
 	r := &s.reading
 	if s.works(&r.outage, Reading) {
 		s.Rescan()
 	}
-	if len(rows) > 0 {
+	if len(rows) > 0 && !read.Lookahead {
 		size := 0
 		for _, m := range rows {
 			size += m.Size()
@@ -168,7 +186,11 @@ func (s *Scheduler) RowsRead(now time.Time, read *Read, rows []*Message, at Reac
 		r.rowSize = size / len(rows)
 	}
 	switch {
-	case read.epoch != r.epoch || s.stopping:
+	case s.stopping:
+		s.refillAgain(read)
+	case read.Lookahead:
+		s.addLookahead(now, read, rows, at)
+	case read.epoch != r.epoch:
 		s.refillAgain(read)
 	case read.Refill:
 		s.addRefill(read, rows, at)
@@ -220,8 +242,9 @@ func (s *Scheduler) addSweep(now time.Time, read *Read, rows []*Message, at Reac
 
 	r := &s.reading
 	r.took = now.Sub(r.began)
+	s.lookahead.swept(at)
 	switch {
-	case at.Covered < everything:
+	case at.Covered < Everything:
 		r.found, r.next = now, now
 	case len(rows) > 0:
 		r.found, r.next = now, now.Add(s.config.PollMin)

@@ -12,6 +12,8 @@ type ready struct {
 	count  int
 }
 
+func newReady() ready { return ready{topics: map[string]*messageHeap{}} }
+
 func (r *ready) put(m *Message) {
 	h := r.topics[m.Topic]
 	if h == nil {

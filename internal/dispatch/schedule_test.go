@@ -32,6 +32,7 @@ func TestSchedules(t *testing.T) {
 		next    atomic.Uint64
 		workers sync.WaitGroup
 		steps   atomic.Int64
+		ahead   atomic.Int64
 	)
 	next.Store(*firstSeed)
 	last := *firstSeed + uint64(*seeds)
@@ -46,11 +47,15 @@ func TestSchedules(t *testing.T) {
 					t.Errorf("seed %d: %v", seed, err)
 				}
 				steps.Add(int64(w.steps))
+				ahead.Add(int64(w.foundAhead))
 			}
 		})
 	}
 	workers.Wait()
-	t.Logf("%d schedules, %d steps", *seeds, steps.Load())
+	t.Logf("%d schedules, %d steps, %d messages found by lookaheads", *seeds, steps.Load(), ahead.Load())
+	if *seeds >= 1000 && ahead.Load() == 0 {
+		t.Error("no lookahead has found a message")
+	}
 }
 
 // schedule runs one generated schedule. It returns an error that names the broken rule,
@@ -62,6 +67,9 @@ func (w *world) schedule() error {
 	w.grant(w.leased())
 	until := w.now.Add(time.Duration(1+w.rng.IntN(8)) * time.Second)
 	longest := pick(w.rng, 5*time.Millisecond, 100*time.Millisecond, 2*time.Second)
+	if w.profile.bulk { // rows that are committed late, behind a backlog
+		longest = pick(w.rng, 300*time.Millisecond, 2*time.Second)
+	}
 	var next func()
 	next = func() {
 		if w.now.Before(until) {
@@ -105,7 +113,7 @@ func (w *world) act(longest time.Duration) {
 	case n < 92:
 		w.s.Hint(w.now)
 	case n < 95:
-		w.release(fmt.Sprint("key", w.rng.IntN(4)))
+		w.release(fmt.Sprint("key", w.rng.IntN(w.profile.keys)))
 	case n < 97:
 		w.now = w.now.Add(pick(w.rng, time.Second, 20*time.Second, time.Hour))
 	case n < 98:
@@ -121,7 +129,7 @@ func (w *world) heal() {
 	var beat func()
 	beat = func() {
 		w.renew()
-		for i := range 4 {
+		for i := range w.profile.keys {
 			w.release(fmt.Sprint("key", i))
 		}
 		if w.settled() {

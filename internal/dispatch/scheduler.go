@@ -7,10 +7,11 @@ import (
 
 // Config configures a Scheduler. Every field must be set.
 type Config struct {
-	BatchSize   int // maximum number of rows of a read
-	Window      int // maximum number of messages in flight
-	BufferBytes int // maximum size of payloads and metadata in memory; the last message may exceed it
-	MaxAttempts int // refusals before a message becomes a dead letter
+	BatchSize     int // maximum number of rows of a read
+	Window        int // maximum number of messages in flight
+	BufferBytes   int // maximum size of payloads and metadata in memory; the last message may exceed it
+	LookaheadRows int // number of rows that a lookahead examines, or 0: then nothing is read behind the messages in memory
+	MaxAttempts   int // refusals before a message becomes a dead letter
 
 	PollMin, PollMax time.Duration // shortest and longest time between two sweeps without a hint
 	StallTimeout     time.Duration // how long a topic may have no answer before it stalls
@@ -42,6 +43,7 @@ type Scheduler struct {
 	buffer      buffer
 	cursor      cursor
 	reading     reading
+	lookahead   lookahead
 	settling    settling
 	topics      topics
 	attribution attribution
@@ -118,6 +120,7 @@ func (s *Scheduler) LoseSlots(slots []int64) {
 	}
 	s.slots = slices.DeleteFunc(slices.Clone(s.slots), func(slot int64) bool { return lost[slot] })
 	s.reading.epoch++
+	s.lookahead.reset()
 	waiting := &s.settling.waiting
 	waiting.Charges = slices.DeleteFunc(waiting.Charges, func(c Charge) bool { return s.forgetLost(c.Message, lost) })
 	waiting.Deaths = slices.DeleteFunc(waiting.Deaths, func(d Death) bool { return s.forgetLost(d.Message, lost) })
@@ -156,12 +159,16 @@ func (s *Scheduler) OrphanSlots() []int64 {
 // forwarder begins, and pass the result to Wrote after the transaction has ended.
 func (s *Scheduler) Sight() Sight {
 	seen, _ := s.cursor.sights()
-	return seen
+	ahead, _ := s.lookahead.cursor.sights()
+	return Sight{seen, ahead}
 }
 
 // Wrote reports that a transaction of the forwarder, which changed something, has
 // ended. Sight returned seen before the transaction began.
-func (s *Scheduler) Wrote(seen Sight) { s.cursor.wrote(seen) }
+func (s *Scheduler) Wrote(seen Sight) {
+	s.cursor.wrote(seen.sight)
+	s.lookahead.cursor.wrote(seen.ahead)
+}
 
 // Stop ends reading and publishing. After it the Scheduler waits up to
 // Config.CloseTimeout for confirms, and then as long again for settlements.

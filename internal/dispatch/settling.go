@@ -67,7 +67,7 @@ func (s *Scheduler) planSettle(now time.Time) *Settlement {
 	}
 	batch := st.take()
 	st.busy, st.confirmed = true, len(batch.Confirmed)
-	batch.seen, _ = s.cursor.sights()
+	batch.seen = s.Sight()
 	return &batch
 }
 
@@ -84,7 +84,7 @@ func (s *Scheduler) Settled(now time.Time, batch *Settlement, result Settled) {
 	st := &s.settling
 	st.busy, st.confirmed = false, 0
 	if result.Wrote {
-		s.cursor.wrote(batch.seen)
+		s.Wrote(batch.seen)
 	}
 	if result.Err != nil {
 		s.fails(&st.outage, Settling, result.Err, now)
@@ -146,7 +146,7 @@ func (s *Scheduler) finish(m *Message) {
 // readAgain makes the next sweep read rows again that the settlement did not find,
 // because they were removed or locked meanwhile.
 func (s *Scheduler) readAgain(batch *Settlement) {
-	lowest := int64(everything)
+	lowest := int64(Everything)
 	for _, c := range batch.Charges {
 		lowest = min(lowest, c.Message.Position)
 	}

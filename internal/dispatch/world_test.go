@@ -22,19 +22,20 @@ type world struct {
 	profile profile
 	plant   plant // changes commands and events, to test the checks
 
-	s        *Scheduler
-	process  int // number of the process; a restart increases it
-	wakeAt   time.Time
-	owned    map[int64]bool // slots that this instance owns in the database
-	granted  map[int64]bool // slots that the Scheduler may work on
-	closed   bool           // Stop was called, and Drained or Expired was reported
-	inFlight map[int64]bool // positions of publishes without an outcome
-	sent     []Publish      // publishes that were sent on the current channel and have no outcome
-	done     map[int64]bool // positions that this process knows to be confirmed
-	ever     map[int64]bool // positions that any process knew to be confirmed
-	healed   bool           // failures have ended
-	deaf     bool           // one topic does not answer although failures have ended
-	steps    int
+	s          *Scheduler
+	process    int // number of the process; a restart increases it
+	wakeAt     time.Time
+	owned      map[int64]bool // slots that this instance owns in the database
+	granted    map[int64]bool // slots that the Scheduler may work on
+	closed     bool           // Stop was called, and Drained or Expired was reported
+	inFlight   map[int64]bool // positions of publishes without an outcome
+	sent       []Publish      // publishes that were sent on the current channel and have no outcome
+	done       map[int64]bool // positions that this process knows to be confirmed
+	ever       map[int64]bool // positions that any process knew to be confirmed
+	healed     bool           // failures have ended
+	deaf       bool           // one topic does not answer although failures have ended
+	steps      int
+	foundAhead int // number of messages that lookaheads have returned
 
 	table   map[int64]*stored
 	dead    map[int64]bool
@@ -67,6 +68,7 @@ type profile struct {
 	keys      int
 	explains  bool // the publisher's errors can say that a message was refused
 	blockDead bool // a dead letter blocks its key
+	bulk      bool // one tenant writes many rows at once
 }
 
 // stored is a row of the outbox in the model.
@@ -99,7 +101,10 @@ func newWorld(seed uint64, p plant) *world {
 	w.profile = profile{
 		failures: pick(rng, 0, 0, 0.1, 0.4), refusals: pick(rng, 0, 0.1, 0.4), unknown: pick(rng, 0, 0, 0.05, 0.3),
 		outages: rng.IntN(3) == 0, vague: rng.IntN(2) == 0, silent: rng.IntN(3) == 0,
-		explains: rng.IntN(2) == 0, blockDead: rng.IntN(4) == 0, keys: pick(rng, 1, 4),
+		explains: rng.IntN(2) == 0, blockDead: rng.IntN(4) == 0, keys: pick(rng, 1, 4, 12), bulk: rng.IntN(5) == 0,
+	}
+	if w.profile.bulk && rng.IntN(2) == 0 { // lookaheads without the sweeps from the start that follow failures
+		w.profile = profile{bulk: true, explains: true, keys: w.profile.keys}
 	}
 	w.restart()
 	return w
@@ -118,22 +123,27 @@ func (w *world) restart() {
 		// Only Tidy ends that block.
 		rescan = time.Minute
 	}
-	w.s = New(Config{
-		BatchSize:    pick(w.rng, 4, 16, 100),
-		Window:       pick(w.rng, 1, 4, 16, 100),
-		BufferBytes:  pick(w.rng, 300, 100_000),
-		MaxAttempts:  3,
-		PollMin:      5 * time.Millisecond,
-		PollMax:      250 * time.Millisecond,
-		StallTimeout: pick(w.rng, 300*time.Millisecond, 5*time.Second),
-		CloseTimeout: time.Second,
-		RescanEvery:  rescan,
-		Backoff:      func(attempt int) time.Duration { return time.Duration(attempt) * 200 * time.Millisecond },
+	config := Config{
+		BatchSize:     pick(w.rng, 4, 16, 100),
+		Window:        pick(w.rng, 1, 4, 16, 100),
+		BufferBytes:   pick(w.rng, 300, 100_000),
+		LookaheadRows: pick(w.rng, 3, 20, 200),
+		MaxAttempts:   3,
+		PollMin:       5 * time.Millisecond,
+		PollMax:       250 * time.Millisecond,
+		StallTimeout:  pick(w.rng, 300*time.Millisecond, 5*time.Second),
+		CloseTimeout:  time.Second,
+		RescanEvery:   rescan,
+		Backoff:       func(attempt int) time.Duration { return time.Duration(attempt) * 200 * time.Millisecond },
 		Pause: func(failures int) time.Duration {
 			return min(20*time.Millisecond<<min(failures, 10), 150*time.Millisecond)
 		},
 		Jitter: func(d time.Duration) time.Duration { return d + time.Duration((w.rng.Float64()*2-1)*float64(d)/5) },
-	})
+	}
+	if w.profile.bulk { // a backlog that is longer than the memory
+		config.BatchSize, config.Window, config.BufferBytes = 4, pick(w.rng, 1, 4), 100_000
+	}
+	w.s = New(config)
 	w.closed = false
 	w.grant(w.leased())
 }
@@ -331,6 +341,9 @@ func (w *world) read(r *Read) {
 		w.after(delay/4, func() {
 			failed := w.fails()
 			rows, at := w.rows(r)
+			if r.Lookahead {
+				rows, at = w.ahead(r)
+			}
 			at.Horizon, at.Ceiling = horizon, ceiling
 			if w.plant.rows != nil {
 				w.plant.rows(w, r, &rows, &at)

@@ -45,6 +45,22 @@ func (s *scene) fill(ctx context.Context, messages, keys int) error {
 	return s.settle(ctx)
 }
 
+// fillFor is like fill, with messages of a tenant.
+func (s *scene) fillFor(ctx context.Context, tenant string, messages, keys int) error {
+	if err := s.prepare(ctx); err != nil {
+		return err
+	}
+	_, err := s.db.ExecContext(ctx, `
+		UPDATE sample SET metadata = (metadata::jsonb || jsonb_build_object('`+outbox.TenantID+`', $1::text))::json`, tenant)
+	if err != nil {
+		return err
+	}
+	if err := s.add(ctx, messages, keys); err != nil {
+		return err
+	}
+	return s.settle(ctx)
+}
+
 // settle vacuums the outbox and writes a checkpoint, so that earlier writes do not slow
 // down the measurement.
 func (s *scene) settle(ctx context.Context) error {

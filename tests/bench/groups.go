@@ -31,6 +31,7 @@ func groups() []group {
 		{"durable", "a consumer that stores its messages first, against one that handles them directly", (*bench).durables},
 		{"modes", "a consumer that keeps the order of keys, or compares versions, against one that does neither", (*bench).modes},
 		{"fairness", "a few messages of one tenant while another has a million waiting, against none", (*bench).fairness},
+		{"outbox-fair", "a few messages of one tenant in the outbox while another has a million there, against none", (*bench).outboxFairness},
 		{"memory", "resident memory of a process that drains a million", (*bench).memories},
 	}
 }

@@ -1,0 +1,177 @@
+package forwarder
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/schema"
+)
+
+// lookaheadRows returns how many rows a lookahead examines: so many that a million rows
+// are examined soon, and so few that reads of other rows do not wait for long. SQLite
+// has no broker behind it, and no lookahead.
+func lookaheadRows(config schema.Config) int {
+	if config.Dialect == schema.SQLite {
+		return 0
+	}
+	return 20_000
+}
+
+// ahead is what the first statement of a lookahead returns: which rows to read, with the
+// hashes of their keys, and which part of the outbox it has examined.
+type ahead struct {
+	positions []int64
+	hashes    map[int64]int64
+	reach     dispatch.Reach
+}
+
+// lookAhead runs the statements of a lookahead. The first examines rows without reading
+// their payloads, and the second reads those that it found.
+func (s *store) lookAhead(ctx context.Context, read *dispatch.Read, r *reader) (looked ahead, err error) {
+	err = s.read(ctx, func(tx *sql.Tx) error {
+		r.rows, r.head, r.began = nil, head{}, time.Now()
+		if err := tx.QueryRowContext(ctx, s.sql.snapshot).
+			Scan(&r.head.horizon, &r.head.ceiling, &r.head.unowned, &r.head.blocked); err != nil {
+			return err
+		}
+		var err error
+		if looked, err = s.examine(ctx, tx, read); err != nil || len(looked.positions) == 0 {
+			return err
+		}
+		rows, err := tx.QueryContext(ctx, s.sql.ahead, s.dialect.List(looked.positions), s.dialect.List(read.Known),
+			s.dialect.List(read.Slots), s.dialect.Strings(read.Keys), s.dialect.Strings(read.Topics))
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		if err := r.scanAll(rows); err != nil {
+			return err
+		}
+		return rows.Err()
+	})
+	return looked, err
+}
+
+// examine runs the first statement of a lookahead. A single snapshot shows it the rows
+// that are to be read and all earlier rows of their keys.
+func (s *store) examine(ctx context.Context, tx *sql.Tx, read *dispatch.Read) (ahead, error) {
+	var (
+		topics, tenants []string
+		highest, rows   int64
+		taken, skipped  string
+	)
+	for _, g := range read.Groups {
+		topics, tenants = append(topics, g.Topic), append(tenants, g.Tenant)
+	}
+	err := tx.QueryRowContext(ctx, s.sql.examine, read.From, s.dialect.List(read.Known), s.dialect.List(read.Slots),
+		s.dialect.Strings(read.Keys), read.Limit, read.PerGroup, s.dialect.Strings(read.Topics), read.Examine,
+		s.dialect.Strings(topics), s.dialect.Strings(tenants), read.Late).Scan(&highest, &rows, &taken, &skipped)
+	if err != nil {
+		return ahead{}, err
+	}
+	looked := ahead{hashes: map[int64]int64{}, reach: dispatch.Reach{Highest: highest, Covered: highest}}
+	if rows < int64(read.Examine) {
+		looked.reach.Covered = dispatch.Everything
+	}
+	err = pairs(taken, func(position, hash int64) {
+		looked.positions = append(looked.positions, position)
+		looked.hashes[position] = hash
+	})
+	if err != nil {
+		return ahead{}, err
+	}
+	looked.reach.Skipped = make([]dispatch.Skipped, 0, strings.Count(skipped, ":"))
+	err = pairs(skipped, func(position, hash int64) {
+		looked.reach.Skipped = append(looked.reach.Skipped, dispatch.Skipped{Position: position, KeyHash: hash})
+	})
+	return looked, err
+}
+
+// complete sets the hashes of the keys of the rows that were read, and returns what was
+// examined. Rows that do not exist any more, or exceed the limit of bytes, are added to
+// the skipped rows.
+func (a ahead) complete(read []*dispatch.Message) dispatch.Reach {
+	for _, m := range read {
+		m.KeyHash = a.hashes[m.Position]
+		delete(a.hashes, m.Position)
+	}
+	for position, hash := range a.hashes {
+		a.reach.Skipped = append(a.reach.Skipped, dispatch.Skipped{Position: position, KeyHash: hash})
+	}
+	return a.reach
+}
+
+// pairs calls each for the pairs of numbers in a text such as "1:2,3:4".
+func pairs(text string, each func(a, b int64)) error {
+	if text == "" {
+		return nil
+	}
+	for pair := range strings.SplitSeq(text, ",") {
+		first, second, _ := strings.Cut(pair, ":")
+		a, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			return fmt.Errorf("forwarder: lookahead: %w", err)
+		}
+		b, err := strconv.ParseInt(second, 10, 64)
+		if err != nil {
+			return fmt.Errorf("forwarder: lookahead: %w", err)
+		}
+		each(a, b)
+	}
+	return nil
+}
+
+// examineQuery examines the first $8 rows above $1. It returns the highest position,
+// the number of rows, and as lists of position:hash the rows to read and the other rows
+// with a key. $6 is the maximum number of rows of a group, and $9 and $10 are the
+// groups to leave out. It leaves out keys that have a row above $11 that is not above $1. See the other parameters at mayBeRead.
+//
+// It reads the metadata only of rows that have a tenant, because that takes as long as
+// all else.
+func examineQuery(d dialect.Dialect) string {
+	tenant := `CASE WHEN strpos(CAST(o.metadata AS text), '"` + meta.TenantID + `"') > 0
+	                THEN COALESCE(substr(` + outboxrow.MetadataField(d, meta.TenantID) + `, 1, 255), '') ELSE '' END`
+	return d.SQL(`
+		WITH examined AS MATERIALIZED (
+			SELECT position, ordering_key, topic, tenant, position IN {list $2 bigint} AS known,
+			       CASE WHEN due_at IS NOT NULL THEN 1 = 0
+			            WHEN (topic, tenant) IN (SELECT g.topic, g.tenant
+			                                     FROM unnest($9::text::text[], $10::text::text[]) AS g(topic, tenant)) THEN 1 = 0
+			            ELSE ` + mayBeRead + ` END AS may
+			FROM (SELECT o.position, o.ordering_key, o.topic, o.slot, o.due_at, ` + tenant + ` AS tenant
+			      FROM {outbox} AS o WHERE o.position > $1 ORDER BY o.position LIMIT $8) AS o),
+		late AS MATERIALIZED (
+			SELECT DISTINCT ordering_key FROM {outbox} AS o
+			WHERE position > $11 AND position <= $1 AND position NOT IN {list $2 bigint}
+			  AND EXISTS (SELECT 1 FROM examined AS e WHERE e.may AND e.ordering_key IS NOT NULL)
+			  AND ordering_key IN (SELECT e.ordering_key FROM examined AS e WHERE e.may)),
+		taken AS MATERIALIZED (
+			SELECT position FROM (
+				SELECT position, row_number() OVER (PARTITION BY topic, tenant ORDER BY position) AS n
+				FROM (SELECT position, topic, tenant FROM examined
+				      WHERE may AND (ordering_key IS NULL OR ordering_key NOT IN (SELECT l.ordering_key FROM late AS l))
+				      ORDER BY position LIMIT $5) AS m) AS n
+			WHERE n <= $6)
+		SELECT COALESCE(MAX(e.position), 0), COUNT(*),
+		       COALESCE(string_agg(e.position || ':' || COALESCE(hashtext(e.ordering_key), 0), ',') FILTER (WHERE t.position IS NOT NULL), ''),
+		       COALESCE(string_agg(e.position || ':' || hashtext(e.ordering_key), ',')
+		                FILTER (WHERE t.position IS NULL AND e.ordering_key IS NOT NULL AND NOT e.known), '')
+		FROM examined AS e LEFT JOIN taken AS t ON t.position = e.position`)
+}
+
+// aheadQuery reads the rows with the positions $1, if they still exist. $5 are the
+// excluded topics. See the other parameters at mayBeRead.
+func aheadQuery(d dialect.Dialect) string {
+	return d.SQL(`SELECT ` + columnsOfRow + `, 0 AS due FROM {outbox} AS o
+	              WHERE position {among $1 bigint}
+	                AND CASE WHEN due_at IS NULL THEN ` + strings.ReplaceAll(mayBeRead, "$7", "$5") + ` ELSE 1 = 0 END
+	              ORDER BY position`)
+}

@@ -1,0 +1,123 @@
+package forwarder_test
+
+import (
+	"database/sql"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/slot"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+// manyWait writes messages of the tenant "many" to a topic. Every tenth has a key, one of
+// ten.
+func manyWait(t *testing.T, db *sql.DB, topic string, messages int) {
+	t.Helper()
+	exec(t, db, `
+		INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)
+		SELECT 'many-' || n, $1, CASE WHEN n % 10 = 0 THEN 'key-' || n / 10 % 10 END, n % 64, '', '{"once_tenant_id":"many"}'
+		FROM generate_series(1, $2::bigint) AS n`, topic, messages)
+	// The slot of a key is fixed, whichever it is.
+	exec(t, db, `UPDATE once_outbox SET slot = 7 WHERE ordering_key IS NOT NULL`)
+}
+
+func isMany(d delivery) bool { return len(d.id) > 5 && d.id[:5] == "many-" }
+
+// slowly returns a broker that needs a while for each message of the tenant "many",
+// except for the first ones, until hurry returns true.
+func slowly(hurry func(b *broker) bool) *broker {
+	b := newBroker()
+	return b.answering(func(d delivery) error {
+		if isMany(d) && len(b.ids(isMany)) > 50 && !hurry(b) {
+			takes(50 * time.Millisecond)
+		}
+		return nil
+	})
+}
+
+// A tenant or a topic with a long backlog must not hold up the few messages of another.
+func TestBacklogOfOneTenantOrTopicDoesNotHoldUpOthers(t *testing.T) {
+	t.Parallel()
+	for name, topic := range map[string]string{"tenant": "t", "topic": "other"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, config := testkit.Postgres(t).DB, schema.Config{}
+			require.NoError(t, schema.Up(t.Context(), db, config))
+			manyWait(t, db, "t", 800)
+			var few []string
+			for i := range 10 {
+				few = append(few, fmt.Sprint("few-", i))
+			}
+			b := slowly(func(b *broker) bool { return b.has(few...) })
+			cfg := quick(config)
+			cfg.BatchSize, cfg.Window = 16, 4
+			start(t, db, &pipelined{broker: b}, cfg)
+			eventually(t, "the backlog is being sent", func() bool { return len(b.ids(isMany)) > 20 })
+			var msgs []*message.Message
+			for i, id := range few {
+				key := ""
+				if i%2 == 0 {
+					key = "few" // keys of their own, too
+				}
+				m := msg(id, key)
+				if topic == "t" {
+					outbox.SetTenant(m, "few")
+				} else {
+					outbox.SetTenant(m, "many")
+				}
+				msgs = append(msgs, m)
+			}
+			put(t, db, config, topic, msgs...)
+			eventually(t, "the few are sent", func() bool { return b.has(few...) })
+			require.Less(t, len(b.ids(isMany)), 650, "not behind the backlog")
+			keyed := b.ids(func(d delivery) bool { return d.key == "few" })
+			require.Equal(t, []string{"few-0", "few-2", "few-4", "few-6", "few-8"}, keyed)
+			drained(t, db)
+			require.Empty(t, b.overlaps)
+		})
+	}
+}
+
+// A message that shares its key with the backlog stays behind the earlier messages of
+// the key, whichever tenant they have.
+func TestMessageBehindABacklogKeepsTheOrderOfItsKey(t *testing.T) {
+	t.Parallel()
+	db, config := testkit.Postgres(t).DB, schema.Config{}
+	require.NoError(t, schema.Up(t.Context(), db, config))
+	manyWait(t, db, "t", 600)
+	shared, free := msg("shared", "key-3"), msg("free", "")
+	exec(t, db, `UPDATE once_outbox SET slot = $1 WHERE ordering_key = 'key-3'`, slot.Of("", "key-3"))
+	outbox.SetTenant(shared, "few")
+	outbox.SetTenant(free, "few")
+	b := slowly(func(b *broker) bool { return b.has("free", "later") })
+	cfg := quick(config)
+	cfg.BatchSize, cfg.Window = 16, 4
+	box, err := outbox.New(outbox.Config{Schema: config})
+	require.NoError(t, err)
+	open, err := db.BeginTx(t.Context(), nil) // takes a position before the backlog's end, and commits late
+	require.NoError(t, err)
+	defer open.Rollback() //nolint:errcheck // ends the transaction if the test fails
+	late, later := msg("late", "late-key"), msg("later", "late-key")
+	outbox.SetTenant(late, "few")
+	outbox.SetTenant(later, "few")
+	require.NoError(t, box.Publisher(open).Publish("t", late))
+	start(t, db, &pipelined{broker: b}, cfg)
+	put(t, db, config, "t", shared, free)
+	eventually(t, "the free one is sent", func() bool { return b.has("free") })
+	require.False(t, b.has("shared"), "it waits for its key")
+	require.NoError(t, open.Commit())
+	put(t, db, config, "t", later)
+	drained(t, db)
+	require.Equal(t, []string{"late", "later"}, b.ids(func(d delivery) bool { return d.key == "late-key" }))
+	ofKey := b.ids(func(d delivery) bool { return d.key == "key-3" || d.id == "shared" })
+	require.Equal(t, "shared", ofKey[len(ofKey)-1])
+	all := b.ids(nil)
+	require.Less(t, slices.Index(all, "free"), 500)
+}

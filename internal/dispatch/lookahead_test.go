@@ -1,0 +1,104 @@
+package dispatch
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// behind returns a Scheduler whose memory is full of messages of one tenant, and a
+// function that answers its next lookahead.
+func behind(t *testing.T) (s *Scheduler, look func(rows []*Message, at Reach) *Read) {
+	t.Helper()
+	now := start
+	s = New(Config{
+		BatchSize: 4, Window: 1, BufferBytes: 1 << 20, LookaheadRows: 10, PollMin: time.Millisecond, PollMax: time.Second,
+		StallTimeout: time.Minute, RescanEvery: time.Hour, Jitter: func(d time.Duration) time.Duration { return d },
+	})
+	s.SetSlots([]int64{0})
+	position := int64(0)
+	confirming := true // but the confirmed messages are not deleted, and stay in memory
+	step := func() *Read {
+		now = now.Add(10 * time.Millisecond)
+		c := s.Step(now)
+		for _, p := range c.Publish {
+			if confirming {
+				s.Published(now, p, Confirmed, nil)
+			}
+		}
+		return c.Read
+	}
+	for {
+		read := step()
+		if read == nil {
+			continue
+		}
+		if read.Lookahead {
+			confirming = false
+			s.RowsRead(now, read, nil, Reach{Highest: position, Covered: position, Horizon: 1, Ceiling: 9})
+			break
+		}
+		var rows []*Message
+		for range read.Limit {
+			position++
+			rows = append(rows, &Message{Position: position, ID: strconv.FormatInt(position, 10), Topic: "t", Tenant: "many"})
+		}
+		s.RowsRead(now, read, rows, Reach{Highest: position, Covered: position, Horizon: 1, Ceiling: 9})
+	}
+	return s, func(rows []*Message, at Reach) *Read {
+		for {
+			if read := step(); read != nil {
+				require.True(t, read.Lookahead, "the memory is full")
+				s.RowsRead(now, read, rows, at)
+				return read
+			}
+		}
+	}
+}
+
+func TestLookaheadLeavesOutTheGroupThatFillsTheMemory(t *testing.T) {
+	t.Parallel()
+	s, look := behind(t)
+	few := &Message{Position: 1000, ID: "few", Topic: "t", Tenant: "few"}
+	read := look([]*Message{few}, Reach{Highest: 1000, Covered: Everything, Horizon: 1, Ceiling: 9})
+	require.Equal(t, []Group{{"t", "many"}}, read.Groups)
+	require.Same(t, few, s.buffer.messages[1000])
+	require.Equal(t, 1, s.buffer.ahead.ready.count, "it takes turns with the others")
+}
+
+// A row can be committed late, so a lookahead asks about the keys of all rows that were
+// examined before all older transactions had ended.
+func TestLookaheadLooksForLateCommitsOfItsKeys(t *testing.T) {
+	t.Parallel()
+	s, look := behind(t)
+	examined := Reach{Highest: 500, Covered: 500, Horizon: 9, Ceiling: 12}
+	look(nil, examined)
+	s.Wrote(s.Sight()) // a transaction that began before those of the late rows have ended
+	open := Reach{Highest: 600, Covered: 600, Horizon: 9, Ceiling: 12}
+	read := look(nil, open)
+	require.Equal(t, int64(500), read.From)
+	require.Less(t, read.Late, int64(500))
+	read = look(nil, open)
+	require.Less(t, read.Late, int64(500), "a transaction is open that is older than the rows")
+	ended := Reach{Highest: 600, Covered: 600, Horizon: 12, Ceiling: 12}
+	look(nil, ended)
+	require.Equal(t, int64(500), look(nil, ended).Late)
+}
+
+func TestLookaheadSkipsLaterRowsOfASkippedKey(t *testing.T) {
+	t.Parallel()
+	s, look := behind(t)
+	skipped := Reach{Highest: 500, Covered: 500, Horizon: 1, Ceiling: 9, Skipped: []Skipped{{Position: 490, KeyHash: -7}}}
+	look([]*Message{{Position: 480, ID: "before", Key: "k", KeyHash: -7, Topic: "t", Tenant: "few"}}, skipped)
+	require.NotNil(t, s.buffer.messages[480])
+	look([]*Message{
+		{Position: 510, ID: "after", Key: "k", KeyHash: -7, Topic: "t", Tenant: "few"},
+		{Position: 511, ID: "other", Key: "l", KeyHash: 8, Topic: "t", Tenant: "few"},
+	}, Reach{Highest: 511, Covered: Everything, Horizon: 1, Ceiling: 9})
+	require.Nil(t, s.buffer.messages[510])
+	require.NotNil(t, s.buffer.messages[511])
+	s.Rescan()
+	require.Nil(t, s.lookahead.skipped.bits, "a new round begins")
+}
