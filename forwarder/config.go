@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -27,6 +29,18 @@ const (
 	// deadletter.
 	BlockKey
 )
+
+// Policy says how refused messages of a topic are tried again, see [Config.Policies].
+type Policy struct {
+	// MaxAttempts and Backoff replace those of Config. They default to those of Config.
+	MaxAttempts int
+	Backoff     func(attempt int) time.Duration
+
+	// AfterDead replaces that of Config, also if it is SendSuccessors, the default. It is
+	// about the key of a dead letter of this topic. The later messages of the key may have
+	// other topics.
+	AfterDead AfterDead
+}
 
 // Config configures a [Forwarder]. The zero value is ready for production use.
 type Config struct {
@@ -84,6 +98,11 @@ type Config struct {
 	// AfterDead decides whether the later messages of a key are sent after one of them
 	// became a dead letter. Defaults to SendSuccessors.
 	AfterDead AfterDead
+
+	// Policies are the policies of topics that differ from MaxAttempts, Backoff and
+	// AfterDead, for example because payments must be tried for longer than mails.
+	// Defaults to none.
+	Policies map[string]Policy
 
 	// Destination is the name of the broker, or of any other place to which the
 	// publisher sends. All instances of one outbox must have the same destination;
@@ -155,8 +174,41 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// policy returns the policy of a topic.
+func (c Config) policy(topic string) Policy {
+	p, ok := c.Policies[topic]
+	if !ok {
+		return Policy{c.MaxAttempts, c.Backoff, c.AfterDead}
+	}
+	p.MaxAttempts = cmp.Or(p.MaxAttempts, c.MaxAttempts)
+	if p.Backoff == nil {
+		p.Backoff = c.Backoff
+	}
+	return p
+}
+
+func (c Config) validatePolicies() error {
+	var errs []error
+	for _, topic := range slices.Sorted(maps.Keys(c.Policies)) {
+		p := c.Policies[topic]
+		if topic == "" {
+			errs = append(errs, errors.New(`Policies has the topic "": no message has it`))
+		}
+		if p.MaxAttempts < 0 || p.MaxAttempts > maxAttempts {
+			errs = append(errs, fmt.Errorf("Policies[%q].MaxAttempts is %d, not in 1..%d", topic, p.MaxAttempts, maxAttempts))
+		}
+		if p.AfterDead != SendSuccessors && p.AfterDead != BlockKey {
+			errs = append(errs, fmt.Errorf("Policies[%q].AfterDead is %d, neither SendSuccessors nor BlockKey", topic, p.AfterDead))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// maxAttempts is the largest MaxAttempts.
+const maxAttempts = 1_000_000
+
 func (c Config) validate() error {
-	errs := []error{c.Schema.Validate()}
+	errs := []error{c.Schema.Validate(), c.validatePolicies()}
 	for _, field := range []struct {
 		name        string
 		value, most int
@@ -165,7 +217,7 @@ func (c Config) validate() error {
 		{"Window", c.Window, 100_000},
 		{"BufferBytes", c.BufferBytes, 1 << 40},
 		{"Workers", c.Workers, 10_000},
-		{"MaxAttempts", c.MaxAttempts, 1_000_000},
+		{"MaxAttempts", c.MaxAttempts, maxAttempts},
 	} {
 		if field.value < 1 || field.value > field.most {
 			errs = append(errs, fmt.Errorf("%s is %d, not in 1..%d", field.name, field.value, field.most))

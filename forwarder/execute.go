@@ -50,7 +50,7 @@ func (l *loop) read(read *dispatch.Read) {
 func (l *loop) settle(batch *dispatch.Settlement) {
 	l.background(func(ctx context.Context) func() {
 		began := time.Now()
-		result := l.store.settle(ctx, batch, l.config.AfterDead)
+		result := l.store.settle(ctx, batch, func(topic string) AfterDead { return l.config.policy(topic).AfterDead })
 		l.instruments.settlements.Record(time.Since(began), telemetry.Succeeded(result.Err))
 		return func() {
 			l.settleErr = result.Err

@@ -53,16 +53,18 @@ func newScheduler(c Config) *dispatch.Scheduler {
 		BatchSize:     c.BatchSize,
 		Window:        c.Window,
 		BufferBytes:   c.BufferBytes,
-		MaxAttempts:   c.MaxAttempts,
 		PollMin:       c.PollMin,
 		PollMax:       c.PollMax,
 		StallTimeout:  c.StallTimeout,
 		LookaheadRows: lookaheadRows(c.Schema),
 		CloseTimeout:  c.CloseTimeout,
 		RescanEvery:   rescanEvery,
-		Backoff:       c.Backoff,
-		Pause:         pauses,
-		Jitter:        jitter,
+		Policy: func(topic string) dispatch.Policy {
+			p := c.policy(topic)
+			return dispatch.Policy{MaxAttempts: p.MaxAttempts, Backoff: p.Backoff}
+		},
+		Pause:  pauses,
+		Jitter: jitter,
 	})
 }
 

@@ -13,7 +13,7 @@ import (
 
 // settle records outcomes in the database. Parts that fail are missing in the result,
 // and can be recorded again.
-func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDead AfterDead) dispatch.Settled {
+func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDead func(topic string) AfterDead) dispatch.Settled {
 	var (
 		result dispatch.Settled
 		errs   []error
@@ -37,7 +37,7 @@ func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDea
 	}
 	for _, d := range batch.Deaths {
 		failpoint.Hit("forwarder/give-up")
-		moved, err := s.moveDead(ctx, d, afterDead)
+		moved, err := s.moveDead(ctx, d, afterDead(d.Message.Topic))
 		failpoint.Hit("forwarder/given-up")
 		if err != nil {
 			errs = append(errs, err)

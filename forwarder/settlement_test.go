@@ -44,7 +44,7 @@ func TestAChargeThatIsMadeAgainIsOneAttempt(t *testing.T) {
 			done := s.settle(t.Context(), &dispatch.Settlement{Charges: []dispatch.Charge{
 				{Message: &dispatch.Message{Position: 1, ID: "seldom", Attempts: 4}, Attempts: 1, Err: errRefused, Cause: dispatch.Refused},
 				{Message: &dispatch.Message{Position: 2, ID: "by hand", Attempts: 2147483647}, Attempts: 1, Err: errRefused, Cause: dispatch.Refused},
-			}}, SendSuccessors)
+			}}, sendSuccessors)
 			require.NoError(t, done.Err)
 			require.False(t, done.Vanished)
 		}
@@ -72,14 +72,16 @@ func TestTrap01_ASettlementThatFailedMayStillBeUnderWay(t *testing.T) {
 		{Charges: []dispatch.Charge{{Message: &dispatch.Message{Position: 2, ID: "2"}, Attempts: 1, Err: errRefused, Cause: dispatch.Refused}}},
 	}
 	for _, batch := range batches {
-		done := s.settle(t.Context(), batch, SendSuccessors)
+		done := s.settle(t.Context(), batch, sendSuccessors)
 		require.Error(t, done.Err)
 		require.False(t, done.Wrote)
 	}
 	exec(`DROP TRIGGER refuse ON once_outbox`)
 	for _, batch := range batches {
-		done := s.settle(t.Context(), batch, SendSuccessors)
+		done := s.settle(t.Context(), batch, sendSuccessors)
 		require.NoError(t, done.Err)
 		require.True(t, done.Wrote)
 	}
 }
+
+func sendSuccessors(string) AfterDead { return SendSuccessors }

@@ -136,7 +136,7 @@ func TestSettleReportsThePartsThatFailed(t *testing.T) {
 			Confirmed: []*dispatch.Message{row(1, "a")},
 			Charges:   []dispatch.Charge{{Message: row(2, "b"), Attempts: 1, Err: errRefused}},
 			Deaths:    []dispatch.Death{{Message: row(3, "c"), Err: errRefused}, {Message: row(4, "d"), Err: errRefused}},
-		}, SendSuccessors)
+		}, sendSuccessors)
 		require.NoError(t, pool.Close())
 		count := func(query string) (n int) {
 			require.NoError(t, db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM `+query).Scan(&n))

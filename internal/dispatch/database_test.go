@@ -141,6 +141,9 @@ func (w *world) moveDead(d Death, owned func(slot int64) bool) (moved int) {
 	if row := w.table[m.Position]; row == nil || !owned(row.Slot) {
 		return 0
 	}
+	if most := policyOf(m.Topic).MaxAttempts; d.Exhausted && m.Attempts != most-1 {
+		w.failf("%d of %s is dead after %d refusals, not %d", m.Position, m.Topic, m.Attempts+1, most)
+	}
 	delete(w.table, m.Position)
 	w.dead[m.Position] = true
 	if b := w.blocked[m.Key]; w.profile.blockDead {

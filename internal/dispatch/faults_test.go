@@ -15,6 +15,7 @@ type plant struct {
 	settlement func(w *world, batch *Settlement)
 	settled    func(w *world, result *Settled)
 	lose       func(w *world, slots *[]int64)
+	policy     func(topic string) Policy
 	unsettled  bool // slots are leased again before the outcomes of their messages are recorded
 }
 
@@ -61,6 +62,7 @@ var plants = map[string]plant{
 			at.Skipped = nil
 		}
 	}},
+	"a topic has the policy of another": {policy: func(string) Policy { return policyOf("topic2") }},
 	"open transactions are ignored": {rows: func(_ *world, _ *Read, _ *[]*Message, at *Reach) {
 		at.Horizon = at.Ceiling
 	}},

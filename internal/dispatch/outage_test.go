@@ -13,9 +13,9 @@ func TestEachAnswerEndsAnOutage(t *testing.T) {
 	same := func(d time.Duration) time.Duration { return d }
 	for _, outcome := range []Outcome{Confirmed, Refused, Unacceptable} {
 		s := New(Config{
-			BatchSize: 10, Window: 10, BufferBytes: 1 << 20, MaxAttempts: 3, PollMin: time.Second, PollMax: time.Second,
+			BatchSize: 10, Window: 10, BufferBytes: 1 << 20, PollMin: time.Second, PollMax: time.Second,
 			StallTimeout: time.Hour, CloseTimeout: time.Second, RescanEvery: time.Hour,
-			Backoff: func(int) time.Duration { return time.Hour }, Pause: func(int) time.Duration { return time.Second }, Jitter: same,
+			Policy: policyOf, Pause: func(int) time.Duration { return time.Second }, Jitter: same,
 		})
 		s.SetSlots([]int64{0})
 		now := time.Now()

@@ -100,7 +100,8 @@ func (s *Scheduler) confirm(m *Message, now time.Time) {
 // refuse counts an attempt of m. After the last attempt it makes m a dead letter.
 func (s *Scheduler) refuse(m *Message, err error, now time.Time) {
 	s.works(&s.publishOutage, Publishing)
-	if m.Attempts >= s.config.MaxAttempts-1 {
+	policy := s.config.Policy(m.Topic)
+	if m.Attempts >= policy.MaxAttempts-1 {
 		s.giveUp(m, err, true)
 		return
 	}
@@ -111,7 +112,7 @@ func (s *Scheduler) refuse(m *Message, err error, now time.Time) {
 	s.notice(Notice{Kind: kind, ID: m.ID, Metadata: m.Metadata, Topic: m.Topic, Attempt: m.Attempts + 1, Size: m.Size(), Err: err})
 	s.block(m)
 	s.settling.waiting.Charges = append(s.settling.waiting.Charges, Charge{
-		Message: m, Attempts: 1, Delay: s.config.Jitter(s.config.Backoff(m.Attempts + 1)), Err: err, Cause: Refused,
+		Message: m, Attempts: 1, Delay: s.config.Jitter(policy.Backoff(m.Attempts + 1)), Err: err, Cause: Refused,
 		SuccessorsAfter: m.successorsAfter(),
 	})
 }

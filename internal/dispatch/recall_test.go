@@ -12,15 +12,15 @@ import (
 // sent before all have come back, and then sending continues with them.
 func TestRecalledMessagesAreSentAgain(t *testing.T) {
 	s := New(Config{
-		BatchSize: 10, Window: 2, BufferBytes: 1 << 20, MaxAttempts: 3, PollMin: time.Second, PollMax: time.Second,
+		BatchSize: 10, Window: 2, BufferBytes: 1 << 20, PollMin: time.Second, PollMax: time.Second,
 		StallTimeout: time.Hour, CloseTimeout: time.Second, RescanEvery: time.Hour,
-		Backoff: func(int) time.Duration { return time.Hour }, Pause: func(int) time.Duration { return time.Second },
+		Policy: policyOf, Pause: func(int) time.Duration { return time.Second },
 		Jitter: func(d time.Duration) time.Duration { return d },
 	})
 	s.SetSlots([]int64{0})
 	now := time.Now()
 	rows := []*Message{{Position: 1, ID: "a", Topic: "t"}, {Position: 2, ID: "b", Topic: "t"}, {Position: 3, ID: "c", Topic: "t"}}
-	s.RowsRead(now, s.Step(now).Read, rows, Reach{Highest: 3, Covered: everything})
+	s.RowsRead(now, s.Step(now).Read, rows, Reach{Highest: 3, Covered: Everything})
 	given := append([]Publish(nil), s.Step(now).Publish...)
 	require.Len(t, given, 2)
 	require.True(t, s.Sending())

@@ -11,7 +11,6 @@ type Config struct {
 	Window        int // maximum number of messages in flight
 	BufferBytes   int // maximum size of payloads and metadata in memory; the last message may exceed it
 	LookaheadRows int // number of rows that a lookahead examines, or 0: then nothing is read behind the messages in memory
-	MaxAttempts   int // refusals before a message becomes a dead letter
 
 	PollMin, PollMax time.Duration // shortest and longest time between two sweeps without a hint
 	StallTimeout     time.Duration // how long a topic may have no answer before it stalls
@@ -21,9 +20,8 @@ type Config struct {
 	// finds rows that the cursor cannot know, such as rows that were changed by hand.
 	RescanEvery time.Duration
 
-	// Backoff returns how long to wait after the nth refusal of a message. The first
-	// refusal has n = 1.
-	Backoff func(attempt int) time.Duration
+	// Policy returns how often and when refused messages of a topic are tried again.
+	Policy func(topic string) Policy
 
 	// Pause returns how long to wait after n failures in a row of work that fails for
 	// all messages. The first failure has n = 1.
@@ -32,6 +30,15 @@ type Config struct {
 	// Jitter changes a wait by a random amount, so that messages that failed together
 	// are not tried again together.
 	Jitter func(time.Duration) time.Duration
+}
+
+// Policy says how often and when refused messages are tried again.
+type Policy struct {
+	MaxAttempts int // refusals before a message becomes a dead letter
+
+	// Backoff returns how long to wait after the nth refusal of a message. The first
+	// refusal has n = 1.
+	Backoff func(attempt int) time.Duration
 }
 
 // Scheduler decides what a forwarder reads, publishes and records. It has no goroutine,

@@ -128,13 +128,12 @@ func (w *world) restart() {
 		Window:        pick(w.rng, 1, 4, 16, 100),
 		BufferBytes:   pick(w.rng, 300, 100_000),
 		LookaheadRows: pick(w.rng, 3, 20, 200),
-		MaxAttempts:   3,
 		PollMin:       5 * time.Millisecond,
 		PollMax:       250 * time.Millisecond,
 		StallTimeout:  pick(w.rng, 300*time.Millisecond, 5*time.Second),
 		CloseTimeout:  time.Second,
 		RescanEvery:   rescan,
-		Backoff:       func(attempt int) time.Duration { return time.Duration(attempt) * 200 * time.Millisecond },
+		Policy:        policyOf,
 		Pause: func(failures int) time.Duration {
 			return min(20*time.Millisecond<<min(failures, 10), 150*time.Millisecond)
 		},
@@ -143,9 +142,24 @@ func (w *world) restart() {
 	if w.profile.bulk { // a backlog that is longer than the memory
 		config.BatchSize, config.Window, config.BufferBytes = 4, pick(w.rng, 1, 4), 100_000
 	}
+	if w.plant.policy != nil {
+		config.Policy = w.plant.policy
+	}
 	w.s = New(config)
 	w.closed = false
 	w.grant(w.leased())
+}
+
+// policyOf returns the policy of a topic.
+func policyOf(topic string) Policy {
+	p := Policy{MaxAttempts: 3, Backoff: func(attempt int) time.Duration { return time.Duration(attempt) * 200 * time.Millisecond }}
+	switch topic {
+	case "topic1":
+		p.MaxAttempts = 1
+	case "topic2":
+		p.MaxAttempts, p.Backoff = 6, func(int) time.Duration { return 50 * time.Millisecond }
+	}
+	return p
 }
 
 // grant gives the Scheduler its slots.
