@@ -95,6 +95,9 @@ type Consumer struct {
 // tables must exist when a router with its handlers starts, see schema.Up. Then
 // Router.Run makes the checks of [Plugin], and returns all mistakes in one error.
 func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
+	if db == nil {
+		return nil, errors.New("once: db is nil") // once, not for each part
+	}
 	config, err := config.withSharedDefaults()
 	if err != nil {
 		return nil, err
