@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 func newLog(t *testing.T, db testkit.Database) *audit.Log {
 	t.Helper()

@@ -27,7 +27,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 // ann may do everything.
 func ann(*http.Request, console.Action) (string, error) { return "ann", nil }

@@ -193,7 +193,7 @@ func TestContextOfTheMessageIsRestored(t *testing.T) {
 
 func TestMissingTableIsNamedAndCountsAsNoAttempt(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	testkit.EachEmptyDatabase(t, func(t *testing.T, db testkit.Database) {
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, Consumer: consumer})
 		if err != nil {
 			t.Fatal(err)

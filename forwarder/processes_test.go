@@ -34,7 +34,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(processDSN) == "" {
-		testkit.Main(m)
+		testkit.MainWithTables(m)
 	}
 	if err := beForwarder(os.Getenv(processDSN), os.Getenv(processAMQP)); err != nil {
 		fmt.Fprintln(os.Stderr, err)

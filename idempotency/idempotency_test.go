@@ -23,7 +23,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 // bench is a service that places orders. Its table has no unique constraint, so that
 // an order that is placed twice is visible.

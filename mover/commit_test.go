@@ -95,6 +95,7 @@ func TestTrap04_LostConnectionAtCommitMovesOnce(t *testing.T) {
 }
 
 func TestRunContinuesAfterDatabaseRestart(t *testing.T) {
+	testkit.Long(t)
 	server := testkit.PrivatePostgres(t)
 	db, err := sql.Open("postgres", server.DSN("postgres"))
 	require.NoError(t, err)

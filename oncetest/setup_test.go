@@ -18,7 +18,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 // recorder is a test that may fail. It records why it failed or was skipped.
 type recorder struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 // eachDatabase runs test with each kind of database, in which our tables exist.
 func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schema.Config)) {

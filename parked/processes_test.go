@@ -42,7 +42,7 @@ const (
 func TestMain(m *testing.M) {
 	be, ok := map[string]func(*sql.DB) error{"consumer": beConsumer, "operator": beOperator}[os.Getenv(processRole)]
 	if !ok {
-		testkit.Main(m)
+		testkit.MainWithTables(m)
 	}
 	db, err := sql.Open("postgres", os.Getenv(processDSN))
 	if err == nil {

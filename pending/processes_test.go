@@ -34,7 +34,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(processDSN) == "" {
-		testkit.Main(m)
+		testkit.MainWithTables(m)
 	}
 	if err := beForwarder(os.Getenv(processDSN), os.Getenv(processFile)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -122,6 +122,7 @@ func sentIn(t *testing.T, file string) map[string]time.Time {
 // again and again. None is lost. None is sent after it was cancelled without force,
 // and none with Unknown false was ever sent.
 func TestCancelWhileForwardersAreKilled(t *testing.T) {
+	testkit.Long(t)
 	b := newBench(t, testkit.Postgres(t))
 	file := t.TempDir() + "/sent"
 	cancelledAt := map[string]time.Time{} // before this time the cancel was committed

@@ -35,7 +35,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(processDSN) == "" {
-		testkit.Main(m)
+		testkit.MainWithTables(m)
 	}
 	if err := beConsumer(os.Getenv(processDriver), os.Getenv(processDSN)); err != nil {
 		fmt.Fprintln(os.Stderr, err)

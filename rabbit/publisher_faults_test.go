@@ -106,7 +106,7 @@ func TestTrap09_BrokerIsKilledDuringABatch(t *testing.T) {
 
 func TestTrap13_FrozenBrokerIsUnknownAtTheDeadline(t *testing.T) {
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	h := new(heard)
 	cfg := impatient
@@ -146,7 +146,7 @@ func TestTrap13_FrozenBrokerIsUnknownAtTheDeadline(t *testing.T) {
 
 func TestCloseReportsOutstandingMessagesAsUnknown(t *testing.T) {
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := impatient
 	cfg.Window = 10
@@ -177,11 +177,22 @@ func TestCloseReportsOutstandingMessagesAsUnknown(t *testing.T) {
 	}
 }
 
+// limitMessages makes the broker refuse messages of more than 1,000 bytes until the
+// result is called. The broker reads this setting when a channel is opened.
+func limitMessages(t *testing.T, broker *servers.Rabbit) (end func()) {
+	t.Helper()
+	eval(t, broker, "{ok, Size} = application:get_env(rabbit, max_message_size), "+
+		"application:set_env(rabbit, once_test_size, Size), application:set_env(rabbit, max_message_size, 1000).")
+	return func() {
+		eval(t, broker, "{ok, Size} = application:get_env(rabbit, once_test_size), application:set_env(rabbit, max_message_size, Size).")
+	}
+}
+
 func TestTrap11_BodyOverTheLimitOfTheBroker(t *testing.T) {
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
-	eval(t, broker, "application:set_env(rabbit, max_message_size, 1000).") // the broker reads this setting when a channel is opened
+	defer limitMessages(t, broker)()
 	cfg := impatient
 	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // so that the errors are caused only by the close of the channel
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
@@ -231,9 +242,9 @@ func TestTrap11_BodyOverTheLimitOfTheBroker(t *testing.T) {
 func TestTrap67_OverdueMessageDoesNotAffectOthers(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
-	eval(t, broker, "application:set_env(rabbit, max_message_size, 1000).")
+	defer limitMessages(t, broker)()
 	cfg := impatient
 	cfg.ConfirmTimeout = 3 * time.Second // enough for a broker that was frozen
 	cfg.DialTimeout = time.Minute
@@ -262,7 +273,7 @@ func TestTrap67_OverdueMessageDoesNotAffectOthers(t *testing.T) {
 
 func TestTrap12_MemoryAlarm(t *testing.T) {
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	h := new(heard)
 	cfg := impatient
@@ -295,13 +306,14 @@ func TestTrap12_MemoryAlarm(t *testing.T) {
 func TestTrap75_CloseUnderAMemoryAlarm(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := impatient
 	cfg.ConfirmTimeout = time.Hour
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
 	connected(t, p, queue)
 	alarm(t, broker.RaiseMemoryAlarm)
+	defer alarm(t, broker.ClearMemoryAlarm)
 
 	var all outcomes
 	for range 1000 {

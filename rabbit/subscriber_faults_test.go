@@ -245,6 +245,7 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 }
 
 func TestBrokerIsKilledUnderConsumers(t *testing.T) {
+	testkit.Long(t) // make test kills a broker in tests/
 	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	uri := broker.URL("/")

@@ -223,6 +223,7 @@ func TestTrap76_ASubscribeToAStuckQueueEndsWithItsContext(t *testing.T) {
 // Trap 76. A queue that is stuck when a subscription to it begins does not affect other
 // subscriptions.
 func TestTrap76_AStuckQueueDoesNotAffectOtherSubscriptions(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	n := newNeighbours(t, brisk.CloseTimeout)
 	resume := suspend(t, n.broker, n.stuck)

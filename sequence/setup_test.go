@@ -25,7 +25,7 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 var errHandler = errors.New("handler failed")
 

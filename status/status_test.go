@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/status"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 type bench struct {
 	*testing.T

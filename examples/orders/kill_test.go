@@ -35,6 +35,9 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		).test()
 	})
 	t.Run("servers", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("takes long")
+		}
 		t.Parallel()
 		postgres, broker := testenv.Postgres(t), broker(t)
 		newVictim(t, binary,

@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 func TestTrap50EnvelopeKeepsEveryByte(t *testing.T) {
 	nasty := []string{"", "a", "\x00", "\xff\xfe", "ünïcode 🐇", strings.Repeat("x", 70_000)}

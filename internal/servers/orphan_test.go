@@ -77,6 +77,7 @@ func hold() {
 }
 
 func TestServersDieWithAKilledProcess(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux sends a signal to a child when its parent ends")

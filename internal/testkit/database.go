@@ -21,6 +21,18 @@ type Database struct {
 // and sqlite.
 func EachDatabase(t *testing.T, test func(t *testing.T, db Database)) {
 	t.Helper()
-	t.Run("postgres", func(t *testing.T) { test(t, Postgres(t)) })
+	eachDatabase(t, Postgres, test)
+}
+
+// EachEmptyDatabase is like [EachDatabase], but the databases have no tables, also after
+// [MainWithTables].
+func EachEmptyDatabase(t *testing.T, test func(t *testing.T, db Database)) {
+	t.Helper()
+	eachDatabase(t, EmptyPostgres, test)
+}
+
+func eachDatabase(t *testing.T, postgres func(testing.TB) Database, test func(t *testing.T, db Database)) {
+	t.Helper()
+	t.Run("postgres", func(t *testing.T) { test(t, postgres(t)) })
 	t.Run("sqlite", func(t *testing.T) { test(t, SQLite(t)) })
 }

@@ -21,8 +21,9 @@ type postgres struct {
 	admin *sql.DB
 	fresh func() (string, error) // the state of a new database
 
-	mu   sync.Mutex
-	free []string // empty databases
+	mu       sync.Mutex
+	free     []string // empty databases
+	prepared []prepared
 }
 
 func newPostgres(ctx context.Context, dsn string) (*postgres, error) {

@@ -32,29 +32,46 @@ const maxIdle = 10
 func Postgres(t testing.TB) Database {
 	t.Helper()
 	server, err := postgresServer()
-	return newDatabase(t, "", server, err)
+	return newDatabase(t, server, err, withTables)
 }
 
-// PostgresIn is like [Postgres] with another encoding, for example "LATIN1" or
+// EmptyPostgres is like [Postgres], but the database has no tables, also after
+// [MainWithTables].
+func EmptyPostgres(t testing.TB) Database {
+	t.Helper()
+	server, err := postgresServer()
+	return newDatabase(t, server, err, false)
+}
+
+// PostgresIn is like [EmptyPostgres] with another encoding, for example "LATIN1" or
 // "SQL_ASCII".
 func PostgresIn(t testing.TB, encoding string) Database {
 	t.Helper()
 	server, err := postgresServer()
-	return newDatabase(t, " LC_COLLATE 'C' LC_CTYPE 'C' ENCODING '"+encoding+"'", server, err)
+	if err != nil {
+		Without(t, err)
+	}
+	name := uniqueName(databasePrefix, "_")
+	err = server.create(t.Context(), name, " LC_COLLATE 'C' LC_CTYPE 'C' ENCODING '"+encoding+"'")
+	return openDatabase(t, server, name, err, server.drop)
 }
 
-func newDatabase(t testing.TB, options string, server *postgres, err error) Database {
+func newDatabase(t testing.TB, server *postgres, err error, tables bool) Database {
 	t.Helper()
 	if err != nil {
 		Without(t, err)
 	}
-	name, end := "", server.give
-	if options == "" {
-		name, err = server.take(t.Context())
-	} else {
-		name, end = uniqueName(databasePrefix, "_"), server.drop
-		err = server.create(t.Context(), name, options)
+	if !tables {
+		name, err := server.take(t.Context())
+		return openDatabase(t, server, name, err, server.give)
 	}
+	db, err := server.takePrepared(t.Context())
+	return openDatabase(t, server, db.name, err, func(ctx context.Context, _ string) error { return server.givePrepared(ctx, db) })
+}
+
+// openDatabase opens a database that was created with err, and ends it after the test.
+func openDatabase(t testing.TB, server *postgres, name string, err error, end func(ctx context.Context, name string) error) Database {
+	t.Helper()
 	if err != nil {
 		t.Fatalf("testkit: create database %s: %v", name, err)
 	}

@@ -1,7 +1,9 @@
 package testkit
 
 import (
+	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/watermill-once/once/internal/servers"
@@ -22,7 +24,7 @@ func PrivatePostgres(t testing.TB, settings ...string) *servers.Postgres {
 func PostgresAlone(t testing.TB) Database {
 	t.Helper()
 	server, err := postgresAlone()
-	return newDatabase(t, "", server, err)
+	return newDatabase(t, server, err, withTables)
 }
 
 // PrivateRabbit returns a private RabbitMQ broker that the test may kill, freeze and
@@ -31,6 +33,52 @@ func PrivateRabbit(t testing.TB, settings ...string) *servers.Rabbit {
 	t.Helper()
 	server, err := servers.StartRabbit(t.Context(), servers.RabbitConfig{Settings: settings})
 	return private(t, server, err)
+}
+
+// inTurn is the broker of PrivateRabbitInTurn.
+var inTurn struct {
+	sync.Mutex
+	broker *servers.Rabbit // nil at first, and after a test that failed
+	closes bool            // whether Main closes it
+}
+
+// PrivateRabbitInTurn returns a private broker that the test may freeze and block. The
+// tests of the package that call it have the same broker, one test after the other,
+// because a start takes five seconds of a core. So the test must leave the broker as it
+// was, apart from queues with unique names. A test that fails may leave it in any state:
+// the next one gets a new broker.
+func PrivateRabbitInTurn(t testing.TB) *servers.Rabbit {
+	t.Helper()
+	inTurn.Lock()
+	t.Cleanup(func() {
+		if t.Failed() && inTurn.broker != nil {
+			if err := inTurn.broker.Close(); err != nil {
+				t.Error(err)
+			}
+			inTurn.broker = nil
+		}
+		inTurn.Unlock()
+	})
+	if inTurn.broker == nil {
+		server, err := servers.StartRabbit(context.WithoutCancel(t.Context()), servers.RabbitConfig{})
+		if errors.Is(err, servers.ErrNotInstalled) {
+			Without(t, err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		inTurn.broker = server
+	}
+	if !inTurn.closes {
+		inTurn.closes = true
+		atEnd(func() error {
+			if inTurn.broker == nil {
+				return nil
+			}
+			return inTurn.broker.Close()
+		})
+	}
+	return inTurn.broker
 }
 
 // PrivateRabbitCluster returns a private cluster with the given number of brokers.

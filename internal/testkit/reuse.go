@@ -71,24 +71,20 @@ func (p *postgres) reset(ctx context.Context, name string) error {
 	if err := p.endSessions(ctx, name); err != nil {
 		return err
 	}
-	db, err := openPostgres(withDatabase(p.dsn, name))
-	if err != nil {
+	return errors.Join(p.on(ctx, name, func(db *sql.DB) error {
+		if _, err := db.ExecContext(ctx, empty); err != nil {
+			return err
+		}
+		now, err := stateOf(ctx, db)
+		if err != nil {
+			return err
+		}
+		fresh, err := p.fresh()
+		if err == nil && now != fresh {
+			err = errChanged
+		}
 		return err
-	}
-	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(ctx, empty); err != nil {
-		return err
-	}
-	now, err := stateOf(ctx, db)
-	if err != nil {
-		return err
-	}
-	fresh, err := p.fresh()
-	if err == nil && now != fresh {
-		err = errChanged
-	}
-	return errors.Join(err, db.Close(), p.endSessions(ctx, name))
+	}), p.endSessions(ctx, name))
 }
 
 // endSessions ends the sessions of a database, and waits for their end.
@@ -136,6 +132,10 @@ func (p *postgres) close() error {
 	defer p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	for _, db := range p.prepared {
+		p.free = append(p.free, db.name)
+	}
+	p.prepared = nil
 	errs := make([]error, len(p.free))
 	var drops sync.WaitGroup
 	for i, name := range p.free {

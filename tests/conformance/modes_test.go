@@ -45,7 +45,7 @@ var modes = map[string]mode{
 	"all versions, order, durable": {Versions: "all", KeyOrder: retry.BlockWhileRetried, Durable: true},
 }
 
-// shortModes are the modes that run with -short.
+// shortModes are the modes that run with -short, on SQLite only the first one.
 var shortModes = []string{"direct", "batches", "all versions, order, durable"}
 
 // eachMode runs a test in each mode, on SQLite with the embedded transport, and on
@@ -57,7 +57,7 @@ func eachMode(t *testing.T, test func(w *world, l life)) {
 		run := func(backend string, test func(t *testing.T)) {
 			t.Run(strings.ReplaceAll(name, ", ", ",")+"/"+backend, func(t *testing.T) {
 				t.Parallel()
-				if !slices.Contains(shortModes, name) {
+				if !slices.Contains(shortModes, name) || backend == "sqlite" && name != shortModes[0] {
 					testkit.Long(t)
 				}
 				test(t)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+
+	"github.com/watermill-once/once/internal/testkit"
 )
 
 // shots are the pages that the docs show, by the names of their files.
@@ -26,6 +28,7 @@ var shots = map[string]string{
 // Each page is drawn in both themes and three widths. With SCREENSHOTS, a folder, the
 // pictures are kept there: "make screenshots" does this for the docs.
 func TestScreenshots(t *testing.T) {
+	testkit.Long(t)
 	folder := os.Getenv("SCREENSHOTS")
 	if folder == "" {
 		folder = t.TempDir()

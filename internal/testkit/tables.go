@@ -1,0 +1,214 @@
+package testkit
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+	"go.uber.org/goleak"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// Creating and dropping the tables takes a tenth of a second of a core for each test. So
+// a database with the tables is given to the next test with the tables, after those that
+// the test has written to are truncated.
+
+// withTables is set by [MainWithTables].
+var withTables bool
+
+// MainWithTables is like [Main] for a package whose tests begin with schema.Up.
+// [Postgres], [PostgresAlone] and [EachDatabase] return databases of PostgreSQL in which
+// schema.Up has created the tables, with the default configuration. A test that needs a
+// database without tables uses [EmptyPostgres].
+func MainWithTables(m *testing.M, options ...goleak.Option) {
+	withTables = true
+	Main(m, options...)
+}
+
+// prepared is a database with the tables.
+type prepared struct {
+	name string
+
+	// fingerprint is the result of the query fingerprint after schema.Up.
+	fingerprint string
+}
+
+// seeds are the rows of the tables that schema.Up writes to, as JSON.
+var seeds struct {
+	sync.Mutex
+	rows map[string]string
+}
+
+// fingerprint is what a test can change in tables, apart from their rows. Each change of
+// a row of the catalogue changes its xmin. TRUNCATE changes rows of pg_class only.
+const fingerprint = `SELECT concat_ws('; ',
+	(SELECT md5(string_agg(concat_ws(' ', oid, relname, relkind, relowner, relacl::text, reloptions::text, relpersistence, relnatts,
+			relchecks, relrowsecurity, relreplident), ',' ORDER BY oid))
+		FROM pg_class WHERE oid >= 16384),
+	(SELECT concat_ws(' ', count(*), sum(xmin::text::bigint)) FROM pg_attribute WHERE attrelid >= 16384),
+	(SELECT concat_ws(' ', count(*), sum(xmin::text::bigint)) FROM pg_index WHERE indexrelid >= 16384),
+	(SELECT concat_ws(' ', count(*), sum(xmin::text::bigint)) FROM pg_constraint WHERE oid >= 16384),
+	(SELECT concat_ws(' ', count(*), sum(xmin::text::bigint)) FROM pg_attrdef WHERE oid >= 16384),
+	(SELECT concat_ws(' ', count(*), sum(xmin::text::bigint)) FROM pg_trigger WHERE oid >= 16384),
+	(SELECT concat_ws(' ', count(*), sum(xmin::text::bigint)) FROM pg_rewrite WHERE oid >= 16384),
+	(SELECT concat_ws(' ', count(*), sum(xmin::text::bigint)) FROM pg_proc WHERE oid >= 16384),
+	(SELECT concat_ws(' ', count(*), sum(xmin::text::bigint)) FROM pg_type WHERE oid >= 16384),
+	(SELECT concat_ws(' ', count(*), sum(xmin::text::bigint)) FROM pg_sequence),
+	(SELECT count(*) FROM pg_policy), (SELECT count(*) FROM pg_statistic WHERE starelid >= 16384), (SELECT count(*) FROM pg_statistic_ext)
+) || '; ' || (` + state + `)`
+
+// takePrepared returns a database with the tables: one that was used before, or a new one.
+func (p *postgres) takePrepared(ctx context.Context) (prepared, error) {
+	p.mu.Lock()
+	if n := len(p.prepared); n > 0 {
+		db := p.prepared[n-1]
+		p.prepared = p.prepared[:n-1]
+		p.mu.Unlock()
+		return db, nil
+	}
+	p.mu.Unlock()
+	name, err := p.take(ctx)
+	if err != nil {
+		return prepared{}, err
+	}
+	made := prepared{name: name}
+	err = p.on(ctx, name, func(db *sql.DB) error {
+		if err := schema.Up(ctx, db, schema.Config{}); err != nil {
+			return err
+		}
+		if err := rememberSeeds(ctx, db); err != nil {
+			return err
+		}
+		return db.QueryRowContext(ctx, fingerprint).Scan(&made.fingerprint)
+	})
+	if err != nil {
+		return prepared{}, errors.Join(err, p.drop(ctx, name))
+	}
+	return made, nil
+}
+
+// givePrepared takes a database back. If the tables cannot be made as new, it empties or
+// drops the database.
+func (p *postgres) givePrepared(ctx context.Context, db prepared) error {
+	if err := p.clean(ctx, db); err != nil {
+		return p.give(ctx, db.name)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.prepared = append(p.prepared, db)
+	return nil
+}
+
+// clean makes a database as it was after schema.Up.
+func (p *postgres) clean(ctx context.Context, used prepared) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := p.endSessions(ctx, used.name); err != nil {
+		return err
+	}
+	return errors.Join(p.on(ctx, used.name, func(db *sql.DB) error {
+		if _, err := db.ExecContext(ctx, dropOthers); err != nil {
+			return err
+		}
+		var now string
+		if err := db.QueryRowContext(ctx, fingerprint).Scan(&now); err != nil {
+			return err
+		}
+		if now != used.fingerprint {
+			return errChanged
+		}
+		return restoreRows(ctx, db)
+	}), p.endSessions(ctx, used.name))
+}
+
+// dropOthers drops the schemas, tables, views, sequences and functions that are not
+// ours, and with CASCADE also the triggers that call the functions.
+const dropOthers = `DO $$
+	DECLARE command text;
+	BEGIN
+		SET LOCAL client_min_messages = warning;
+		FOR command IN
+			SELECT format('SCHEMA %I', nspname) FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname NOT IN ('information_schema', 'public')
+			UNION ALL SELECT format(CASE relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END
+					|| ' IF EXISTS public.%I', relname) -- CASCADE may have dropped it
+				FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'S') AND relname !~ '^once_'
+			UNION ALL SELECT 'FUNCTION ' || oid::regprocedure FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname !~ '^once_'
+		LOOP
+			EXECUTE 'DROP ' || command || ' CASCADE';
+		END LOOP;
+	END $$`
+
+// rememberSeeds remembers the rows that schema.Up has written.
+func rememberSeeds(ctx context.Context, db *sql.DB) error {
+	seeds.Lock()
+	defer seeds.Unlock()
+	if seeds.rows != nil {
+		return nil
+	}
+	written, err := writtenTables(ctx, db)
+	if err != nil {
+		return err
+	}
+	rows := map[string]string{}
+	for _, table := range written {
+		var text string
+		if err := db.QueryRowContext(ctx, fmt.Sprintf(`SELECT json_agg(t) FROM %s AS t`, table)).Scan(&text); err != nil {
+			return err
+		}
+		rows[table] = text
+	}
+	seeds.rows = rows
+	return nil
+}
+
+// restoreRows deletes all rows but those that schema.Up has written, restarts the
+// sequences, and resets what the server has counted.
+func restoreRows(ctx context.Context, db *sql.DB) error {
+	written, err := writtenTables(ctx, db)
+	if err != nil {
+		return err
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "TRUNCATE %s RESTART IDENTITY;\n", strings.Join(written, ", "))
+	seeds.Lock()
+	defer seeds.Unlock()
+	for table, rows := range seeds.rows {
+		fmt.Fprintf(&text, "INSERT INTO %s OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::%[1]s, %s);\n",
+			table, pq.QuoteLiteral(rows))
+	}
+	text.WriteString(`DO $$
+		DECLARE name text;
+		BEGIN
+			FOR name IN SELECT quote_ident(sequencename) FROM pg_sequences WHERE schemaname = 'public' AND last_value IS NOT NULL LOOP
+				EXECUTE 'ALTER SEQUENCE ' || name || ' RESTART';
+			END LOOP;
+		END $$;
+		SELECT pg_stat_reset()`)
+	_, err = db.ExecContext(ctx, text.String())
+	return err
+}
+
+// writtenTables returns the tables that have, or had, rows, quoted.
+func writtenTables(ctx context.Context, db *sql.DB) (names []string, err error) {
+	var list pq.StringArray
+	err = db.QueryRowContext(ctx, `SELECT array_agg(quote_ident(relname) ORDER BY relname) FROM pg_class
+		WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND pg_relation_size(oid) > 0`).Scan(&list)
+	return list, err
+}
+
+// on calls f with one connection to a database.
+func (p *postgres) on(ctx context.Context, name string, f func(db *sql.DB) error) error {
+	db, err := openPostgres(withDatabase(p.dsn, name))
+	if err != nil {
+		return err
+	}
+	db.SetMaxOpenConns(1)
+	return errors.Join(f(db), db.Close())
+}
