@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // With a misspelt name in the configuration, a handler would run in another
 // mode than configured.

@@ -151,7 +151,7 @@ func TestStartChecksTheTables(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			testkit.EachEmptyDatabase(t, func(t *testing.T, db testkit.Database) {
+			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 				b := newStartBench(t, db)
 				c.tables(b)
 				b.consumer(once.ConsumerConfig{}, "payments")

@@ -25,6 +25,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+
 var (
 	ann        = deadletter.Act{Actor: "ann", Why: "the queue is back"}
 	everything = deadletter.Filter{All: true}

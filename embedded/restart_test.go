@@ -219,7 +219,7 @@ func TestSubscribeFailsWithoutRegistration(t *testing.T) {
 // while it starts has not failed. If tables are missing, its error says what to do.
 func TestSubscribeWithEndedContextAndWithoutTables(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	testkit.EachEmptyDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		transport := restarted(t, db, config)
 		retries, err := retry.New(db.DB, retry.Config{Schema: config})

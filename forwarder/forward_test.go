@@ -131,7 +131,7 @@ func TestBytesAreBounded(t *testing.T) {
 
 func TestMissingTables(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t).DB
+	db := testkit.EmptyPostgres(t).DB
 	f, err := forwarder.New(db, newBroker(), forwarder.Config{})
 	require.NoError(t, err)
 	err = f.Run(t.Context())

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 		_, _ = writeFile(name, half{}) // until it is killed
 		os.Exit(1)
 	}
-	testkit.MainWithTables(m, testkit.StockAMQP)
+	testkit.Main(m, testkit.StockAMQP)
 }
 
 // shell runs the command as a shell would, with an environment of its own.

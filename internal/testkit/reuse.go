@@ -71,7 +71,7 @@ func (p *postgres) reset(ctx context.Context, name string) error {
 	if err := p.endSessions(ctx, name); err != nil {
 		return err
 	}
-	return errors.Join(p.on(ctx, name, func(db *sql.DB) error {
+	return errors.Join(p.on(name, func(db *sql.DB) error {
 		if _, err := db.ExecContext(ctx, empty); err != nil {
 			return err
 		}

@@ -79,7 +79,7 @@ func (p *postgres) takePrepared(ctx context.Context) (prepared, error) {
 		return prepared{}, err
 	}
 	made := prepared{name: name}
-	err = p.on(ctx, name, func(db *sql.DB) error {
+	err = p.on(name, func(db *sql.DB) error {
 		if err := schema.Up(ctx, db, schema.Config{}); err != nil {
 			return err
 		}
@@ -113,7 +113,7 @@ func (p *postgres) clean(ctx context.Context, used prepared) error {
 	if err := p.endSessions(ctx, used.name); err != nil {
 		return err
 	}
-	return errors.Join(p.on(ctx, used.name, func(db *sql.DB) error {
+	return errors.Join(p.on(used.name, func(db *sql.DB) error {
 		if _, err := db.ExecContext(ctx, dropOthers); err != nil {
 			return err
 		}
@@ -204,7 +204,7 @@ func writtenTables(ctx context.Context, db *sql.DB) (names []string, err error) 
 }
 
 // on calls f with one connection to a database.
-func (p *postgres) on(ctx context.Context, name string, f func(db *sql.DB) error) error {
+func (p *postgres) on(name string, f func(db *sql.DB) error) error {
 	db, err := openPostgres(withDatabase(p.dsn, name))
 	if err != nil {
 		return err
