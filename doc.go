@@ -55,7 +55,7 @@
 //
 // # Reading the code
 //
-// Read consumer.go first. handlers.go and plugin.go make the checks at the start,
-// which are in checks.go, and start the background work (background.go). run.go
-// is independent of the rest.
+// Read consumer.go first, with consumer_config.go. handlers.go and plugin.go make the
+// checks at the start, which are in checks.go and checks_handlers.go, and start the
+// background work (background.go). run.go is independent of the rest.
 package once

@@ -1,0 +1,230 @@
+package once
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/routed"
+	"github.com/watermill-once/once/internal/start"
+	"github.com/watermill-once/once/schema"
+)
+
+// checkHandlers checks the handlers of a router, as far as they are visible.
+func (s *starter) checkHandlers(all []routed.Handler) error {
+	var errs []error
+	for _, h := range all {
+		errs = append(errs, s.checkOrder(h), s.checkSubscriber(h), s.checkName(h), s.checkOutbox(h), s.checkBatches(h))
+	}
+	return errors.Join(append(errs, s.checkSharedNames(all))...)
+}
+
+// checkOrder checks the order of the middlewares around a handler.
+func (s *starter) checkOrder(h routed.Handler) error {
+	parts := chain(h)
+	if s.addedByConsumer(h.Name) && len(parts) > 0 {
+		return fmt.Errorf("handler %q was added by Consumer.AddHandler, which adds the whole chain: "+
+			"do not add the middleware of %s to its router as well", h.Name, strings.Join(parts, ", "))
+	}
+	const right = "the order is AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)"
+	for i := 1; i < len(parts); i++ {
+		outer, inner := parts[i-1], parts[i]
+		switch {
+		case outer == inner:
+			return fmt.Errorf("handler %q has the middleware of %s twice: add it once", h.Name, outer)
+		case slices.Index(order, outer) > slices.Index(order, inner):
+			return fmt.Errorf("handler %q has the middleware of %s inside of %s's: %s", h.Name, inner, outer, right)
+		}
+	}
+	for _, f := range h.Chain {
+		why := ""
+		switch f.Name {
+		case stock + "InstantAck":
+			why = "it acks before the message is handled, so a message that fails is lost"
+		case stock + "(*Deduplicator).Middleware-fm":
+			why = "it remembers a message before it is handled, so a message that failed is skipped when it is delivered again"
+		}
+		if why != "" && (len(parts) > 0 || s.addedByConsumer(h.Name)) {
+			return fmt.Errorf("handler %q has Watermill's middleware %s: %s; remove it",
+				h.Name, strings.Trim(strings.TrimSuffix(strings.TrimPrefix(f.Name, stock), ".Middleware-fm"), "(*)"), why)
+		}
+	}
+	return nil
+}
+
+// checkSubscriber checks that a handler with the middleware of retry has its
+// Subscriber, which delivers parked messages again.
+func (s *starter) checkSubscriber(h routed.Handler) error {
+	if !hasPart(h, "retry") {
+		return nil
+	}
+	if _, ok := routed.Find[start.Named](h.Subscriber); ok {
+		return nil
+	}
+	return fmt.Errorf("handler %q has the middleware of retry, but not its subscriber: "+
+		"a failed message would be retried at once and never later; add the handler with retries.Subscriber(%q, subscriber)", h.Name, h.Name)
+}
+
+// consumerOf returns the consumer name of h, and where it is set. from is "" if h
+// remembers no messages.
+func (s *starter) consumerOf(h routed.Handler) (name, from string) {
+	if named, ok := routed.Find[start.Named](h.Subscriber); ok {
+		return named.ConsumerName(), "retries.Subscriber"
+	}
+	if !hasPart(h, "dedup") {
+		return "", ""
+	}
+	if configured := s.dedupConsumer(); configured != "" {
+		return configured, "dedup.Config.Consumer"
+	}
+	return h.Name, "the router"
+}
+
+// dedupConsumer returns dedup.Config.Consumer, or "" if there is not exactly one
+// inbox.
+func (s *starter) dedupConsumer() (name string) {
+	inboxes := 0
+	for _, part := range s.parts {
+		if part.Name == "dedup" {
+			name = part.Consumer
+			inboxes++
+		}
+	}
+	if inboxes != 1 {
+		return ""
+	}
+	return name
+}
+
+// checkName checks the consumer name of a handler.
+func (s *starter) checkName(h routed.Handler) error {
+	name, from := s.consumerOf(h)
+	switch {
+	case from == "":
+		return nil
+	case name == "":
+		return fmt.Errorf("handler %q has no consumer name, under which messages are remembered: %s has an empty name; "+
+			"choose a name that never changes", h.Name, from)
+	case parked.CheckName(name) != nil:
+		return fmt.Errorf("handler %q has an invalid consumer name from %s: %w", h.Name, from, parked.CheckName(name))
+	}
+	if configured := s.dedupConsumer(); configured != "" && configured != name && hasPart(h, "dedup") {
+		return fmt.Errorf("handler %q has the consumer name %q from %s, and %q from dedup.Config.Consumer: leave dedup.Config.Consumer empty",
+			h.Name, name, from, configured)
+	}
+	return nil
+}
+
+// checkSharedNames finds handlers with the same consumer name and topic, which
+// would skip each other's messages.
+func (s *starter) checkSharedNames(all []routed.Handler) error {
+	type name struct{ consumer, topic string }
+	first := map[name]string{}
+	var errs []error
+	for _, h := range all {
+		consumer, from := s.consumerOf(h)
+		sharer, ok := routed.Find[start.Sharer](h.Subscriber)
+		if from == "" || consumer == "" || ok && sharer.SharesConsumer() {
+			continue
+		}
+		key := name{consumer, h.Topic}
+		other, taken := first[key]
+		if !taken {
+			first[key] = h.Name
+			continue
+		}
+		remedy := "give each handler its own consumer name"
+		if _, ok := routed.Find[start.Named](h.Subscriber); ok {
+			remedy += "; to add one handler more than once, set retry.Config.ShareConsumer"
+		}
+		errs = append(errs, fmt.Errorf("consumer %q is used by the handlers %q and %q on topic %q, which would skip each other's messages; %s",
+			consumer, other, h.Name, h.Topic, remedy))
+	}
+	return errors.Join(errs...)
+}
+
+// checkOutbox checks that a handler with a publish topic has an outbox for the
+// messages that it returns.
+func (s *starter) checkOutbox(h routed.Handler) error {
+	inboxes := slices.DeleteFunc(slices.Clone(s.parts), func(p start.Part) bool { return p.Name != "dedup" })
+	if h.PublishTopic == "" || len(inboxes) == 0 || !hasPart(h, "dedup") ||
+		slices.ContainsFunc(inboxes, func(p start.Part) bool { return p.Outbox }) {
+		return nil
+	}
+	return fmt.Errorf("handler %q publishes to topic %q, but dedup has no outbox: messages published after the commit could be lost; "+
+		"set dedup.Config.Outbox to outbox.Publisher", h.Name, h.PublishTopic)
+}
+
+// logSmallPool logs a connection pool that is too small for the handlers, or that
+// keeps too few idle connections.
+func (s *starter) logSmallPool(ctx context.Context, part start.Part, handlers []routed.Handler) {
+	if part.Schema.Dialect == schema.SQLite { // SQLite has one writer, so more connections do not help
+		return
+	}
+	needed := s.connections(part.DB, handlers)
+	most := part.DB.Stats().MaxOpenConnections
+	if most > 0 && most < needed {
+		s.logger.Error("The connection pool is too small: handlers, claims and leases wait for each other's connections",
+			fmt.Errorf("SetMaxOpenConns is %d, but %d handlers with retry.Config.Concurrency need %d, plus one for each message "+
+				"of the broker that is handled at the same time: raise SetMaxOpenConns or lower Concurrency", most, s.subscriptions(handlers), needed),
+			watermill.LogFields{"max_open": most, "needed": needed})
+	}
+	const probe = 3 // one more than database/sql keeps by default
+	if needed >= probe && (most == 0 || most >= probe) && closesIdle(ctx, part.DB, probe) {
+		s.logger.Error("The connection pool keeps too few idle connections",
+			fmt.Errorf("it keeps fewer than %d idle connections, the default is 2, and the handlers need %d: most transactions would wait "+
+				"for a new connection; set SetMaxIdleConns as high as SetMaxOpenConns", probe, needed),
+			watermill.LogFields{"max_open": most, "needed": needed})
+	}
+}
+
+// subscriptions returns the number of handlers that fetch parked messages.
+func (s *starter) subscriptions(handlers []routed.Handler) (n int) {
+	for _, h := range handlers {
+		if _, ok := routed.Find[start.Named](h.Subscriber); ok {
+			n++
+		}
+	}
+	return n
+}
+
+// connections returns the minimum number of connections for the parked messages of
+// all handlers: one for each message that is handled at the same time, and one for
+// each subscription, to claim messages and renew their leases.
+func (s *starter) connections(db *sql.DB, handlers []routed.Handler) int {
+	concurrency := 0
+	for _, part := range s.parts {
+		if part.DB == db {
+			concurrency = cmp.Or(concurrency, part.Concurrency)
+		}
+	}
+	if concurrency == 0 {
+		return 0
+	}
+	return s.subscriptions(handlers) * (concurrency + 1)
+}
+
+// closesIdle reports whether the pool closes connections when n of them become
+// free at once.
+func closesIdle(ctx context.Context, db *sql.DB, n int) bool {
+	before := db.Stats().MaxIdleClosed
+	conns := make([]*sql.Conn, 0, n)
+	for range n {
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			break
+		}
+		conns = append(conns, conn)
+	}
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	return len(conns) == n && db.Stats().MaxIdleClosed > before
+}

@@ -1,0 +1,128 @@
+package once
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/internal/defaults"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+	"github.com/watermill-once/once/sequence"
+)
+
+// ConsumerConfig configures a [Consumer]. The zero value is ready for use. Schema,
+// Logger and the providers are the defaults for the parts.
+type ConsumerConfig struct {
+	// Schema selects the kind of database and the prefix of the tables. Defaults
+	// to PostgreSQL and "once_".
+	Schema schema.Config
+
+	// DurableConsumers are the names of durable consumers: their messages are
+	// stored and acked first, and handled later, as Durable configures. All other
+	// consumers handle a message while the transport waits for the ack. If no
+	// handler has a name in DurableConsumers or Dedup.Idempotent when a router
+	// starts, an error is logged, because the name may be misspelt. Defaults to
+	// none.
+	DurableConsumers []string
+	Durable          durable.Config
+
+	// Dedup, Retry and Poison configure the three parts of the chain. Their zero
+	// values are ready for use. Dedup.Outbox defaults to the outbox of the same
+	// Schema. Dedup.Consumer must be empty, because each handler has the consumer
+	// name that it is added with.
+	Dedup  dedup.Config
+	Retry  retry.Config
+	Poison poison.Config
+
+	// Sequence compares the aggregate versions of messages with the versions that
+	// were applied: &sequence.Config{} ignores older versions. Its Tx defaults to
+	// dedup.TxFromContext. Its Window defaults to 15 minutes, or longer if Retry
+	// retries messages for longer. Defaults to nil: no versions are compared.
+	Sequence *sequence.Config
+
+	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
+	Logger watermill.LoggerAdapter
+
+	// MeterProvider creates the metrics, TracerProvider the spans, also those of
+	// the outbox for produced messages. Default to OpenTelemetry's global providers,
+	// which do nothing until you set others.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
+}
+
+// windowFor returns the default of sequence.Config.Window if messages are retried
+// for up to longestRetry. It is an eighth longer, so that the handler has time, and
+// at least 15 minutes.
+func windowFor(longestRetry time.Duration) time.Duration {
+	const limit = 30 * 24 * time.Hour
+	longestRetry = min(longestRetry, limit)
+	return max(defaults.SequenceWindow, longestRetry+longestRetry/8)
+}
+
+// withSharedDefaults returns c with its schema, logger, providers and outbox as the
+// defaults of the parts. It fails if a part has another schema.
+func (c ConsumerConfig) withSharedDefaults() (ConsumerConfig, error) {
+	order := sequence.Config{} // a placeholder if c.Sequence is nil
+	if c.Sequence != nil {
+		order = *c.Sequence
+		c.Sequence = &order // a copy: the caller's Config does not change
+	}
+	if order.Tx == nil {
+		order.Tx = dedup.TxFromContext
+	}
+	for _, part := range []struct {
+		name   string
+		schema *schema.Config
+	}{
+		{"Durable", &c.Durable.Schema},
+		{"Dedup", &c.Dedup.Schema},
+		{"Retry", &c.Retry.Schema},
+		{"Poison", &c.Poison.Schema},
+		{"Sequence", &order.Schema},
+	} {
+		if *part.schema == (schema.Config{}) {
+			*part.schema = c.Schema
+		}
+		if part.schema.WithDefaults() != c.Schema.WithDefaults() {
+			return c, fmt.Errorf("once: %s.Schema is %+v, but Schema is %+v: the parts share their tables, leave %s.Schema empty",
+				part.name, part.schema.WithDefaults(), c.Schema.WithDefaults(), part.name)
+		}
+	}
+	for _, part := range []*watermill.LoggerAdapter{
+		&c.Durable.Logger, &c.Dedup.Logger, &c.Retry.Logger, &c.Poison.Logger, &order.Logger,
+	} {
+		if *part == nil {
+			*part = c.Logger
+		}
+	}
+	for _, part := range []*metric.MeterProvider{
+		&c.Durable.MeterProvider, &c.Dedup.MeterProvider, &c.Retry.MeterProvider, &c.Poison.MeterProvider, &order.MeterProvider,
+	} {
+		if *part == nil {
+			*part = c.MeterProvider
+		}
+	}
+	for _, part := range []*trace.TracerProvider{&c.Dedup.TracerProvider, &c.Retry.TracerProvider, &c.Poison.TracerProvider} {
+		if *part == nil {
+			*part = c.TracerProvider
+		}
+	}
+	if c.Dedup.Outbox == nil {
+		box, err := outbox.New(outbox.Config{
+			Schema: c.Schema, MeterProvider: c.MeterProvider, TracerProvider: c.TracerProvider,
+		})
+		if err != nil {
+			return c, err
+		}
+		c.Dedup.Outbox = box.Publisher
+	}
+	return c, nil
+}
