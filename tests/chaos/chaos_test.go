@@ -41,8 +41,8 @@ func TestNothingIsLostAndNothingTakesEffectTwice(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	o := options{seed: rand.Uint64(), messages: 1500, bites: 1, waiting: 300}
-	const kinds = "writer-kill,forwarder-kill,consumer-kill,cut-commit-writer,cut-commit-consumer,cut-before-confirm,cut-before-ack,duplicates," +
-		"backend-kill,memory-alarm,queue-full,pg-reset,amqp-half-open,requeued,oversized-body,handler-times-out,replay"
+	const kinds = "writer-kill,forwarder-kill,consumer-kill,cut-commit-writer,cut-commit-consumer,cut-before-confirm,cut-before-ack," +
+		"duplicates,backend-kill,memory-alarm,queue-full,pg-reset,amqp-half-open,requeued,oversized-body,handler-times-out,replay"
 	if r := chaos(t, o, kinds); !r.passed() {
 		t.Error("see above")
 	}

@@ -100,7 +100,11 @@ func (a *actor) subscriber() (message.Subscriber, error) {
 	if a.transport != nil {
 		return a.transport.Subscriber(), nil
 	}
-	return rabbit.NewSubscriber(a.exchanges(), rabbit.SubscriberConfig{InFlight: 2, NackMin: time.Millisecond, NackMax: 10 * time.Millisecond})
+	config := rabbit.SubscriberConfig{InFlight: 2, NackMin: time.Millisecond, NackMax: 10 * time.Millisecond}
+	if a.Batches {
+		config.InFlight = 0 // as many as a batch needs
+	}
+	return rabbit.NewSubscriber(a.exchanges(), config)
 }
 
 // order handles an order, and publishes an event. It fails if the life says so.
