@@ -14,9 +14,13 @@ import (
 // fails, the caller can take another connection.
 const maxIdle = time.Second
 
-// conn wraps a connection of lib/pq.
+// conn wraps a connection of lib/pq or of pgx.
 type conn struct {
 	postgres
+
+	valid   func() bool
+	text    driver.Tx // ends a transaction that began with a text
+	watched bool      // the driver watches the contexts of transactions, as lib/pq does
 
 	begin string    // BEGIN statement that was not sent yet, or ""
 	alive time.Time // when the server last answered
@@ -25,11 +29,15 @@ type conn struct {
 	// began itself. From then on, every commit and rollback on the connection ends the
 	// watch, until lib/pq begins another transaction itself. Ending a watch twice
 	// breaks the connection, or panics. So the transaction after such a one must not
-	// delay its BEGIN.
+	// delay its BEGIN, and lib/pq must end such a transaction itself.
 	watches bool
+
+	late     late
+	mayDelay bool // statements of the transaction may wait for COMMIT
 
 	mayHaveEnded bool // one of the transaction's statements may have ended it
 	preparedEnd  bool // a statement that was prepared on this connection may end a transaction
+	preparedLook bool // a statement that was prepared on this connection is not harmless
 }
 
 // BeginTx delays BEGIN until the first statement, if that is known to be a text without
@@ -37,7 +45,9 @@ type conn struct {
 // prepared earlier can run before BEGIN.
 func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
 	c.mayHaveEnded = false
+	c.late.end()
 	begun, err := c.beginTx(ctx, options)
+	c.mayDelay = err == nil && !options.ReadOnly && !c.watches
 	if check := dialect.CheckOf(ctx); check != nil && err == nil && ctx.Done() == nil {
 		begun.check, check.Sent = check.SQL, true
 	}
@@ -51,11 +61,11 @@ func (c *conn) beginTx(ctx context.Context, options driver.TxOptions) (tx, error
 		if err != nil {
 			return tx{}, err
 		}
-		c.watches = ctx.Done() != nil
+		c.watches = c.watched && ctx.Done() != nil
 		return tx{Tx: inner, conn: c}, nil
 	}
 	c.begin = begin
-	return tx{Tx: c.postgres, conn: c}, nil
+	return tx{Tx: c.text, conn: c}, nil
 }
 
 // beginText returns the same statement as lib/pq sends, and false if BEGIN cannot be
@@ -74,7 +84,12 @@ func beginText(options driver.TxOptions) (text string, ok bool) {
 
 // ExecContext implements driver.ExecerContext.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	c.mayHaveEnded = c.mayHaveEnded || endsTransaction(query)
+	if sent, err := c.sendLate(ctx, query); sent || err != nil {
+		return driver.ResultNoRows, err
+	}
+	if err := c.before(ctx, query); err != nil {
+		return nil, err
+	}
 	if c.begin == "" {
 		return c.postgres.ExecContext(ctx, query, args)
 	}
@@ -90,21 +105,35 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 
 // QueryContext implements driver.QueryerContext.
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	c.mayHaveEnded = c.mayHaveEnded || endsTransaction(query)
+	if err := c.before(ctx, query); err != nil {
+		return nil, err
+	}
 	if err := c.beginNow(ctx); err != nil {
 		return nil, err
 	}
 	return c.postgres.QueryContext(ctx, query, args)
 }
 
-// PrepareContext implements driver.ConnPrepareContext.
+// PrepareContext implements driver.ConnPrepareContext. A prepared statement is executed
+// without this connection, so a statement that is not harmless ends all delays of the
+// connection.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	c.preparedEnd = c.preparedEnd || endsTransaction(query)
+	scope := scopeOf(query)
+	c.preparedEnd = c.preparedEnd || scope.ends
+	if !scope.harmless() {
+		c.preparedLook = true
+		if err := c.sendNow(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.beginNow(ctx); err != nil {
 		return nil, err
 	}
 	return c.postgres.PrepareContext(ctx, query)
 }
+
+// IsValid implements driver.Validator.
+func (c *conn) IsValid() bool { return c.valid() }
 
 // beginNow sends a delayed BEGIN by itself.
 func (c *conn) beginNow(ctx context.Context) error {
@@ -123,53 +152,4 @@ func (c *conn) begun(err error) error {
 		c.alive = time.Time{}
 	}
 	return dialect.BeginError(err)
-}
-
-// tx is the transaction that is open on a connection.
-type tx struct {
-	driver.Tx
-
-	conn  *conn
-	check string // statement that fails if the transaction was ended by a statement; may be ""
-}
-
-// Commit implements driver.Tx.
-func (t tx) Commit() error {
-	if t.conn.dropBegin() {
-		return nil
-	}
-	err := t.commit()
-	if err == nil {
-		t.conn.alive = time.Now()
-	}
-	return err
-}
-
-func (t tx) commit() error {
-	if t.check == "" || !t.conn.mayHaveEnded && !t.conn.preparedEnd {
-		return t.Tx.Commit()
-	}
-	_, err := t.conn.postgres.ExecContext(context.Background(), t.check+"; COMMIT", nil)
-	if err != nil {
-		// If the check has failed, the transaction is still open, and must be rolled
-		// back. Otherwise lib/pq notices that no transaction is open, and the pool
-		// drops the connection.
-		_ = t.Tx.Rollback()
-	}
-	return err
-}
-
-// Rollback implements driver.Tx.
-func (t tx) Rollback() error {
-	if t.conn.dropBegin() {
-		return nil
-	}
-	return t.Tx.Rollback()
-}
-
-// dropBegin forgets a BEGIN that was not sent. It reports whether there was one.
-func (c *conn) dropBegin() bool {
-	delayed := c.begin != ""
-	c.begin = ""
-	return delayed
 }

@@ -4,33 +4,16 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"io"
 	"time"
 )
 
 // Connector returns a connector for [database/sql.OpenDB] that connects through c. c
-// must be a connector of lib/pq, or a wrapper that returns lib/pq's connections
+// must be a connector of lib/pq or of pgx, or a wrapper that returns their connections
 // unchanged. With another driver, Connect fails.
 func Connector(c driver.Connector) driver.Connector { return connector{c} }
 
 type connector struct{ driver.Connector }
-
-// postgres contains the methods of a connection of lib/pq. A connection is also a
-// driver.Tx: its methods end the open transaction of the connection, no matter how that
-// transaction was begun.
-type postgres interface {
-	driver.Conn
-	driver.ConnBeginTx
-	driver.ConnPrepareContext
-	driver.ExecerContext
-	driver.NamedValueChecker
-	driver.Pinger
-	driver.QueryerContext
-	driver.SessionResetter
-	driver.Tx
-	driver.Validator
-}
 
 // Connect implements driver.Connector.
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
@@ -38,12 +21,12 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	pq, ok := inner.(postgres)
-	if !ok {
-		err := fmt.Errorf("lazytx: the connector returned a %T, not a connection of lib/pq: use pq.NewConnector", inner)
+	wrapped, err := newConn(inner)
+	if err != nil {
 		return nil, errors.Join(err, inner.Close())
 	}
-	return &conn{postgres: pq, alive: time.Now()}, nil
+	wrapped.alive = time.Now()
+	return wrapped, nil
 }
 
 // Close implements io.Closer. sql.DB.Close calls it.

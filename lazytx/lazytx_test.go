@@ -267,7 +267,7 @@ func TestOtherDriverIsRefused(t *testing.T) {
 	db := sql.OpenDB(Connector(opener{lite.Driver(), lite.DSN}))
 	defer db.Close()
 	err := db.PingContext(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "not a connection of lib/pq") {
+	if err == nil || !strings.Contains(err.Error(), "not a connection of lib/pq or of pgx") {
 		t.Fatalf("the error is %v", err)
 	}
 }

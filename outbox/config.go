@@ -33,6 +33,12 @@ type Config struct {
 	// dead letter later. Defaults to 16 MiB, RabbitMQ's default since 4.0.
 	MaxPayload int
 
+	// Parameters sends the values of PostgreSQL's rows as parameters of the statement.
+	// By default they are constants in its text, which lib/pq sends in one round trip
+	// instead of two, and package lazytx together with COMMIT. But then the text of a
+	// statement that fails or is slow may be in the server's log, with the payload.
+	Parameters bool
+
 	// MeterProvider creates the metrics, TracerProvider the spans. Default to
 	// OpenTelemetry's global providers, which do nothing until you set others.
 	MeterProvider  metric.MeterProvider

@@ -8,8 +8,8 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// insert builds the statement that stores messages. The first parameter is the topic of
-// all messages.
+// insert builds the statement that stores messages, with parameters or, for PostgreSQL,
+// as a text without parameters. The first parameter is the topic of all messages.
 type insert struct {
 	sqlite bool
 	head   string
@@ -93,6 +93,47 @@ func (i insert) statement(topic string, records []record) (query string, args []
 		}
 	}
 	return b.String(), args
+}
+
+// text returns the query that stores records, with all values as constants. Drivers send
+// it in one round trip, and package lazytx together with COMMIT. There must be at least
+// one record, and the database must be PostgreSQL.
+func (i insert) text(topic string, records []record) string {
+	size := len(i.head)
+	for _, r := range records {
+		const rest = 192 // usual size of the other columns, with the escapes in metadata
+		size += 2*len(r.payload) + len(r.metadata) + rest
+	}
+	b := append(make([]byte, 0, size), i.head...)
+	for n, r := range records {
+		if n > 0 {
+			b = append(b, ',')
+		}
+		b = dialect.AppendText(append(b, '('), topic)
+		b = dialect.AppendText(append(b, ','), r.id)
+		b = append(b, ',')
+		if r.key == "" {
+			b = append(b, "NULL"...)
+		} else {
+			b = dialect.AppendText(b, r.key)
+		}
+		b = strconv.AppendInt(append(b, ','), int64(r.slot), 10)
+		b = dialect.AppendBytes(append(b, ','), r.payload)
+		b = dialect.AppendText(append(b, ','), r.metadata)
+		b = appendDue(append(b, ','), r.due)
+		b = append(b, ')')
+	}
+	return string(b)
+}
+
+// appendDue appends the due time, or NULL if the time is zero or has passed.
+func appendDue(b []byte, due time.Time) []byte {
+	if due.Year() < 1 || due.IsZero() { // PostgreSQL has no year 0
+		return append(b, "NULL"...)
+	}
+	const microseconds = "'2006-01-02 15:04:05.999999Z'"
+	at := due.UTC().Add(time.Microsecond - 1).Format(microseconds) // rounded up, so that no message is sent too early
+	return append(b, "CASE WHEN timestamptz "+at+" > now() THEN timestamptz "+at+" END"...)
 }
 
 func nullable(s string) any {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 
-	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
@@ -68,37 +67,24 @@ func (p publisher) Close() error { return nil }
 // missing right is not the fault of the message that a consumer is handling, so no
 // attempt is counted then.
 func (o *Outbox) failed(err error) error {
-	if !dialect.Undeployed(err) {
+	if !dialect.Undeployed(err) || disposition.Given(err) { // in the second case err was returned by failed
 		return fmt.Errorf("outbox: %w", err)
 	}
 	return disposition.HandBack(fmt.Errorf("outbox: table %s cannot be written: grant the role of a producer, see docs/roles.md, "+
 		"and run schema.Check: %w", o.dialect.Config().Table("outbox"), err))
 }
 
-// innerTopic is a topic that watermill-sql accepts. The real topic is a column of the
-// row.
-const innerTopic = "outbox"
-
-// insert executes the statement through watermill-sql's Publisher. It sets no logger,
-// because that Publisher would log payloads.
+// insert stores records. In PostgreSQL the statement has no arguments: drivers then need
+// one round trip for it, and lazytx sends it with COMMIT.
 func (p publisher) insert(topic string, records []record) error {
-	inner, err := wsql.NewPublisher(p.tx, wsql.PublisherConfig{
-		SchemaAdapter: checkedAdapter{schemaAdapter: schemaAdapter{p.outbox}, topic: topic, records: records},
-	}, nil)
-	if err != nil {
+	o := p.outbox
+	ctx := context.Background() // Publish has no context, and the one of InTx bounds only its beginning
+	if o.dialect.SQLite() || o.config.Parameters {
+		query, args := o.insert.statement(topic, records)
+		_, err := p.tx.ExecContext(ctx, query, args...)
 		return err
 	}
-	return inner.Publish(innerTopic)
-}
-
-// checkedAdapter is a schema adapter that inserts records that were checked already.
-type checkedAdapter struct {
-	schemaAdapter
-
-	topic   string
-	records []record
-}
-
-func (c checkedAdapter) InsertQuery(string, message.Messages) (wsql.Query, error) {
-	return c.outbox.query(c.topic, c.records), nil
+	late := &dialect.Late{Head: len(o.insert.head), Failed: o.failed}
+	_, err := p.tx.ExecContext(dialect.SendLate(ctx, late), o.insert.text(topic, records))
+	return err
 }

@@ -98,9 +98,8 @@ func (s Statement) text(args []any) (string, error) {
 	return string(append(b, s.parts[len(s.order)]...)), nil
 }
 
-// appendConstant appends a value as a constant of PostgreSQL. It escapes all characters
-// that might do harm. So no value can end the constant, whatever the settings of the
-// session are (standard_conforming_strings, client_encoding).
+// appendConstant is [AppendBytes] or [AppendText], depending on the type of value. It
+// also appends NULL and numbers.
 func appendConstant(b []byte, value any) ([]byte, error) {
 	switch v := value.(type) {
 	case nil:
@@ -109,23 +108,49 @@ func appendConstant(b []byte, value any) ([]byte, error) {
 		b = append(b, '\'')
 		return append(strconv.AppendInt(b, v, 10), '\''), nil
 	case []byte:
-		b = append(b, `E'\\x`...)
-		return append(hex.AppendEncode(b, v), '\''), nil
+		return AppendBytes(b, v), nil
 	case string:
-		b = append(b, `E'`...)
-		for i, r := range v {
-			switch {
-			case r < utf8.RuneSelf && strings.IndexByte(harmless, byte(r)) >= 0:
-				b = append(b, byte(r))
-			case r == utf8.RuneError && !strings.HasPrefix(v[i:], "\uFFFD"): // invalid UTF-8, which the server must refuse
-				b = fmt.Appendf(b, `\x%02x`, v[i])
-			default:
-				b = fmt.Appendf(b, `\U%08x`, r)
-			}
-		}
-		return append(b, '\''), nil
+		return AppendText(b, v), nil
 	}
 	return nil, fmt.Errorf("a value of type %T cannot be written into a statement", value)
 }
 
-const harmless = "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.:/,{} "
+// AppendBytes appends v as a constant of PostgreSQL's type bytea.
+func AppendBytes(b, v []byte) []byte {
+	b = append(b, `E'\\x`...)
+	return append(hex.AppendEncode(b, v), '\'')
+}
+
+// AppendText appends v as a text constant of PostgreSQL. It escapes all characters that
+// might do harm. So no value can end the constant, whatever the settings of the session
+// are (standard_conforming_strings, client_encoding).
+func AppendText(b []byte, v string) []byte {
+	b = append(b, `E'`...)
+	for start := 0; start < len(v); {
+		end := start
+		for end < len(v) && harmless[v[end]] {
+			end++
+		}
+		b = append(b, v[start:end]...)
+		if end == len(v) {
+			break
+		}
+		r, size := utf8.DecodeRuneInString(v[end:])
+		if r == utf8.RuneError && size == 1 { // invalid UTF-8, which the server must refuse
+			b = fmt.Appendf(b, `\x%02x`, v[end])
+		} else {
+			b = fmt.Appendf(b, `\U%08x`, r)
+		}
+		start = end + size
+	}
+	return append(b, '\'')
+}
+
+// harmless contains the bytes that are not escaped: printable ASCII without the quote
+// and the backslash, and without $ and ?, which some proxies take for parameters.
+var harmless = func() (set [256]bool) {
+	for c := ' '; c <= '~'; c++ {
+		set[c] = !strings.ContainsRune("'\\$?", c)
+	}
+	return set
+}()

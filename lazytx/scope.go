@@ -1,0 +1,110 @@
+package lazytx
+
+import "strings"
+
+// scope says what a statement may do with the transaction, and with the statements that
+// wait for COMMIT. It may say too much, which only costs a round trip or a check.
+type scope struct {
+	ends      bool // may end the transaction
+	savepoint bool // may create, release or roll back to a savepoint
+	looks     bool // may read the outbox, or change the meaning of a later statement
+}
+
+func (s scope) harmless() bool { return s == scope{} }
+
+// Words with which a statement begins.
+var (
+	// All statements that can end a transaction: COMMIT, END, ROLLBACK, ABORT and
+	// PREPARE TRANSACTION. Functions and procedures cannot end the transaction of their
+	// caller. ROLLBACK TO SAVEPOINT begins with the same word.
+	endings = []string{"commit", "end", "rollback", "abort", "prepare"}
+
+	// All other statements about savepoints.
+	savepoints = []string{"savepoint", "release"}
+
+	// Statements that change the role, the search path, the constraints or the mode of
+	// the transaction.
+	settings = []string{"set", "reset", "discard"}
+)
+
+// looking contains words with which a statement can do the same as with settings, or
+// can execute a statement that was prepared with PREPARE.
+var looking = []string{"set_config", "pg_settings", "execute"}
+
+// outbox is the end of the name of every outbox table.
+const outbox = "outbox"
+
+// scopeOf returns the scope of query, which may contain several statements.
+func scopeOf(query string) (s scope) {
+	query = withoutLeadingComments(query)
+	// Behind other comments a statement may begin anywhere. They may also be part of a
+	// string, so they cannot be skipped.
+	anywhere := strings.Contains(query, "--") || strings.Contains(query, "/*")
+	begins := true
+	for start := 0; start < len(query); {
+		if c := query[start]; !isLetter(c) {
+			begins = c == ';' || begins && c <= ' '
+			start++
+			continue
+		}
+		end := start
+		for end < len(query) && isLetter(query[end]) {
+			end++
+		}
+		word := query[start:end]
+		if begins || anywhere {
+			s.ends = s.ends || isOneOf(word, endings)
+			s.savepoint = s.savepoint || isOneOf(word, savepoints)
+			s.looks = s.looks || isOneOf(word, settings)
+		}
+		s.looks = s.looks || isOneOf(word, looking) || containsFold(word, outbox)
+		begins = false
+		start = end
+	}
+	return s
+}
+
+// withoutLeadingComments removes white space and comments from the beginning of a
+// query. Generated queries often begin with a comment.
+func withoutLeadingComments(query string) string {
+	for {
+		query = strings.TrimLeft(query, " \t\r\n\f\v")
+		end := ""
+		switch {
+		case strings.HasPrefix(query, "--"):
+			end = "\n"
+		case strings.HasPrefix(query, "/*"):
+			end = "*/"
+		default:
+			return query
+		}
+		comment, rest, found := strings.Cut(query[2:], end)
+		if !found || strings.Contains(comment, "/*") && end == "*/" { // comments of this kind can be nested
+			return query
+		}
+		query = rest
+	}
+}
+
+func isOneOf(word string, words []string) bool {
+	for _, w := range words {
+		if len(w) == len(word) && strings.EqualFold(w, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// containsFold reports whether word contains part in upper or lower case.
+func containsFold(word, part string) bool {
+	for n := 0; n+len(part) <= len(word); n++ {
+		if strings.EqualFold(word[n:n+len(part)], part) {
+			return true
+		}
+	}
+	return false
+}
+
+func isLetter(c byte) bool {
+	return 'a' <= c|0x20 && c|0x20 <= 'z' || c == '_' || '0' <= c && c <= '9' || c >= 0x80
+}

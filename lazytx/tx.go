@@ -1,0 +1,66 @@
+package lazytx
+
+import (
+	"context"
+	"database/sql/driver"
+	"time"
+)
+
+// tx is the transaction that is open on a connection.
+type tx struct {
+	driver.Tx
+
+	conn  *conn
+	check string // statement that fails if the transaction was ended by a statement; may be ""
+}
+
+// Commit implements driver.Tx.
+func (t tx) Commit() error {
+	defer t.conn.ended()
+	if t.conn.begin != "" && len(t.conn.late.queries) == 0 {
+		return nil
+	}
+	err := t.commit()
+	if err == nil {
+		t.conn.alive = time.Now()
+	}
+	return err
+}
+
+// commit sends a delayed BEGIN, the statements that wait, and COMMIT as one text.
+func (t tx) commit() error {
+	c := t.conn
+	text := c.begin
+	if t.check != "" && (c.mayHaveEnded || c.preparedEnd) {
+		text += t.check + separator
+	}
+	text += c.late.text()
+	if text == "" {
+		return t.Tx.Commit()
+	}
+	_, err := c.postgres.ExecContext(context.Background(), text+"COMMIT", nil)
+	if err != nil {
+		// If a statement before COMMIT has failed, the transaction is still open, and
+		// must be rolled back. Otherwise lib/pq notices that no transaction is open, and
+		// the pool drops the connection.
+		_ = t.Tx.Rollback()
+		return c.late.failed(err)
+	}
+	return nil
+}
+
+// Rollback implements driver.Tx.
+func (t tx) Rollback() error {
+	defer t.conn.ended()
+	if t.conn.begin != "" {
+		return nil
+	}
+	return t.Tx.Rollback()
+}
+
+// ended forgets what was not sent.
+func (c *conn) ended() {
+	c.begin = ""
+	c.mayDelay = false
+	c.late.end()
+}
