@@ -2,6 +2,7 @@ package lazytx
 
 import (
 	"context"
+	"strings"
 
 	"github.com/watermill-once/once/internal/dialect"
 )
@@ -43,11 +44,11 @@ const separator = "; "
 
 // text returns all statements as one text.
 func (l *late) text() string {
-	text := ""
+	var b strings.Builder
 	for _, q := range l.queries {
-		text += q.text + separator
+		b.WriteString(q.text + separator)
 	}
-	return text
+	return b.String()
 }
 
 // failed returns the error for the caller if sending the statements, or COMMIT with

@@ -31,8 +31,8 @@ var (
 // can execute a statement that was prepared with PREPARE.
 var looking = []string{"set_config", "pg_settings", "execute"}
 
-// outbox is the end of the name of every outbox table.
-const outbox = "outbox"
+// outboxTable is the end of the name of every outbox table.
+const outboxTable = "outbox"
 
 // scopeOf returns the scope of query, which may contain several statements.
 func scopeOf(query string) (s scope) {
@@ -57,7 +57,7 @@ func scopeOf(query string) (s scope) {
 			s.savepoint = s.savepoint || isOneOf(word, savepoints)
 			s.looks = s.looks || isOneOf(word, settings)
 		}
-		s.looks = s.looks || isOneOf(word, looking) || containsFold(word, outbox)
+		s.looks = s.looks || isOneOf(word, looking) || containsFold(word, outboxTable)
 		begins = false
 		start = end
 	}
@@ -69,7 +69,7 @@ func scopeOf(query string) (s scope) {
 func withoutLeadingComments(query string) string {
 	for {
 		query = strings.TrimLeft(query, " \t\r\n\f\v")
-		end := ""
+		var end string
 		switch {
 		case strings.HasPrefix(query, "--"):
 			end = "\n"

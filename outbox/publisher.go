@@ -22,6 +22,10 @@ func Publisher(tx *sql.Tx) message.Publisher { return standard().Publisher(tx) }
 // number of messages. After [ErrInvalid], tx is unchanged. After any other error, tx
 // can only be rolled back. Close does nothing.
 //
+// If the database was opened with package lazytx, Publish only checks the messages, and
+// they are stored together with the commit. If PostgreSQL refuses them, the commit
+// fails.
+//
 // A handler should return the error of Publish, or wrap it. If the table is missing in
 // PostgreSQL, or the right to write to it, no attempt of the handler's message is
 // counted. The message waits until the database is set up.
@@ -74,12 +78,13 @@ func (o *Outbox) failed(err error) error {
 		"and run schema.Check: %w", o.dialect.Config().Table("outbox"), err))
 }
 
-// insert stores records. In PostgreSQL the statement has no arguments: drivers then need
-// one round trip for it, and lazytx sends it with COMMIT.
+// insert stores records. With lib/pq the statement has no arguments: it takes one round
+// trip then, and with lazytx none, because it is sent with COMMIT. pgx needs one round
+// trip for a statement with arguments, and PostgreSQL need not parse it every time.
 func (p publisher) insert(topic string, records []record) error {
 	o := p.outbox
 	ctx := context.Background() // Publish has no context, and the one of InTx bounds only its beginning
-	if o.dialect.SQLite() || o.config.Parameters {
+	if o.dialect.SQLite() || o.config.Parameters || dialect.Prepares(p.tx) {
 		query, args := o.insert.statement(topic, records)
 		_, err := p.tx.ExecContext(ctx, query, args...)
 		return err

@@ -95,11 +95,19 @@ func openDatabase(t testing.TB, server *postgres, name string, err error, end fu
 	return Database{DB: db, DSN: dsn, Dialect: "postgres"}
 }
 
-// openPostgres is like sql.Open, but its errors do not contain the password. It uses
-// lib/pq, or pgx if the environment variable ONCE_TEST_DRIVER is "pgx".
+// openPostgres is like sql.Open, but its errors do not contain the password. It uses the
+// driver of [Connector].
 func openPostgres(dsn string) (*sql.DB, error) {
-	var connector driver.Connector
-	var err error
+	connector, err := Connector(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(patient{connector}), nil
+}
+
+// Connector returns a connector of lib/pq, or of pgx if the environment variable
+// ONCE_TEST_DRIVER is "pgx". Its errors do not contain the password.
+func Connector(dsn string) (connector driver.Connector, err error) {
 	switch name := os.Getenv("ONCE_TEST_DRIVER"); name {
 	case "", "pq":
 		connector, err = pq.NewConnector(dsn)
@@ -114,7 +122,7 @@ func openPostgres(dsn string) (*sql.DB, error) {
 	if err != nil {
 		return nil, errors.New("testkit: the DSN of PostgreSQL is invalid")
 	}
-	return sql.OpenDB(patient{connector}), nil
+	return connector, nil
 }
 
 // patient waits while the server has no connection left, because tests that run at the

@@ -3,28 +3,32 @@
 -- backlog. The primary key is the only full index: the forwarder reads rows in the
 -- order of their positions, and each further index would slow down the business
 -- transaction. metadata is json and not jsonb, because no query looks into it.
--- The checks refuse rows that were edited by hand and that a forwarder would not
--- find or would try for ever.
+-- The check refuses rows that were edited by hand and that a forwarder would not
+-- find or would try for ever. It is one check, because PostgreSQL prepares each check
+-- for each statement. NULL in one of its parts does not make it fail.
 --
 -- The position is taken after the transaction has got its id. An identity column
 -- would take it earlier. The forwarder relies on this order: before it reads
 -- past a position, it waits for the running transactions by their ids.
 CREATE SEQUENCE {outbox_position};
 CREATE TABLE {outbox} (
-    position     bigint PRIMARY KEY CHECK (position > 0)
+    position     bigint PRIMARY KEY
                  DEFAULT CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('{outbox_position}') END,
     message_id   text        NOT NULL,
     topic        text        NOT NULL,
-    ordering_key text        CHECK (octet_length(ordering_key) <= 1000), -- indexes cannot store longer keys
-    slot         smallint    NOT NULL CHECK (slot BETWEEN 0 AND 63),
+    ordering_key text,
+    slot         smallint    NOT NULL,
     payload      bytea       NOT NULL,
     metadata     json        NOT NULL,
     created_at   timestamptz NOT NULL DEFAULT now(),
-    due_at       timestamptz CHECK (isfinite(due_at)),
-    attempts     integer     NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+    due_at       timestamptz,
+    attempts     integer     NOT NULL DEFAULT 0,
     unknown      boolean     NOT NULL DEFAULT false, -- an earlier attempt may have sent the message
     last_error   text,
-    failing_since timestamptz CHECK (isfinite(failing_since)) -- the time of the first failure
+    failing_since timestamptz, -- the time of the first failure
+    CHECK (position > 0 AND slot BETWEEN 0 AND 63 AND attempts >= 0
+       AND octet_length(ordering_key) <= 1000 -- indexes cannot store longer keys
+       AND isfinite(due_at) AND isfinite(failing_since))
 ) WITH (
     -- All rows of a queue are deleted soon. Its size is near zero most of the
     -- time, so vacuum must depend on the number of dead rows, not on their share.

@@ -8,7 +8,6 @@ import (
 	"net/url"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/lazytx"
@@ -44,8 +43,7 @@ func sized(db *sql.DB) *sql.DB {
 type database struct {
 	*sql.DB
 
-	lazy  *sql.DB       // a second pool, see openLazily
-	pgx   *pgxpool.Pool // a third pool, for package pgxoutbox
+	lazy  *sql.DB // a second pool, see openLazily
 	dsn   string
 	name  string
 	admin *sql.DB
@@ -72,9 +70,6 @@ func newDatabase(ctx context.Context, dsn string) (*database, error) {
 	if d.lazy, err = openLazily(d.dsn); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	if d.pgx, err = openPgx(ctx, d.dsn); err != nil { // it does not connect yet
-		return nil, errors.Join(err, d.Close())
-	}
 	return d, nil
 }
 
@@ -85,9 +80,6 @@ func (d *database) Close() error {
 		if pool != nil {
 			_ = pool.Close()
 		}
-	}
-	if d.pgx != nil {
-		d.pgx.Close()
 	}
 	if _, err := d.admin.Exec(`DROP DATABASE "` + d.name + `" WITH (FORCE)`); err != nil {
 		return fmt.Errorf("database %s is left: %w", d.name, err)

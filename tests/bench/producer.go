@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,124 +10,148 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
-	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
-// writers is the number of producers that write at the same time.
-const writers = 8
+// producer measures the transactions of one driver with a number of writers. The first
+// kind of transaction has no event, and the others are compared with it.
+type producer struct {
+	driver  producerDriver
+	writers int
+	series  []*series // two for each kind of transaction: the rate and the processor time
+	untimed bool      // the processor time of the server cannot be measured
+}
+
+const (
+	perTransaction = "tx/s"
+	microseconds   = "µs"
+)
 
 // producers measures by how much an event slows down its transaction. No forwarder runs
 // meanwhile.
 func (b *bench) producers(ctx context.Context) ([]row, error) {
-	var (
-		bare    = series{id: "producer-bare", what: fmt.Sprintf("business transactions of %d writers, no event", writers), unit: "tx/s"}
-		ours    = series{id: "producer-outbox", what: "the same with an event in the outbox", unit: "tx/s"}
-		stock   = series{id: "producer-stock", what: "the same with an event by watermill-sql's publisher", unit: "tx/s"}
-		empty   = series{id: "producer-empty", what: "the same with a statement that does nothing", unit: "tx/s"}
-		pgxBare = series{id: "producer-pgx-bare", what: "business transactions with pgx, no event", unit: "tx/s"}
-		pgxOurs = series{id: "producer-pgx", what: "the same with an event through pgxoutbox", unit: "tx/s"}
-	)
-	err := b.turns(
-		ctx,
-		single(&bare, func(ctx context.Context) (float64, error) { return b.produced(ctx, transaction) }),
-		single(&ours, func(ctx context.Context) (float64, error) { return b.produced(ctx, transactionWithOutbox) }),
-		single(&stock, func(ctx context.Context) (float64, error) { return b.produced(ctx, transactionWithStock) }),
-		single(&empty, func(ctx context.Context) (float64, error) { return b.produced(ctx, transactionWithNothing) }),
-		single(&pgxBare, func(ctx context.Context) (float64, error) { return b.produced(ctx, transactionOfPgx) }),
-		single(&pgxOurs, func(ctx context.Context) (float64, error) { return b.produced(ctx, transactionWithPgxOutbox) }),
-	)
-	if err != nil {
+	var all []*producer
+	var measurements []measurement
+	for _, writers := range []int{1, 8, 32} {
+		for _, driver := range producerDrivers() {
+			p := newProducer(driver, writers)
+			all = append(all, p)
+			measurements = append(measurements, measurement{p.series, func(ctx context.Context) ([]float64, error) {
+				return b.produced(ctx, p)
+			}})
+		}
+	}
+	if err := b.turns(ctx, measurements...); err != nil {
 		return nil, err
 	}
-	return []row{
-		bare.row(), ours.against(bare, 0.75), stock.against(bare, 0), empty.against(bare, 0),
-		pgxBare.row(), pgxOurs.against(pgxBare, 0.88),
-	}, nil
+	var rows []row
+	for _, p := range all {
+		rows = append(rows, p.rows()...)
+	}
+	return rows, nil
+}
+
+func newProducer(driver producerDriver, writers int) *producer {
+	p := &producer{driver: driver, writers: writers}
+	for _, kind := range driver.kinds {
+		id := fmt.Sprintf("producer-%s-%s-%d", driver.name, kind.name, writers)
+		p.series = append(p.series,
+			&series{id: id, what: fmt.Sprintf("%s; %s, writers: %d", kind.what, driver.what, writers), unit: perTransaction},
+			&series{id: id + "-cpu", what: "processor time of PostgreSQL and Go for it", unit: microseconds})
+	}
+	return p
+}
+
+// rows returns the rates, and how much more processor time a transaction with an event
+// needs.
+func (p *producer) rows() []row {
+	bare, bareTime := *p.series[0], *p.series[1]
+	rows := []row{bare.row()}
+	for n, kind := range p.driver.kinds[1:] {
+		rate, used := *p.series[2*n+2], *p.series[2*n+3]
+		rows = append(rows, rate.against(bare, kind.floors[p.writers]))
+		if !p.untimed {
+			for i := range used.values {
+				used.values[i] -= bareTime.values[i]
+			}
+			rows = append(rows, used.named("", "the same, less that of the transaction without an event").atMost(kind.limits[p.writers]))
+		}
+		if kind.name == stockKind { // ours is the kind before it
+			ours := p.series[2*n].named("-stock", "ours against stock Watermill's, same driver")
+			rows = append(rows, ours.against(rate, 1))
+		}
+	}
+	return rows
 }
 
 const createOrders = `
 	CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, total bigint NOT NULL)`
 
-// business inserts an order. Every measured transaction does this write.
-func business(ctx context.Context, tx *sql.Tx) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO orders (customer, total) VALUES ($1, $2)`, "a customer's name", 4200)
-	return err
-}
+// turnsOfKinds is how many turns the kinds of a driver take, so that a disturbance of the
+// machine affects all of them.
+const turnsOfKinds = 8
 
-func transaction(ctx context.Context, db *database) error {
-	return inTx(ctx, db.DB, func(tx *sql.Tx) error { return business(ctx, tx) })
-}
-
-func transactionWithOutbox(ctx context.Context, db *database) error {
-	return outbox.InTx(ctx, db.DB, func(tx *sql.Tx, events message.Publisher) error {
-		if err := business(ctx, tx); err != nil {
-			return err
-		}
-		return events.Publish(stockTopic, newMessage())
-	})
-}
-
-func transactionWithStock(ctx context.Context, db *database) error {
-	return inTx(ctx, db.DB, func(tx *sql.Tx) error {
-		if err := business(ctx, tx); err != nil {
-			return err
-		}
-		events, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: wsql.DefaultPostgreSQLSchema{}}, watermill.NopLogger{})
-		if err != nil {
-			return err
-		}
-		return events.Publish(stockTopic, newMessage())
-	})
-}
-
-// transactionWithNothing has an additional round trip that does no work. It separates
-// the cost of a round trip from the cost of an event.
-func transactionWithNothing(ctx context.Context, db *database) error {
-	return inTx(ctx, db.DB, func(tx *sql.Tx) error {
-		if err := business(ctx, tx); err != nil {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, `SELECT 1`)
-		return err
-	})
-}
-
-func inTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := work(tx); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	return tx.Commit()
-}
-
-// produced measures how many transactions per second the writers commit.
-func (b *bench) produced(ctx context.Context, once func(ctx context.Context, db *database) error) (_ float64, err error) {
+// produced measures the rate and the processor time of each kind of transaction.
+func (b *bench) produced(ctx context.Context, p *producer) (values []float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer closing(db, &err)
 	if err := db.prepareProducers(ctx); err != nil {
-		return 0, err
+		return nil, err
 	}
-	if err := db.produce(ctx, 100*time.Millisecond, once, new(atomic.Int64)); err != nil { // opens the connections
-		return 0, err
+	pools, err := p.driver.open(ctx, db.dsn)
+	if err != nil {
+		return nil, err
 	}
-	if _, err := db.ExecContext(ctx, `CHECKPOINT`); err != nil {
-		return 0, err
+	defer pools.Close()
+	totals := make([]produced, len(p.driver.kinds))
+	for slice := range turnsOfKinds + 1 {
+		for n, kind := range p.driver.kinds {
+			one, err := b.slice(ctx, db, p, func(ctx context.Context) error { return kind.once(ctx, pools) })
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", kind.name, err)
+			}
+			if slice > 0 { // the first one opens the connections
+				totals[n].add(one)
+			}
+		}
 	}
-	var committed atomic.Int64
+	for _, t := range totals {
+		each := (t.used.postgres + t.used.own) / time.Duration(max(t.committed, 1))
+		values = append(values, rate(int(t.committed), t.took), float64(each)/float64(time.Microsecond))
+	}
+	return values, nil
+}
+
+// produced is what the writers have done.
+type produced struct {
+	committed int64
+	took      time.Duration
+	used      processor
+}
+
+func (p *produced) add(q produced) {
+	p.committed += q.committed
+	p.took += q.took
+	p.used = p.used.plus(q.used)
+}
+
+func (b *bench) slice(ctx context.Context, db *database, p *producer, once func(ctx context.Context) error) (did produced, err error) {
+	before, timed, err := db.processor(ctx)
+	if err != nil {
+		return did, err
+	}
 	start := time.Now()
-	if err := db.produce(ctx, b.producing, once, &committed); err != nil {
-		return 0, err
+	if did.committed, err = produce(ctx, p.writers, b.producing/turnsOfKinds, once); err != nil {
+		return did, err
 	}
-	return rate(int(committed.Load()), time.Since(start)), nil
+	did.took = time.Since(start)
+	after, _, err := db.processor(ctx)
+	did.used, p.untimed = after.minus(before), p.untimed || !timed
+	return did, err
 }
 
 func (d *database) prepareProducers(ctx context.Context) error {
@@ -148,23 +171,23 @@ func (d *database) prepareProducers(ctx context.Context) error {
 	return err
 }
 
-func (d *database) produce(
-	ctx context.Context, period time.Duration, once func(ctx context.Context, db *database) error, committed *atomic.Int64,
-) error {
+// produce lets writers execute once for a time, and returns how often they did.
+func produce(ctx context.Context, writers int, period time.Duration, once func(ctx context.Context) error) (int64, error) {
 	var (
-		working sync.WaitGroup
-		errs    [writers]error
+		working   sync.WaitGroup
+		committed atomic.Int64
 	)
+	errs := make([]error, writers)
 	end := time.Now().Add(period)
 	for n := range writers {
 		working.Go(func() {
 			for time.Now().Before(end) && errs[n] == nil {
-				if errs[n] = once(ctx, d); errs[n] == nil {
+				if errs[n] = once(ctx); errs[n] == nil {
 					committed.Add(1)
 				}
 			}
 		})
 	}
 	working.Wait()
-	return errors.Join(errs[:]...)
+	return committed.Load(), errors.Join(errs...)
 }

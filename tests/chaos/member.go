@@ -23,6 +23,8 @@ type member struct {
 	base string // each life's name begins with it
 	old  string // path of the binary of an earlier release, or ""
 
+	driver int // the number of the first life's driver, see next
+
 	mu     sync.Mutex
 	lives  int
 	proc   *process
@@ -54,11 +56,19 @@ func (m *member) start() error {
 	return m.begin()
 }
 
+// next returns the driver of the current life. The lives of a member use lib/pq, lib/pq
+// with lazytx, pgx, and pgx with lazytx in turn.
+func (m *member) next() (lazy, pgx bool) {
+	n := m.driver + m.lives - 1
+	return n%2 == 1, n/2%2 == 1
+}
+
 // begin starts the next life. The caller holds m.mu.
 func (m *member) begin() error {
 	m.lives++
 	l := m.life
 	l.Name = fmt.Sprintf("%s-%d", m.base, m.lives)
+	l.Lazy, l.Pgx = m.next()
 	if l.Role == writing {
 		l.Journal = filepath.Join(m.dir, l.Name+".journal")
 	}

@@ -101,7 +101,7 @@ var postgresProtocol = protocol{
 		return readAll(r, head, int(binary.BigEndian.Uint32(head[kind:]))-4)
 	},
 	name: func(message []byte, toServer bool) string {
-		if toServer && len(message) > 5 && message[0] == 'Q' && bytes.HasPrefix(message[5:], []byte(postgresCommit)) {
+		if toServer && len(message) > 5 && message[0] == 'Q' && commits(message[5:]) {
 			return postgresCommit
 		}
 		if !toServer && len(message) > 5 && message[0] == 'E' {
@@ -109,6 +109,14 @@ var postgresProtocol = protocol{
 		}
 		return ""
 	},
+}
+
+// commits reports whether a query ends with COMMIT. lazytx sends other statements before
+// it, and pgx sends it in lower case.
+func commits(query []byte) bool {
+	query = bytes.TrimSuffix(query, []byte{0})
+	last := query[max(0, len(query)-len(postgresCommit)):]
+	return bytes.EqualFold(last, []byte(postgresCommit))
 }
 
 // readAll reads n bytes from r, and returns before followed by them.

@@ -152,6 +152,9 @@ func TestPostgresMessagesAreNamed(t *testing.T) {
 		want     string
 	}{
 		{message('Q', "COMMIT\x00"), true, postgresCommit},
+		{message('Q', "commit\x00"), true, postgresCommit},
+		{message('Q', "INSERT INTO a VALUES (1); COMMIT\x00"), true, postgresCommit},
+		{message('Q', "COMMIT; SELECT 1\x00"), true, ""},
 		{message('Q', "SELECT 1\x00"), true, ""},
 		{message('E', "SFATAL\x00VFATAL\x00C28000\x00Mno\x00\x00"), false, postgresError("28000")},
 		{message('C', "COMMIT\x00"), false, ""},

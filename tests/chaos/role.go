@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/lib/pq"
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -33,7 +36,8 @@ type life struct {
 	Role    string `json:"role"`
 	Name    string `json:"name"` // unique
 	DSN     string `json:"dsn"`
-	Lazy    bool   `json:"lazy"` // lazytx is used: BEGIN is sent with the first statement
+	Pgx     bool   `json:"pgx"`  // the driver is pgx, not lib/pq
+	Lazy    bool   `json:"lazy"` // lazytx is used: events are sent with COMMIT, and BEGIN with the first statement
 	AMQP    string `json:"amqp"`
 	Journal string `json:"journal"` // writers only
 	Plant   string `json:"plant"`   // parts that are broken on purpose
@@ -84,13 +88,9 @@ func (a *actor) play() error {
 		}
 	}()
 	go a.tally.report(os.Stdout)
-	connector, err := pq.NewConnector(a.DSN)
+	db, err := a.open()
 	if err != nil {
 		return err
-	}
-	db := sql.OpenDB(connector)
-	if a.Lazy {
-		db = sql.OpenDB(lazytx.Connector(connector))
 	}
 	defer db.Close()
 	db.SetConnMaxIdleTime(2 * time.Second) // idle connections are closed, so that after the run only leaked ones remain
@@ -103,6 +103,28 @@ func (a *actor) play() error {
 		return a.consume(ctx, db)
 	}
 	return errors.New("no such role: " + a.Role)
+}
+
+// open opens the database with the driver of this life.
+func (l life) open() (*sql.DB, error) {
+	var connector driver.Connector
+	if l.Pgx {
+		config, err := pgx.ParseConfig(l.DSN)
+		if err != nil {
+			return nil, err
+		}
+		connector = stdlib.GetConnector(*config)
+	} else {
+		c, err := pq.NewConnector(l.DSN)
+		if err != nil {
+			return nil, err
+		}
+		connector = c
+	}
+	if l.Lazy {
+		connector = lazytx.Connector(connector)
+	}
+	return sql.OpenDB(connector), nil
 }
 
 // exchanges returns a configuration with a fanout exchange for each topic and a queue

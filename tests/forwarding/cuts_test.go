@@ -108,7 +108,9 @@ func TestConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
 			return afterThat(deletes, func(m relayed) bool { return completes(m, "DELETE ") })
 		}},
 		{"BeforeTheCommit", func() func(relayed) action {
-			return afterThat(deletes, func(m relayed) bool { return m.toServer && bytes.HasPrefix(m.bytes[5:], []byte("COMMIT")) })
+			return afterThat(deletes, func(m relayed) bool {
+				return m.toServer && bytes.HasPrefix(bytes.ToUpper(m.bytes[5:]), []byte("COMMIT"))
+			})
 		}},
 		{"BeforeTheCommitsAnswer", func() func(relayed) action {
 			return afterThat(deletes, func(m relayed) bool { return completes(m, "COMMIT") })

@@ -12,7 +12,6 @@ import (
 
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/lib/pq"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/forwarder"
@@ -108,10 +107,11 @@ func (f *flow) eventually(what string, cond func() bool) {
 // openDB opens another pool.
 func openDB(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("postgres", dsn)
+	connector, err := testkit.Connector(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
+	db := sql.OpenDB(connector)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -119,7 +119,7 @@ func openDB(t *testing.T, dsn string) *sql.DB {
 // openLazily is like openDB, but uses lazytx: BEGIN is sent with the first statement.
 func openLazily(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
-	connector, err := pq.NewConnector(dsn)
+	connector, err := testkit.Connector(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}

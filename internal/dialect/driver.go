@@ -1,0 +1,26 @@
+package dialect
+
+import (
+	"database/sql"
+	"reflect"
+	"strings"
+)
+
+// Prepares reports whether tx belongs to pgx, which keeps statements with arguments
+// prepared. For other drivers, and for pgx behind a wrapper, it returns false. It reads
+// private fields of tx, because a transaction does not tell its driver. If a new version
+// of Go has other fields, it returns false too.
+func Prepares(tx *sql.Tx) bool {
+	field := reflect.ValueOf(tx).Elem()
+	for _, step := range [...]struct {
+		name string
+		kind reflect.Kind
+	}{{"dc", reflect.Pointer}, {"ci", reflect.Interface}} {
+		if field = field.FieldByName(step.name); !field.IsValid() || field.Kind() != step.kind || field.IsNil() {
+			return false
+		}
+		field = field.Elem()
+	}
+	conn := field.Type()
+	return conn.Kind() == reflect.Pointer && strings.HasPrefix(conn.Elem().PkgPath(), "github.com/jackc/pgx/")
+}
