@@ -191,7 +191,8 @@ func (w *world) begin(plant string) error {
 					Role: role, Plant: plant,
 					DSN: fmt.Sprintf("postgres://%s@%s/chaos?sslmode=disable&lock_timeout=2000", user, w.pg[role].address),
 				},
-				dir: w.dir, base: fmt.Sprintf("%s%d", role, n+1), driver: n, old: w.old, before: make(map[string]int64), exits: make(map[int]int64), paused: true,
+				dir: w.dir, base: fmt.Sprintf("%s%d", role, n+1), driver: n, old: w.old,
+				before: make(map[string]int64), exits: make(map[int]int64), paused: true,
 			}
 			if role != writing {
 				m.AMQP = fmt.Sprintf("amqp://%s:%s@%s/?heartbeat=3", user, password, w.amqp[role].address)
