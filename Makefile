@@ -33,7 +33,7 @@ help: ## list the targets
 .PHONY: demo
 demo: ## run the example service                    BACKEND=embedded|servers SERVICES=1|2 ARGS='flags of examples/orders'
 ifeq ($(BACKEND)-$(SERVICES),embedded-1)
-	$(GO) run ./examples/orders $(ARGS)
+	$(GO) run ./examples/orders $(or $(ARGS),-outage)
 else ifneq (,$(filter $(BACKEND)-$(SERVICES),servers-1 servers-2 embedded-2)) # two services need a broker
 	$(DEPS)
 	$(WITH_SERVERS) sh -c 'exec $(GO) run ./examples/orders -db "$$PG_DSN" -amqp "$$AMQP_URL" -services $(SERVICES) "$$@"' demo $(ARGS)

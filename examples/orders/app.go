@@ -24,6 +24,7 @@ type app struct {
 
 	parts   []*part
 	demo    *demo.Demo
+	outage  *demo.Outage // nil without -outage
 	closers []func() error
 }
 
@@ -48,6 +49,13 @@ func (a *app) run(ctx context.Context) (ok bool, err error) {
 	driving, cancel := context.WithTimeoutCause(driving, a.options.timeout,
 		fmt.Errorf("-timeout %v has passed", a.options.timeout))
 	defer cancel()
+	if a.outage != nil {
+		err = a.runOutage(driving)
+		if err != nil {
+			stop()
+		}
+		return err == nil, errors.Join(err, <-served)
+	}
 	err = a.demo.Run(driving)
 	if err == nil && ctx.Err() != nil {
 		err = errInterrupted
@@ -65,6 +73,16 @@ func (a *app) run(ctx context.Context) (ok bool, err error) {
 	err = <-served
 	ok, reportErr := a.report(ctx)
 	return ok, errors.Join(err, reportErr)
+}
+
+// runOutage places orders of which some payments fail, and says what to do next.
+func (a *app) runOutage(ctx context.Context) error {
+	fmt.Fprintf(a.say, "%d orders are placed while the payment gateway is down for some of them. Watch it in the console.\n", a.options.orders)
+	n, err := a.outage.Run(ctx, a.demo)
+	if err == nil {
+		fmt.Fprintf(a.say, "%d payments are in quarantine. The gateway is back: open the console, look at the failure, and replay it.\n", n)
+	}
+	return err
 }
 
 // errInterrupted reports that a signal ended the demo. Then there is no report, because

@@ -69,6 +69,7 @@ func TestFlags(t *testing.T) {
 		"-orders -1":                  "-orders -1: must be in 0..",
 		"-orders many":                "-orders",
 		"-faults":                     "-faults needs -orders",
+		"-outage -exit":               "-outage cannot be combined",
 		"-json":                       "-json needs -orders or -exit",
 		"-timeout 0s":                 "-timeout 0s",
 		"-lease 1ms":                  "-lease 1ms",

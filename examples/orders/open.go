@@ -57,6 +57,10 @@ func (a *app) open(ctx context.Context) error {
 		faults = demo.NewFaults(a.options.orders)
 	}
 	config.Hooks = faults.Hooks()
+	if a.options.outage {
+		a.outage = demo.NewOutage()
+		config.Hooks = a.outage.Hooks()
+	}
 	config.Operators = a.options.operators()
 
 	parts, err := a.databases(ctx)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -42,6 +43,7 @@ type options struct {
 
 	orders  int
 	faults  bool
+	outage  bool
 	exit    bool
 	timeout time.Duration
 	json    bool
@@ -100,6 +102,8 @@ func (o options) validate() error {
 	}
 	check(o.orders >= 0 && o.orders <= mostOrders, "-orders %d: must be in 0..%d", o.orders, mostOrders)
 	check(!o.faults || o.orders > 0, "-faults needs -orders: without orders there is nothing to harm")
+	check(!o.outage || !o.faults && !o.exit && !o.json && o.only == "",
+		"-outage cannot be combined with -faults, -exit, -json or -only: you end it yourself, in the console")
 	check(!o.json || o.orders > 0 || o.exit, "-json needs -orders or -exit: without them there is no report")
 	check(o.timeout > 0, "-timeout %v: must be positive", o.timeout)
 	check(o.lease == 0 || o.lease >= 500*time.Millisecond, "-lease %v: must be at least 500ms", o.lease)
@@ -141,9 +145,12 @@ func isDirectory(path string) bool {
 	return err == nil && info.IsDir() || err != nil && !errors.Is(err, syscall.ENOTDIR)
 }
 
-// withDefaults sets the defaults that depend on -faults: injected errors are not
-// logged, and the lease of a forwarder that has stopped expires soon.
+// withDefaults sets the defaults that depend on -faults and -outage: injected errors are
+// not logged, and the lease of a forwarder that has stopped expires soon.
 func (o options) withDefaults() options {
+	if o.outage {
+		o.orders, o.operator = cmp.Or(o.orders, 80), cmp.Or(o.operator, "you")
+	}
 	if o.lease == 0 {
 		o.lease = 5 * time.Second
 		if o.faults {
@@ -155,7 +162,7 @@ func (o options) withDefaults() options {
 	}
 	if o.verbosity == "" {
 		o.verbosity = "error"
-		if o.faults {
+		if o.faults || o.outage {
 			o.verbosity = "off"
 		}
 	}

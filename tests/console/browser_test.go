@@ -62,20 +62,35 @@ type tab struct {
 
 func open(t *testing.T) *tab {
 	t.Helper()
-	path := chromium(t)
-	b := &tab{T: t, db: testkit.Postgres(t)}
-	b.must(schema.Up(t.Context(), b.db.DB, schema.Config{}))
-	pages, err := console.Handler(b.db.DB, console.Config{
+	chromium(t) // before the database is made
+	db := testkit.Postgres(t)
+	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	pages, err := console.Handler(db.DB, console.Config{
 		Authorize:   func(*http.Request, console.Action) (string, error) { return "ann", nil },
 		Environment: "test", Color: console.Green, Logger: testkit.Logger(t),
 	})
-	b.must(err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	mux := http.NewServeMux()
 	mux.Handle("/ops/", pages)
 	server := httptest.NewServer(mux)
-	b.url = server.URL + "/ops/"
+	b := browse(t, server.URL+"/ops/", func() error {
+		server.Close()
+		return pages.Close()
+	})
+	b.db = db
+	return b
+}
+
+// browse starts a browser for a console. stop is called after the browser has ended.
+func browse(t *testing.T, url string, stop func() error) *tab {
+	t.Helper()
+	b := &tab{T: t, url: url}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),
+		chromedp.ExecPath(chromium(t)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
 	allocator, closeBrowser := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
 	ctx, cancel := chromedp.NewContext(allocator)
@@ -84,11 +99,10 @@ func open(t *testing.T) *tab {
 		b.must(chromedp.Cancel(ctx))
 		cancel()
 		closeBrowser()
-		server.Close()
-		b.must(pages.Close())
+		b.must(stop())
 	})
 	b.must(chromedp.Listen(ctx, b.record))
-	_, err = chromedp.Call(ctx, log.Enable, cdp.Empty{})
+	_, err := chromedp.Call(ctx, log.Enable, cdp.Empty{})
 	b.must(err)
 	return b
 }
