@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
 	"github.com/watermill-once/once/rabbit"
@@ -99,6 +100,15 @@ func (i *filledInbox) fill(ctx context.Context) error {
 	return i.exec(ctx, `ALTER TABLE once_inbox ADD PRIMARY KEY (message_id, consumer)`, `VACUUM ANALYZE once_inbox`)
 }
 
+// messages returns new messages with ids of the kind.
+func (i *filledInbox) messages(count int) []*message.Message {
+	all := newMessages(count)
+	for _, msg := range all {
+		msg.UUID = i.kind.next()
+	}
+	return all
+}
+
 // consume measures how fast count new messages are consumed.
 func (i *filledInbox) consume(ctx context.Context, count int) (float64, error) {
 	if err := i.exec(ctx, `TRUNCATE orders`); err != nil {
@@ -110,11 +120,7 @@ func (i *filledInbox) consume(ctx context.Context, count int) (float64, error) {
 		}
 		i.remembered = 0
 	}
-	messages := newMessages(count)
-	for _, msg := range messages {
-		msg.UUID = i.kind.next()
-	}
-	took, err := i.scene.consume(ctx, messages, chain(rabbit.SubscriberConfig{}))
+	took, err := i.scene.consume(ctx, i.messages(count), chain(rabbit.SubscriberConfig{}))
 	if err != nil {
 		return 0, err
 	}
