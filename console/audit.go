@@ -86,6 +86,9 @@ func (p auditPage) next(before int64) string {
 func subjectPage(subject string) string {
 	pages := map[string]string{"parked": "parked-message", "dead": "letter", "sent": "copy", "outbox": "message", "replay": "replay"}
 	table, id, _ := strings.Cut(subject, ":")
+	if table == "group" {
+		return link("quarantine", "group", id)
+	}
 	if name, ok := pages[table]; ok {
 		return name + "?" + url.Values{"id": {id}}.Encode()
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/reconcile"
 	"github.com/watermill-once/once/status"
 )
 
@@ -34,6 +35,7 @@ type Console struct {
 	journeys   *journey.Journeys
 	status     *status.Reader
 	audit      *audit.Log
+	archive    *reconcile.Archive
 
 	handler http.Handler
 	routes  map[string]route
@@ -75,7 +77,7 @@ func Handler(db *sql.DB, config Config) (*Console, error) {
 	}
 	c := &Console{config: config, jobs: newJobs(config.Logger)}
 	letters := deadletter.Config{Schema: config.Schema, InboxRetention: config.InboxRetention}
-	var errs [8]error
+	var errs [9]error
 	c.outbox, errs[0] = pending.New(db, pending.Config{Schema: config.Schema})
 	c.letters, errs[1] = deadletter.New(db, letters)
 	c.sent, errs[2] = deadletter.NewSentLog(db, letters)
@@ -86,6 +88,7 @@ func Handler(db *sql.DB, config Config) (*Console, error) {
 	c.journeys, errs[5] = journey.New(db, journey.Config{Schema: config.Schema})
 	c.status, errs[6] = status.New(db, status.Config{Schema: config.Schema})
 	c.audit, errs[7] = audit.New(db, audit.Config{Schema: config.Schema})
+	c.archive, errs[8] = reconcile.NewArchive(db, config.Schema)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
@@ -99,6 +102,8 @@ func Handler(db *sql.DB, config Config) (*Console, error) {
 		"parked":     {get: c.getParked},
 		"life":       {get: c.getLife},
 		"audit":      {get: c.getAudit},
+		"reconcile":  {get: c.getReconcile},
+		"report":     {get: c.getReport},
 		"outbox":     {get: c.getOutbox},
 		"message":    {get: c.getMessage},
 		"dead":       {get: c.getDead},

@@ -11,6 +11,7 @@ import (
 	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/reconcile"
 )
 
 var (
@@ -63,6 +64,8 @@ func describe(err error) problem {
 		return problem{http.StatusNotFound, "No such entry", "There is no entry of this ID, or it has left the quarantine."}
 	case errors.Is(err, poison.ErrReplayNotFound):
 		return problem{http.StatusNotFound, "No such replay", "There is no replay of this ID."}
+	case errors.Is(err, reconcile.ErrNotKept):
+		return problem{http.StatusNotFound, "No such report", "Only the latest 100 reports of each consumer are kept."}
 	case errors.Is(err, errMethod):
 		return problem{http.StatusMethodNotAllowed, "Not possible here", err.Error() + "."}
 	case errors.Is(err, errCrossOrigin):

@@ -60,6 +60,7 @@ var texts = map[string][]string{
 	"replays":                             {"There are no replays yet"},
 	"edit?id=1":                           {"Compare", "{&#34;order&#34;:10"},
 	"edit?id=4":                           {"00 01 ff 0d 0a", "hexadecimal"},
+	"reconcile":                           {"No report is kept."},
 	"change?do=retry&all=1":               {"1 message", "Retry now"},
 	"change?do=cancel&all=1":              {"4 messages"},
 	"change?do=replay-dead&all=1":         {"2 messages", "message is too large"},

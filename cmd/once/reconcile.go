@@ -56,6 +56,19 @@ func addReceiverFlags(flags *pflag.FlagSet, c *reconcile.ReceiverConfig) {
 	flags.Var(duration(&c.InboxRetention), "inbox-retention", "how long all consumers remember ids")
 }
 
+func addKeep(flags *pflag.FlagSet, keep *bool) {
+	flags.BoolVar(keep, "keep", false, "keep the reports in the sender's database: the console shows them")
+}
+
+// keepReports stores reports in the sender's database.
+func keepReports(ctx context.Context, db database, reports []reconcile.Report) error {
+	archive, err := reconcile.NewArchive(db.DB, db.tables)
+	if err != nil {
+		return err
+	}
+	return archive.Keep(ctx, reports...)
+}
+
 func needsTopics(c *reconcile.SenderConfig) error {
 	if len(c.Topics) == 0 {
 		return usagef("name all topics that the consumers receive with --topic")
@@ -85,6 +98,7 @@ func (a *app) reconcileRunCommand() *cobra.Command {
 		from  reconcile.SenderConfig
 		to    reconcile.ReceiverConfig
 		other receiverSide
+		keep  bool
 	)
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -103,6 +117,11 @@ func (a *app) reconcileRunCommand() *cobra.Command {
 					if err != nil {
 						return err
 					}
+					if keep {
+						if err := keepReports(ctx, db, reports); err != nil {
+							return err
+						}
+					}
 					return a.printReports(reconcileJSON{Reports: reports})
 				})
 			})),
@@ -110,6 +129,7 @@ func (a *app) reconcileRunCommand() *cobra.Command {
 	flags := cmd.Flags()
 	addSenderFlags(flags, &from)
 	addReceiverFlags(flags, &to)
+	addKeep(flags, &keep)
 	flags.StringVar(&a.settings.consumerDSN, "consumer-dsn", "", "database of the consumers (default: that of --dsn)")
 	flags.StringVar(&other.schema, "consumer-schema", "", "PostgreSQL schema of the consumers' tables (default: that of --schema)")
 	flags.StringVar(&other.prefix, "consumer-prefix", "", "beginning of the consumers' tables' names (default: that of --prefix)")

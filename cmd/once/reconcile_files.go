@@ -85,6 +85,7 @@ func (a *app) reconcileReadCommand() *cobra.Command {
 	var (
 		config reconcile.SenderConfig
 		file   string
+		keep   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "read FILE",
@@ -117,6 +118,11 @@ the next question is written to --file: answer it, and read that answer.`,
 					}
 					out.Next = file
 				}
+				if keep {
+					if err := keepReports(ctx, db, out.Reports); err != nil {
+						return err
+					}
+				}
 				return a.printReports(out)
 			})),
 	}
@@ -125,6 +131,7 @@ the next question is written to --file: answer it, and read that answer.`,
 	config.LongestDelay = 24 * time.Hour
 	flags.Var(duration(&config.LongestDelay), "longest-delay", "longest time from sending to handling, for ids without a time")
 	flags.StringVar(&file, "file", "", "file to write the next question to, if one is necessary")
+	addKeep(flags, &keep)
 	return cmd
 }
 

@@ -363,6 +363,16 @@ CREATE TABLE {replays} (
     ended_at    timestamptz
 );
 
+-- Reports of reconciliations that were kept for people: the latest of each consumer.
+CREATE TABLE {reconciliations} (
+    id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at       timestamptz NOT NULL DEFAULT now(),
+    consumer text        NOT NULL,
+    missing  bigint      NOT NULL, -- messages; the report may list fewer
+    phantoms bigint      NOT NULL,
+    report   json        NOT NULL
+);
+
 -- Takes an envelope apart, for people who read the tables. An envelope is a byte with
 -- its version, 1, then the id, the number of headers, their keys and values, and the
 -- payload. Each number has seven bits per byte, the lowest first, and each string

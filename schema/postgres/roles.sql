@@ -17,7 +17,8 @@ END $$;
 
 -- What an earlier version of this text granted goes.
 REVOKE ALL ON {migrations}, {outbox}, {blocked_keys}, {outbox_dead}, {outbox_sent}, {forwarders}, {slots},
-              {inbox}, {versions}, {parked}, {parked_messages}, {consumers}, {consumer_instances}, {audit}, {replays}, {idempotency_keys}
+              {inbox}, {versions}, {parked}, {parked_messages}, {consumers}, {consumer_instances}, {audit}, {replays}, {reconciliations},
+              {idempotency_keys}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
 REVOKE ALL ON SEQUENCE {outbox_position}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
@@ -82,16 +83,18 @@ GRANT SELECT, UPDATE (created_at) ON {outbox_sent} TO {role operator};
 GRANT SELECT, DELETE, UPDATE (due_at), INSERT (message_id, topic, ordering_key, slot, payload, metadata, unknown)
     ON {outbox} TO {role operator};
 GRANT SELECT, UPDATE (lease_until) ON {slots} TO {role operator};
+GRANT SELECT ON {forwarders} TO {role operator};
 GRANT USAGE ON SEQUENCE {outbox_position} TO {role operator};
 GRANT SELECT, DELETE ON {blocked_keys} TO {role operator};
 GRANT UPDATE (position, successors_after, reason) ON {blocked_keys} TO {role operator};
 GRANT SELECT, INSERT (actor, action, subject, consumer, message_id, why, replay_id) ON {audit} TO {role operator};
+GRANT SELECT, DELETE, INSERT (consumer, missing, phantoms, report) ON {reconciliations} TO {role operator};
 
 -- The watcher sees everything but contents: no payload, digest or metadata, and
 -- no text of an error, in which a handler or a broker may have quoted them.
 GRANT SELECT (position, message_id, topic, ordering_key, slot, created_at, due_at, attempts, unknown, failing_since)
     ON {outbox} TO {role watcher};
-GRANT SELECT ON {blocked_keys}, {forwarders}, {slots}, {versions}, {consumers}, {consumer_instances}, {audit} TO {role watcher};
+GRANT SELECT ON {blocked_keys}, {forwarders}, {slots}, {versions}, {consumers}, {consumer_instances}, {audit}, {reconciliations} TO {role watcher};
 GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempts, reason, unknown, died_at,
               tenant, aggregate_type, aggregate_id, event_type, causation_id)
     ON {outbox_dead} TO {role watcher};

@@ -327,6 +327,16 @@ CREATE TABLE {replays} (
     ended_at    INTEGER
 ) STRICT;
 
+-- Reports of reconciliations that were kept for people: the latest of each consumer.
+CREATE TABLE {reconciliations} (
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,
+    at       INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    consumer TEXT    NOT NULL,
+    missing  INTEGER NOT NULL, -- messages; the report may list fewer
+    phantoms INTEGER NOT NULL,
+    report   TEXT    NOT NULL
+) STRICT;
+
 -- Keys of HTTP requests, with the answers. The transaction of a request inserts its
 -- key and then the answer, so a committed row has an answer.
 CREATE TABLE {idempotency_keys} (

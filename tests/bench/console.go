@@ -34,8 +34,10 @@ func (b *bench) consoles(ctx context.Context) (_ []row, err error) {
 		return rate(b.consume, took), err
 	}
 	var (
-		page = series{id: "console-overview", what: fmt.Sprintf("overview of the console, %d ids, a tenth as many failures of each kind", b.remembered),
-			unit: milliseconds}
+		page = series{
+			id: "console-overview", what: fmt.Sprintf("overview of the console, %d ids, a tenth as many failures of each kind", b.remembered),
+			unit: milliseconds,
+		}
 		drain   = series{id: "console-drain-without", what: "forwarder with rabbit.Publisher, " + b.kinds[0], unit: perSecond}
 		drained = series{id: "console-drain", what: "the same with an open overview", unit: perSecond}
 		alone   = series{id: "console-consume-without", what: "once.Consumer as it comes, with the tables of the overview", unit: perSecond}
@@ -78,8 +80,8 @@ func (s *scene) console() (*console.Console, error) {
 	return console.Handler(s.db.DB, console.Config{Authorize: console.ReadOnly, Logger: watermill.NopLogger{}})
 }
 
-// look loads a page and returns its text.
-func look(ctx context.Context, c *console.Console, page string) (string, error) {
+// loadPage loads a page and returns its text.
+func loadPage(ctx context.Context, c *console.Console, page string) (string, error) {
 	answer := httptest.NewRecorder()
 	c.ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodGet, "/"+page, nil))
 	if answer.Code != http.StatusOK {
@@ -97,7 +99,7 @@ func (s *scene) firstOverview(ctx context.Context) (_ float64, err error) {
 	}
 	defer closing(c, &err)
 	start := time.Now()
-	_, err = look(ctx, c, "")
+	_, err = loadPage(ctx, c, "")
 	return float64(time.Since(start).Microseconds()) / 1000, err
 }
 
@@ -109,7 +111,7 @@ func (s *scene) watched(ctx context.Context, measure func(ctx context.Context) (
 	}
 	defer closing(c, &err)
 	for { // the days are counted once
-		text, err := look(ctx, c, "days")
+		text, err := loadPage(ctx, c, "days")
 		if err != nil {
 			return 0, err
 		}
@@ -131,7 +133,7 @@ func lookAgain(ctx context.Context, c *console.Console) error {
 	tick := time.NewTicker(consoleEvery)
 	defer tick.Stop()
 	for {
-		if _, err := look(context.WithoutCancel(ctx), c, ""); err != nil {
+		if _, err := loadPage(context.WithoutCancel(ctx), c, ""); err != nil {
 			return err
 		}
 		select {

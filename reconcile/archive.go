@@ -1,0 +1,129 @@
+package reconcile
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/schema"
+)
+
+// ErrNotKept says that a report is not in the archive, or no longer.
+var ErrNotKept = errors.New("no such report")
+
+const (
+	// keptReports is the number of reports of a consumer that an archive keeps.
+	keptReports = 100
+
+	// keptMessages is the number of missing messages, and of phantoms, that an archive
+	// keeps of a report.
+	keptMessages = 1000
+
+	// listedReports is the number of reports of a page.
+	listedReports = 20
+)
+
+// Archive keeps reports in a table, so that people can look at them later, for example
+// in package console. Use the sender's database: its sent log has the missing messages.
+type Archive struct{ side }
+
+// Kept is a report in an archive.
+type Kept struct {
+	ID int64
+	At time.Time // when it was kept
+
+	// Report has at most 1,000 missing messages and 1,000 phantoms. Missing and Phantoms
+	// are the numbers of all.
+	Report            Report
+	Missing, Phantoms int
+}
+
+// NewArchive returns the archive in db, or an error that says what cannot be used. The
+// tables must exist, see schema.Up. The database user needs the right to operate the
+// tables, see schema.Roles.
+func NewArchive(db *sql.DB, config schema.Config) (*Archive, error) {
+	config = config.WithDefaults()
+	s, err := newSide(db, config, config.Validate())
+	if err != nil {
+		return nil, err
+	}
+	return &Archive{s}, nil
+}
+
+// Keep adds reports. It keeps the latest 100 of each consumer.
+func (a *Archive) Keep(ctx context.Context, reports ...Report) error {
+	err := a.dialect.Write(ctx, a.db, func(tx *sql.Tx) error {
+		for _, r := range reports {
+			if err := a.keep(ctx, tx, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("reconcile: keep: %w", err)
+	}
+	return nil
+}
+
+func (a *Archive) keep(ctx context.Context, tx *sql.Tx, r Report) error {
+	missing, phantoms := len(r.Missing), len(r.Phantoms)
+	r.Missing, r.Phantoms = r.Missing[:min(missing, keptMessages)], r.Phantoms[:min(phantoms, keptMessages)]
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, a.dialect.SQL(`INSERT INTO {reconciliations} (consumer, missing, phantoms, report)
+		VALUES ($1, $2, $3, $4)`), r.Consumer, missing, phantoms, string(text)); err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, a.dialect.SQL(`DELETE FROM {reconciliations} WHERE consumer = $1 AND id <= (
+		SELECT id FROM {reconciliations} WHERE consumer = $1 ORDER BY id DESC LIMIT 1 OFFSET $2)`), r.Consumer, keptReports)
+	return err
+}
+
+// List returns 20 reports, the latest first. before is the ID of the last report of the
+// page before, or 0.
+func (a *Archive) List(ctx context.Context, before int64) ([]Kept, error) {
+	all, err := a.read(ctx, `WHERE id < $1 OR $1 = 0 ORDER BY id DESC LIMIT $2`, before, listedReports)
+	if err != nil {
+		return nil, fmt.Errorf("reconcile: list: %w", err)
+	}
+	return all, nil
+}
+
+// Get returns a report, or an error that wraps [ErrNotKept].
+func (a *Archive) Get(ctx context.Context, id int64) (Kept, error) {
+	all, err := a.read(ctx, `WHERE id = $1`, id)
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("%w: %d", ErrNotKept, id)
+	}
+	if err != nil {
+		return Kept{}, fmt.Errorf("reconcile: get: %w", err)
+	}
+	return all[0], nil
+}
+
+func (a *Archive) read(ctx context.Context, which string, args ...any) (all []Kept, err error) {
+	err = dialect.LeaveReplica(ctx, a.db, a.dialect.Read(ctx, a.db, func(tx *sql.Tx) error {
+		all = nil
+		return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			var (
+				k    Kept
+				at   int64
+				text []byte
+			)
+			if err := scan(&k.ID, &at, &k.Missing, &k.Phantoms, &text); err != nil {
+				return err
+			}
+			k.At = time.UnixMilli(at).UTC()
+			all = append(all, k)
+			return json.Unmarshal(text, &all[len(all)-1].Report)
+		}, a.dialect.SQL(`SELECT id, {millis at}, missing, phantoms, report FROM {reconciliations} `+which), args...)
+	}))
+	return all, err
+}
