@@ -83,7 +83,6 @@ GRANT SELECT, UPDATE (created_at) ON {outbox_sent} TO {role operator};
 GRANT SELECT, DELETE, UPDATE (due_at), INSERT (message_id, topic, ordering_key, slot, payload, metadata, unknown)
     ON {outbox} TO {role operator};
 GRANT SELECT, UPDATE (lease_until) ON {slots} TO {role operator};
-GRANT SELECT ON {forwarders} TO {role operator};
 GRANT USAGE ON SEQUENCE {outbox_position} TO {role operator};
 GRANT SELECT, DELETE ON {blocked_keys} TO {role operator};
 GRANT UPDATE (position, successors_after, reason) ON {blocked_keys} TO {role operator};

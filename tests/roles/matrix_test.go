@@ -51,7 +51,6 @@ var may = map[string]map[string]string{
 		"parked": "SELECT, INSERT, UPDATE(attempts crashes due_at early_of early_since early_version error error_type fingerprint " +
 			"finished_at first_failed_at last_failed_at ordering_key owner priority_class reason replay_id replays rounds state token)",
 		"parked_messages": "SELECT",
-		"forwarders":      "SELECT",
 		"reconciliations": "SELECT, INSERT(consumer missing phantoms report), DELETE",
 
 		"forwarders": "SELECT",
