@@ -13,6 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/hint"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -33,19 +35,49 @@ func (b *bench) latencies(ctx context.Context) ([]row, error) {
 		}
 	}
 	hinted, polled := quantiles("latency-hint", "with a hint"), quantiles("latency-poll", "found by the poll")
+	remote := quantiles("latency-remote-hint", "with a hint by UDP")
 	err := b.turns(
 		ctx,
-		measurement{hinted, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, true) }},
-		measurement{polled, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, false) }},
+		measurement{hinted, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, directly) }},
+		measurement{remote, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, remotely) }},
+		measurement{polled, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, nil) }},
 	)
 	if err != nil {
 		return nil, err
 	}
-	return []row{hinted[0].atMost(3), hinted[1].atMost(15), polled[0].atMost(10), polled[1].atMost(25)}, nil
+	return []row{
+		hinted[0].atMost(limits[kind][0]), hinted[1].atMost(limits[kind][1]),
+		remote[0].row(), remote[1].row(),
+		polled[0].atMost(10), polled[1].atMost(25),
+	}, nil
+}
+
+// limits are the highest medians and 99th percentiles with a hint, in milliseconds, by
+// the type of the queue. A quorum queue writes a message to disk before it delivers it.
+var limits = map[string][2]float64{"classic": {1.5, 5}, "quorum": {3, 15}}
+
+// hinting returns the function that the producers call after each commit.
+type hinting func(f *forwarder.Forwarder) (hint func(), end func() error, err error)
+
+func directly(f *forwarder.Forwarder) (hint func(), end func() error, err error) {
+	return f.Hint, func() error { return nil }, nil
+}
+
+// remotely sends hints as to another process.
+func remotely(f *forwarder.Forwarder) (call func(), end func() error, err error) {
+	receiver, err := hint.Listen("127.0.0.1:0", f.Hint)
+	if err != nil {
+		return nil, nil, err
+	}
+	sender, err := hint.NewSender([]string{receiver.Addr().String()}, hint.Config{})
+	if err != nil {
+		return nil, nil, errors.Join(err, receiver.Close())
+	}
+	return sender.Hint, func() error { return errors.Join(sender.Close(), receiver.Close()) }, nil
 }
 
 // latency returns the median and the 99th percentile of the times, in milliseconds.
-func (b *bench) latency(ctx context.Context, kind string, hint bool) (_ []float64, err error) {
+func (b *bench) latency(ctx context.Context, kind string, hints hinting) (_ []float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
 		return nil, err
@@ -58,8 +90,13 @@ func (b *bench) latency(ctx context.Context, kind string, hint bool) (_ []float6
 	defer closing(f, &err)
 	warmUp := perSecondCommits // messages of one second, in which connections are opened
 	journeys := newJourneys(warmUp + int(b.delivering.Seconds()*perSecondCommits))
-	if hint {
-		journeys.hints = append(journeys.hints, f.fwd.Hint)
+	if hints != nil {
+		call, end, failed := hints(f.fwd)
+		if failed != nil {
+			return nil, failed
+		}
+		defer func() { err = errors.Join(err, end()) }()
+		journeys.hints = append(journeys.hints, call)
 	}
 	f.start(ctx)
 	arrived, err := s.queue.consume(ctx, journeys)
