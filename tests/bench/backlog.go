@@ -17,15 +17,25 @@ func (b *bench) backlogs(ctx context.Context) ([]row, error) {
 		id: "backlog-long", unit: perSecond,
 		what: fmt.Sprintf("the same with %d waiting, the first %d of them", b.backlog, b.start),
 	}
+	raw := series{
+		id: "backlog-raw", unit: perSecond,
+		what: fmt.Sprintf("raw pipelined confirms of %d messages, window %d, %s", b.start, rawWindows[1], kind),
+	}
 	err := b.turns(
 		ctx,
+		single(&raw, func(ctx context.Context) (float64, error) {
+			return b.raw(ctx, kind, b.start, func(ctx context.Context, r *rawChannel) error { return r.pipelined(ctx, rawWindows[1]) })
+		}),
 		single(&short, func(ctx context.Context) (float64, error) { return b.firstOf(ctx, kind, b.small, b.small, b.rounds) }),
 		single(&long, func(ctx context.Context) (float64, error) { return b.firstOf(ctx, kind, b.backlog, b.start, 1) }),
 	)
 	if err != nil {
 		return nil, err
 	}
-	return []row{short.row(), long.against(short, 0.9)}, nil
+	return []row{
+		short.row(), long.against(short, 0),
+		raw.row(), long.named("-per-raw", "forwarder with a long backlog, as above, against raw").against(raw, 0.88),
+	}, nil
 }
 
 // firstOf fills an outbox with waiting messages and forwards the first of them, in

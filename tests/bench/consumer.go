@@ -16,6 +16,8 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 		hand  = series{id: "consumer-naive", what: "the same with an insert into a table of ids"}
 		ours  = series{id: "consumer-once", what: "the same with once.Consumer"}
 		lazy  = series{id: "consumer-lazytx", what: "the same again, BEGIN sent with the first statement by lazytx"}
+		plain = series{id: "consumer-pgx-bare", what: "the transaction without an inbox, pgx's driver"}
+		pgx   = series{id: "consumer-pgx", what: "the same with once.Consumer"}
 		two   = series{id: "consumer-sql-open", what: "once.Consumer with a pool as sql.Open makes it, which keeps two connections"}
 		usual = series{id: "consumer-stock", what: "watermill-amqp's subscriber as it comes, with a table of ids"}
 		best  = series{id: "consumer-default", what: "rabbit.Subscriber and once.Consumer as they come"}
@@ -31,6 +33,8 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 		way(&hand, all, naive, effects{orders: all, naive: all}),
 		way(&ours, all, chain(rabbit.SubscriberConfig{InFlight: inFlight}), effects{orders: all, inbox: all}),
 		way(&lazy, all, lazyChain(rabbit.SubscriberConfig{InFlight: inFlight}), effects{orders: all, inbox: all}),
+		way(&plain, all, apartWithPgx, effects{orders: all}),
+		way(&pgx, all, chainOn(withPgx, rabbit.SubscriberConfig{InFlight: inFlight}, handled), effects{orders: all, inbox: all}),
 		way(&two, few, chainOn(keepsTwo, rabbit.SubscriberConfig{InFlight: inFlight}, handled), effects{orders: few, inbox: few}),
 		way(&usual, few, stock(1), effects{orders: few, naive: few}),
 		way(&best, all, chain(rabbit.SubscriberConfig{}), effects{orders: all, inbox: all}),
@@ -49,17 +53,20 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 		bare.row(),
 		hand.against(bare, 0),
 		ours.against(bare, 0),
-		lazy.against(bare, 0.82),
+		lazy.against(bare, 0.87),
+		plain.row(),
+		pgx.against(plain, 0.9),
 		two.against(ours, 0),
 		usual.row(),
-		best.against(usual, 3),
+		best.against(usual, 4),
 	}
 	if found {
 		rows = append(rows,
 			limit.row(),
 			eight.against(limit, 0),
 			ours.named("-per-pgbench", "once.Consumer, as above, against pgbench").against(limit, 0),
-			lazy.named("-per-pgbench", "with lazytx, as above, against pgbench").against(limit, 0.45))
+			lazy.named("-per-pgbench", "with lazytx, as above, against pgbench").against(limit, 0.45),
+			pgx.named("-per-pgbench", "with pgx, as above, against pgbench").against(limit, 0.6))
 	}
 	return rows, nil
 }

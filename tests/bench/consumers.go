@@ -33,19 +33,27 @@ func (s *scene) subscriber(config rabbit.SubscriberConfig) (*rabbit.Subscriber, 
 // apart adds a handler that handles each message in its own transaction, without an
 // inbox.
 func apart(s *scene, router *message.Router) error {
-	return s.handle(router, func(ctx context.Context, tx *sql.Tx, _ *message.Message) error { return business(ctx, tx) })
+	return s.handle(router, s.db.DB, func(ctx context.Context, tx *sql.Tx, _ *message.Message) error { return business(ctx, tx) })
 }
 
 // naive adds a handler with a minimal inbox, written by hand.
-func naive(s *scene, router *message.Router) error { return s.handle(router, naively) }
+func naive(s *scene, router *message.Router) error { return s.handle(router, s.db.DB, naively) }
 
-func (s *scene) handle(router *message.Router, work func(ctx context.Context, tx *sql.Tx, msg *message.Message) error) error {
+// apartWithPgx is like apart, with pgx's driver.
+func apartWithPgx(s *scene, router *message.Router) error {
+	return s.handle(router, s.db.std, func(ctx context.Context, tx *sql.Tx, _ *message.Message) error { return business(ctx, tx) })
+}
+
+// withPgx returns the pool with pgx's driver.
+func withPgx(s *scene) *sql.DB { return s.db.std }
+
+func (s *scene) handle(router *message.Router, db *sql.DB, work func(ctx context.Context, tx *sql.Tx, msg *message.Message) error) error {
 	subscriber, err := s.subscriber(rabbit.SubscriberConfig{InFlight: inFlight})
 	if err != nil {
 		return err
 	}
 	router.AddConsumerHandler(consumerName, s.queue.name, subscriber, func(msg *message.Message) error {
-		return inTx(msg.Context(), s.db.DB, func(tx *sql.Tx) error { return work(msg.Context(), tx, msg) })
+		return inTx(msg.Context(), db, func(tx *sql.Tx) error { return work(msg.Context(), tx, msg) })
 	})
 	return nil
 }

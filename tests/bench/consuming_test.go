@@ -46,7 +46,7 @@ func TestAMessageThatIsGivenBackIsAnError(t *testing.T) {
 	s := consumerScene(t)
 	broken := errors.New("broken")
 	_, err := s.consume(t.Context(), newMessages(3), func(s *scene, router *message.Router) error {
-		return s.handle(router, func(context.Context, *sql.Tx, *message.Message) error { return broken })
+		return s.handle(router, s.db.DB, func(context.Context, *sql.Tx, *message.Message) error { return broken })
 	})
 	if !errors.Is(err, broken) {
 		t.Error(err)

@@ -8,6 +8,8 @@ import (
 	"net/url"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/lazytx"
@@ -33,6 +35,15 @@ func openLazily(dsn string) (*sql.DB, error) {
 	return sized(sql.OpenDB(lazytx.Connector(connector))), nil
 }
 
+// openStd returns a pool with pgx's driver.
+func openStd(dsn string) (*sql.DB, error) {
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return sized(stdlib.OpenDB(*config)), nil
+}
+
 func sized(db *sql.DB) *sql.DB {
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
@@ -44,6 +55,7 @@ type database struct {
 	*sql.DB
 
 	lazy  *sql.DB // a second pool, see openLazily
+	std   *sql.DB // a third pool, with pgx's driver
 	dsn   string
 	name  string
 	admin *sql.DB
@@ -70,13 +82,16 @@ func newDatabase(ctx context.Context, dsn string) (*database, error) {
 	if d.lazy, err = openLazily(d.dsn); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
+	if d.std, err = openStd(d.dsn); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	return d, nil
 }
 
 // Close closes the pools and drops the database.
 func (d *database) Close() error {
 	defer d.admin.Close()
-	for _, pool := range []*sql.DB{d.DB, d.lazy} {
+	for _, pool := range []*sql.DB{d.DB, d.lazy, d.std} {
 		if pool != nil {
 			_ = pool.Close()
 		}

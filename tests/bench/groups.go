@@ -19,6 +19,7 @@ func groups() []group {
 		{"idle", "forwarding while another session has an idle write transaction open, beside the stock forwarder", (*bench).idles},
 		{"keys", "forwarding with ordering keys: a thousand, and one hot one", (*bench).keys},
 		{"producer", "business transactions with an event, against the same without", (*bench).producers},
+		{"rest", "processor time and transaction ids of a forwarder that has nothing to do", (*bench).rests},
 		{"batch", "consuming one message a transaction, and in batches", (*bench).batches},
 		{"latency", "from commit to consumer, with a hint and without", (*bench).latencies},
 		{"consumer", "consuming: a bare transaction, a table of ids by hand, stock, ours; pgbench beside it", (*bench).consumers},

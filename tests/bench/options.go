@@ -52,6 +52,7 @@ type sizes struct {
 
 	producing  time.Duration
 	delivering time.Duration
+	resting    time.Duration
 
 	consume    int // messages that are consumed
 	remembered int // ids in a filled inbox
@@ -67,7 +68,7 @@ func newSizes(quick bool) sizes {
 			messages: 10_000,
 			backlog:  100_000, start: 20_000, small: 5_000, rounds: 3,
 			hold: 4 * time.Second, baseline: 2 * time.Second, stopped: time.Second,
-			producing: time.Second, delivering: 2 * time.Second,
+			producing: time.Second, delivering: 2 * time.Second, resting: 2 * time.Second,
 			remembered: 200_000, compared: 100_000,
 			entries: 20_000, rows: 100_000,
 		}
@@ -76,7 +77,7 @@ func newSizes(quick bool) sizes {
 		messages: 40_000,
 		backlog:  1_000_000, start: 100_000, small: 10_000, rounds: 5,
 		hold: time.Minute, baseline: 20 * time.Second, stopped: 3 * time.Second,
-		producing: 4 * time.Second, delivering: 10 * time.Second,
+		producing: 4 * time.Second, delivering: 10 * time.Second, resting: 20 * time.Second,
 		remembered: 10_000_000, compared: 1_000_000,
 		entries: 1_000_000, rows: 10_000_000,
 	}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	percent   = "%"
+	perMinute = "ids/min"
+)
+
+// rests measures what a forwarder costs that has nothing to do.
+func (b *bench) rests(ctx context.Context) ([]row, error) {
+	cpu := series{id: "rest-cpu", what: "an idle forwarder and its PostgreSQL sessions: share of a core", unit: percent}
+	ids := series{id: "rest-ids", what: "transaction ids that the server assigns meanwhile", unit: perMinute}
+	if runtime.GOOS != "linux" {
+		fmt.Fprintln(b.progress, "processor times are read from /proc, which only Linux has: group rest is left out")
+		return nil, nil
+	}
+	err := b.turns(ctx, measurement{[]*series{&cpu, &ids}, b.rest})
+	if err != nil {
+		return nil, err
+	}
+	const leases = 13 // a renewal every 5 seconds, and one more at an end
+	return []row{cpu.atMost(0.5), ids.atMost(leases)}, nil
+}
+
+func (b *bench) rest(ctx context.Context) (_ []float64, err error) {
+	s, err := b.newScene(ctx, b.kinds[0])
+	if err != nil {
+		return nil, err
+	}
+	defer closing(s, &err)
+	f, err := s.forward(0)
+	if err != nil {
+		return nil, err
+	}
+	defer closing(f, &err)
+	f.start(ctx)
+	<-f.fwd.Running()
+	if err := wait(ctx, time.Now().Add(b.resting/2)); err != nil { // the pause between two polls grows
+		return nil, err
+	}
+	before, err := s.spent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	if err := wait(ctx, start.Add(b.resting)); err != nil {
+		return nil, err
+	}
+	after, err := s.spent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	took := time.Since(start)
+	return []float64{
+		100 * (after.cpu - before.cpu).Seconds() / took.Seconds(),
+		float64(after.nextID-before.nextID) / took.Minutes(),
+	}, nil
+}
+
+// spent is what this process and its database have used since their start.
+type spent struct {
+	cpu    time.Duration // of this process and the sessions of its database
+	nextID int64         // the next transaction id
+}
+
+func (s *scene) spent(ctx context.Context) (spent, error) {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return spent{}, err
+	}
+	got := spent{cpu: time.Duration(usage.Utime.Nano() + usage.Stime.Nano())}
+	err := s.db.QueryRowContext(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint`).Scan(&got.nextID)
+	if err != nil {
+		return spent{}, err
+	}
+	rows, err := s.db.QueryContext(ctx, `SELECT pid FROM pg_stat_activity WHERE datname = current_database()`)
+	if err != nil {
+		return spent{}, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var pid int
+		if err := rows.Scan(&pid); err != nil {
+			return spent{}, err
+		}
+		cpu, err := processTime(pid)
+		if err != nil {
+			return spent{}, fmt.Errorf("PostgreSQL must run on this machine: %w", err)
+		}
+		got.cpu += cpu
+	}
+	return got, rows.Err()
+}
+
+// processTime returns the processor time that a process has used.
+func processTime(pid int) (time.Duration, error) {
+	const (
+		tick  = 10 * time.Millisecond // Linux reports times in hundredths of a second
+		utime = 11                    // field after the name, which may contain spaces
+	)
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	var sum time.Duration
+	for _, field := range fields[utime : utime+2] {
+		ticks, err := strconv.Atoi(field)
+		if err != nil {
+			return 0, err
+		}
+		sum += time.Duration(ticks) * tick
+	}
+	return sum, nil
+}
