@@ -55,10 +55,13 @@ test-all: ## run all tests with the race detector       the same variables
 	$(DEPS)
 	$(GO_TEST) -race $(ARGS) $(PKG)
 
+# The rows of the last release, with which make bench compares. BASELINE= compares with nothing.
+BASELINE ?= tests/bench/baseline.json
+
 .PHONY: bench
-bench: ## run benchmarks against real servers        OUT=file ARGS='flags of tests/bench'
+bench: ## run benchmarks against real servers        OUT=file BASELINE=file ARGS='flags of tests/bench'
 	$(DEPS)
-	$(WITH_SERVERS) $(GO) run ./tests/bench$(if $(OUT), -out '$(OUT)') $(ARGS)
+	$(WITH_SERVERS) $(GO) run ./tests/bench$(if $(BASELINE), -baseline '$(BASELINE)')$(if $(OUT), -out '$(OUT)') $(ARGS)
 
 # Chaos also runs processes of an earlier release: of OLD, or of the last tag.
 OLD   ?= $(shell git describe --tags --abbrev=0 2>/dev/null)

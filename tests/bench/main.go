@@ -70,6 +70,20 @@ type bench struct {
 	progress io.Writer
 }
 
+// compare prints which ratios are worse than in the baseline.
+func (b *bench) compare(out io.Writer, rows []row) error {
+	if b.before == "" {
+		return nil
+	}
+	baseline, err := readBaseline(b.before)
+	if err != nil {
+		return err
+	}
+	all, worse := compare(rows, baseline)
+	printComparison(out, b.before, all, worse)
+	return nil
+}
+
 // run measures the groups one after the other, and prints their rows. If one fails, it
 // prints the rows of the groups before it, and returns the error.
 func (b *bench) run(ctx context.Context, out io.Writer) error {
@@ -89,6 +103,9 @@ func (b *bench) run(ctx context.Context, out io.Writer) error {
 	if len(rows) > 0 {
 		about.print(out)
 		printTable(out, rows)
+		if failed := b.compare(out, rows); failed != nil {
+			err = errors.Join(err, failed)
+		}
 	}
 	if err == nil && b.out != "" {
 		err = writeJSON(b.out, rows)

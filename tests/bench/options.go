@@ -22,6 +22,7 @@ type options struct {
 	kinds   []string // types of queues
 	runs    int
 	out     string
+	before  string // file with the baseline, or ""
 	pgDSN   string
 	amqpURL string
 	sizes
@@ -91,10 +92,11 @@ var queueKinds = map[string][]string{
 
 // flagValues contains the values of the flags.
 type flagValues struct {
-	only, queues, out string
-	quick             bool
-	runs, messages    int
-	compared          int
+	only, queues   string
+	out, baseline  string
+	quick          bool
+	runs, messages int
+	compared       int
 }
 
 func newFlags() (*flag.FlagSet, *flagValues) {
@@ -112,6 +114,7 @@ func newFlags() (*flag.FlagSet, *flagValues) {
 		"(default %d, quick %d)", newSizes(false).compared, newSizes(true).compared))
 	flags.StringVar(&values.queues, "queues", "both", "`kinds` of RabbitMQ queue: quorum, classic or both; "+
 		"of both, groups other than drain take quorum")
+	flags.StringVar(&values.baseline, "baseline", "", "compare the ratios with those of this `file`, which -out has written")
 	flags.StringVar(&values.out, "out", "", "write the rows to this `file`, as JSON")
 	return flags, values
 }
@@ -142,6 +145,7 @@ func parse(args []string) (options, error) {
 		kinds:   queueKinds[values.queues],
 		runs:    values.runs,
 		out:     values.out,
+		before:  values.baseline,
 		pgDSN:   os.Getenv("PG_DSN"),
 		amqpURL: os.Getenv("AMQP_URL"),
 		sizes:   newSizes(values.quick),
@@ -178,6 +182,11 @@ func parse(args []string) (options, error) {
 	if o.out != "" {
 		if err := cmdline.Writable(o.out); err != nil { // checked now, not after an hour of measurements
 			refuse("-out: must be a file that can be written: %w", err)
+		}
+	}
+	if o.before != "" {
+		if _, err := readBaseline(o.before); err != nil { // read now, not after an hour of measurements
+			refuse("-baseline: %w", err)
 		}
 	}
 	o.slow = max(1, o.messages/10)

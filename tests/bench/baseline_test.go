@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Only a ratio that got worse by more than the tolerance is reported, and only if it is
+// the ratio to the same row.
+func TestWorseRatiosAreReported(t *testing.T) {
+	ratio := func(id, of string, ratio float64, lower bool) row {
+		return row{ID: id, What: "what " + id + " is", Median: 1, Ratio: ratio, Of: of, LowerIsBetter: lower}
+	}
+	path := filepath.Join(t.TempDir(), "baseline.json")
+	before := []row{
+		ratio("slower", "raw", 0.8, false), ratio("noisy", "raw", 0.8, false), ratio("faster", "raw", 0.8, false),
+		ratio("other", "bare", 0.8, false), ratio("delayed", "alone", 2, true), ratio("sooner", "alone", 2, true),
+		{ID: "absolute", Median: 100}, ratio("gone", "raw", 1, false),
+	}
+	if err := writeJSON(path, before); err != nil {
+		t.Fatal(err)
+	}
+	baseline, err := readBaseline(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, worse := compare([]row{
+		ratio("slower", "raw", 0.6, false), ratio("noisy", "raw", 0.7, false), ratio("faster", "raw", 1.8, false),
+		ratio("other", "raw", 0.1, false), ratio("delayed", "alone", 2.5, true), ratio("sooner", "alone", 0.5, true),
+		{ID: "absolute", Median: 1}, ratio("new", "raw", 0.1, false),
+	}, baseline)
+	if len(all) != 5 || len(worse) != 2 || worse[0].ID != "slower" || worse[1].ID != "delayed" {
+		t.Errorf("compared %+v, worse %+v", all, worse)
+	}
+	var out bytes.Buffer
+	printComparison(&out, path, all, worse)
+	for _, part := range []string{"2 of 5 ratios are worse", "what slower is", "0.80", "0.60", "0.75", "1.25"} {
+		if !strings.Contains(out.String(), part) {
+			t.Errorf("%q is missing in\n%s", part, out.String())
+		}
+	}
+}
+
+// The baseline that is kept in the repository can be read, and its ratios are to rows
+// that it contains.
+func TestKeptBaseline(t *testing.T) {
+	rows, err := readBaseline("baseline.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rows) == 0 {
+		t.Error("it is empty")
+	}
+	for id, r := range rows {
+		if _, known := rows[r.Of]; r.Of != "" && !known {
+			t.Errorf("%s is compared with %q, which is missing", id, r.Of)
+		}
+	}
+}
+
+func TestOtherFileIsNoBaseline(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rows.json")
+	if err := os.WriteFile(path, []byte("id what median"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readBaseline(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Error(err)
+	}
+}
