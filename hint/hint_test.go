@@ -21,9 +21,9 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const patience = time.Minute
 
-func listen(t *testing.T, address string, f func()) *hint.Receiver {
+func listen(t *testing.T, f func()) *hint.Receiver {
 	t.Helper()
-	r, err := hint.Listen(address, f)
+	r, err := hint.Listen("127.0.0.1:0", f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,8 +54,8 @@ func sender(t *testing.T, config hint.Config, addresses ...string) *hint.Sender 
 func TestEachForwarderGetsTheHint(t *testing.T) {
 	t.Parallel()
 	var first, second atomic.Int64
-	a := listen(t, "127.0.0.1:0", func() { first.Add(1) })
-	b := listen(t, "127.0.0.1:0", func() { second.Add(1) })
+	a := listen(t, func() { first.Add(1) })
+	b := listen(t, func() { second.Add(1) })
 	_, port, err := net.SplitHostPort(b.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestEachForwarderGetsTheHint(t *testing.T) {
 func TestOtherDatagramsAreIgnored(t *testing.T) {
 	t.Parallel()
 	hints := make(chan struct{}, 100)
-	r := listen(t, "127.0.0.1:0", func() { hints <- struct{}{} })
+	r := listen(t, func() { hints <- struct{}{} })
 	conn, err := net.Dial("udp", r.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestInvalidAddressIsRefused(t *testing.T) {
 func TestUnknownHostIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var got atomic.Int64
-	r := listen(t, "127.0.0.1:0", func() { got.Add(1) })
+	r := listen(t, func() { got.Add(1) })
 	logs := &testkit.Logs{}
 	s := sender(t, hint.Config{Logger: logs}, "forwarder.invalid:7946", r.Addr().String())
 	for n := range int64(3) {
@@ -169,7 +169,7 @@ func TestHintWakesAForwarder(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := listen(t, "127.0.0.1:0", f.Hint)
+			r := listen(t, f.Hint)
 			s := sender(t, hint.Config{}, r.Addr().String())
 			if c.lost {
 				if err := r.Close(); err != nil {

@@ -52,13 +52,15 @@ func (r *Receiver) Close() error {
 func (r *Receiver) run() {
 	defer close(r.ended)
 	buffer := make([]byte, len(datagram)+1) // one more, to recognize a longer datagram
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
 	for {
 		n, _, err := r.conn.ReadFrom(buffer)
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			time.Sleep(pause) // such as an ICMP error on some systems; it must not become a busy loop
+			<-ticker.C // such as an ICMP error on some systems; it must not become a busy loop
 		case string(buffer[:n]) == datagram:
 			r.hint()
 		}

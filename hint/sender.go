@@ -99,12 +99,12 @@ func newHost(address string) (*host, error) {
 	}
 	port := 0
 	if err == nil {
-		port, err = net.LookupPort("udp", service)
+		port, err = net.DefaultResolver.LookupPort(context.Background(), "udp", service)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("hint: %q is no address of a forwarder, such as forwarder:7946: %w", address, err)
 	}
-	h := &host{name: name, port: uint16(port)} //nolint:gosec // LookupPort returns at most 65535
+	h := &host{name: name, port: uint16(port)}
 	if ip, err := netip.ParseAddr(name); err == nil {
 		h.fixed, h.found = true, []netip.AddrPort{netip.AddrPortFrom(ip, h.port)}
 	}
