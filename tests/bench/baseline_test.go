@@ -18,7 +18,8 @@ func TestWorseRatiosAreReported(t *testing.T) {
 	before := []row{
 		ratio("slower", "raw", 0.8, false), ratio("noisy", "raw", 0.8, false), ratio("faster", "raw", 0.8, false),
 		ratio("other", "bare", 0.8, false), ratio("delayed", "alone", 2, true), ratio("sooner", "alone", 2, true),
-		{ID: "absolute", Median: 100}, ratio("gone", "raw", 1, false),
+		{ID: "absolute", Median: 100},
+		ratio("gone", "raw", 1, false),
 	}
 	if err := writeJSON(path, before); err != nil {
 		t.Fatal(err)
@@ -30,7 +31,8 @@ func TestWorseRatiosAreReported(t *testing.T) {
 	all, worse := compare([]row{
 		ratio("slower", "raw", 0.6, false), ratio("noisy", "raw", 0.7, false), ratio("faster", "raw", 1.8, false),
 		ratio("other", "raw", 0.1, false), ratio("delayed", "alone", 2.5, true), ratio("sooner", "alone", 0.5, true),
-		{ID: "absolute", Median: 1}, ratio("new", "raw", 0.1, false),
+		{ID: "absolute", Median: 1},
+		ratio("new", "raw", 0.1, false),
 	}, baseline)
 	if len(all) != 5 || len(worse) != 2 || worse[0].ID != "slower" || worse[1].ID != "delayed" {
 		t.Errorf("compared %+v, worse %+v", all, worse)
