@@ -110,7 +110,7 @@ func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 }
 
 var (
-	trapTest = regexp.MustCompile(`(?m)^(?:// Trap |func TestTrap)(\d\d)`)
+	trapTest = regexp.MustCompile(`(?m)^(?:// Trap |func TestTrap)(\d+)`)
 	trapRow  = regexp.MustCompile(`(?m)^\| (\d+) \|.*\| ([^|]*) \|$`)
 )
 

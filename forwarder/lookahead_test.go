@@ -42,7 +42,8 @@ func slowly(hurry func(b *broker) bool) *broker {
 	})
 }
 
-// A tenant or a topic with a long backlog must not hold up the few messages of another.
+// Trap 100. A tenant or a topic with a long backlog must not hold up the few messages of
+// another.
 func TestBacklogOfOneTenantOrTopicDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	for name, topic := range map[string]string{"tenant": "t", "topic": "other"} {
@@ -85,8 +86,8 @@ func TestBacklogOfOneTenantOrTopicDoesNotHoldUpOthers(t *testing.T) {
 	}
 }
 
-// A message that shares its key with the backlog stays behind the earlier messages of
-// the key, whichever tenant they have.
+// Trap 100. A message that shares its key with the backlog stays behind the earlier
+// messages of the key, whichever tenant they have.
 func TestMessageBehindABacklogKeepsTheOrderOfItsKey(t *testing.T) {
 	t.Parallel()
 	db, config := testkit.Postgres(t).DB, schema.Config{}

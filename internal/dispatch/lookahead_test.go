@@ -58,6 +58,7 @@ func behind(t *testing.T) (s *Scheduler, look func(rows []*Message, at Reach) *R
 	}
 }
 
+// Trap 100.
 func TestLookaheadLeavesOutTheGroupThatFillsTheMemory(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
@@ -68,8 +69,8 @@ func TestLookaheadLeavesOutTheGroupThatFillsTheMemory(t *testing.T) {
 	require.Equal(t, 1, s.buffer.ahead.ready.count, "it takes turns with the others")
 }
 
-// A row can be committed late, so a lookahead asks about the keys of all rows that were
-// examined before all older transactions had ended.
+// Trap 100. A row can be committed late, so a lookahead asks about the keys of all rows
+// that were examined before all older transactions had ended.
 func TestLookaheadLooksForLateCommitsOfItsKeys(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
@@ -87,6 +88,7 @@ func TestLookaheadLooksForLateCommitsOfItsKeys(t *testing.T) {
 	require.Equal(t, int64(500), look(nil, ended).Late)
 }
 
+// Trap 100.
 func TestLookaheadSkipsLaterRowsOfASkippedKey(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
@@ -101,4 +103,16 @@ func TestLookaheadSkipsLaterRowsOfASkippedKey(t *testing.T) {
 	require.NotNil(t, s.buffer.messages[511])
 	s.Rescan()
 	require.Nil(t, s.lookahead.skipped.bits, "a new round begins")
+}
+
+// Trap 100. Transaction ids go back when a replica that lagged behind becomes the
+// primary. It uses positions again that were examined.
+func TestLookaheadBeginsAnewWhenTransactionIDsGoBack(t *testing.T) {
+	t.Parallel()
+	s, look := behind(t)
+	look(nil, Reach{Highest: 500, Covered: 500, Horizon: 9, Ceiling: 12})
+	replica := Reach{Highest: 510, Covered: Everything, Horizon: 5, Ceiling: 6}
+	look([]*Message{{Position: 510, ID: "behind", Topic: "t", Tenant: "few"}}, replica)
+	require.Nil(t, s.buffer.messages[510], "rows below it were not examined")
+	require.Less(t, look(nil, replica).From, int64(500))
 }

@@ -82,7 +82,7 @@ func loadAll(t *testing.T) (root string, all []guard) {
 func traps(t *testing.T, root string) map[int]bool {
 	t.Helper()
 	// The comment above a test begins with its trap. In some packages the name does.
-	named := regexp.MustCompile(`(?m)^(?:// Trap |func TestTrap)(\d\d)`)
+	named := regexp.MustCompile(`(?m)^(?:// Trap |func TestTrap)(\d+)`)
 	found := map[int]bool{}
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
