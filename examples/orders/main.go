@@ -39,6 +39,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 
 	a, err := open(ctx, o, stdout, stderr)
+	if err != nil && ctx.Err() != nil {
+		fmt.Fprintln(stderr, "orders: interrupted before it had started")
+		return statusFailed
+	}
 	if err != nil {
 		fmt.Fprintf(stderr, "orders: cannot start: %s\n", o.redact(err))
 		return statusFailed

@@ -104,5 +104,5 @@ GRANT SELECT (id, consumer, topic, message_id, ordering_key, tenant, aggregate_t
               replays, replay_id, edited_from, origin, early_since, early_of, early_version, reason, error_type,
               fingerprint, created_at, first_failed_at, last_failed_at, finished_at) ON {parked} TO {role watcher};
 GRANT SELECT (id, consumer, filter, plan, actor, why, state, stop_reason, total, until_id, after_id, replayed,
-              resolved, failed, lease_until, started_at, ended_at) ON {replays} TO {role watcher};
+              resolved, failed, stale, lease_until, started_at, ended_at) ON {replays} TO {role watcher};
 GRANT SELECT (client, status, created_at) ON {idempotency_keys} TO {role watcher};

@@ -60,7 +60,8 @@ func (b *bench) consoles(ctx context.Context) (_ []row, err error) {
 // fillFailures inserts dead letters, entries of the quarantine and sent messages.
 func (i *filledInbox) fillFailures(ctx context.Context, n int) error {
 	for _, query := range []string{
-		`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, reason, error, fingerprint, first_failed_at, last_failed_at)
+		`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, reason, error, fingerprint,
+			                      first_failed_at, last_failed_at)
 			SELECT 'failing', 'orders', 'q' || n, '', sha256(n::text::bytea), 'quarantined', now(), 'exhausted', 'down', 'f' || n % 30,
 			       now() - n * interval '1 second', now() - n * interval '1 second' FROM generate_series(1, $1::bigint) AS n`,
 		`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
@@ -110,6 +111,8 @@ func (s *scene) watched(ctx context.Context, measure func(ctx context.Context) (
 		return 0, err
 	}
 	defer closing(c, &err)
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
 	for { // the days are counted once
 		text, err := loadPage(ctx, c, "days")
 		if err != nil {
@@ -118,7 +121,11 @@ func (s *scene) watched(ctx context.Context, measure func(ctx context.Context) (
 		if strings.Contains(text, "<td") {
 			break
 		}
-		time.Sleep(100 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-again.C:
+		}
 	}
 	looking, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)

@@ -23,7 +23,7 @@ func startDemo(t *testing.T) (url string, stop func() error) {
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../examples/orders").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	demo := exec.Command(program, "-outage", "-addr", "127.0.0.1:0") //nolint:noctx // stop ends it, after the browser
+	demo := exec.Command(program, "-outage", "-addr", "127.0.0.1:0") // stop ends it, after the browser
 	out, err := demo.StdoutPipe()
 	if err == nil {
 		err = demo.Start()
