@@ -50,9 +50,6 @@ type Consumer struct {
 // tables must exist when a router with its handlers starts, see schema.Up. Then
 // Router.Run makes the checks of [Plugin], and returns all mistakes in one error.
 func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
-	if db == nil {
-		return nil, errors.New("once: db is nil") // once, not for each part
-	}
 	config, err := config.withSharedDefaults()
 	if err != nil {
 		return nil, err
@@ -65,6 +62,9 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	}
 	storage, err := durable.New(db, config.Durable)
 	errs := []error{err}
+	if db == nil {
+		errs = []error{errors.New("once: db is nil"), err}
+	}
 	if slices.Contains(config.DurableConsumers, "") {
 		errs = append(errs, errors.New("once: DurableConsumers has an empty name"))
 	}

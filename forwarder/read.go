@@ -79,6 +79,9 @@ func (s *store) readRows(ctx context.Context, read *dispatch.Read, r *reader) er
 		if err := r.scanHead(rows); err != nil {
 			return err
 		}
+		if r.head.replica { // its rows could be published, but never deleted
+			return dialect.ErrReplica
+		}
 		return r.scanAll(rows)
 	})
 	if r.head.serializable {
@@ -126,6 +129,7 @@ type head struct {
 	unowned          bool
 	blocked          bool // some keys are blocked
 	serializable     bool // the default isolation level is SERIALIZABLE
+	replica          bool // the server accepts no writes
 }
 
 // reader scans rows. It is allocated once per read, and its fields with it.
@@ -158,7 +162,8 @@ func (r *reader) scanHead(rows *sql.Rows) error {
 	var none [8]sql.RawBytes
 	err := rows.Scan(&r.head.horizon, &none[0], &none[1], &none[2], &none[3], &none[4], &none[5], &none[6], &none[7],
 		&r.head.ceiling, &flags, new(sql.RawBytes))
-	r.head.unowned, r.head.blocked, r.head.serializable = flags&unownedSlots != 0, flags&blockedKeys != 0, flags&serializable != 0
+	r.head.unowned, r.head.blocked = flags&unownedSlots != 0, flags&blockedKeys != 0
+	r.head.serializable, r.head.replica = flags&serializable != 0, flags&replica != 0
 	return err
 }
 

@@ -72,6 +72,7 @@ const (
 	unownedSlots = 1 << iota
 	blockedKeys
 	serializable
+	replica
 )
 
 // headOfRead returns what snapshotQuery returns as a row before the rows of a sweep, for
@@ -85,8 +86,9 @@ var headOfRead = fmt.Sprintf(`
 	       0 AS attempts, NULL::bigint AS successors_after,
 	       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS created,
 	       CASE WHEN `+anyUnowned+` THEN %d ELSE 0 END + CASE WHEN `+anyBlocked+` THEN %d ELSE 0 END +
-	       CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN %d ELSE 0 END AS waited, 0 AS due`,
-	unownedSlots, blockedKeys, serializable)
+	       CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN %d ELSE 0 END +
+	       CASE WHEN pg_is_in_recovery() THEN %d ELSE 0 END AS waited, 0 AS due`,
+	unownedSlots, blockedKeys, serializable, replica)
 
 const anyUnowned = `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR lease_until < {now})`
 

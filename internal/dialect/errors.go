@@ -106,6 +106,10 @@ func Refused(err error) bool { return refused(err) && !Unavailable(err) && !Cont
 // feature_not_supported, and other writes with another error.
 type replicaError struct{ error }
 
+// ErrReplica says that the server of a connection has become a replica. It has the
+// SQLSTATE of a write on a replica.
+var ErrReplica error = replicaError{errors.New("the server is a replica, which accepts no writes")}
+
 func isReplica(err error) bool { return State(err) == "0A000" && !Unstorable(err) }
 
 // BeginError returns the error of a BEGIN. If the server is a replica, the error gets

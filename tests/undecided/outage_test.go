@@ -3,6 +3,7 @@ package undecided
 import (
 	"context"
 	"database/sql"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,15 +34,21 @@ func TestOutageCountsAsNoAttempt(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { _ = db.Close() })
-				ends, restarted := 0, make(chan error, 2)
+				ends, restarted, up := 0, make(chan error, 2), make(chan struct{})
+				isUp := sync.OnceFunc(func() { close(up) })
 				w := newWorld(t, testkit.Database{DB: db, Dialect: "postgres"}, mode,
 					func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 						if ends++; ends > 2 {
 							return nil
 						}
+						if ends == 2 { // the server accepts connections before Restart returns
+							<-up
+						}
 						server.Stop()
 						time.AfterFunc(300*time.Millisecond, func() { // meanwhile some calls of the handler fail
-							restarted <- server.Restart(context.WithoutCancel(t.Context()))
+							err := server.Restart(context.WithoutCancel(t.Context()))
+							isUp()
+							restarted <- err
 						})
 						return statement(`SELECT 1`)(ctx, tx, nil)
 					},
