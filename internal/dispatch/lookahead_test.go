@@ -116,3 +116,37 @@ func TestLookaheadBeginsAnewWhenTransactionIDsGoBack(t *testing.T) {
 	require.Nil(t, s.buffer.messages[510], "rows below it were not examined")
 	require.Less(t, look(nil, replica).From, int64(500))
 }
+
+// Trap 100. The messages that lookaheads have found use a quarter of the memory. They do
+// not take the room of sweeps, which read the backlog.
+func TestLookaheadUsesAQuarterOfTheMemory(t *testing.T) {
+	t.Parallel()
+	s, look := behind(t)
+	inMemory := s.buffer.count()
+	quarter := s.buffer.limit / 4
+	for found := 0; found < quarter; {
+		position := int64(1000 + found)
+		read := look(nil, Reach{Highest: position, Covered: position, Horizon: 1, Ceiling: 9})
+		require.Equal(t, min(s.config.BatchSize, quarter-found), read.Limit)
+		var rows []*Message
+		for range read.Limit {
+			found++
+			rows = append(rows, &Message{Position: int64(1000 + found), ID: strconv.Itoa(found), Topic: "t", Tenant: strconv.Itoa(found)})
+		}
+		look(rows, Reach{Highest: rows[len(rows)-1].Position, Covered: rows[len(rows)-1].Position, Horizon: 1, Ceiling: 9})
+	}
+	require.Equal(t, quarter, s.buffer.ahead.messages)
+	require.Equal(t, inMemory, s.buffer.count())
+	require.Nil(t, s.planLookahead(s.lookahead.next), "a settlement makes room")
+}
+
+// Trap 100. A message waits in the broker behind those in flight.
+func TestLookaheadThatFindsMessagesMakesTheWindowSmaller(t *testing.T) {
+	t.Parallel()
+	s, look := behind(t)
+	s.config.Window = 8
+	few := &Message{Position: 1000, ID: "few", Topic: "t", Tenant: "few"}
+	look([]*Message{few}, Reach{Highest: 1000, Covered: Everything, Horizon: 1, Ceiling: 9})
+	require.Equal(t, 2, s.window(s.lookahead.found))
+	require.Equal(t, 8, s.window(s.lookahead.found.Add(6*time.Second)))
+}
