@@ -86,6 +86,7 @@ func TestANewcomerReplaysFailedPayments(t *testing.T) {
 	b.until("all are handled", `document.body.innerText.match(/Handled\s+20/)`)
 	t.Logf("it took %v", time.Since(began)) // less than a minute on a machine with nothing else to do
 	b.click("Replays")
+	b.until("the list of replays", `document.title.startsWith("Replays")`) // otherwise the next page would cut it off
 	b.do(chromedp.Navigate(url))
 	b.until("nothing is left to do", `document.body.innerText.includes("Nothing.")`)
 	b.clean("the whole way")
