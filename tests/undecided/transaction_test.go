@@ -92,8 +92,12 @@ func TestHandlersStatementsUseTheLockTimeoutOfTheConnection(t *testing.T) {
 						var lock, idle string
 						err := tx.QueryRowContext(ctx, `SELECT current_setting('lock_timeout'),
 							current_setting('idle_in_transaction_session_timeout')`).Scan(&lock, &idle)
+						if err != nil { // on a busy machine, the cancellation of a claim can reach this statement
+							t.Logf("the handler's statement: %v", err)
+							return err
+						}
 						got = append(got, lock, idle)
-						return err
+						return nil
 					}, change)
 					ids := []string{"m1", "m2", "m3"}
 					w.deliver(3, ids...).Wait()
