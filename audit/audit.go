@@ -25,9 +25,9 @@ type Log struct {
 	dialect dialect.Dialect
 }
 
-// Record is one act.
+// Record is one entry of the log.
 type Record struct {
-	// ID numbers the acts in about the order of their times.
+	// ID is the number of the entry. IDs are approximately in chronological order.
 	ID int64
 
 	// At is the time of the act, by the database's clock.

@@ -82,7 +82,8 @@ func (p auditPage) next(before int64) string {
 	return "audit?" + query.Encode()
 }
 
-// subjectPage returns the page of a changed row. The row may have left its table.
+// subjectPage returns the page of a changed row. The row may no longer be in its
+// table.
 func subjectPage(subject string) string {
 	pages := map[string]string{"parked": "parked-message", "dead": "letter", "sent": "copy", "outbox": "message", "replay": "replay"}
 	table, id, _ := strings.Cut(subject, ":")

@@ -40,7 +40,7 @@ type preview struct {
 	Skipped []int64
 }
 
-// changePage asks for a change.
+// changePage is the page on which a person confirms a change.
 type changePage struct {
 	Act     act
 	Filter  selection

@@ -88,7 +88,8 @@ func newLife(m journey.Message) life {
 	return l
 }
 
-// pageOf returns the page of the row of an event. The row may have left its table.
+// pageOf returns the page of the row of an event. The row may no longer be in its
+// table.
 func pageOf(e journey.Event) string {
 	pages := map[journey.Place]string{
 		journey.Outbox: "message", journey.DeadLetters: "letter", journey.SentLog: "copy", journey.Parked: "parked-message",

@@ -50,8 +50,8 @@ type sentLine struct {
 
 // Export writes the letters that match to w, one JSON object a line, in ascending
 // order of their IDs, and returns how many it wrote. If there is an error, w may
-// have some more lines, and a part of a line. Filter.Limit bounds all lines; the
-// default is no limit.
+// contain more lines than that, and an incomplete last line. Filter.Limit is the
+// largest total number of lines; the default is no limit.
 //
 // A line has the whole message, with the payload in base64. Protect the file as
 // you protect the messages.

@@ -20,8 +20,8 @@ import (
 // for such a message must be rolled back.
 var errPartlyHandled = errors.New("a message was handled in part, or its lease has ended")
 
-// claim inserts the messages of a batch into the inbox with one statement. Messages
-// that the inbox already contains are finished.
+// claim inserts the messages of a batch into the inbox with one statement. It marks
+// the messages that the inbox already contains as finished.
 func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
 	fresh, err := r.insert(ctx, tx)
 	if dialect.Unstorable(err) { // each message then runs in a separate transaction, so that only the bad one fails

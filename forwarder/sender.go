@@ -107,7 +107,7 @@ func (s *sender) publish(topic string, msg *message.Message, done func(error)) {
 	done(s.publisher.Publish(topic, msg))
 }
 
-// result is the result of an order.
+// result is the outcome of one order to publish a message.
 type result struct {
 	order
 

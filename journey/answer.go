@@ -51,7 +51,8 @@ type State string
 
 // The states of a message at a consumer.
 const (
-	// Handled: the inbox has the message, so the handler has run and was committed.
+	// Handled: the inbox has the message, so the handler has run and its transaction was
+	// committed.
 	Handled State = "handled"
 
 	// Waiting: the message is stored, and waits for its next attempt.

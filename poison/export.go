@@ -43,9 +43,9 @@ type line struct {
 	Envelope      []byte            `json:"envelope"`
 }
 
-// Export writes the matching messages in quarantine to w, one JSON object a
-// line, and returns their number. With an error w may have got more lines, and
-// a part of a line. A Limit of the Filter applies to the whole export.
+// Export writes the matching messages in quarantine to w, one JSON object a line, and
+// returns their number. If there is an error, w may contain more lines than that, and
+// an incomplete last line. Filter.Limit is the largest total number of lines.
 //
 // A line contains the message byte for byte, with payload and metadata: protect
 // it as you protect the messages.

@@ -24,10 +24,11 @@ func (s *session) isDeclared(exchange string) bool {
 
 // declare declares the exchange. If the same exchange is being declared already, it
 // waits for that declaration. If as many exchanges are being declared as there are
-// channels, it waits for one of them, and returns. It returns an error if the broker
-// refuses the declaration. If the connection is lost instead, it returns nil, and there
-// is no confirm channel any more. Publisher.mu must be held; declare unlocks it while
-// it waits.
+// channels, it waits for the end of one of these declarations and returns nil without
+// declaring exchange: the caller tries again. It returns an error if the broker
+// refuses the declaration. If the connection is lost instead, it returns nil, and
+// there is no confirm channel any more. Publisher.mu must be held; declare unlocks it
+// while it waits.
 func (s *session) declare(exchange string) error {
 	if d := s.declaring[exchange]; d != nil {
 		s.p.await(d)

@@ -31,13 +31,14 @@ type SenderConfig struct {
 	Recent time.Duration
 
 	// LongestDelay is the longest time from sending a message to its handling. It is
-	// used for ids without a time: such a message counts as never sent only if it was
-	// handled later than this after the beginning of the sent log, because the sent log
-	// may have forgotten it. Defaults to 24 hours.
+	// used for ids without a time: a message with such an id counts as never sent only
+	// if it was handled more than LongestDelay after the oldest row of the sent log,
+	// because the row of an earlier message may have been deleted. Defaults to 24 hours.
 	LongestDelay time.Duration
 
-	// Limit is the largest number of ids that differ, or that a side lists. A
-	// comparison that needs more fails with [ErrTooDifferent]. Defaults to 1,000,000.
+	// Limit is the largest number of ids that may differ, and the largest number of ids
+	// that one side may list. A comparison that needs more fails with [ErrTooDifferent].
+	// Defaults to 1,000,000.
 	Limit int
 
 	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,
@@ -86,10 +87,11 @@ type ReceiverConfig struct {
 
 	// InboxRetention is how long all consumers remember the ids of messages: the
 	// shortest dedup.Config.Retention among them. Older messages are not compared.
-	// Defaults to 7 days.
+	// Defaults to 7 days, because every inbox with the default
+	// dedup.Config.MaxDuplicateAge remembers at least 7 days.
 	InboxRetention time.Duration
 
-	// Limit is the largest number of ids that an answer lists for one consumer. A
+	// Limit is the largest number of ids that an answer may list for one consumer. A
 	// comparison that needs more fails with [ErrTooDifferent]. Defaults to 1,000,000.
 	Limit int
 }

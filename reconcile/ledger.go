@@ -46,8 +46,8 @@ type LedgerConfig struct {
 	From, Until time.Time
 }
 
-// Line is the number of messages in one state with the same columns. Columns that
-// were not asked for are empty.
+// Line is the number of messages in one state that have the same values in the
+// requested columns. Other columns are empty.
 type Line struct {
 	// State is "sent", "pending" or "dead" of the sender, and "handled", "waiting",
 	// "held", "quarantined" or "discarded" of a consumer.

@@ -94,8 +94,8 @@ type Result struct {
 	Question *File
 }
 
-// Read reads an answer. Very different sides need another question, which the same
-// receiver has to answer.
+// Read reads an answer. If the sides differ very much, the Result contains another
+// question, which the same receiver must answer.
 func (s *Sender) Read(ctx context.Context, f *File) (Result, error) {
 	r, err := s.read(ctx, f)
 	if err != nil {

@@ -110,7 +110,8 @@ func (f *fetcher) awaitMiddleware(ctx context.Context, d *parked.Delivery, why e
 	return false
 }
 
-// longestPause returns the pause of a message that was given up on but not quarantined.
+// longestPause returns the pause before a message that was given up on, but could not
+// be quarantined, is tried again: the longest one of the policy, with jitter.
 func (f *fetcher) longestPause() time.Duration {
 	return f.config.Policy.backoff().Jittered(max(1, f.config.Policy.Delayed))
 }

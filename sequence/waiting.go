@@ -103,8 +103,8 @@ func (v *Versions) addLast(ctx context.Context, all []Waiting) error {
 	return err
 }
 
-// split is the reverse of aggregate.sequence. A text that was changed by hand is the
-// id of an aggregate without a type.
+// split is the reverse of aggregate.sequence. A text in another format, because
+// somebody changed it by hand, is taken as the id of an aggregate without a type.
 func split(sequence string) (kind, id string) {
 	length, rest, _ := strings.Cut(sequence, ":")
 	n, err := strconv.Atoi(length)

@@ -35,8 +35,7 @@ type Slot struct {
 	LeaseUntil time.Time
 }
 
-// Forwarders returns the forwarders whose lease has not ended, in the order of their
-// owners.
+// Forwarders returns the forwarders whose lease has not ended, sorted by owner.
 func (r *Reader) Forwarders(ctx context.Context) (all []Forwarder, err error) {
 	err = r.read(ctx, func(tx *sql.Tx) (err error) {
 		all, err = r.forwarders(ctx, tx)

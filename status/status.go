@@ -34,7 +34,7 @@ type Status struct {
 
 	Outbox Outbox
 
-	// Forwarders are the running forwarders, in the order of their owners.
+	// Forwarders are the running forwarders, sorted by owner.
 	Forwarders []Forwarder
 
 	// FreeSlots is the number of slots without a forwarder. The messages in these

@@ -47,7 +47,7 @@ func (a *app) deadCommand() *cobra.Command {
 		a.deadDiscardCommand(), a.deadReleaseCommand(), a.deadExportCommand())
 }
 
-// withDead is withTables with the dead letters.
+// withDead is like withTables, and also opens the dead letters.
 func (a *app) withDead(
 	config *deadletter.Config, work func(ctx context.Context, l *deadletter.Letters, args []string) error,
 ) func(*cobra.Command, []string) error {

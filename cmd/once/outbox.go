@@ -169,7 +169,8 @@ func pendingText(j *pendingJSON) string {
 	)
 }
 
-// partJSON is the output of outbox count: a part of the outbox may not be counted.
+// partJSON is the JSON output of "once outbox count". One call counts only a part of
+// a long outbox; Next is then set.
 type partJSON struct {
 	Count int   `json:"count"`
 	Next  int64 `json:"next,omitempty"` // --after for the rest
@@ -244,7 +245,7 @@ func (a *app) outboxTopicsCommand() *cobra.Command {
 	return cmd
 }
 
-// blockedJSON is the output of outbox blocked.
+// blockedJSON is the JSON output of "once outbox blocked".
 type blockedJSON struct {
 	Keys []blockedKeyJSON `json:"keys"`
 	Next string           `json:"next,omitempty"` // --after of the next page

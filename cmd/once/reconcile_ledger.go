@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/reconcile"
 )
 
-// ledgerJSON is the output of reconcile ledger.
+// ledgerJSON is the JSON output of "once reconcile ledger".
 type ledgerJSON struct {
 	Lines []reconcile.Line `json:"lines"`
 }

@@ -77,8 +77,7 @@ func appendText(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// setSize writes the number of bytes that follow the four bytes at index at into these
-// four bytes.
+// setSize stores, in the four bytes at b[at:], the number of bytes that follow them.
 func setSize(b []byte, at int) []byte {
 	binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-4))
 	return b

@@ -123,9 +123,9 @@ func (c *Consumer) OtherHandler(other *Consumer) (description string) {
 	return ""
 }
 
-// Register registers a consumer for its topic, or renews its registration, and that of
-// the instance c.Owner. It returns the registration before, or nil. Program is filled
-// in.
+// Register registers a consumer for its topic, or renews its registration, and that
+// of the instance c.Owner. It returns the previous registration, or nil if there was
+// none. Register sets c.Program itself.
 func (s *Store) Register(ctx context.Context, c Consumer) (before *Consumer, err error) {
 	c.Program = program()
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {

@@ -103,9 +103,8 @@ func (s *Store) insert(
 	return stored, nil
 }
 
-// Forget deletes at most limit rows of messages that were handled longer than keep
-// ago. It returns the number of deleted rows. Replayed rows stay until dedup
-// deletes them.
+// Forget deletes at most limit rows of messages that were handled more than keep ago.
+// It returns the number of deleted rows. Replayed rows stay until dedup deletes them.
 func (s *Store) Forget(ctx context.Context, topic, consumer string, keep time.Duration, limit int) (removed int64, err error) {
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, s.sql.forget, Clean(consumer, MaxName), Clean(topic, MaxName), -keep.Milliseconds(), limit)

@@ -12,6 +12,6 @@ const (
 // Final lists, for SQL, the states that a row does not leave.
 const Final = `('resolved', 'discarded')`
 
-// AtRest is the condition of the indexes parked_aggregate and parked_causation: the
-// row waits for no claim.
+// AtRest is the condition of the indexes parked_aggregate and parked_causation: no
+// process will claim such a row.
 const AtRest = `state IN ('quarantined', 'resolved', 'discarded')`

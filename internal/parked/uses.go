@@ -90,8 +90,7 @@ func (s *Store) Use(consumer, topic string, shared bool, over <-chan struct{}) (
 	}, nil
 }
 
-// Runs reports whether a subscription of this process runs under the name of
-// the consumer on topic.
+// Runs reports whether this process has a running subscription of consumer to topic.
 func (s *Store) Runs(consumer, topic string) bool {
 	p := s.process
 	p.mu.Lock()

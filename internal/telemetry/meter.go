@@ -99,15 +99,15 @@ type Durations struct {
 	series    [][]metric.RecordOption
 }
 
-// Durations returns a new histogram in seconds, for work: half a millisecond to a
-// minute.
+// Durations returns a new histogram in seconds for the duration of work. Its buckets
+// go from half a millisecond to one minute.
 func (m Meter) Durations(name, description string, labels ...Label) *Durations {
 	return m.seconds(name, description, labels,
 		0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 }
 
-// Delays returns a new histogram in seconds, for messages that wait: a few
-// milliseconds, or hours during an outage.
+// Delays returns a new histogram in seconds for the time that messages wait. Its buckets
+// go from 5 milliseconds to one day, because messages may wait for hours in an outage.
 func (m Meter) Delays(name, description string, labels ...Label) *Durations {
 	return m.seconds(name, description, labels,
 		0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
