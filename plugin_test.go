@@ -147,7 +147,7 @@ func TestStartChecksTheTables(t *testing.T) {
 				b.must(err)
 			},
 			fmt.Sprintf(`schema: the tables are newer than this code: they have version 999, which needs code of version 999 or later, `+
-				`this code has version %d: deploy the newer code, or restore a backup from before the migration`, schema.Version()),
+				`but this code has version %d: deploy the newer code, or restore a backup from before the migration`, schema.Version()),
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

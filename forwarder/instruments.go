@@ -189,7 +189,7 @@ func (f *Forwarder) observe() (end func()) {
 	i.start()
 	var backlog telemetry.StatsCache[boundedStats]
 	tell := func(err error) {
-		f.config.Logger.Error("The outbox could not be looked at for its instruments, trying again", err, nil)
+		f.config.Logger.Error("The outbox cannot be read for its metrics, trying again", err, nil)
 	}
 	return i.meter.Observe(func(ctx context.Context, o metric.Observer) error {
 		o.ObserveInt64(s.inFlight, i.inFlight.Load())

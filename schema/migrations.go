@@ -130,6 +130,6 @@ func (c Config) current(ctx context.Context, q querier) (v versions, err error) 
 func (v versions) compatible() bool { return v.compatibleFrom <= Version() }
 
 func (v versions) newerError() error {
-	return fmt.Errorf("%w: they have version %d, which needs code of version %d or later, this code has version %d: "+
+	return fmt.Errorf("%w: they have version %d, which needs code of version %d or later, but this code has version %d: "+
 		"deploy the newer code, or restore a backup from before the migration", ErrNewer, v.version, v.compatibleFrom, Version())
 }

@@ -69,7 +69,7 @@ func TestCheckDistinguishesOutdatedFromNewer(t *testing.T) {
 		set(own+2, own+1)
 		for what, err := range both() {
 			if !errors.Is(err, schema.ErrNewer) || !strings.HasSuffix(err.Error(), fmt.Sprintf("the tables are newer than this code: "+
-				"they have version %d, which needs code of version %d or later, this code has version %d: "+
+				"they have version %d, which needs code of version %d or later, but this code has version %d: "+
 				"deploy the newer code, or restore a backup from before the migration", own+2, own+1, own)) {
 				t.Errorf("%s on newer: %v, want ErrNewer", what, err)
 			}

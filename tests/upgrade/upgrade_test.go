@@ -103,7 +103,7 @@ func (r release) exec(query string) {
 
 func newer(tables, from, code int) string {
 	return fmt.Sprintf("the tables are newer than this code: they have version %d, which needs code of version %d or later, "+
-		"this code has version %d: deploy the newer code, or restore a backup from before the migration", tables, from, code)
+		"but this code has version %d: deploy the newer code, or restore a backup from before the migration", tables, from, code)
 }
 
 // A release is deployed while the previous one runs, is rolled back without a
