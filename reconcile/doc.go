@@ -16,11 +16,12 @@
 //
 // Each side divides its ids into minutes, by the time in the id, and the ids of a
 // minute by the first bits of their hashes. Ids that are no UUIDs of version 7 have
-// no time, and are divided by their hashes only. The question has one sum for about
-// 512 ids. The consumers' side compares the sums with its own, and lists its ids
-// where they differ. If these are too many, it answers with finer sums instead, and
-// the sender asks again. So a few differences among ten million ids take one
-// question, one answer, and less than a megabyte.
+// no time, and are divided by their hashes only. The question contains one checksum
+// for each group of about 512 ids. The consumers' side compares the checksums with its
+// own, and lists its ids of the groups that differ. If these are too many, it answers
+// with finer checksums instead, and the sender asks again. So a few
+// differences among ten million ids take one question, one answer, and less than a
+// megabyte.
 //
 // # What is compared
 //
