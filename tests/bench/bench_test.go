@@ -80,10 +80,6 @@ func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
 	}
 	ids := map[string]row{}
 	for _, g := range b.groups {
-		b.backlog = 3000
-		if g.name == "outbox-fair" {
-			b.backlog = 60_000 // some must be left at the end
-		}
 		rows, err := g.measure(b, t.Context())
 		if err != nil {
 			t.Fatalf("%s: %v", g.name, err)

