@@ -96,7 +96,7 @@ func (c *Console) sample(ctx context.Context) {
 		case <-tick.C:
 		}
 		reading, cancel := context.WithTimeout(ctx, readTimeout)
-		_, _ = c.readOverview(reading) // who looks is told of an error
+		_, _ = c.readOverview(reading) // the next request reports an error
 		cancel()
 	}
 }

@@ -39,13 +39,13 @@ func (d *day) note(text string) {
 // always replaces a text that differs from day to day.
 func (d *day) always(text, instead string) { d.stable = append(d.stable, text, instead) }
 
-// types runs a command at the prompt of a service, and records what it says.
+// types runs a command at the prompt of a service, and records its output.
 func (d *day) types(s *shell, code int, args ...string) {
 	d.Helper()
 	d.text.WriteString(d.block(s.env["PROMPT"], args, s.run(d.Context(), args...), code))
 }
 
-// block renders a command and what it said.
+// block renders a command and its output.
 func (d *day) block(prompt string, args []string, got result, code int) string {
 	d.Helper()
 	if got.code != code {
