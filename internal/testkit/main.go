@@ -16,11 +16,12 @@ import (
 // machine may be busy.
 const patience = 10 * time.Second
 
-// StockAMQP makes Main ignore a goroutine that watermill-amqp leaks if the broker and
+// StockAMQP makes Main ignore the goroutines that watermill-amqp leaks if the broker and
 // the client close a connection at the same time. watermill-amqp does not receive the
-// client's notification any more, and the client waits for ever. The connections of
-// this module do not leak it, because they have a buffer for the notification.
-var StockAMQP = goleak.IgnoreTopFunction("github.com/rabbitmq/amqp091-go.(*Connection).shutdown.func1")
+// client's notification any more, so the goroutine that closes the connection waits for
+// ever, and every other goroutine that closes it waits for the first one. The connections
+// of this module do not leak them, because they have a buffer for the notification.
+var StockAMQP = goleak.IgnoreAnyFunction("github.com/rabbitmq/amqp091-go.(*Connection).shutdown")
 
 // Main runs the tests of a package, stops the servers that were started for them, and
 // fails if a goroutine was leaked. Without -v it discards what is logged to

@@ -4,18 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("TESTKIT_STOCK") != "" {
+		testkit.Main(m, testkit.StockAMQP)
+	}
+	testkit.Main(m)
+}
 
 // again runs one test of this file in another process, and returns its output.
 func again(t *testing.T, test string, environment ...string) (output string, err error) {
@@ -77,6 +85,46 @@ func TestLeavesAGoroutine(t *testing.T) {
 	go func() { <-context.WithoutCancel(t.Context()).Done() }()
 }
 
+// TestLeavesClosersOfAConnection leaves the goroutines that watermill-amqp leaves: one
+// that closes a connection and waits for the receiver of the notification, and one that
+// closes the same connection and waits for the first.
+func TestLeavesClosersOfAConnection(t *testing.T) {
+	onlyAgain(t)
+	var socket writeFails
+	conn, err := amqp.DialConfig(testkit.Rabbit(t).URL, amqp.Config{
+		Heartbeat: time.Second,
+		Dial: func(network, address string) (conn net.Conn, err error) {
+			socket.Conn, err = amqp.DefaultDial(time.Minute)(network, address)
+			return &socket, err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.NotifyClose(make(chan *amqp.Error)) // nobody receives
+	socket.fails.Store(true)
+	if err := conn.UpdateSecret("", ""); err == nil {
+		t.Error("sent")
+	}
+	const closes = "amqp091-go.(*Connection).shutdown("
+	testkit.Eventually(t, time.Minute, "the sender closes", func() bool { return testkit.Goroutines(closes, "[chan send") == 1 })
+	socket.Close()
+	testkit.Eventually(t, time.Minute, "the reader waits", func() bool { return testkit.Goroutines(closes) == 2 })
+}
+
+// writeFails is a connection whose writes fail from some moment on.
+type writeFails struct {
+	net.Conn
+	fails atomic.Bool
+}
+
+func (c *writeFails) Write(b []byte) (int, error) {
+	if c.fails.Load() {
+		return 0, errors.New("broken pipe")
+	}
+	return c.Conn.Write(b)
+}
+
 func TestTestWithoutServerIsSkippedAndCounted(t *testing.T) {
 	for test, variable := range map[string]string{
 		"TestNeedsPostgres": "PG_DSN=postgres://127.0.0.1:1/?sslmode=disable",
@@ -130,7 +178,19 @@ func TestWithoutRabbitmqctlTheVirtualHostComesFromTheURL(t *testing.T) {
 	}
 }
 
+func TestGoroutinesThatStockAMQPLeavesAreIgnoredOnRequest(t *testing.T) {
+	t.Parallel()
+	const test = "TestLeavesClosersOfAConnection"
+	if output, err := again(t, test); err == nil || !strings.Contains(output, "goroutines are left") {
+		t.Errorf("not requested: %v\n%s", err, output)
+	}
+	if output, err := again(t, test, "TESTKIT_STOCK=1"); err != nil {
+		t.Errorf("requested: %v\n%s", err, output)
+	}
+}
+
 func TestLeakedGoroutineFailsThePackage(t *testing.T) {
+	t.Parallel()
 	output, err := again(t, "TestLeavesAGoroutine")
 	if err == nil || !strings.Contains(output, "goroutines are left") {
 		t.Errorf("%v\n%s", err, output)
