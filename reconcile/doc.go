@@ -37,6 +37,6 @@
 // id of a message that it skipped because its key was handled under another id. Such a
 // message is reported as missing, and [Report].BusinessKeys warns of it.
 //
-// To read the code, start with key.go, tree.go and engine.go, which know no database.
-// Then read sender.go, receiver.go and file.go.
+// To read the code, start with key.go, tree.go, nodes.go, engine.go and settle.go, which
+// know no database. Then read sender.go, receiver.go, consumer.go and file.go.
 package reconcile

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // ErrTooDifferent says that so many ids differ, or may differ, that the two sides
@@ -27,21 +26,6 @@ const (
 	// mostRounds ends an exchange that makes no progress.
 	mostRounds = 20
 )
-
-// window is the time that is compared, in whole minutes. It is the time in an id,
-// or, for ids without one, the time of the row.
-type window struct{ from, until time.Time }
-
-// has reports whether an id is compared. in says whether the time of its row is in
-// the window.
-func (w window) has(k key, in bool) bool {
-	if k.cell == noTime {
-		return in
-	}
-	return k.cell >= w.from.UnixMilli()/cellWidth && k.cell < w.until.UnixMilli()/cellWidth
-}
-
-func (w window) contains(ms int64) bool { return ms >= w.from.UnixMilli() && ms < w.until.UnixMilli() }
 
 // record is an id that one side has.
 type record struct {
@@ -169,98 +153,4 @@ func collect(ctx context.Context, s source, w window, d *nodes, do func(n node, 
 		}
 		return nil
 	})
-}
-
-// ask returns the groups of the sender that are finer than the consumer's, where
-// they differ. It is empty if nothing differs any more.
-func ask(ctx context.Context, s source, w window, theirs *tree) (*tree, error) {
-	ours := theirs.empty()
-	if err := fill(ctx, s, w, ours); err != nil {
-		return nil, err
-	}
-	t := differences(ours, theirs).divided(finer)
-	return t, fill(ctx, s, w, t)
-}
-
-// outcome is what an exchange has found.
-type outcome struct {
-	missing  []record // of the sender, which the consumer does not have
-	phantoms []entry  // of the consumer, which the sender does not have
-}
-
-// settle compares the lists of the consumer with the ids of the sender.
-func settle(ctx context.Context, s source, w window, lists []list, limit int) (outcome, error) {
-	d := &nodes{}
-	theirs := map[string]entry{}
-	for _, l := range lists {
-		d.add(l.node, 0)
-		for _, e := range l.entries {
-			theirs[e.id] = e
-		}
-	}
-	var found outcome
-	err := collect(ctx, s, w, d, func(_ node, k key, r *record) error {
-		if _, ok := theirs[string(r.id)]; ok {
-			delete(theirs, string(r.id))
-			return nil
-		}
-		if !w.has(k, r.in) {
-			return nil
-		}
-		if len(found.missing) == limit {
-			return fmt.Errorf("more than %d messages have not arrived: %w", limit, ErrTooDifferent)
-		}
-		missing := *r
-		missing.id = slices.Clone(r.id)
-		found.missing = append(found.missing, missing)
-		return nil
-	})
-	if err != nil {
-		return outcome{}, err
-	}
-	for _, e := range theirs {
-		if k := keyOf([]byte(e.id)); w.has(k, w.contains(e.at)) {
-			found.phantoms = append(found.phantoms, e)
-		}
-	}
-	slices.SortFunc(found.phantoms, func(a, b entry) int { return strings.Compare(a.id, b.id) })
-	return found, nil
-}
-
-// hours returns the number of ids by hour since 1970, or noTime.
-func hours(t *tree) map[int64]uint64 {
-	n := map[int64]uint64{}
-	for g := range t.all {
-		hour := g.cell / 60
-		if g.cell == noTime {
-			hour = noTime
-		}
-		n[hour] += g.n
-	}
-	return n
-}
-
-// span is a range of cells: from is in it, to is not.
-type span struct{ from, to int64 }
-
-// mostSpans is the number of ranges that a query has at most.
-const mostSpans = 50
-
-// spansOf returns ranges that contain all cells of a tree, or nil for no bounds.
-func spansOf(t *tree) []span {
-	var spans []span
-	for g := range t.all {
-		if g.cell == noTime {
-			return nil
-		}
-		if last := len(spans) - 1; last >= 0 && g.cell <= spans[last].to {
-			spans[last].to = g.cell + 1
-		} else {
-			spans = append(spans, span{g.cell, g.cell + 1})
-		}
-	}
-	if n := len(spans); n > mostSpans {
-		return []span{{spans[0].from, spans[n-1].to}}
-	}
-	return spans
 }

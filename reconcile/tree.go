@@ -3,7 +3,6 @@ package reconcile
 import (
 	"cmp"
 	"maps"
-	"math/bits"
 	"slices"
 )
 
@@ -132,63 +131,6 @@ func (t *tree) group(n node) *group {
 	return nil
 }
 
-// nodes is a set of nodes that do not overlap.
-type nodes struct {
-	list []node
-	n    uint64 // ids of this side in them
-	most uint32 // ids of this side in the largest of them
-
-	known map[node]bool
-	depth map[int64][]uint8 // of each cell
-}
-
-func (s *nodes) add(n node, ids uint32) {
-	if s.known == nil {
-		s.known, s.depth = map[node]bool{}, map[int64][]uint8{}
-	}
-	s.list = append(s.list, n)
-	s.known[n] = true
-	if depths := s.depth[n.cell]; !slices.Contains(depths, n.depth) {
-		s.depth[n.cell] = append(depths, n.depth)
-	}
-	s.n += uint64(ids)
-	s.most = max(s.most, ids)
-}
-
-// find returns the node that contains k.
-func (s *nodes) find(k key) (node, bool) {
-	for _, depth := range s.depth[k.cell] {
-		if n := (node{k.cell, depth, first(k.path, depth)}); s.known[n] {
-			return n, true
-		}
-	}
-	return node{}, false
-}
-
-// differences returns the nodes whose sums differ. Both trees have the same groups;
-// a group that theirs lacks has no ids there.
-func differences(ours, theirs *tree) *nodes {
-	s := &nodes{}
-	for g := range ours.all {
-		other := theirs.group(g.node)
-		for i, c := range g.children {
-			if other == nil && c.n > 0 || other != nil && c.sum != other.children[i].sum {
-				s.add(g.child(i), c.n)
-			}
-		}
-	}
-	return s
-}
-
-// divided returns a tree in which every node is a group.
-func (s *nodes) divided(width uint8) *tree {
-	t := newTree()
-	for _, n := range s.list {
-		t.put(newGroup(n, width))
-	}
-	return t
-}
-
 const (
 	// widest is how fine a scan counts the ids of a minute, and the ids without a
 	// time, in bits.
@@ -200,26 +142,3 @@ const (
 	leafIDs = 512
 	leaves  = 20_000
 )
-
-// summary is a tree that grows by the cells of its ids.
-type summary struct{ *tree }
-
-func (s summary) add(k key) {
-	if s.cells[k.cell] == nil {
-		width := uint8(widest)
-		if k.cell == noTime {
-			width = widestNoTime
-		}
-		s.put(newGroup(node{cell: k.cell}, width))
-	}
-	s.tree.add(k)
-}
-
-// fold makes the tree as coarse as it may be.
-func (s summary) fold() *tree {
-	target := max(leafIDs, s.n/leaves)
-	for g := range s.all {
-		g.fold(uint8(bits.Len64(g.n / target)))
-	}
-	return s.tree
-}
