@@ -113,7 +113,7 @@ func scanGroup(scan func(dest ...any) error) (group, error) {
 	return g, err
 }
 
-// add adds the part of the same group that has another topic or consumer.
+// add merges part into g. It is the same group for another topic or consumer.
 func (g *group) add(part group) {
 	for _, set := range []struct {
 		to    *[]string

@@ -17,7 +17,7 @@ func NewRate(perSecond int) *Rate {
 	return &Rate{perSecond: perSecond, tokens: 1, filledAt: time.Now()}
 }
 
-// Room returns how many of most messages may leave now.
+// Room returns how many messages may leave now, at most most.
 func (r *Rate) Room(most int) int {
 	if r.perSecond == 0 {
 		return most
