@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/fields"
@@ -17,6 +18,12 @@ type Config struct {
 	// Schema names the tables and the kind of database. Defaults to PostgreSQL
 	// and the prefix "once_".
 	Schema schema.Config
+
+	// WithoutContent leaves Size and Error out of lists, so that a database user with
+	// the role of a watcher can call them, see docs/roles.md. Get fails for such a user,
+	// because it reads the message.
+	// Defaults to false.
+	WithoutContent bool
 }
 
 // Messages are the parked messages in a consumer's database.
@@ -24,6 +31,7 @@ type Messages struct {
 	db      *sql.DB
 	dialect dialect.Dialect
 	store   *store.Store
+	columns string // of a message, for scanMessage
 }
 
 // New returns the parked messages in db, or an error that names each field of config
@@ -41,7 +49,11 @@ func New(db *sql.DB, config Config) (*Messages, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parked: %w", err)
 	}
-	return &Messages{db, s.Dialect(), s}, nil
+	columns := messageColumns
+	if config.WithoutContent {
+		columns = strings.NewReplacer("length(p.envelope)", "0", "p.error,", "'',").Replace(columns)
+	}
+	return &Messages{db, s.Dialect(), s, columns}, nil
 }
 
 func (m *Messages) read(ctx context.Context, work func(tx *sql.Tx) error) error {

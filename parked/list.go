@@ -42,7 +42,7 @@ func (m *Messages) list(ctx context.Context, f Filter) (Page, error) {
 			return err
 		}
 		p = Page{Next: w.next}
-		return m.rows(ctx, tx, w, messageColumns, limit(n), func(scan func(dest ...any) error) error {
+		return m.rows(ctx, tx, w, m.columns, limit(n), func(scan func(dest ...any) error) error {
 			message, err := scanMessage(scan)
 			p.Messages = append(p.Messages, message)
 			return err

@@ -88,7 +88,7 @@ type Message struct {
 // live is an SQL condition: a subscription has claimed row p, and its lease lasts.
 const live = `(p.state = 'waiting' AND p.token IS NOT NULL AND p.due_at > {now})`
 
-// messageColumns are the columns of a message, for scan.
+// messageColumns are the columns of a message, for scanMessage.
 const messageColumns = `p.id, p.consumer, p.topic, p.message_id, p.tenant, COALESCE(p.ordering_key, ''), length(p.envelope), p.state,
 	{millis p.due_at}, ` + live + `, COALESCE(p.owner, ''), p.attempts, p.crashes, p.replays,
 	p.early_since IS NOT NULL AND p.state = 'waiting',

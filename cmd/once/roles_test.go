@@ -71,6 +71,7 @@ func TestWatcherLooks(t *testing.T) {
 	for _, command := range []string{
 		"status", "outbox list", "outbox topics", "outbox count", "outbox blocked", "dead list", "dead count", "sent list",
 		"quarantine list", "quarantine groups", "quarantine count", "replays list", "versions list", "versions waiting", "audit",
+		"parked list", "parked count", "consumers list",
 	} {
 		text := s.once(exitDone, strings.Fields(command)...)
 		s.says(text, "lists leave out sizes, metadata and error texts")

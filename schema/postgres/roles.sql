@@ -100,7 +100,7 @@ GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempt
 GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, sent_at,
               tenant, aggregate_type, aggregate_id, event_type, causation_id) ON {outbox_sent} TO {role watcher};
 GRANT SELECT (message_id, consumer, processed_at, tenant) ON {inbox} TO {role watcher};
-GRANT SELECT (id, consumer, topic, message_id, ordering_key, tenant, aggregate_type, aggregate_id, event_type, causation_id, state, priority_class, due_at, owner, attempts, rounds, crashes,
+GRANT SELECT (id, consumer, topic, message_id, ordering_key, tenant, aggregate_type, aggregate_id, event_type, causation_id, state, priority_class, due_at, token, owner, attempts, rounds, crashes,
               replays, replay_id, edited_from, origin, early_since, early_of, early_version, reason, error_type,
               fingerprint, created_at, first_failed_at, last_failed_at, finished_at) ON {parked} TO {role watcher};
 GRANT SELECT (id, consumer, filter, plan, actor, why, state, stop_reason, total, until_id, after_id, replayed,

@@ -12,6 +12,7 @@ import (
 	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/reconcile"
 	"github.com/watermill-once/once/sequence"
 	"github.com/watermill-once/once/status"
 )
@@ -29,6 +30,7 @@ func (p *part) operate() {
 	p.pendingMessages()
 	p.parkedMessages()
 	p.journeys()
+	p.reports()
 	p.permitted()
 
 	var lines int
@@ -60,6 +62,19 @@ func (p *part) journeys() {
 	p.must(p.db.QueryRowContext(p.Context(), `SELECT COUNT(headers) FROM app.mine_parked_messages`).Scan(&n))
 	if n == 0 {
 		p.Error("the view shows no message")
+	}
+}
+
+// reports keeps a report of a reconciliation, and finds it again.
+func (p *part) reports() {
+	p.Helper()
+	archive, err := reconcile.NewArchive(p.db, tables)
+	p.must(err)
+	p.must(archive.Keep(p.Context(), reconcile.Report{Consumer: "plain"}))
+	kept, err := archive.List(p.Context(), 0)
+	p.must(err)
+	if len(kept) != 1 || kept[0].Report.Consumer != "plain" {
+		p.Errorf("kept %+v", kept)
 	}
 }
 
