@@ -132,8 +132,7 @@ type Delivery struct {
 	// Topic is the topic of the subscription.
 	Topic string
 
-	// Subscribed reports whether retry's Subscriber delivered the message. Then a
-	// parked message is delivered again.
+	// Subscribed reports whether retry's Subscriber delivered the message. If true, a parked message is delivered again.
 	Subscribed bool
 
 	// Use is the subscription; nil without retry's Subscriber.
