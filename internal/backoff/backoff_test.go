@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/internal/backoff"
 )
 
@@ -27,10 +25,16 @@ func TestDelayGrowsByTheFactorUpToTheMaximum(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i, want := range test.want {
-				require.Equal(t, want, test.e.Delay(i+1, 0), "attempt %d", i+1)
+				if got := test.e.Delay(i+1, 0); got != want {
+					t.Fatalf("attempt %d: test.e.Delay(i+1, 0) is %v, want %v", i+1, got, want)
+				}
 			}
-			require.Equal(t, test.want[0], test.e.Delay(0, 0))
-			require.Equal(t, test.want[0], test.e.Delay(-5, 0))
+			if got := test.e.Delay(0, 0); got != test.want[0] {
+				t.Fatalf("test.e.Delay(0, 0) is %v, want %v", got, test.want[0])
+			}
+			if got := test.e.Delay(-5, 0); got != test.want[0] {
+				t.Fatalf("test.e.Delay(-5, 0) is %v, want %v", got, test.want[0])
+			}
 		})
 	}
 }
@@ -40,24 +44,40 @@ func TestDelayDoesNotOverflow(t *testing.T) {
 		for _, attempts := range []int{63, 64, 1000, 2000, math.MaxInt} {
 			for _, factor := range []float64{2, 5, 1e300} {
 				e := backoff.Exponential{Base: time.Second, Max: longest, Factor: factor}
-				require.Equal(t, longest, e.Delay(attempts, 0))
+				if got := e.Delay(attempts, 0); got != longest {
+					t.Fatalf("e.Delay(attempts, 0) is %v, want %v", got, longest)
+				}
 				e.Jitter = 0.5
-				require.Positive(t, e.Delay(attempts, 0.9))
+				if got := e.Delay(attempts, 0.9); got <= 0 {
+					t.Fatalf("e.Delay(attempts, 0.9) is %v, want more than 0", got)
+				}
 			}
 		}
 	}
-	require.Zero(t, backoff.Exponential{Max: time.Hour}.Delay(2000, 0.5))
+	if got := (backoff.Exponential{Max: time.Hour}.Delay(2000, 0.5)); got != 0 {
+		t.Fatalf("Max: time.Hour.Delay(2000, 0.5) is %v, want 0", got)
+	}
 }
 
 func TestJitterTakesUpToItsShareAway(t *testing.T) {
 	e := backoff.Exponential{Base: 100, Max: 1000, Jitter: 0.2}
-	require.Equal(t, time.Duration(100), e.Delay(1, 0))
-	require.Equal(t, time.Duration(90), e.Delay(1, 0.5))
-	require.Equal(t, time.Duration(800), e.Delay(10, 1))
+	if got := e.Delay(1, 0); got != 100 {
+		t.Fatalf("e.Delay(1, 0) is %v, want 100", got)
+	}
+	if got := e.Delay(1, 0.5); got != 90 {
+		t.Fatalf("e.Delay(1, 0.5) is %v, want 90", got)
+	}
+	if got := e.Delay(10, 1); got != 800 {
+		t.Fatalf("e.Delay(10, 1) is %v, want 800", got)
+	}
 	for range 1000 {
 		delay := e.Jittered(2)
-		require.Greater(t, delay, time.Duration(159))
-		require.LessOrEqual(t, delay, time.Duration(200))
+		if delay <= 159 {
+			t.Fatalf("delay is %v, want more than 159", delay)
+		}
+		if delay > 200 {
+			t.Fatalf("delay is %v, want at most 200", delay)
+		}
 	}
 }
 
@@ -69,10 +89,14 @@ func TestTotalIsTheSumOfTheDelays(t *testing.T) {
 		{Max: 5},
 	} {
 		var sum time.Duration
-		require.Zero(t, e.Total(0))
+		if got := e.Total(0); got != 0 {
+			t.Fatalf("e.Total(0) is %v, want 0", got)
+		}
 		for attempts := 1; attempts < 20; attempts++ {
 			sum += e.Delay(attempts, 0)
-			require.Equal(t, sum, e.Total(attempts))
+			if got := e.Total(attempts); got != sum {
+				t.Fatalf("e.Total(attempts) is %v, want %v", got, sum)
+			}
 		}
 	}
 }
@@ -83,6 +107,8 @@ func TestTotalDoesNotOverflow(t *testing.T) {
 		{Base: time.Hour, Max: 24 * time.Hour},
 		{Base: time.Hour, Max: math.MaxInt64},
 	} {
-		require.Equal(t, time.Duration(math.MaxInt64), e.Total(math.MaxInt))
+		if got := e.Total(math.MaxInt); got != math.MaxInt64 {
+			t.Fatalf("e.Total(math.MaxInt) is %v, want %v", got, math.MaxInt64)
+		}
 	}
 }

@@ -1,9 +1,8 @@
 package dispatch
 
 import (
+	"reflect"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // When the last message of a key is confirmed and all its rows were read, the key uses
@@ -14,12 +13,20 @@ func TestAKeyQueueEndsWithItsLastMessage(t *testing.T) {
 	b.add(&Message{Position: 2, Key: "key"}, false)
 	q := b.queues["key"]
 	for range 2 {
-		require.Equal(t, q, b.queues["key"])
+		if !reflect.DeepEqual(b.queues["key"], q) {
+			t.Fatalf(`b.queues["key"] is %+v, want %+v`, b.queues["key"], q)
+		}
 		m := q.head
 		b.advance(q)
 		b.forget(m)
-		require.Empty(t, b.refills)
+		if len(b.refills) != 0 {
+			t.Fatalf("b.refills are %+v, want none", b.refills)
+		}
 	}
-	require.Empty(t, b.queues)
-	require.Empty(t, b.messages)
+	if len(b.queues) != 0 {
+		t.Fatalf("b.queues are %+v, want none", b.queues)
+	}
+	if len(b.messages) != 0 {
+		t.Fatalf("b.messages are %+v, want none", b.messages)
+	}
 }

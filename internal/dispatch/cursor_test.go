@@ -2,8 +2,6 @@ package dispatch
 
 import (
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // snapshot returns the Reach of a sweep that reached the end of the outbox.
@@ -24,12 +22,18 @@ func (c *cursor) reads(r ...Reach) {
 func TestCursorPassesWhenAllWritersHaveEnded(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(6, 100, 107)) // 100 is open, and may have taken a position from 1 to 5
-	require.EqualValues(t, 0, c.low)
+	if c.low != 0 {
+		t.Fatalf("c.low is %d, want 0", c.low)
+	}
 	c.reads(snapshot(0, 100, 108))
 	c.reads(snapshot(0, 105, 108)) // 105 is open, and may have taken one of these positions, too
-	require.EqualValues(t, 0, c.low)
+	if c.low != 0 {
+		t.Fatalf("c.low is %d, want 0", c.low)
+	}
 	c.reads(snapshot(0, 108, 110))
-	require.EqualValues(t, 6, c.low)
+	if c.low != 6 {
+		t.Fatalf("c.low is %d, want 6", c.low)
+	}
 }
 
 // A sweep reads the transaction ids first, and then the rows. A transaction that begins
@@ -39,9 +43,13 @@ func TestCursorWaitsForAWriterThatBeganDuringARead(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(6, 107, 107)) // no open transaction is known
 	c.reads(snapshot(0, 107, 108)) // transaction 107 had begun during the first sweep
-	require.EqualValues(t, 0, c.low)
+	if c.low != 0 {
+		t.Fatalf("c.low is %d, want 0", c.low)
+	}
 	c.reads(snapshot(0, 108, 108))
-	require.EqualValues(t, 6, c.low)
+	if c.low != 6 {
+		t.Fatalf("c.low is %d, want 6", c.low)
+	}
 }
 
 // The ceiling counts only transactions that have ended. While 107 ended, 108 may have
@@ -60,9 +68,13 @@ func TestCursorWaitsForATransactionOfOurOwn(t *testing.T) {
 	read(snapshot(7, 108, 108))
 	c.wrote(early) // this transaction has the id 109, and began after 6 was read
 	read(snapshot(0, 108, 110))
-	require.EqualValues(t, 0, c.low)
+	if c.low != 0 {
+		t.Fatalf("c.low is %d, want 0", c.low)
+	}
 	read(snapshot(0, 110, 110))
-	require.EqualValues(t, 6, c.low)
+	if c.low != 6 {
+		t.Fatalf("c.low is %d, want 6", c.low)
+	}
 }
 
 // The cursor passes the positions that a refill has read, although sweeps leave out the
@@ -72,7 +84,9 @@ func TestCursorPassesWhatARefillHasRead(t *testing.T) {
 	c.reads(snapshot(6, 10, 10))
 	c.saw(90)
 	c.reads(snapshot(0, 10, 10), snapshot(0, 12, 12))
-	require.EqualValues(t, 90, c.low)
+	if c.low != 90 {
+		t.Fatalf("c.low is %d, want 90", c.low)
+	}
 }
 
 func TestCursorForgetsWhatWasSeenBeforeARewind(t *testing.T) {
@@ -82,22 +96,30 @@ func TestCursorForgetsWhatWasSeenBeforeARewind(t *testing.T) {
 	c.rewind(4)
 	c.wrote(before)
 	_, settled := c.sights()
-	require.EqualValues(t, 0, settled.position)
+	if settled.position != 0 {
+		t.Fatalf("settled.position is %d, want 0", settled.position)
+	}
 
 	c.reads(snapshot(9, 10, 10))
 	_, settled = c.sights()
 	c.rewind(4)
 	c.advance(snapshot(9, 10, 10), settled) // this sweep began before the rewind
-	require.EqualValues(t, 0, c.low)
+	if c.low != 0 {
+		t.Fatalf("c.low is %d, want 0", c.low)
+	}
 }
 
 func TestCursorDoesNotPassWhatAShortReadLeft(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(100, 10, 10))
 	c.reads(Reach{Highest: 50, Covered: 50, Horizon: 10, Ceiling: 10}) // more rows were committed late than a sweep returns
-	require.EqualValues(t, 50, c.low)
+	if c.low != 50 {
+		t.Fatalf("c.low is %d, want 50", c.low)
+	}
 	c.reads(snapshot(70, 10, 10))
-	require.EqualValues(t, 100, c.low)
+	if c.low != 100 {
+		t.Fatalf("c.low is %d, want 100", c.low)
+	}
 }
 
 func TestCursorBoundsItsMarks(t *testing.T) {
@@ -105,24 +127,38 @@ func TestCursorBoundsItsMarks(t *testing.T) {
 	for i := range int64(1000) {
 		c.reads(snapshot(i+1, 10, 20+i))
 	}
-	require.EqualValues(t, 0, c.low)
-	require.Len(t, c.marks, maxMarks)
+	if c.low != 0 {
+		t.Fatalf("c.low is %d, want 0", c.low)
+	}
+	if len(c.marks) != maxMarks {
+		t.Fatalf("%d marks, want %d: %+v", len(c.marks), maxMarks, c.marks)
+	}
 	c.reads(snapshot(0, 2000, 2000))
 	c.reads(snapshot(0, 2000, 2000))
-	require.EqualValues(t, 1000, c.low)
+	if c.low != 1000 {
+		t.Fatalf("c.low is %d, want 1000", c.low)
+	}
 }
 
 func TestCursorRewinds(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(9, 10, 10))
 	c.reads(snapshot(0, 10, 10))
-	require.EqualValues(t, 9, c.low)
+	if c.low != 9 {
+		t.Fatalf("c.low is %d, want 9", c.low)
+	}
 	c.rewind(20)
-	require.EqualValues(t, 9, c.low)
+	if c.low != 9 {
+		t.Fatalf("c.low is %d, want 9", c.low)
+	}
 	c.rewind(4)
-	require.EqualValues(t, 4, c.low)
+	if c.low != 4 {
+		t.Fatalf("c.low is %d, want 4", c.low)
+	}
 	c.reads(snapshot(0, 10, 10))
-	require.EqualValues(t, 4, c.low, "nothing above has been seen since")
+	if c.low != 4 {
+		t.Fatalf("c.low is %d, want 4: nothing above has been seen since", c.low)
+	}
 }
 
 func TestCursorPassesNothingAboveARewindByAReadUnderWay(t *testing.T) {
@@ -131,9 +167,13 @@ func TestCursorPassesNothingAboveARewindByAReadUnderWay(t *testing.T) {
 	c.reads(snapshot(9, 9, 11)) // a transaction is open, so a mark is set but not passed
 	c.rewind(4)
 	c.reads(snapshot(12, 20, 20)) // this sweep began before the rewind
-	require.EqualValues(t, 4, c.low)
+	if c.low != 4 {
+		t.Fatalf("c.low is %d, want 4", c.low)
+	}
 	c.reads(snapshot(9, 20, 20))
-	require.EqualValues(t, 12, c.low)
+	if c.low != 12 {
+		t.Fatalf("c.low is %d, want 12", c.low)
+	}
 }
 
 func TestCursorStartsAgainWhenTransactionIDsGoBack(t *testing.T) {
@@ -141,5 +181,7 @@ func TestCursorStartsAgainWhenTransactionIDsGoBack(t *testing.T) {
 	c.reads(snapshot(9, 10, 10))
 	c.reads(snapshot(0, 10, 10))
 	c.reads(snapshot(3, 5, 5)) // another server, which lagged behind, has taken over
-	require.EqualValues(t, 0, c.low)
+	if c.low != 0 {
+		t.Fatalf("c.low is %d, want 0", c.low)
+	}
 }

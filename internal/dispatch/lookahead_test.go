@@ -1,11 +1,10 @@
 package dispatch
 
 import (
+	"slices"
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // behind returns a Scheduler whose memory is full of messages of one tenant, and a
@@ -50,7 +49,9 @@ func behind(t *testing.T) (s *Scheduler, look func(rows []*Message, at Reach) *R
 	return s, func(rows []*Message, at Reach) *Read {
 		for {
 			if read := step(); read != nil {
-				require.True(t, read.Lookahead, "the memory is full")
+				if !read.Lookahead {
+					t.Fatal("read.Lookahead is false: the memory is full")
+				}
 				s.RowsRead(now, read, rows, at)
 				return read
 			}
@@ -64,9 +65,15 @@ func TestLookaheadLeavesOutTheGroupThatFillsTheMemory(t *testing.T) {
 	s, look := behind(t)
 	few := &Message{Position: 1000, ID: "few", Topic: "t", Tenant: "few"}
 	read := look([]*Message{few}, Reach{Highest: 1000, Covered: Everything, Horizon: 1, Ceiling: 9})
-	require.Equal(t, []Group{{"t", "many"}}, read.Groups)
-	require.Same(t, few, s.buffer.messages[1000])
-	require.Equal(t, 1, s.buffer.ahead.ready.count, "it takes turns with the others")
+	if want := []Group{{"t", "many"}}; !slices.Equal(read.Groups, want) {
+		t.Fatalf("read.Groups are %+v, want %+v", read.Groups, want)
+	}
+	if s.buffer.messages[1000] != few {
+		t.Fatalf("s.buffer.messages[1000] is %p, want %p", s.buffer.messages[1000], few)
+	}
+	if s.buffer.ahead.ready.count != 1 {
+		t.Fatalf("s.buffer.ahead.ready.count is %d, want 1: it takes turns with the others", s.buffer.ahead.ready.count)
+	}
 }
 
 // Trap 100. A row can be committed late, so a lookahead asks about the keys of all rows
@@ -79,13 +86,21 @@ func TestLookaheadLooksForLateCommitsOfItsKeys(t *testing.T) {
 	s.Wrote(s.Sight()) // a transaction that began before those of the late rows have ended
 	open := Reach{Highest: 600, Covered: 600, Horizon: 9, Ceiling: 12}
 	read := look(nil, open)
-	require.Equal(t, int64(500), read.From)
-	require.Less(t, read.Late, int64(500))
+	if read.From != 500 {
+		t.Fatalf("read.From is %d, want 500", read.From)
+	}
+	if read.Late >= 500 {
+		t.Fatalf("read.Late is %d, want less than 500", read.Late)
+	}
 	read = look(nil, open)
-	require.Less(t, read.Late, int64(500), "a transaction is open that is older than the rows")
+	if read.Late >= 500 {
+		t.Fatalf("read.Late is %d, want less than 500: a transaction is open that is older than the rows", read.Late)
+	}
 	ended := Reach{Highest: 600, Covered: 600, Horizon: 12, Ceiling: 12}
 	look(nil, ended)
-	require.Equal(t, int64(500), look(nil, ended).Late)
+	if got := look(nil, ended).Late; got != 500 {
+		t.Fatalf("look(nil, ended).Late is %d, want 500", got)
+	}
 }
 
 // Trap 100.
@@ -94,15 +109,23 @@ func TestLookaheadSkipsLaterRowsOfASkippedKey(t *testing.T) {
 	s, look := behind(t)
 	skipped := Reach{Highest: 500, Covered: 500, Horizon: 1, Ceiling: 9, Skipped: []Skipped{{Position: 490, KeyHash: -7}}}
 	look([]*Message{{Position: 480, ID: "before", Key: "k", KeyHash: -7, Topic: "t", Tenant: "few"}}, skipped)
-	require.NotNil(t, s.buffer.messages[480])
+	if s.buffer.messages[480] == nil {
+		t.Fatal("s.buffer.messages[480] is nil")
+	}
 	look([]*Message{
 		{Position: 510, ID: "after", Key: "k", KeyHash: -7, Topic: "t", Tenant: "few"},
 		{Position: 511, ID: "other", Key: "l", KeyHash: 8, Topic: "t", Tenant: "few"},
 	}, Reach{Highest: 511, Covered: Everything, Horizon: 1, Ceiling: 9})
-	require.Nil(t, s.buffer.messages[510])
-	require.NotNil(t, s.buffer.messages[511])
+	if s.buffer.messages[510] != nil {
+		t.Fatalf("s.buffer.messages[510] is %+v, want nil", s.buffer.messages[510])
+	}
+	if s.buffer.messages[511] == nil {
+		t.Fatal("s.buffer.messages[511] is nil")
+	}
 	s.Rescan()
-	require.Nil(t, s.lookahead.skipped.bits, "a new round begins")
+	if s.lookahead.skipped.bits != nil {
+		t.Fatalf("s.lookahead.skipped.bits are %v, want nil: a new round begins", s.lookahead.skipped.bits)
+	}
 }
 
 // Trap 100. Transaction ids go back when a replica that lagged behind becomes the
@@ -113,8 +136,12 @@ func TestLookaheadBeginsAnewWhenTransactionIDsGoBack(t *testing.T) {
 	look(nil, Reach{Highest: 500, Covered: 500, Horizon: 9, Ceiling: 12})
 	replica := Reach{Highest: 510, Covered: Everything, Horizon: 5, Ceiling: 6}
 	look([]*Message{{Position: 510, ID: "behind", Topic: "t", Tenant: "few"}}, replica)
-	require.Nil(t, s.buffer.messages[510], "rows below it were not examined")
-	require.Less(t, look(nil, replica).From, int64(500))
+	if s.buffer.messages[510] != nil {
+		t.Fatalf("s.buffer.messages[510] is %+v, want nil: rows below it were not examined", s.buffer.messages[510])
+	}
+	if got := look(nil, replica).From; got >= 500 {
+		t.Fatalf("look(nil, replica).From is %d, want less than 500", got)
+	}
 }
 
 // Trap 100. The messages that lookaheads have found use a quarter of the memory. They do
@@ -127,7 +154,9 @@ func TestLookaheadUsesAQuarterOfTheMemory(t *testing.T) {
 	for found := 0; found < quarter; {
 		position := int64(1000 + found)
 		read := look(nil, Reach{Highest: position, Covered: position, Horizon: 1, Ceiling: 9})
-		require.Equal(t, min(s.config.BatchSize, quarter-found), read.Limit)
+		if want := min(s.config.BatchSize, quarter-found); read.Limit != want {
+			t.Fatalf("read.Limit is %d, want %d", read.Limit, want)
+		}
 		var rows []*Message
 		for range read.Limit {
 			found++
@@ -135,9 +164,15 @@ func TestLookaheadUsesAQuarterOfTheMemory(t *testing.T) {
 		}
 		look(rows, Reach{Highest: rows[len(rows)-1].Position, Covered: rows[len(rows)-1].Position, Horizon: 1, Ceiling: 9})
 	}
-	require.Equal(t, quarter, s.buffer.ahead.messages)
-	require.Equal(t, inMemory, s.buffer.count())
-	require.Nil(t, s.planLookahead(s.lookahead.next), "a settlement makes room")
+	if s.buffer.ahead.messages != quarter {
+		t.Fatalf("s.buffer.ahead.messages is %d, want %d", s.buffer.ahead.messages, quarter)
+	}
+	if got := s.buffer.count(); got != inMemory {
+		t.Fatalf("s.buffer.count is %d, want %d", got, inMemory)
+	}
+	if got := s.planLookahead(s.lookahead.next); got != nil {
+		t.Fatalf("s.planLookahead(s.lookahead.next) is %+v, want nil: a settlement makes room", got)
+	}
 }
 
 // Trap 100. A message waits in the broker behind those in flight.
@@ -147,6 +182,10 @@ func TestLookaheadThatFindsMessagesMakesTheWindowSmaller(t *testing.T) {
 	s.config.Window = 8
 	few := &Message{Position: 1000, ID: "few", Topic: "t", Tenant: "few"}
 	look([]*Message{few}, Reach{Highest: 1000, Covered: Everything, Horizon: 1, Ceiling: 9})
-	require.Equal(t, 2, s.window(s.lookahead.found))
-	require.Equal(t, 8, s.window(s.lookahead.found.Add(6*time.Second)))
+	if got := s.window(s.lookahead.found); got != 2 {
+		t.Fatalf("s.window(s.lookahead.found) is %d, want 2", got)
+	}
+	if got := s.window(s.lookahead.found.Add(6 * time.Second)); got != 8 {
+		t.Fatalf("s.window is %d, want 8", got)
+	}
 }

@@ -2,10 +2,10 @@ package dispatch
 
 import (
 	"errors"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // Every answer of the broker, and not only a confirm, ends an outage.
@@ -21,17 +21,30 @@ func TestEachAnswerEndsAnOutage(t *testing.T) {
 		now := time.Now()
 		s.RowsRead(now, s.Step(now).Read, []*Message{{Position: 1, ID: "m", Topic: "t"}}, Reach{Highest: 1, Covered: Everything})
 		publish := s.Step(now).Publish
-		require.Len(t, publish, 1)
+		if len(publish) != 1 {
+			t.Fatalf("len(publish) is %d, want 1: %+v", len(publish), publish)
+		}
 		s.Published(now, publish[0], Unavailable, errors.New("the broker is away"))
 		c := s.Step(now)
-		require.Empty(t, c.Publish)
-		require.Len(t, c.Notices, 1)
-		require.Equal(t, WorkFailed, c.Notices[0].Kind)
+		if len(c.Publish) != 0 {
+			t.Fatalf("c.Publish is %+v, want none", c.Publish)
+		}
+		if len(c.Notices) != 1 {
+			t.Fatalf("%d notices, want 1: %+v", len(c.Notices), c.Notices)
+		}
+		if c.Notices[0].Kind != WorkFailed {
+			t.Fatalf("c.Notices[0].Kind is %d, want %d", c.Notices[0].Kind, WorkFailed)
+		}
 
 		now = now.Add(time.Minute)
 		publish = s.Step(now).Publish
-		require.Len(t, publish, 1)
+		if len(publish) != 1 {
+			t.Fatalf("len(publish) is %d, want 1: %+v", len(publish), publish)
+		}
 		s.Published(now, publish[0], outcome, errors.New("an answer"))
-		require.Contains(t, s.Step(now).Notices, Notice{Kind: WorkSucceeded, Work: Publishing}, outcome)
+		succeeded := func(n Notice) bool { return reflect.DeepEqual(n, Notice{Kind: WorkSucceeded, Work: Publishing}) }
+		if notices := s.Step(now).Notices; !slices.ContainsFunc(notices, succeeded) {
+			t.Fatalf("%v: notices are %+v, want one that publishing succeeded", outcome, notices)
+		}
 	}
 }

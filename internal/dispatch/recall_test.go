@@ -4,8 +4,6 @@ import (
 	"errors"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // After Recall, messages that the publisher does not have yet come back. Nothing else is
@@ -22,15 +20,29 @@ func TestRecalledMessagesAreSentAgain(t *testing.T) {
 	rows := []*Message{{Position: 1, ID: "a", Topic: "t"}, {Position: 2, ID: "b", Topic: "t"}, {Position: 3, ID: "c", Topic: "t"}}
 	s.RowsRead(now, s.Step(now).Read, rows, Reach{Highest: 3, Covered: Everything})
 	given := append([]Publish(nil), s.Step(now).Publish...)
-	require.Len(t, given, 2)
-	require.True(t, s.Sending())
+	if len(given) != 2 {
+		t.Fatalf("len(given) is %d, want 2: %+v", len(given), given)
+	}
+	if !s.Sending() {
+		t.Fatal("s.Sending returned false")
+	}
 	s.Recall()
-	require.False(t, s.Sending())
+	if s.Sending() {
+		t.Fatal("s.Sending returned true")
+	}
 	s.Published(now, given[0], NotSent, nil)
-	require.Empty(t, s.Step(now).Publish, "the second has not come back")
-	require.False(t, s.Sending())
+	if got := s.Step(now).Publish; len(got) != 0 {
+		t.Fatalf("s.Step(now).Publish is %+v, want none: the second has not come back", got)
+	}
+	if s.Sending() {
+		t.Fatal("s.Sending returned true")
+	}
 	s.Published(now, given[1], NotSent, errors.New("recalled"))
 	again := s.Step(now).Publish
-	require.Len(t, again, 2)
-	require.True(t, s.Sending())
+	if len(again) != 2 {
+		t.Fatalf("len(again) is %d, want 2: %+v", len(again), again)
+	}
+	if !s.Sending() {
+		t.Fatal("s.Sending returned false")
+	}
 }

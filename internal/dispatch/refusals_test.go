@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // An episode ends when the topic has accepted a message and has refused none for a
@@ -13,19 +11,41 @@ import (
 func TestRefusalsAreAnErrorOncePerEpisode(t *testing.T) {
 	var r refusals
 	start := time.Now()
-	require.Zero(t, r.accept("t"), "nothing was refused")
-	require.True(t, r.refuse("t", start))
-	require.True(t, r.refuse("other", start))
-	require.False(t, r.refuse("t", start.Add(time.Hour)), "nothing was accepted meanwhile")
-	require.Equal(t, 2, r.accept("t"))
-	require.Zero(t, r.accept("t"), "it was said")
-	require.False(t, r.refuse("t", start.Add(time.Hour+refusalsQuiet-1)))
-	require.Zero(t, r.accept("t"), "it was said")
-	require.True(t, r.refuse("t", start.Add(time.Hour+2*refusalsQuiet)))
-	require.Equal(t, 1, r.accept("t"))
+	if got := r.accept("t"); got != 0 {
+		t.Fatalf(`r.accept("t") is %d, want 0: nothing was refused`, got)
+	}
+	if !r.refuse("t", start) {
+		t.Fatal(`r.refuse("t", start) returned false`)
+	}
+	if !r.refuse("other", start) {
+		t.Fatal(`r.refuse("other", start) returned false`)
+	}
+	if r.refuse("t", start.Add(time.Hour)) {
+		t.Fatal("r.refuse returned true: nothing was accepted meanwhile")
+	}
+	if got := r.accept("t"); got != 2 {
+		t.Fatalf(`r.accept("t") is %d, want 2`, got)
+	}
+	if got := r.accept("t"); got != 0 {
+		t.Fatalf(`r.accept("t") is %d, want 0: it was said`, got)
+	}
+	if r.refuse("t", start.Add(time.Hour+refusalsQuiet-1)) {
+		t.Fatal("r.refuse returned true")
+	}
+	if got := r.accept("t"); got != 0 {
+		t.Fatalf(`r.accept("t") is %d, want 0: it was said`, got)
+	}
+	if !r.refuse("t", start.Add(time.Hour+2*refusalsQuiet)) {
+		t.Fatal("r.refuse returned false")
+	}
+	if got := r.accept("t"); got != 1 {
+		t.Fatalf(`r.accept("t") is %d, want 1`, got)
+	}
 
 	for i := range 3 * maxRefusals {
 		r.refuse(fmt.Sprint(i), start)
-		require.LessOrEqual(t, len(r), maxRefusals)
+		if len(r) > maxRefusals {
+			t.Fatalf("len(r) is %d, want at most %d", len(r), maxRefusals)
+		}
 	}
 }

@@ -2,11 +2,11 @@ package outboxrow
 
 import (
 	"encoding/json"
+	"reflect"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 )
 
 var metadataTexts = []string{
@@ -28,11 +28,17 @@ func FuzzDecodeMetadata(f *testing.F) {
 		want := message.Metadata{}
 		wantErr := json.Unmarshal([]byte(text), &want)
 		got, err := DecodeMetadata([]byte(text))
-		require.Equal(t, wantErr, err)
+		if !reflect.DeepEqual(err, wantErr) {
+			t.Fatalf("err is %v, want %v", err, wantErr)
+		}
 		if err == nil {
-			require.Len(t, got, len(want))
+			if len(got) != len(want) {
+				t.Fatalf("len(got) is %d, want %d: %v", len(got), len(want), got)
+			}
 			for key, value := range want {
-				require.Equal(t, value, got[key])
+				if got[key] != value {
+					t.Fatalf("got[key] is %q, want %q", got[key], value)
+				}
 			}
 		}
 	})

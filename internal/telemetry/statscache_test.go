@@ -3,11 +3,10 @@ package telemetry
 import (
 	"context"
 	"errors"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 func TestStatsCacheQueriesOnceInTwoSecondsAndHidesOldValuesAfterFailure(t *testing.T) {
@@ -21,36 +20,56 @@ func TestStatsCacheQueriesOnceInTwoSecondsAndHidesOldValuesAfterFailure(t *testi
 		get := func() (int, bool) {
 			return cache.Get(t.Context(), func(ctx context.Context) (int, error) {
 				deadline, bounded := ctx.Deadline()
-				require.True(t, bounded)
-				require.Equal(t, statsTimeout, time.Until(deadline))
+				if !bounded {
+					t.Fatal("bounded is false")
+				}
+				if got := time.Until(deadline); got != statsTimeout {
+					t.Fatalf("time.Until(deadline) is %v, want %v", got, statsTimeout)
+				}
 				queries++
 				return queries, broken
 			}, func(err error) { logged = append(logged, err) })
 		}
 		for range 2 {
 			seen, ok := get()
-			require.True(t, ok)
-			require.Equal(t, 1, seen, "the second call uses the cached result")
+			if !ok {
+				t.Fatal("ok is false")
+			}
+			if seen != 1 {
+				t.Fatalf("seen is %d, want 1: the second call uses the cached result", seen)
+			}
 		}
 		<-time.After(statsAge)
 		seen, _ := get()
-		require.Equal(t, 2, seen)
+		if seen != 2 {
+			t.Fatalf("seen is %d, want 2", seen)
+		}
 
 		broken = errors.New("the database is away")
 		for range 3 {
 			<-time.After(statsAge)
 			for range 2 {
 				_, ok := get()
-				require.False(t, ok, "an old value would hide the failure")
+				if ok {
+					t.Fatal("ok is true: an old value would hide the failure")
+				}
 			}
 		}
-		require.Equal(t, 5, queries)
-		require.Equal(t, []error{broken}, logged, "only the first failure is logged")
+		if queries != 5 {
+			t.Fatalf("queries is %d, want 5", queries)
+		}
+		if want := []error{broken}; !reflect.DeepEqual(logged, want) {
+			t.Fatalf("logged is %v, want %v: only the first failure is logged", logged, want)
+		}
 
 		broken = nil
 		<-time.After(statsAge)
 		seen, ok := get()
-		require.True(t, ok)
-		require.Equal(t, 6, seen)
+		if !ok {
+			t.Fatal("ok is false")
+		}
+		if seen != 6 {
+			t.Fatalf("seen is %d, want 6", seen)
+		}
 	})
 }
