@@ -2,11 +2,12 @@ package audit_test
 
 import (
 	"fmt"
+	"math"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/audit"
 	"github.com/watermill-once/once/internal/testkit"
@@ -18,9 +19,13 @@ func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 func newLog(t *testing.T, db testkit.Database) *audit.Log {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	require.NoError(t, schema.Up(t.Context(), db.DB, config))
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
 	log, err := audit.New(db.DB, audit.Config{Schema: config})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return log
 }
 
@@ -44,13 +49,19 @@ func TestListSelects(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		log := newLog(t, db)
 		page, err := log.List(t.Context(), audit.Filter{})
-		require.NoError(t, err)
-		require.Equal(t, audit.Page{}, page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := (audit.Page{}); !reflect.DeepEqual(page, want) {
+			t.Fatalf("page is %+v, want %+v", page, want)
+		}
 		_, err = db.ExecContext(t.Context(), `INSERT INTO once_audit (at, actor, action, subject, consumer, message_id, why, replay_id) VALUES
 			(`+hours(db, -3)+`, 'ann', 'replay', 'parked:1', 'payments', 'm1', 'repaired', 7),
 			(`+hours(db, -1)+`, 'bob', 'discard', 'dead:2', '', 'm2', 'a test', NULL),
 			(`+hours(db, 0)+`, 'ann', 'retry', 'outbox:3', '', 'm1', '', NULL)`)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		now := time.Now()
 		for want, f := range map[string]audit.Filter{
 			"outbox:3 dead:2 parked:1": {},
@@ -67,21 +78,38 @@ func TestListSelects(t *testing.T) {
 			"":                         {Actor: "eve"},
 		} {
 			page, err := log.List(t.Context(), f)
-			require.NoError(t, err)
-			require.Equal(t, strings.TrimSpace(want), subjects(page), "%+v", f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, wanted := subjects(page), strings.TrimSpace(want); got != wanted {
+				t.Fatalf("subjects(page) is %q, want %q: %+v", got, wanted, f)
+			}
 		}
 		page, err = log.List(t.Context(), audit.Filter{Limit: 2})
-		require.NoError(t, err)
-		require.EqualValues(t, 2, page.Next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if page.Next != 2 {
+			t.Fatalf("page.Next is %d, want 2", page.Next)
+		}
 		page, err = log.List(t.Context(), audit.Filter{Limit: 2, BeforeID: page.Next})
-		require.NoError(t, err)
-		require.Zero(t, page.Next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if page.Next != 0 {
+			t.Fatalf("page.Next is %d, want 0", page.Next)
+		}
 		first := page.Records[0]
-		require.InDelta(t, 3*3600, time.Since(first.At).Seconds(), 60)
+		if got := time.Since(first.At).Seconds(); math.Abs(got-3*3600) > 60 {
+			t.Fatalf("time.Since(first.At).Seconds is %v, want 3*3600, give or take 60", got)
+		}
 		first.At = time.Time{}
-		require.Equal(t, audit.Record{
+		want := audit.Record{
 			ID: 1, Actor: "ann", Action: "replay", Subject: "parked:1", Consumer: "payments", MessageID: "m1", Why: "repaired", ReplayID: 7,
-		}, first)
+		}
+		if !reflect.DeepEqual(first, want) {
+			t.Fatalf("first is %+v, want %+v", first, want)
+		}
 	})
 }
 
@@ -91,27 +119,37 @@ func TestListIsBounded(t *testing.T) {
 	log := newLog(t, db)
 	_, err := db.ExecContext(t.Context(), `INSERT INTO once_audit (actor, action, subject)
 		SELECT CASE WHEN n = 5 THEN 'ann' ELSE 'bob' END, 'replay', 'parked:' || n FROM generate_series(1, 45000) AS n`)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var found []string
 	calls := 0
 	for f := (audit.Filter{Actor: "ann"}); ; calls++ {
 		page, err := log.List(t.Context(), f)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		found = append(found, subjects(page))
 		if f.BeforeID = page.Next; page.Next == 0 {
 			break
 		}
 	}
-	require.Equal(t, []string{"", "", "parked:5"}, found)
+	if want := []string{"", "", "parked:5"}; !slices.Equal(found, want) {
+		t.Fatalf("found is %q, want %q", found, want)
+	}
 }
 
 func TestBadInputIsRefused(t *testing.T) {
 	_, err := audit.New(nil, audit.Config{})
-	require.ErrorContains(t, err, "db is nil")
+	if err == nil || !strings.Contains(err.Error(), "db is nil") {
+		t.Fatalf(`got %v, want an error with "db is nil"`, err)
+	}
 	log := newLog(t, testkit.SQLite(t))
 	now := time.Now()
 	_, err = log.List(t.Context(), audit.Filter{Limit: -1, BeforeID: -2, ReplayID: -3, After: now, Before: now})
 	for _, text := range []string{"Limit is -1", "BeforeID is -2", "ReplayID is -3", "Before is not after After"} {
-		require.ErrorContains(t, err, text)
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Fatalf("got %v, want an error with %q", err, text)
+		}
 	}
 }
