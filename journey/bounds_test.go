@@ -1,9 +1,9 @@
 package journey_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/journey"
 )
@@ -21,18 +21,30 @@ func TestJourneySaysWhichTablesAreMissing(t *testing.T) {
 		}
 		for _, q := range []journey.Query{{MessageID: "m1"}, {AggregateID: "7"}, {Tenant: "acme"}, {MessageID: "m1", Causes: true}} {
 			answer := b.find(q)
-			require.Len(b, answer.Messages, 1)
-			require.Equal(b, []string{"outbox written"}, lines(answer.Messages[0]))
-			require.Contains(b, answer.Notes,
-				"This database has no table once_parked: it does not know what waits for a consumer or is in quarantine.")
-			require.Contains(b, answer.Notes, "This database has no table once_inbox: it does not know what was handled.")
+			if len(answer.Messages) != 1 {
+				b.Fatalf("%d messages, want 1: %+v", len(answer.Messages), answer.Messages)
+			}
+			if got, want := lines(answer.Messages[0]), []string{"outbox written"}; !slices.Equal(got, want) {
+				b.Fatalf("lines(answer.Messages[0]) are %q, want %q", got, want)
+			}
+			want := "This database has no table once_parked: it does not know what waits for a consumer or is in quarantine."
+			if !slices.Contains(answer.Notes, want) {
+				b.Fatalf("answer.Notes are %q, without %q", answer.Notes, want)
+			}
+			if want := "This database has no table once_inbox: it does not know what was handled."; !slices.Contains(answer.Notes, want) {
+				b.Fatalf("answer.Notes are %q, without %q", answer.Notes, want)
+			}
 		}
 		for _, table := range []string{"outbox", "outbox_dead", "outbox_sent", "blocked_keys"} {
 			b.exec(`DROP TABLE once_` + table)
 		}
 		answer := b.find(journey.Query{MessageID: "m1"})
-		require.Empty(b, answer.Messages[0].Events)
-		require.Len(b, answer.Notes, 8)
+		if len(answer.Messages[0].Events) != 0 {
+			b.Fatalf("answer.Messages[0].Events are %+v, want none", answer.Messages[0].Events)
+		}
+		if len(answer.Notes) != 8 {
+			b.Fatalf("%d notes, want 8: %q", len(answer.Notes), answer.Notes)
+		}
 	})
 }
 
@@ -47,22 +59,37 @@ func TestJourneyLooksAtABoundedPartOfTheOutbox(t *testing.T) {
 		const note = "Only the oldest 20000 rows of the outbox were looked at. Raise the number of rows to look at the others."
 
 		near := b.find(journey.Query{MessageID: "m20000", OutboxRows: 1})
-		require.Len(b, near.Messages[0].Events, 1)
-		require.Equal(b, []string{note}, near.Notes)
+		if len(near.Messages[0].Events) != 1 {
+			b.Fatalf("%d events, want 1: %+v", len(near.Messages[0].Events), near.Messages[0].Events)
+		}
+		if want := []string{note}; !slices.Equal(near.Notes, want) {
+			b.Fatalf("near.Notes are %q, want %q", near.Notes, want)
+		}
 		far := b.find(journey.Query{MessageID: "m20001", OutboxRows: 20_000})
-		require.Empty(b, far.Messages[0].Events)
-		require.Equal(b, []string{note}, far.Notes)
+		if len(far.Messages[0].Events) != 0 {
+			b.Fatalf("far.Messages[0].Events are %+v, want none", far.Messages[0].Events)
+		}
+		if want := []string{note}; !slices.Equal(far.Notes, want) {
+			b.Fatalf("far.Notes are %q, want %q", far.Notes, want)
+		}
 		all := b.find(journey.Query{MessageID: "m40001"})
-		require.Len(b, all.Messages[0].Events, 1)
-		require.Empty(b, all.Notes)
+		if len(all.Messages[0].Events) != 1 {
+			b.Fatalf("%d events, want 1: %+v", len(all.Messages[0].Events), all.Messages[0].Events)
+		}
+		if len(all.Notes) != 0 {
+			b.Fatalf("all.Notes are %q, want none", all.Notes)
+		}
 		latest := b.find(journey.Query{AggregateID: "7", Limit: 2})
-		require.Len(b, latest.Messages, 2)
+		if len(latest.Messages) != 2 {
+			b.Fatalf("%d messages, want 2: %+v", len(latest.Messages), latest.Messages)
+		}
 	})
 }
 
 func TestBadInputIsRefused(t *testing.T) {
-	_, err := journey.New(nil, journey.Config{})
-	require.ErrorContains(t, err, "db is nil")
+	if _, err := journey.New(nil, journey.Config{}); err == nil || !strings.Contains(err.Error(), "db is nil") {
+		t.Fatalf(`New: got %v, want an error with "db is nil"`, err)
+	}
 	eachDatabase(t, func(b *bench) {
 		for want, q := range map[string]journey.Query{
 			"0 of MessageID, AggregateID and Tenant are set": {},
@@ -73,12 +100,18 @@ func TestBadInputIsRefused(t *testing.T) {
 			`MessageID is "m\x00": no text`: {MessageID: "m\x00"},
 		} {
 			_, err := b.journeys.Find(b.Context(), q)
-			require.ErrorContains(b, err, "journey: find: ")
-			require.ErrorContains(b, err, want)
+			if err == nil || !strings.Contains(err.Error(), "journey: find: ") {
+				b.Fatalf(`got %v, want an error with "journey: find: "`, err)
+			}
+			if err == nil || !strings.Contains(err.Error(), want) {
+				b.Fatalf("got %v, want an error with %q", err, want)
+			}
 		}
 		b.exec(`DROP TABLE once_inbox`)
 		b.exec(`CREATE TABLE once_inbox (other text)`)
 		_, err := b.journeys.Find(b.Context(), journey.Query{MessageID: "m"})
-		require.ErrorContains(b, err, "journey: find: ")
+		if err == nil || !strings.Contains(err.Error(), "journey: find: ") {
+			b.Fatalf(`got %v, want an error with "journey: find: "`, err)
+		}
 	})
 }

@@ -1,11 +1,12 @@
 package journey_test
 
 import (
+	"maps"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/journey"
 	"github.com/watermill-once/once/poison"
@@ -21,10 +22,12 @@ func TestJourneyOverAllTables(t *testing.T) {
 		b.handled("stock", "m1")
 		b.exec(`UPDATE once_inbox SET processed_at = ` + b.in(-5*time.Second))
 		entry := b.quarantined(m)
-		require.NoError(b, b.quarantine().Discard(b.Context(), poison.Act{Actor: "ann", Why: "void"}, entry))
+		if err := b.quarantine().Discard(b.Context(), poison.Act{Actor: "ann", Why: "void"}, entry); err != nil {
+			b.Fatal(err)
+		}
 
 		found := b.one("m1")
-		require.Equal(b, []string{
+		want := []string{
 			"sent log written",
 			"sent log sent",
 			"inbox stock handled",
@@ -33,24 +36,44 @@ func TestJourneyOverAllTables(t *testing.T) {
 			"parked payments discarded",
 			"inbox payments entered",
 			"audit payments discard ann void",
-		}, sorted(lines(found)))
-		require.Equal(b, "m0", found.CausedBy)
-		require.Equal(b, []string{"orders", "acme", "order", "7", "placed"},
-			[]string{found.Topic, found.Tenant, found.AggregateType, found.AggregateID, found.EventType})
+		}
+		if got := sorted(lines(found)); !slices.Equal(got, want) {
+			b.Fatalf("sorted is %q, want %q", got, want)
+		}
+		if found.CausedBy != "m0" {
+			b.Fatalf(`found.CausedBy is %q, want "m0"`, found.CausedBy)
+		}
+		labels := []string{found.Topic, found.Tenant, found.AggregateType, found.AggregateID, found.EventType}
+		if want := []string{"orders", "acme", "order", "7", "placed"}; !slices.Equal(labels, want) {
+			b.Fatalf("labels are %q, want %q", labels, want)
+		}
 		states := map[string]journey.State{}
 		for _, c := range found.Consumers {
 			states[c.Name] = c.State
 		}
-		require.Equal(b, map[string]journey.State{
+		wantStates := map[string]journey.State{
 			"mail": journey.Unseen, "payments": journey.Discarded, "stock": journey.Handled,
-		}, states)
+		}
+		if !maps.Equal(states, wantStates) {
+			b.Fatalf("states are %v, want %v", states, wantStates)
+		}
 		where := strings.Join(found.Where, " ")
-		require.Contains(b, where, "The broker confirmed it at ")
-		require.Contains(b, where, `Consumer "mail" is registered for the topic and has no row of it.`)
-		require.Contains(b, where, "a message is in the broker, which no table shows")
+		if want := "The broker confirmed it at "; !strings.Contains(where, want) {
+			b.Fatalf("%q does not contain %q", where, want)
+		}
+		if want := `Consumer "mail" is registered for the topic and has no row of it.`; !strings.Contains(where, want) {
+			b.Fatalf("%q does not contain %q", where, want)
+		}
+		if want := "a message is in the broker, which no table shows"; !strings.Contains(where, want) {
+			b.Fatalf("%q does not contain %q", where, want)
+		}
 		for i, e := range found.Events {
-			require.InDelta(b, 0, time.Since(e.At).Minutes(), 1, "%+v", e)
-			require.False(b, i > 0 && e.At.Before(found.Events[i-1].At), "the events are not in order")
+			if got := time.Since(e.At).Minutes(); math.Abs(got) > 1 {
+				b.Fatalf("time.Since(e.At).Minutes is %v, want 0, give or take 1: %+v", got, e)
+			}
+			if i > 0 && e.At.Before(found.Events[i-1].At) {
+				b.Fatal("the events are not in order")
+			}
 		}
 	})
 }
@@ -85,11 +108,19 @@ func TestJourneySaysWhyAMessageWaitsInTheOutbox(t *testing.T) {
 			"second":  {"behind the message at position 99, which blocks its ordering key (dead)", "outbox written, outbox blocked dead"},
 		} {
 			found := b.one(id)
-			require.Contains(b, strings.Join(found.Where, " "), want.where, id)
-			require.Equal(b, want.events, strings.Join(lines(found), ", "), id)
+			if got := strings.Join(found.Where, " "); !strings.Contains(got, want.where) {
+				b.Fatalf("%s: %q does not contain %q", id, got, want.where)
+			}
+			if got := strings.Join(lines(found), ", "); got != want.events {
+				b.Fatalf("%s: strings.Join is %q, want %q", id, got, want.events)
+			}
 		}
-		require.Contains(b, b.one("refused").Where, "An earlier attempt may have sent it all the same.")
-		require.Equal(b, 3, b.one("refused").Events[0].Attempts)
+		if got, want := b.one("refused").Where, "An earlier attempt may have sent it all the same."; !slices.Contains(got, want) {
+			b.Fatalf(`one("refused").Where is %q, without %q`, got, want)
+		}
+		if got := b.one("refused").Events[0].Attempts; got != 3 {
+			b.Fatalf(`one("refused").Events[0].Attempts is %d, want 3`, got)
+		}
 	})
 }
 
@@ -98,12 +129,21 @@ func TestJourneyOfADeadLetterAndOfAnUnknownMessage(t *testing.T) {
 		b.publish("bad", msg("m1", "7", ""))
 		b.forward()
 		found := b.one("m1")
-		require.Equal(b, []string{"dead letters written", "dead letters given up unacceptable too large"}, lines(found))
-		require.Equal(b, []string{"The forwarder gave up on it (unacceptable): it is dead letter 1."}, found.Where)
+		want := []string{"dead letters written", "dead letters given up unacceptable too large"}
+		if got := lines(found); !slices.Equal(got, want) {
+			b.Fatalf("lines(found) are %q, want %q", got, want)
+		}
+		if want := []string{"The forwarder gave up on it (unacceptable): it is dead letter 1."}; !slices.Equal(found.Where, want) {
+			b.Fatalf("found.Where is %q, want %q", found.Where, want)
+		}
 
 		none := b.one("nobody knows me")
-		require.Empty(b, none.Events)
-		require.Contains(b, none.Where[0], "No table of this database has it.")
+		if len(none.Events) != 0 {
+			b.Fatalf("none.Events are %+v, want none", none.Events)
+		}
+		if want := "No table of this database has it."; !strings.Contains(none.Where[0], want) {
+			b.Fatalf("%q does not contain %q", none.Where[0], want)
+		}
 	})
 }
 
@@ -112,23 +152,41 @@ func TestJourneyOfParkedMessages(t *testing.T) {
 		m := msg("m1", "7", "")
 		b.waits("mail", m)
 		entry := b.quarantined(m)
-		require.NoError(b, b.quarantine().Replay(b.Context(), poison.Act{Actor: "ann", Why: "fixed"}, entry))
+		if err := b.quarantine().Replay(b.Context(), poison.Act{Actor: "ann", Why: "fixed"}, entry); err != nil {
+			b.Fatal(err)
+		}
 		b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, ordering_key)
 			VALUES ('stock', 'orders', 'm1', $1, $1, 'held', `+b.in(0)+`, 'k')`, []byte{1})
 		found := b.one("m1")
 		text := strings.Join(lines(found), ", ")
-		require.Contains(b, text, "parked mail failed card 18 is refused")
-		require.Contains(b, text, "audit payments replay ann fixed")
+		if want := "parked mail failed card 18 is refused"; !strings.Contains(text, want) {
+			b.Fatalf("%q does not contain %q", text, want)
+		}
+		if want := "audit payments replay ann fixed"; !strings.Contains(text, want) {
+			b.Fatalf("%q does not contain %q", text, want)
+		}
 		where := strings.Join(found.Where, " ")
-		require.Contains(b, where, `Consumer "mail": waiting since `)
-		require.Contains(b, where, `Consumer "payments": waiting since `)
-		require.Contains(b, where, `Consumer "stock": held since `)
-		require.Contains(b, where, "The sent log of this database does not have it")
-		require.Equal(b, "mail due", found.Events[len(found.Events)-1].Consumer+" "+found.Events[len(found.Events)-1].What)
+		if want := `Consumer "mail": waiting since `; !strings.Contains(where, want) {
+			b.Fatalf("%q does not contain %q", where, want)
+		}
+		if want := `Consumer "payments": waiting since `; !strings.Contains(where, want) {
+			b.Fatalf("%q does not contain %q", where, want)
+		}
+		if want := `Consumer "stock": held since `; !strings.Contains(where, want) {
+			b.Fatalf("%q does not contain %q", where, want)
+		}
+		if want := "The sent log of this database does not have it"; !strings.Contains(where, want) {
+			b.Fatalf("%q does not contain %q", where, want)
+		}
+		if got := found.Events[len(found.Events)-1].Consumer + " " + found.Events[len(found.Events)-1].What; got != "mail due" {
+			b.Fatalf(`the last event is %q, want "mail due"`, got)
+		}
 
 		b.handled("payments", "m1") // and the row is removed later
 		for _, c := range b.one("m1").Consumers {
-			require.Equal(b, c.Name == "payments", c.State == journey.Handled, c.Name)
+			if handled := c.Name == "payments"; handled != (c.State == journey.Handled) {
+				b.Fatalf("%s: the state is %v, want handled: %v", c.Name, c.State, handled)
+			}
 		}
 	})
 }
@@ -147,22 +205,33 @@ func TestJourneysOfAnAggregateAndATenant(t *testing.T) {
 		b.waits("payments", stranger)
 		all := []string{"sent", "dead", "pending", "poisoned", "waiting"}
 
-		got := func(q journey.Query) []string {
-			answer := b.find(q)
-			return strings.Fields(ids(answer.Messages))
+		finds := func(q journey.Query, want ...string) {
+			b.Helper()
+			got := strings.Fields(ids(b.find(q).Messages))
+			slices.Sort(got)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				b.Fatalf("%+v finds %q, want %q", q, got, want)
+			}
 		}
-		require.ElementsMatch(b, all, got(journey.Query{AggregateType: "order", AggregateID: "7"}))
-		require.ElementsMatch(b, append([]string{"stranger"}, all...), got(journey.Query{AggregateID: "7"}))
-		require.Empty(b, got(journey.Query{AggregateType: "Order", AggregateID: "7"}))
-		require.ElementsMatch(b, append([]string{"other"}, all...), got(journey.Query{Tenant: "acme"}))
-		require.Equal(b, []string{"stranger"}, got(journey.Query{Tenant: "other"}))
+		finds(journey.Query{AggregateType: "order", AggregateID: "7"}, all...)
+		finds(journey.Query{AggregateID: "7"}, append([]string{"stranger"}, all...)...)
+		finds(journey.Query{AggregateType: "Order", AggregateID: "7"})
+		finds(journey.Query{Tenant: "acme"}, append([]string{"other"}, all...)...)
+		finds(journey.Query{Tenant: "other"}, "stranger")
 
 		// The latest ones are kept.
 		b.exec(`UPDATE once_outbox_sent SET created_at = ` + b.in(-time.Hour))
 		few := b.find(journey.Query{AggregateType: "order", AggregateID: "7", Limit: 4})
-		require.Len(b, few.Messages, 4)
-		require.NotContains(b, ids(few.Messages), "sent")
-		require.Contains(b, few.Notes, "More messages match than the limit of 4: the others are left out.")
+		if len(few.Messages) != 4 {
+			b.Fatalf("%d messages, want 4: %+v", len(few.Messages), few.Messages)
+		}
+		if got := ids(few.Messages); strings.Contains(got, "sent") {
+			b.Fatalf(`%q contains "sent"`, got)
+		}
+		if want := "More messages match than the limit of 4: the others are left out."; !slices.Contains(few.Notes, want) {
+			b.Fatalf("few.Notes are %q, without %q", few.Notes, want)
+		}
 	})
 }
 
@@ -178,12 +247,24 @@ func TestJourneyFollowsCauses(t *testing.T) {
 		b.exec(`UPDATE once_parked SET created_at = ` + b.in(-time.Minute) + ` WHERE message_id = 'abq'`)
 
 		answer := b.find(journey.Query{MessageID: "root", Causes: true})
-		require.Equal(b, "root .a ..ab ...abq ...abw .b", ids(answer.Messages))
-		require.Equal(b, "ab", answer.Messages[3].CausedBy)
-		require.Equal(b, "root", ids(b.find(journey.Query{MessageID: "root"}).Messages))
-		require.Equal(b, "loop", ids(b.find(journey.Query{MessageID: "loop", Causes: true}).Messages))
+		if got, want := ids(answer.Messages), "root .a ..ab ...abq ...abw .b"; got != want {
+			b.Fatalf("ids(answer.Messages) is %q, want %q", got, want)
+		}
+		if answer.Messages[3].CausedBy != "ab" {
+			b.Fatalf(`answer.Messages[3].CausedBy is %q, want "ab"`, answer.Messages[3].CausedBy)
+		}
+		if got := ids(b.find(journey.Query{MessageID: "root"}).Messages); got != "root" {
+			b.Fatalf(`ids is %q, want "root"`, got)
+		}
+		if got := ids(b.find(journey.Query{MessageID: "loop", Causes: true}).Messages); got != "loop" {
+			b.Fatalf(`ids is %q, want "loop"`, got)
+		}
 		bounded := b.find(journey.Query{MessageID: "root", Causes: true, Limit: 3})
-		require.Len(b, bounded.Messages, 3)
-		require.Contains(b, strings.Join(bounded.Notes, " "), "the limit of 3")
+		if len(bounded.Messages) != 3 {
+			b.Fatalf("%d messages, want 3: %+v", len(bounded.Messages), bounded.Messages)
+		}
+		if got := strings.Join(bounded.Notes, " "); !strings.Contains(got, "the limit of 3") {
+			b.Fatalf(`%q does not contain "the limit of 3"`, got)
+		}
 	})
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/meta"
@@ -40,12 +39,18 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := &bench{T: t, db: db.DB, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-		require.NoError(t, schema.Up(t.Context(), db.DB, b.config))
+		if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
+			t.Fatal(err)
+		}
 		var err error
 		b.journeys, err = journey.New(db.DB, journey.Config{Schema: b.config})
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		b.parked, err = parked.NewStore(db.DB, b.config)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		test(b)
 	})
 }
@@ -54,8 +59,9 @@ func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
 
 func (b *bench) exec(query string, args ...any) {
 	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), query, args...)
-	require.NoError(b, err)
+	if _, err := b.db.ExecContext(b.Context(), query, args...); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // in returns an expression for the time so much later, for a column of the tables.
@@ -81,10 +87,15 @@ func msg(id, order, causedBy string) *message.Message {
 func (b *bench) publish(topic string, msgs ...*message.Message) {
 	b.Helper()
 	box, err := outbox.New(outbox.Config{Schema: b.config})
-	require.NoError(b, err)
-	require.NoError(b, box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
+	if err != nil {
+		b.Fatal(err)
+	}
+	err = box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(topic, msgs...)
-	}))
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
 }
 
 // never is the error of a broker that can never accept a message.
@@ -106,16 +117,24 @@ func (publisher) Close() error { return nil }
 func (b *bench) forward() {
 	b.Helper()
 	f, err := forwarder.New(b.db, publisher{}, forwarder.Config{Schema: b.config, KeepSent: time.Hour, Logger: testkit.Logger(b.T)})
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	testkit.Eventually(b, time.Minute, "the outbox is empty", func() bool {
 		var n int
-		require.NoError(b, b.db.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM once_outbox`).Scan(&n))
+		if err := b.db.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM once_outbox`).Scan(&n); err != nil {
+			b.Fatal(err)
+		}
 		return n == 0
 	})
-	require.NoError(b, f.Close())
-	require.NoError(b, <-ended)
+	if err := f.Close(); err != nil {
+		b.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		b.Fatal(err)
+	}
 }
 
 func (b *bench) handled(consumer string, ids ...string) {
@@ -129,35 +148,48 @@ func (b *bench) quarantined(m *message.Message) int64 {
 	b.Helper()
 	id, err := b.parked.Quarantine(b.Context(), &parked.Delivery{Consumer: "payments", Topic: "orders"}, m,
 		parked.Failure{Err: errors.New("card 17 is refused"), Reason: poison.ReasonExhausted, Attempts: 3}, nil)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	return id
 }
 
 func (b *bench) waits(consumer string, m *message.Message) {
 	b.Helper()
-	require.NoError(b, b.parked.Park(b.Context(), &parked.Delivery{Consumer: consumer, Topic: "orders"}, m,
-		parked.Failure{Err: errors.New("card 18 is refused"), Attempts: 2}, time.Hour))
+	err := b.parked.Park(b.Context(), &parked.Delivery{Consumer: consumer, Topic: "orders"}, m,
+		parked.Failure{Err: errors.New("card 18 is refused"), Attempts: 2}, time.Hour)
+	if err != nil {
+		b.Fatal(err)
+	}
 }
 
 func (b *bench) quarantine() *poison.Quarantine {
 	b.Helper()
 	q, err := poison.New(b.db, poison.Config{Schema: b.config, ReplayToAbsent: true, Logger: testkit.Logger(b.T)})
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	return q
 }
 
 func (b *bench) find(q journey.Query) journey.Answer {
 	b.Helper()
 	answer, err := b.journeys.Find(b.Context(), q)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	return answer
 }
 
 func (b *bench) one(id string) journey.Message {
 	b.Helper()
 	answer := b.find(journey.Query{MessageID: id})
-	require.Empty(b, answer.Notes)
-	require.Len(b, answer.Messages, 1)
+	if len(answer.Notes) != 0 {
+		b.Fatalf("answer.Notes are %q, want none", answer.Notes)
+	}
+	if len(answer.Messages) != 1 {
+		b.Fatalf("%d messages, want 1: %+v", len(answer.Messages), answer.Messages)
+	}
 	return answer.Messages[0]
 }
 

@@ -4,8 +4,6 @@ import (
 	"database/sql"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
@@ -14,20 +12,35 @@ import (
 func TestTablesAreReadAsOfOneMoment(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		require.NoError(t, schema.Up(t.Context(), db.DB, config))
+		if err := schema.Up(t.Context(), db.DB, config); err != nil {
+			t.Fatal(err)
+		}
 		j, err := New(db.DB, Config{Schema: config})
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		count := func(tx *sql.Tx) (n int) {
-			require.NoError(t, tx.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_blocked_keys`).Scan(&n))
+			if err := tx.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_blocked_keys`).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
 			return n
 		}
-		require.NoError(t, j.snapshot(t.Context(), func(tx *sql.Tx) error {
-			require.Zero(t, count(tx))
+		err = j.snapshot(t.Context(), func(tx *sql.Tx) error {
+			if got := count(tx); got != 0 {
+				t.Fatalf("count is %d, want 0", got)
+			}
 			_, err := db.ExecContext(t.Context(), `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
 				VALUES ('k', 1, 1, 'dead')`)
-			require.NoError(t, err)
-			require.Zero(t, count(tx))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := count(tx); got != 0 {
+				t.Fatalf("count is %d, want 0", got)
+			}
 			return nil
-		}))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	})
 }
