@@ -1,10 +1,10 @@
 package deadletter_test
 
 import (
+	"errors"
+	"slices"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/internal/testkit"
@@ -28,22 +28,45 @@ func TestDiscardDeletesAllLettersOrNone(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.blocked()
 		err := b.letters.Discard(b.Context(), ann, 1, 4711)
-		require.ErrorIs(b, err, deadletter.ErrNotFound)
-		require.EqualError(b, err, "deadletter: discard: dead letter 4711: not found")
-		require.Equal(b, 3, b.dead())
-		require.Empty(b, b.audits())
+		if !errors.Is(err, deadletter.ErrNotFound) {
+			b.Fatalf("got %v, want ErrNotFound", err)
+		}
+		if err == nil || err.Error() != "deadletter: discard: dead letter 4711: not found" {
+			b.Fatalf(`got %v, want "deadletter: discard: dead letter 4711: not found"`, err)
+		}
+		if got := b.dead(); got != 3 {
+			b.Fatalf("dead is %d, want 3", got)
+		}
+		if got := b.audits(); len(got) != 0 {
+			b.Fatalf("audits are %q, want none", got)
+		}
 
-		require.NoError(b, b.letters.Discard(b.Context(), ann, 3, 2))
-		require.Equal(b, 1, b.blocking("dead"), "another letter blocks the key")
-		require.NoError(b, b.letters.Discard(b.Context(), ann, 1, 1))
-		require.Zero(b, b.dead())
-		require.Equal(b, 1, b.pending())
-		require.Equal(b, 1, b.blocking("released"), "the message that waited is the head now")
-		require.Equal(b, []string{
+		if err := b.letters.Discard(b.Context(), ann, 3, 2); err != nil {
+			b.Fatal(err)
+		}
+		if got := b.blocking("dead"); got != 1 {
+			b.Fatalf(`blocking("dead") is %d, want 1: another letter blocks the key`, got)
+		}
+		if err := b.letters.Discard(b.Context(), ann, 1, 1); err != nil {
+			b.Fatal(err)
+		}
+		if got := b.dead(); got != 0 {
+			b.Fatalf("dead is %d, want 0", got)
+		}
+		if got := b.pending(); got != 1 {
+			b.Fatalf("pending is %d, want 1", got)
+		}
+		if got := b.blocking("released"); got != 1 {
+			b.Fatalf(`blocking("released") is %d, want 1: the message that waited is the head now`, got)
+		}
+		want := []string{
 			"ann | discard | dead:2 | other | the queue is back",
 			"ann | discard | dead:3 | not blocking | the queue is back",
 			"ann | discard | dead:1 | head | the queue is back",
-		}, b.audits())
+		}
+		if got := b.audits(); !slices.Equal(got, want) {
+			b.Fatalf("audits are %q, want %q", got, want)
+		}
 	})
 }
 
@@ -53,10 +76,16 @@ func TestDiscardOfMessagesThatMayHaveBeenSent(t *testing.T) {
 		b.exec(`UPDATE once_outbox_dead SET unknown = (1 = 1)`)
 		b.exec(`UPDATE once_outbox_dead SET reason = 'malformed' WHERE message_id = 'malformed'`)
 		b.age("once_outbox_dead", "died_at", 8*24*time.Hour, `1 = 1`)
-		require.NoError(b, b.letters.Discard(b.Context(), ann, 1), "a discard needs no force")
+		if err := b.letters.Discard(b.Context(), ann, 1); err != nil {
+			b.Fatalf("a discard needs no force: %v", err)
+		}
 		n, err := b.letters.DiscardMatching(b.Context(), ann, everything)
-		require.NoError(b, err)
-		require.Equal(b, 1, n)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if n != 1 {
+			b.Fatalf("n is %d, want 1", n)
+		}
 	})
 }
 
@@ -64,29 +93,59 @@ func TestDiscardMatchingInBatches(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(messages(250)...)
 		n, err := b.letters.DiscardMatching(b.Context(), ann, deadletter.Filter{Topic: "t", Limit: 120})
-		require.NoError(b, err)
-		require.Equal(b, 120, n)
-		require.Equal(b, 130, b.dead())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if n != 120 {
+			b.Fatalf("n is %d, want 120", n)
+		}
+		if got := b.dead(); got != 130 {
+			b.Fatalf("dead is %d, want 130", got)
+		}
 		n, err = b.letters.DiscardMatching(b.Context(), ann, everything)
-		require.NoError(b, err)
-		require.Equal(b, 130, n)
-		require.Len(b, b.audits(), 250)
-		require.Zero(b, b.pending())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if n != 130 {
+			b.Fatalf("n is %d, want 130", n)
+		}
+		if got := b.audits(); len(got) != 250 {
+			b.Fatalf("%d audits, want 250: %q", len(got), got)
+		}
+		if got := b.pending(); got != 0 {
+			b.Fatalf("pending is %d, want 0", got)
+		}
 	})
 }
 
 func TestReleaseUnblocksTheKey(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.blocked()
-		require.ErrorIs(b, b.letters.Release(b.Context(), ann, "another key"), deadletter.ErrNotBlocked)
-		require.NoError(b, b.letters.Release(b.Context(), ann, "key"))
-		require.Equal(b, 3, b.dead())
-		require.Equal(b, 1, b.blocking("released"))
-		require.Equal(b, 1, b.count(`SELECT COUNT(*) FROM once_outbox WHERE message_id = 'next' AND due_at IS NOT NULL`))
-		require.Equal(b, []string{"ann | release | key:key |  | the queue is back"}, b.audits())
+		if err := b.letters.Release(b.Context(), ann, "another key"); !errors.Is(err, deadletter.ErrNotBlocked) {
+			b.Fatalf("Release: got %v, want ErrNotBlocked", err)
+		}
+		if err := b.letters.Release(b.Context(), ann, "key"); err != nil {
+			b.Fatal(err)
+		}
+		if got := b.dead(); got != 3 {
+			b.Fatalf("dead is %d, want 3", got)
+		}
+		if got := b.blocking("released"); got != 1 {
+			b.Fatalf(`blocking("released") is %d, want 1`, got)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE message_id = 'next' AND due_at IS NOT NULL`); got != 1 {
+			b.Fatalf("count is %d, want 1", got)
+		}
+		if got, want := b.audits(), []string{"ann | release | key:key |  | the queue is back"}; !slices.Equal(got, want) {
+			b.Fatalf("audits are %q, want %q", got, want)
+		}
 		err := b.letters.Release(b.Context(), ann, "key")
-		require.ErrorIs(b, err, deadletter.ErrNotBlocked)
-		require.EqualError(b, err, `deadletter: release: no dead letter blocks this ordering key: "key"`)
+		if !errors.Is(err, deadletter.ErrNotBlocked) {
+			b.Fatalf("got %v, want ErrNotBlocked", err)
+		}
+		if want := `deadletter: release: no dead letter blocks this ordering key: "key"`; err == nil || err.Error() != want {
+			b.Fatalf("got %v, want %q", err, want)
+		}
 	})
 }
 
@@ -96,10 +155,13 @@ func TestDiscardAndReleaseAtTheSameTime(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t).DB, schema.Config{})
 	b.blocked()
 	lock, err := b.db.Begin()
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer func() { _ = lock.Rollback() }()
-	_, err = lock.Exec(`SELECT FROM once_outbox FOR UPDATE`)
-	require.NoError(t, err)
+	if _, err := lock.Exec(`SELECT FROM once_outbox FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
 	wait := func(n int) {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, "calls wait for a lock", func() bool {
@@ -114,8 +176,16 @@ func TestDiscardAndReleaseAtTheSameTime(t *testing.T) {
 	wait(1)
 	go func() { released <- b.letters.Release(t.Context(), ann, "key") }()
 	wait(2)
-	require.NoError(t, lock.Rollback())
-	require.NoError(t, <-discarded)
-	require.ErrorIs(t, <-released, deadletter.ErrNotBlocked)
-	require.Zero(t, b.blocking("dead"))
+	if err := lock.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-discarded; err != nil {
+		t.Fatal(err)
+	}
+	if err := <-released; !errors.Is(err, deadletter.ErrNotBlocked) {
+		t.Fatalf("got %v, want ErrNotBlocked", err)
+	}
+	if got := b.blocking("dead"); got != 0 {
+		t.Fatalf(`b.blocking("dead") is %d, want 0`, got)
+	}
 }

@@ -6,12 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/outbox"
@@ -24,10 +24,14 @@ func decoded(t *testing.T, text *bytes.Buffer) (lines []map[string]any) {
 	scanner.Buffer(nil, 8<<20)
 	for scanner.Scan() {
 		var line map[string]any
-		require.NoError(t, json.Unmarshal(scanner.Bytes(), &line))
+		if err := json.Unmarshal(scanner.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
 		lines = append(lines, line)
 	}
-	require.NoError(t, scanner.Err())
+	if err := scanner.Err(); err != nil {
+		t.Fatal(err)
+	}
 	return lines
 }
 
@@ -39,21 +43,38 @@ func TestExportWritesTheWholeLetter(t *testing.T) {
 		b.exec(`UPDATE once_outbox_dead SET metadata = '[1]' WHERE message_id = 'odd'`)
 		var out bytes.Buffer
 		n, err := b.letters.Export(b.Context(), deadletter.Filter{}, &out)
-		require.NoError(b, err)
-		require.Equal(b, 2, n)
-		require.Contains(b, out.String(), `"<a>"`, "not escaped as HTML")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if n != 2 {
+			b.Fatalf("n is %d, want 2", n)
+		}
+		if got, want := out.String(), `"<a>"`; !strings.Contains(got, want) {
+			b.Fatalf("%q does not contain %q: not escaped as HTML", got, want)
+		}
 		lines := decoded(b.T, &out)
 		letter, err := b.letters.Get(b.Context(), 1)
-		require.NoError(b, err)
-		require.Equal(b, map[string]any{
+		if err != nil {
+			b.Fatal(err)
+		}
+		want := map[string]any{
 			"version": 1.0, "id": 1.0, "position": 1000.0, "message_id": "<a>", "topic": "t", "ordering_key": "key",
 			"metadata": map[string]any{outbox.OrderingKey: "key"}, "payload": "AP8K",
 			"created_at": letter.CreatedAt.Format(time.RFC3339Nano), "last_failed_at": letter.LastFailedAt.Format(time.RFC3339Nano),
 			"attempts": 20.0, "reason": "exhausted", "error": "no queue", "unknown": false,
-		}, lines[0])
-		require.Equal(b, "WzFd", lines[1]["raw_metadata"], "metadata of another form is written as it is")
-		require.NotContains(b, lines[1], "metadata")
-		require.NotContains(b, lines[1], "sent_at")
+		}
+		if !reflect.DeepEqual(lines[0], want) {
+			b.Fatalf("lines[0] is %v, want %v", lines[0], want)
+		}
+		if lines[1]["raw_metadata"] != "WzFd" {
+			b.Fatalf(`lines[1]["raw_metadata"] is %v, want "WzFd": metadata of another form is written as it is`, lines[1]["raw_metadata"])
+		}
+		if _, ok := lines[1]["metadata"]; ok {
+			b.Fatalf(`lines[1] has "metadata": %v`, lines[1])
+		}
+		if _, ok := lines[1]["sent_at"]; ok {
+			b.Fatalf(`lines[1] has "sent_at": %v`, lines[1])
+		}
 	})
 }
 
@@ -64,22 +85,44 @@ func TestExportReturnsAllPages(t *testing.T) {
 		b.insertDead(large, large, large)
 		var out bytes.Buffer
 		n, err := b.letters.Export(b.Context(), deadletter.Filter{AfterID: 1}, &out)
-		require.NoError(b, err)
-		require.Equal(b, 207, n)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if n != 207 {
+			b.Fatalf("n is %d, want 207", n)
+		}
 		lines := decoded(b.T, &out)
-		require.Len(b, lines, 207)
-		require.Equal(b, "2", fmt.Sprint(lines[0]["id"]))
-		require.Equal(b, "208", fmt.Sprint(lines[206]["id"]))
-		require.Len(b, lines[206]["payload"], 933_336)
+		if len(lines) != 207 {
+			b.Fatalf("%d lines, want 207", len(lines))
+		}
+		if got := fmt.Sprint(lines[0]["id"]); got != "2" {
+			b.Fatalf(`fmt.Sprint(lines[0]["id"]) is %q, want "2"`, got)
+		}
+		if got := fmt.Sprint(lines[206]["id"]); got != "208" {
+			b.Fatalf(`fmt.Sprint(lines[206]["id"]) is %q, want "208"`, got)
+		}
+		if payload, _ := lines[206]["payload"].(string); len(payload) != 933_336 {
+			b.Fatalf("the payload has %d characters, want 933336", len(payload))
+		}
 
 		out.Reset()
 		n, err = b.letters.Export(b.Context(), deadletter.Filter{Topic: "t", Limit: 150}, &out)
-		require.NoError(b, err)
-		require.Equal(b, 150, n)
-		require.Equal(b, 150, strings.Count(out.String(), "\n"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if n != 150 {
+			b.Fatalf("n is %d, want 150", n)
+		}
+		if got := strings.Count(out.String(), "\n"); got != 150 {
+			b.Fatalf("strings.Count is %d, want 150", got)
+		}
 		n, err = b.letters.Export(b.Context(), deadletter.Filter{Topic: "no such topic"}, &out)
-		require.NoError(b, err)
-		require.Zero(b, n)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if n != 0 {
+			b.Fatalf("n is %d, want 0", n)
+		}
 	})
 }
 
@@ -88,12 +131,22 @@ func TestExportOfTheSentLog(t *testing.T) {
 		b.record("t", msg("a", ""))
 		var out bytes.Buffer
 		n, err := b.log.Export(b.Context(), deadletter.Filter{}, &out)
-		require.NoError(b, err)
-		require.Equal(b, 1, n)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if n != 1 {
+			b.Fatalf("n is %d, want 1", n)
+		}
 		line := decoded(b.T, &out)[0]
-		require.Contains(b, line, "sent_at")
-		require.NotContains(b, line, "reason")
-		require.Equal(b, "a", line["message_id"])
+		if _, ok := line["sent_at"]; !ok {
+			b.Fatalf(`line has no "sent_at": %v`, line)
+		}
+		if _, ok := line["reason"]; ok {
+			b.Fatalf(`line has "reason": %v`, line)
+		}
+		if line["message_id"] != "a" {
+			b.Fatalf(`line["message_id"] is %v, want "a"`, line["message_id"])
+		}
 	})
 }
 
@@ -107,8 +160,14 @@ func TestExportReportsAnErrorOfTheWriter(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(messages(3)...)
 		n, err := b.letters.Export(b.Context(), deadletter.Filter{}, full{})
-		require.ErrorIs(b, err, errFull)
-		require.ErrorContains(b, err, "deadletter: export: ")
-		require.Zero(b, n)
+		if !errors.Is(err, errFull) {
+			b.Fatalf("got %v, want errFull", err)
+		}
+		if err == nil || !strings.Contains(err.Error(), "deadletter: export: ") {
+			b.Fatalf(`got %v, want an error with "deadletter: export: "`, err)
+		}
+		if n != 0 {
+			b.Fatalf("n is %d, want 0", n)
+		}
 	})
 }

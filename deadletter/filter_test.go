@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/outbox"
@@ -59,21 +58,39 @@ func TestFilterOfLetters(t *testing.T) {
 		for name, pair := range all {
 			for i, f := range pair {
 				found, err := b.letters.List(b.Context(), f)
-				require.NoError(b, err, name)
+				if err != nil {
+					b.Fatalf("%s: %v", name, err)
+				}
 				n, err := b.letters.Count(b.Context(), f)
-				require.NoError(b, err, name)
-				require.Len(b, found, n, name)
+				if err != nil {
+					b.Fatalf("%s: %v", name, err)
+				}
+				if len(found) != n {
+					b.Fatalf("%s: len(found) is %d, want %d: %+v", name, len(found), n, found)
+				}
 				switch {
 				case name == "FailedBefore" && i == 0:
-					require.Len(b, found, 2)
+					if len(found) != 2 {
+						b.Fatalf("len(found) is %d, want 2: %+v", len(found), found)
+					}
 				case name == "FailedBefore":
-					require.Equal(b, "bare", found[0].MessageID)
-					require.Empty(b, found[0].Metadata)
+					if found[0].MessageID != "bare" {
+						b.Fatalf(`found[0].MessageID is %q, want "bare"`, found[0].MessageID)
+					}
+					if len(found[0].Metadata) != 0 {
+						b.Fatalf("found[0].Metadata is %v, want none", found[0].Metadata)
+					}
 				case i == 0:
-					require.Len(b, found, 1, name)
-					require.Equal(b, "described", found[0].MessageID, name)
+					if len(found) != 1 {
+						b.Fatalf("%s: len(found) is %d, want 1: %+v", name, len(found), found)
+					}
+					if found[0].MessageID != "described" {
+						b.Fatalf(`%s: found[0].MessageID is %q, want "described"`, name, found[0].MessageID)
+					}
 				default:
-					require.Empty(b, found, name)
+					if len(found) != 0 {
+						b.Fatalf("%s: found is %+v, want none", name, found)
+					}
 				}
 			}
 		}
@@ -92,19 +109,35 @@ func TestFilterOfTheSentLog(t *testing.T) {
 		for name, pair := range all {
 			for i, f := range pair {
 				found, err := b.log.List(b.Context(), f)
-				require.NoError(b, err, name)
+				if err != nil {
+					b.Fatalf("%s: %v", name, err)
+				}
 				n, err := b.log.Count(b.Context(), f)
-				require.NoError(b, err, name)
-				require.Len(b, found, n, name)
-				require.Len(b, found, 1-i, name)
+				if err != nil {
+					b.Fatalf("%s: %v", name, err)
+				}
+				if len(found) != n {
+					b.Fatalf("%s: len(found) is %d, want %d: %+v", name, len(found), n, found)
+				}
+				if len(found) != 1-i {
+					b.Fatalf("%s: len(found) is %d, want %d: %+v", name, len(found), 1-i, found)
+				}
 				if i == 0 {
-					require.Equal(b, "described", found[0].MessageID, name)
+					if found[0].MessageID != "described" {
+						b.Fatalf(`%s: found[0].MessageID is %q, want "described"`, name, found[0].MessageID)
+					}
 				}
 			}
 		}
 		old, err := b.log.List(b.Context(), deadletter.Filter{SentBefore: early})
-		require.NoError(b, err)
-		require.Len(b, old, 1)
-		require.Equal(b, "bare", old[0].MessageID)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(old) != 1 {
+			b.Fatalf("len(old) is %d, want 1: %+v", len(old), old)
+		}
+		if old[0].MessageID != "bare" {
+			b.Fatalf(`old[0].MessageID is %q, want "bare"`, old[0].MessageID)
+		}
 	})
 }

@@ -2,10 +2,10 @@ package deadletter_test
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 )
@@ -18,63 +18,114 @@ func TestGroupsByReasonAndError(t *testing.T) {
 		b.exec(`UPDATE once_outbox_dead SET reason = 'unacceptable' WHERE message_id = '4'`)
 		b.age("once_outbox_dead", "died_at", time.Hour, `message_id = '1'`)
 		groups, err := b.letters.Groups(b.Context(), deadletter.Filter{})
-		require.NoError(b, err)
-		require.Len(b, groups, 3)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(groups) != 3 {
+			b.Fatalf("%d groups, want 3: %+v", len(groups), groups)
+		}
 		first := groups[0]
-		require.WithinDuration(b, time.Now().Add(-time.Hour), first.FirstFailedAt, time.Minute)
-		require.WithinDuration(b, time.Now(), first.LastFailedAt, time.Minute)
-		require.Equal(b, deadletter.Group{
+		if first.FirstFailedAt.Sub(time.Now().Add(-time.Hour)).Abs() > time.Minute {
+			b.Fatalf("first.FirstFailedAt is %v, want %v, give or take %v", first.FirstFailedAt, time.Now().Add(-time.Hour), time.Minute)
+		}
+		if time.Since(first.LastFailedAt).Abs() > time.Minute {
+			b.Fatalf("first.LastFailedAt is %v, want %v, give or take %v", first.LastFailedAt, time.Now(), time.Minute)
+		}
+		want := deadletter.Group{
 			Fingerprint: "exhausted: no queue", Count: 3, Topics: []string{"s", "t"}, Reason: "exhausted", Error: "no queue",
 			FirstFailedAt: first.FirstFailedAt, LastFailedAt: first.LastFailedAt,
-		}, first)
+		}
+		if !reflect.DeepEqual(first, want) {
+			b.Fatalf("first is %+v, want %+v", first, want)
+		}
 
 		// The fingerprint finds the letters of a group, and nothing else.
 		for _, g := range groups {
 			letters, err := b.letters.List(b.Context(), deadletter.Filter{Fingerprint: g.Fingerprint})
-			require.NoError(b, err)
-			require.Len(b, letters, g.Count)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if len(letters) != g.Count {
+				b.Fatalf("%d letters, want %d: %+v", len(letters), g.Count, letters)
+			}
 			for _, l := range letters {
-				require.Equal(b, g.Reason, l.Reason)
-				require.Equal(b, g.Error, l.Error)
-				require.Contains(b, g.Topics, l.Topic)
+				if l.Reason != g.Reason {
+					b.Fatalf("l.Reason is %q, want %q", l.Reason, g.Reason)
+				}
+				if l.Error != g.Error {
+					b.Fatalf("l.Error is %q, want %q", l.Error, g.Error)
+				}
+				if !slices.Contains(g.Topics, l.Topic) {
+					b.Fatalf("g.Topics are %q, without %q", g.Topics, l.Topic)
+				}
 			}
 		}
 		some, err := b.letters.Groups(b.Context(), deadletter.Filter{Topic: "s"})
-		require.NoError(b, err)
-		require.Len(b, some, 1)
-		require.Equal(b, 2, some[0].Count)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(some) != 1 {
+			b.Fatalf("len(some) is %d, want 1: %+v", len(some), some)
+		}
+		if some[0].Count != 2 {
+			b.Fatalf("some[0].Count is %d, want 2", some[0].Count)
+		}
 		report, err := b.letters.ReplayMatching(b.Context(), ann, deadletter.Filter{Fingerprint: first.Fingerprint}, deadletter.Plan{})
-		require.NoError(b, err)
-		require.Equal(b, 3, report.Replayed)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if report.Replayed != 3 {
+			b.Fatalf("report.Replayed is %d, want 3", report.Replayed)
+		}
 	})
 }
 
 func TestGroupsReturnsPages(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		none, err := b.letters.Groups(b.Context(), deadletter.Filter{})
-		require.NoError(b, err)
-		require.Empty(b, none)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(none) != 0 {
+			b.Fatalf("none is %+v, want none", none)
+		}
 		b.insertDead(messages(105)...)
 		b.exec(`UPDATE once_outbox_dead SET last_error = message_id`)
 		b.exec(`UPDATE once_outbox_dead SET topic = 's' WHERE message_id = '0'`)
 		b.insertDead(msg("another", ""))
 		b.exec(`UPDATE once_outbox_dead SET last_error = '0' WHERE message_id = 'another'`)
 		first, err := b.letters.Groups(b.Context(), deadletter.Filter{})
-		require.NoError(b, err)
-		require.Len(b, first, 100)
-		require.Equal(b, []string{"s", "t"}, first[0].Topics, "a page ends between groups, not between topics")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(first) != 100 {
+			b.Fatalf("len(first) is %d, want 100: %+v", len(first), first)
+		}
+		if want := []string{"s", "t"}; !slices.Equal(first[0].Topics, want) {
+			b.Fatalf("first[0].Topics are %q, want %q: a page ends between groups, not between topics", first[0].Topics, want)
+		}
 		rest, err := b.letters.Groups(b.Context(), deadletter.Filter{AfterGroup: first[99].Fingerprint})
-		require.NoError(b, err)
-		require.Len(b, rest, 5)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(rest) != 5 {
+			b.Fatalf("len(rest) is %d, want 5: %+v", len(rest), rest)
+		}
 		two, err := b.letters.Groups(b.Context(), deadletter.Filter{Limit: 2, AfterGroup: first[0].Fingerprint})
-		require.NoError(b, err)
-		require.Equal(b, first[1:3], two)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if !reflect.DeepEqual(two, first[1:3]) {
+			b.Fatalf("two is %+v, want %+v", two, first[1:3])
+		}
 		seen := map[string]bool{}
 		for _, g := range append(first, rest...) {
 			seen[g.Error] = true
 		}
 		for i := range 105 {
-			require.True(b, seen[fmt.Sprint(i)])
+			if !seen[fmt.Sprint(i)] {
+				b.Fatal("seen[fmt.Sprint(i)] is false")
+			}
 		}
 	})
 }
@@ -93,17 +144,27 @@ func TestGroupsLooksAtTheLatestLetters(t *testing.T) {
 		}
 		groups := func(f deadletter.Filter) (all []string) {
 			found, err := b.letters.Groups(b.Context(), f)
-			require.NoError(b, err)
+			if err != nil {
+				b.Fatal(err)
+			}
 			for _, g := range found {
 				all = append(all, fmt.Sprint(g.Error, " ", g.Count, " ", g.More))
 			}
 			return all
 		}
 		fill(19_999)
-		require.Equal(b, []string{"new 19999 false", "old 1 false"}, groups(deadletter.Filter{}))
+		if got, want := groups(deadletter.Filter{}), []string{"new 19999 false", "old 1 false"}; !slices.Equal(got, want) {
+			b.Fatalf("groups are %q, want %q", got, want)
+		}
 		fill(1)
-		require.Equal(b, []string{"new 20000 true"}, groups(deadletter.Filter{}))
-		require.Empty(b, groups(deadletter.Filter{AfterGroup: "exhausted: new"}))
-		require.Equal(b, []string{"new 20000 false", "old 1 false"}, groups(deadletter.Filter{Topic: "t"}))
+		if got, want := groups(deadletter.Filter{}), []string{"new 20000 true"}; !slices.Equal(got, want) {
+			b.Fatalf("groups are %q, want %q", got, want)
+		}
+		if got := groups(deadletter.Filter{AfterGroup: "exhausted: new"}); len(got) != 0 {
+			b.Fatalf("groups are %q, want none", got)
+		}
+		if got, want := groups(deadletter.Filter{Topic: "t"}), []string{"new 20000 false", "old 1 false"}; !slices.Equal(got, want) {
+			b.Fatalf("groups are %q, want %q", got, want)
+		}
 	})
 }

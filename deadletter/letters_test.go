@@ -1,11 +1,12 @@
 package deadletter_test
 
 import (
+	"errors"
+	"reflect"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
@@ -21,35 +22,62 @@ func TestLetterShowsTheWholeMessage(t *testing.T) {
 		b.forward(&publisher{refuse: true}, 0, forwarder.BlockKey)
 
 		listed, err := b.letters.List(b.Context(), deadletter.Filter{MessageID: "bad"})
-		require.NoError(b, err)
-		require.Len(b, listed, 1)
-		require.Nil(b, listed[0].Payload)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(listed) != 1 {
+			b.Fatalf("len(listed) is %d, want 1: %+v", len(listed), listed)
+		}
+		if listed[0].Payload != nil {
+			b.Fatalf("listed[0].Payload is %q, want nil", listed[0].Payload)
+		}
 		got, err := b.letters.Get(b.Context(), listed[0].ID)
-		require.NoError(b, err)
-		require.WithinDuration(b, time.Now(), got.CreatedAt, time.Minute)
-		require.WithinDuration(b, time.Now(), got.LastFailedAt, time.Minute)
-		require.Equal(b, deadletter.Letter{
+		if err != nil {
+			b.Fatal(err)
+		}
+		if time.Since(got.CreatedAt).Abs() > time.Minute {
+			b.Fatalf("got.CreatedAt is %v, want %v, give or take %v", got.CreatedAt, time.Now(), time.Minute)
+		}
+		if time.Since(got.LastFailedAt).Abs() > time.Minute {
+			b.Fatalf("got.LastFailedAt is %v, want %v, give or take %v", got.LastFailedAt, time.Now(), time.Minute)
+		}
+		want := deadletter.Letter{
 			Message: deadletter.Message{
 				ID: got.ID, Position: 1, MessageID: "bad", Topic: "topic", OrderingKey: "key", Payload: []byte{0, 255, '\n'}, Size: 3,
 				Metadata: message.Metadata{"a": "ü", outbox.OrderingKey: "key"}, CreatedAt: got.CreatedAt,
 			},
 			Attempts: 1, Error: "too large", Reason: deadletter.ReasonUnacceptable, BlocksKey: true, LastFailedAt: got.LastFailedAt,
-		}, got)
+		}
+		if !reflect.DeepEqual(got, want) {
+			b.Fatalf("got %+v, want %+v", got, want)
+		}
 
 		free, err := b.letters.List(b.Context(), deadletter.Filter{MessageID: "free"})
-		require.NoError(b, err)
-		require.False(b, free[0].BlocksKey)
-		require.Empty(b, free[0].OrderingKey)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if free[0].BlocksKey {
+			b.Fatal("free[0].BlocksKey is true")
+		}
+		if free[0].OrderingKey != "" {
+			b.Fatalf("free[0].OrderingKey is %q, want nothing", free[0].OrderingKey)
+		}
 	})
 }
 
 func TestGetOfAnUnknownID(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		_, err := b.letters.Get(b.Context(), 4711)
-		require.ErrorIs(b, err, deadletter.ErrNotFound)
-		require.EqualError(b, err, "deadletter: get: dead letter 4711: not found")
-		_, err = b.log.Get(b.Context(), -1)
-		require.EqualError(b, err, "deadletter: sent log: get: sent message -1: not found")
+		if !errors.Is(err, deadletter.ErrNotFound) {
+			b.Fatalf("got %v, want ErrNotFound", err)
+		}
+		if err == nil || err.Error() != "deadletter: get: dead letter 4711: not found" {
+			b.Fatalf(`got %v, want "deadletter: get: dead letter 4711: not found"`, err)
+		}
+		want := "deadletter: sent log: get: sent message -1: not found"
+		if _, err := b.log.Get(b.Context(), -1); err == nil || err.Error() != want {
+			b.Fatalf("Get: got %v, want %q", err, want)
+		}
 	})
 }
 
@@ -57,9 +85,15 @@ func TestGetOfAnEmptyPayload(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(message.NewMessage("empty", message.Payload{}))
 		got, err := b.letters.Get(b.Context(), 1)
-		require.NoError(b, err)
-		require.NotNil(b, got.Payload, "nil would say that the payload was not read")
-		require.Empty(b, got.Payload)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if got.Payload == nil {
+			b.Fatal("got.Payload is nil: nil would say that the payload was not read")
+		}
+		if len(got.Payload) != 0 {
+			b.Fatalf("got.Payload is %q, want none", got.Payload)
+		}
 	})
 }
 
@@ -67,16 +101,32 @@ func TestListReturnsPages(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(messages(102)...)
 		all, err := b.letters.List(b.Context(), deadletter.Filter{})
-		require.NoError(b, err)
-		require.Len(b, all, 100)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(all) != 100 {
+			b.Fatalf("len(all) is %d, want 100: %+v", len(all), all)
+		}
 		rest, err := b.letters.List(b.Context(), deadletter.Filter{AfterID: all[99].ID})
-		require.NoError(b, err)
-		require.Equal(b, []string{"100", "101"}, []string{rest[0].MessageID, rest[1].MessageID})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if rest[0].MessageID != "100" || rest[1].MessageID != "101" {
+			b.Fatalf("rest[0].MessageID and rest[1].MessageID are %q and %q, want %q and %q", rest[0].MessageID, rest[1].MessageID, "100", "101")
+		}
 		two, err := b.letters.List(b.Context(), deadletter.Filter{Limit: 2})
-		require.NoError(b, err)
-		require.Len(b, two, 2)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(two) != 2 {
+			b.Fatalf("len(two) is %d, want 2: %+v", len(two), two)
+		}
 		n, err := b.letters.Count(b.Context(), deadletter.Filter{Limit: 1, AfterID: all[0].ID})
-		require.NoError(b, err)
-		require.Equal(b, 101, n, "Count ignores the Limit")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if n != 101 {
+			b.Fatalf("n is %d, want 101: Count ignores the Limit", n)
+		}
 	})
 }

@@ -2,10 +2,9 @@ package deadletter_test
 
 import (
 	"io"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/schema"
@@ -15,10 +14,13 @@ func TestConfigIsValidated(t *testing.T) {
 	bad := deadletter.Config{Schema: schema.Config{Prefix: "-"}, InboxRetention: -1}
 	_, err := deadletter.New(nil, bad)
 	for _, part := range []string{"deadletter: db is nil", "deadletter: schema: Prefix", "deadletter: InboxRetention is -1ns: negative"} {
-		require.ErrorContains(t, err, part)
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Fatalf("got %v, want an error with %q", err, part)
+		}
 	}
-	_, err = deadletter.NewSentLog(nil, bad)
-	require.ErrorContains(t, err, "InboxRetention")
+	if _, err := deadletter.NewSentLog(nil, bad); err == nil || !strings.Contains(err.Error(), "InboxRetention") {
+		t.Fatalf(`NewSentLog: got %v, want an error with "InboxRetention"`, err)
+	}
 }
 
 // calls returns each call on the letters that takes a Filter and changes rows or
@@ -50,21 +52,30 @@ func TestBadFiltersAreRefused(t *testing.T) {
 		}
 		for text, f := range bad {
 			for name, err := range calls(b, ann, f, deadletter.Plan{}) {
-				require.ErrorContains(b, err, text, name)
-				require.ErrorContains(b, err, "deadletter: "+name+": ", name)
+				if err == nil || !strings.Contains(err.Error(), text) {
+					b.Fatalf("%s: got %v, want an error with %q", name, err, text)
+				}
+				if err == nil || !strings.Contains(err.Error(), "deadletter: "+name+": ") {
+					b.Fatalf("%s: got %v, want an error with %q", name, err, "deadletter: "+name+": ")
+				}
 			}
 			if text == "Filter has no condition" || text == "set All" {
 				continue // calls that change nothing accept these
 			}
 			_, err := b.letters.List(b.Context(), f)
-			require.ErrorContains(b, err, text)
-			_, err = b.letters.Count(b.Context(), f)
-			require.ErrorContains(b, err, text)
-			_, err = b.letters.Export(b.Context(), f, io.Discard)
-			require.ErrorContains(b, err, text)
+			if err == nil || !strings.Contains(err.Error(), text) {
+				b.Fatalf("got %v, want an error with %q", err, text)
+			}
+			if _, err := b.letters.Count(b.Context(), f); err == nil || !strings.Contains(err.Error(), text) {
+				b.Fatalf("Count: got %v, want an error with %q", err, text)
+			}
+			if _, err := b.letters.Export(b.Context(), f, io.Discard); err == nil || !strings.Contains(err.Error(), text) {
+				b.Fatalf("Export: got %v, want an error with %q", err, text)
+			}
 			if f.AfterGroup == "" {
-				_, err = b.letters.Groups(b.Context(), f)
-				require.ErrorContains(b, err, text)
+				if _, err := b.letters.Groups(b.Context(), f); err == nil || !strings.Contains(err.Error(), text) {
+					b.Fatalf("Groups: got %v, want an error with %q", err, text)
+				}
 			}
 		}
 		for text, f := range map[string]deadletter.Filter{
@@ -75,24 +86,41 @@ func TestBadFiltersAreRefused(t *testing.T) {
 			"AfterGroup":                    {Topic: "t", AfterGroup: "a"},
 		} {
 			_, err := b.log.List(b.Context(), f)
-			require.ErrorContains(b, err, text)
-			_, err = b.log.Count(b.Context(), f)
-			require.ErrorContains(b, err, text)
-			_, err = b.log.DryRun(b.Context(), f, deadletter.Plan{})
-			require.ErrorContains(b, err, text)
-			_, err = b.log.ReplayMatching(b.Context(), ann, f, deadletter.Plan{})
-			require.ErrorContains(b, err, text)
-			_, err = b.log.Export(b.Context(), f, io.Discard)
-			require.ErrorContains(b, err, text)
+			if err == nil || !strings.Contains(err.Error(), text) {
+				b.Fatalf("got %v, want an error with %q", err, text)
+			}
+			if _, err := b.log.Count(b.Context(), f); err == nil || !strings.Contains(err.Error(), text) {
+				b.Fatalf("Count: got %v, want an error with %q", err, text)
+			}
+			if _, err := b.log.DryRun(b.Context(), f, deadletter.Plan{}); err == nil || !strings.Contains(err.Error(), text) {
+				b.Fatalf("DryRun: got %v, want an error with %q", err, text)
+			}
+			if _, err := b.log.ReplayMatching(b.Context(), ann, f, deadletter.Plan{}); err == nil || !strings.Contains(err.Error(), text) {
+				b.Fatalf("ReplayMatching: got %v, want an error with %q", err, text)
+			}
+			if _, err := b.log.Export(b.Context(), f, io.Discard); err == nil || !strings.Contains(err.Error(), text) {
+				b.Fatalf("Export: got %v, want an error with %q", err, text)
+			}
 		}
+		want := "deadletter: sent log: replay: the Filter has no condition"
 		_, err := b.log.ReplayMatching(b.Context(), ann, deadletter.Filter{}, deadletter.Plan{})
-		require.ErrorContains(b, err, "deadletter: sent log: replay: the Filter has no condition")
-		for name, err := range calls(b, ann, deadletter.Filter{IDs: []int64{}}, deadletter.Plan{}) {
-			require.NoError(b, err, "a list without elements is a condition: %s", name)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			b.Fatalf("ReplayMatching: got %v, want an error with %q", err, want)
 		}
-		require.Equal(b, 1, b.dead())
-		require.Zero(b, b.pending())
-		require.Empty(b, b.audits())
+		for name, err := range calls(b, ann, deadletter.Filter{IDs: []int64{}}, deadletter.Plan{}) {
+			if err != nil {
+				b.Fatalf("a list without elements is a condition: %s: %v", name, err)
+			}
+		}
+		if got := b.dead(); got != 1 {
+			b.Fatalf("dead is %d, want 1", got)
+		}
+		if got := b.pending(); got != 0 {
+			b.Fatalf("pending is %d, want 0", got)
+		}
+		if got := b.audits(); len(got) != 0 {
+			b.Fatalf("audits are %q, want none", got)
+		}
 	})
 }
 
@@ -108,30 +136,54 @@ func TestBadActsAreRefused(t *testing.T) {
 			replay, discard, sent, b.letters.Replay(b.Context(), nobody, 1), b.letters.Discard(b.Context(), nobody, 1),
 			b.letters.Release(b.Context(), nobody, "key"), b.log.Replay(b.Context(), nobody, 1),
 		} {
-			require.ErrorContains(b, err, "Actor is empty")
+			if err == nil || !strings.Contains(err.Error(), "Actor is empty") {
+				b.Fatalf(`got %v, want an error with "Actor is empty"`, err)
+			}
 		}
 		_, discard = b.letters.DiscardMatching(b.Context(), silent, everything)
-		require.ErrorContains(b, discard, "Why is empty")
-		require.ErrorContains(b, b.letters.Discard(b.Context(), silent, 1), "Why is empty")
+		if discard == nil || !strings.Contains(discard.Error(), "Why is empty") {
+			b.Fatalf(`got %v, want an error with "Why is empty"`, discard)
+		}
+		if err := b.letters.Discard(b.Context(), silent, 1); err == nil || !strings.Contains(err.Error(), "Why is empty") {
+			b.Fatalf(`Discard: got %v, want an error with "Why is empty"`, err)
+		}
 		for _, err := range []error{
 			b.letters.Replay(b.Context(), ann), b.letters.Discard(b.Context(), ann), b.log.Replay(b.Context(), ann),
 		} {
-			require.ErrorContains(b, err, "no IDs")
+			if err == nil || !strings.Contains(err.Error(), "no IDs") {
+				b.Fatalf(`got %v, want an error with "no IDs"`, err)
+			}
 		}
 		_, rate := b.letters.ReplayMatching(b.Context(), ann, everything, deadletter.Plan{Rate: -1})
-		require.ErrorContains(b, rate, "Plan.Rate is -1: negative")
+		if rate == nil || !strings.Contains(rate.Error(), "Plan.Rate is -1: negative") {
+			b.Fatalf(`got %v, want an error with "Plan.Rate is -1: negative"`, rate)
+		}
 		_, rate = b.log.DryRun(b.Context(), everything, deadletter.Plan{Rate: -1})
-		require.ErrorContains(b, rate, "Plan.Rate")
+		if rate == nil || !strings.Contains(rate.Error(), "Plan.Rate") {
+			b.Fatalf(`got %v, want an error with "Plan.Rate"`, rate)
+		}
 		for _, plan := range []deadletter.Plan{{Canary: 1}, {Window: 1}, {StopOnFailure: true}} {
 			_, err := b.letters.ReplayMatching(b.Context(), ann, everything, plan)
-			require.ErrorContains(b, err, "Canary, Window or StopOnFailure is set")
+			if err == nil || !strings.Contains(err.Error(), "Canary, Window or StopOnFailure is set") {
+				b.Fatalf(`got %v, want an error with "Canary, Window or StopOnFailure is set"`, err)
+			}
 			_, err = b.letters.DryRun(b.Context(), everything, plan)
-			require.ErrorContains(b, err, "Canary, Window or StopOnFailure is set")
+			if err == nil || !strings.Contains(err.Error(), "Canary, Window or StopOnFailure is set") {
+				b.Fatalf(`got %v, want an error with "Canary, Window or StopOnFailure is set"`, err)
+			}
 			_, err = b.log.ReplayMatching(b.Context(), ann, everything, plan)
-			require.ErrorContains(b, err, "Canary, Window or StopOnFailure is set")
+			if err == nil || !strings.Contains(err.Error(), "Canary, Window or StopOnFailure is set") {
+				b.Fatalf(`got %v, want an error with "Canary, Window or StopOnFailure is set"`, err)
+			}
 		}
-		require.Equal(b, 1, b.dead())
-		require.Zero(b, b.pending())
-		require.Empty(b, b.audits())
+		if got := b.dead(); got != 1 {
+			b.Fatalf("dead is %d, want 1", got)
+		}
+		if got := b.pending(); got != 0 {
+			b.Fatalf("pending is %d, want 0", got)
+		}
+		if got := b.audits(); len(got) != 0 {
+			b.Fatalf("audits are %q, want none", got)
+		}
 	})
 }

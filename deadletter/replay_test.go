@@ -1,14 +1,17 @@
 package deadletter_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
@@ -26,20 +29,37 @@ func TestReplayMatchingPutsLettersBack(t *testing.T) {
 		report, err := b.letters.ReplayMatching(b.Context(), ann, chosen, deadletter.Plan{
 			Progress: func(r deadletter.Report) { progress = append(progress, r.Replayed) },
 		})
-		require.NoError(b, err)
-		require.Equal(b, deadletter.Report{Total: 2, Replayed: 2}, report)
-		require.Equal(b, []int{2}, progress)
-		require.Equal(b, 1, b.dead())
-		require.Equal(b, []string{
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (deadletter.Report{Total: 2, Replayed: 2}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if want := []int{2}; !slices.Equal(progress, want) {
+			b.Fatalf("progress is %v, want %v", progress, want)
+		}
+		if got := b.dead(); got != 1 {
+			b.Fatalf("dead is %d, want 1", got)
+		}
+		want := []string{
 			"ann | replay | dead:1 | described | the queue is back",
 			"ann | replay | dead:2 | free | the queue is back",
-		}, b.audits())
-		require.Equal(b, 2, b.count(`SELECT COUNT(*) FROM once_outbox WHERE attempts = 0 AND due_at IS NULL AND position IN (2, 3)`))
-		require.Equal(b, 1, b.count(`SELECT COUNT(*) FROM once_outbox WHERE unknown AND message_id = 'free'`))
+		}
+		if got := b.audits(); !slices.Equal(got, want) {
+			b.Fatalf("audits are %q, want %q", got, want)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE attempts = 0 AND due_at IS NULL AND position IN (2, 3)`); got != 2 {
+			b.Fatalf("count is %d, want 2", got)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE unknown AND message_id = 'free'`); got != 1 {
+			b.Fatalf("count is %d, want 1", got)
+		}
 
 		// They are in the slots that the outbox would have chosen.
 		b.publish("t", msg("free", ""), msg("same key", `it's "k"`))
-		require.Equal(b, 2, b.count(`SELECT COUNT(DISTINCT slot) FROM once_outbox WHERE position > 1`))
+		if got := b.count(`SELECT COUNT(DISTINCT slot) FROM once_outbox WHERE position > 1`); got != 2 {
+			b.Fatalf("count is %d, want 2", got)
+		}
 
 		p := &publisher{}
 		b.forward(p, 0, forwarder.SendSuccessors)
@@ -47,9 +67,15 @@ func TestReplayMatchingPutsLettersBack(t *testing.T) {
 		for _, m := range p.sent {
 			ids = append(ids, m.UUID)
 		}
-		require.Equal(b, []string{"earlier", "described", "free", "free", "same key"}, ids)
-		require.Equal(b, message.Payload{0, 255}, p.sent[1].Payload)
-		require.Equal(b, m.Metadata, unstamped(p.sent[1]))
+		if want := []string{"earlier", "described", "free", "free", "same key"}; !slices.Equal(ids, want) {
+			b.Fatalf("ids is %q, want %q", ids, want)
+		}
+		if want := (message.Payload{0, 255}); !bytes.Equal(p.sent[1].Payload, want) {
+			b.Fatalf("p.sent[1].Payload is %q, want %q", p.sent[1].Payload, want)
+		}
+		if got := unstamped(p.sent[1]); !reflect.DeepEqual(got, m.Metadata) {
+			b.Fatalf("unstamped(p.sent[1]) is %v, want %v", got, m.Metadata)
+		}
 	})
 }
 
@@ -61,18 +87,36 @@ func TestReplayNeedsForceWhenInboxesMayHaveForgotten(t *testing.T) {
 		b.age("once_outbox_dead", "died_at", 25*time.Hour, `message_id LIKE '%old'`)
 		letters, _ := b.remembering(24 * time.Hour)
 		report, err := letters.ReplayMatching(b.Context(), ann, everything, deadletter.Plan{})
-		require.NoError(b, err)
-		require.Equal(b, deadletter.Report{Total: 3, Replayed: 2, Skipped: []int64{1}}, report)
-		require.Zero(b, b.count(`SELECT COUNT(*) FROM once_outbox WHERE message_id = 'unknown, old'`))
-		require.Len(b, b.audits(), 2)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (deadletter.Report{Total: 3, Replayed: 2, Skipped: []int64{1}}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE message_id = 'unknown, old'`); got != 0 {
+			b.Fatalf("count is %d, want 0", got)
+		}
+		if got := b.audits(); len(got) != 2 {
+			b.Fatalf("%d audits, want 2: %q", len(got), got)
+		}
 
 		err = letters.Replay(b.Context(), ann, 1)
-		require.ErrorIs(b, err, deadletter.ErrNeedsForce)
-		require.ErrorContains(b, err, "InboxRetention")
+		if !errors.Is(err, deadletter.ErrNeedsForce) {
+			b.Fatalf("got %v, want ErrNeedsForce", err)
+		}
+		if err == nil || !strings.Contains(err.Error(), "InboxRetention") {
+			b.Fatalf(`got %v, want an error with "InboxRetention"`, err)
+		}
 		report, err = letters.ReplayMatching(b.Context(), ann, everything, deadletter.Plan{Force: true})
-		require.NoError(b, err)
-		require.Equal(b, deadletter.Report{Total: 1, Replayed: 1}, report)
-		require.Equal(b, 3, b.pending())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (deadletter.Report{Total: 1, Replayed: 1}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if got := b.pending(); got != 3 {
+			b.Fatalf("pending is %d, want 3", got)
+		}
 	})
 }
 
@@ -81,12 +125,22 @@ func TestReplayNeedsForceWhenTheOutboxWouldRefuse(t *testing.T) {
 		b.insertDead(msg("malformed", ""), msg("invalid", ""), msg("exhausted", ""))
 		b.exec(`UPDATE once_outbox_dead SET reason = message_id`)
 		report, err := b.letters.ReplayMatching(b.Context(), ann, everything, deadletter.Plan{})
-		require.NoError(b, err)
-		require.Equal(b, deadletter.Report{Total: 3, Replayed: 1, Skipped: []int64{1, 2}}, report)
-		require.ErrorIs(b, b.letters.Replay(b.Context(), ann, 1), deadletter.ErrNeedsForce)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (deadletter.Report{Total: 3, Replayed: 1, Skipped: []int64{1, 2}}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if err := b.letters.Replay(b.Context(), ann, 1); !errors.Is(err, deadletter.ErrNeedsForce) {
+			b.Fatalf("Replay: got %v, want ErrNeedsForce", err)
+		}
 		report, err = b.letters.ReplayMatching(b.Context(), ann, deadletter.Filter{Reason: "invalid"}, deadletter.Plan{Force: true})
-		require.NoError(b, err)
-		require.Equal(b, deadletter.Report{Total: 1, Replayed: 1}, report)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (deadletter.Report{Total: 1, Replayed: 1}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
 	})
 }
 
@@ -106,12 +160,25 @@ func TestReplaysAtTheSameTime(t *testing.T) {
 			})
 		}
 		working.Wait()
-		require.NoError(b, errors.Join(errs[:]...))
-		require.Equal(b, letters, done[0].Replayed+done[1].Replayed+done[2].Replayed)
-		require.Equal(b, letters, b.pending())
-		require.Equal(b, letters, b.count(`SELECT COUNT(DISTINCT message_id) FROM once_outbox`))
-		require.Len(b, b.audits(), letters)
-		require.Zero(b, b.dead())
+		if err := errors.Join(errs[:]...); err != nil {
+			b.Fatal(err)
+		}
+		if done[0].Replayed+done[1].Replayed+done[2].Replayed != letters {
+			b.Fatalf("done[0].Replayed+done[1].Replayed+done[2].Replayed is %d, want %d",
+				done[0].Replayed+done[1].Replayed+done[2].Replayed, letters)
+		}
+		if got := b.pending(); got != letters {
+			b.Fatalf("pending is %d, want %d", got, letters)
+		}
+		if got := b.count(`SELECT COUNT(DISTINCT message_id) FROM once_outbox`); got != letters {
+			b.Fatalf("count is %d, want %d", got, letters)
+		}
+		if got := b.audits(); len(got) != letters {
+			b.Fatalf("%d audits, want %d: %q", len(got), letters, got)
+		}
+		if got := b.dead(); got != 0 {
+			b.Fatalf("dead is %d, want 0", got)
+		}
 	})
 }
 
@@ -129,17 +196,35 @@ func TestReplayMatchingStopsWhenItsContextEnds(t *testing.T) {
 				}
 			},
 		})
-		require.ErrorIs(b, err, context.Canceled)
-		require.Equal(b, deadletter.Report{Total: 30, Replayed: 10}, report)
-		require.GreaterOrEqual(b, time.Since(began), 240*time.Millisecond, "the rate was kept")
-		require.Equal(b, 10, b.pending())
-		require.Equal(b, 20, b.dead())
-		require.Len(b, b.audits(), 10)
+		if !errors.Is(err, context.Canceled) {
+			b.Fatalf("got %v, want context.Canceled", err)
+		}
+		if want := (deadletter.Report{Total: 30, Replayed: 10}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if got := time.Since(began); got < 240*time.Millisecond {
+			b.Fatalf("time.Since(began) is %v, want at least %v: the rate was kept", got, 240*time.Millisecond)
+		}
+		if got := b.pending(); got != 10 {
+			b.Fatalf("pending is %d, want 10", got)
+		}
+		if got := b.dead(); got != 20 {
+			b.Fatalf("dead is %d, want 20", got)
+		}
+		if got := b.audits(); len(got) != 10 {
+			b.Fatalf("%d audits, want 10: %q", len(got), got)
+		}
 
 		report, err = b.letters.ReplayMatching(b.Context(), ann, deadletter.Filter{All: true, Limit: 3}, deadletter.Plan{})
-		require.NoError(b, err)
-		require.Equal(b, deadletter.Report{Total: 3, Replayed: 3}, report)
-		require.Equal(b, 13, b.pending())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (deadletter.Report{Total: 3, Replayed: 3}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if got := b.pending(); got != 13 {
+			b.Fatalf("pending is %d, want 13", got)
+		}
 	})
 }
 
@@ -152,8 +237,12 @@ func TestReplayMatchingLeavesNewLettersAlone(t *testing.T) {
 			Rate:     8, // 2 a batch
 			Progress: func(deadletter.Report) { b.insertDead(msg("again", "")) },
 		})
-		require.NoError(b, err)
-		require.Equal(b, 3, report.Replayed)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if report.Replayed != 3 {
+			b.Fatalf("report.Replayed is %d, want 3", report.Replayed)
+		}
 	})
 }
 
@@ -162,20 +251,44 @@ func TestReplayPutsAllLettersBackOrNone(t *testing.T) {
 		b.insertDead(msg("a", "key"), msg("b", ""), msg("c", ""))
 		b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('key', 1000, 1000, 'dead')`)
 		err := b.letters.Replay(b.Context(), ann, 1, 4711)
-		require.ErrorIs(b, err, deadletter.ErrNotFound)
-		require.EqualError(b, err, "deadletter: replay: dead letter 4711: not found")
-		require.Equal(b, 3, b.dead())
-		require.Zero(b, b.pending())
-		require.Empty(b, b.audits())
+		if !errors.Is(err, deadletter.ErrNotFound) {
+			b.Fatalf("got %v, want ErrNotFound", err)
+		}
+		if err == nil || err.Error() != "deadletter: replay: dead letter 4711: not found" {
+			b.Fatalf(`got %v, want "deadletter: replay: dead letter 4711: not found"`, err)
+		}
+		if got := b.dead(); got != 3 {
+			b.Fatalf("dead is %d, want 3", got)
+		}
+		if got := b.pending(); got != 0 {
+			b.Fatalf("pending is %d, want 0", got)
+		}
+		if got := b.audits(); len(got) != 0 {
+			b.Fatalf("audits are %q, want none", got)
+		}
 
-		require.NoError(b, b.letters.Replay(b.Context(), ann, 3, 1, 3), "in any order, and named twice")
-		require.Equal(b, 1, b.dead())
-		require.Equal(b, 2, b.pending())
-		require.Equal(b, 1, b.count(`SELECT COUNT(*) FROM once_blocked_keys AS b JOIN once_outbox AS o ON o.position = b.position
-			WHERE b.reason = 'replayed' AND o.message_id = 'a'`))
-		require.Equal(b, []string{
+		if err := b.letters.Replay(b.Context(), ann, 3, 1, 3); err != nil {
+			b.Fatalf("in any order, and named twice: %v", err)
+		}
+		if got := b.dead(); got != 1 {
+			b.Fatalf("dead is %d, want 1", got)
+		}
+		if got := b.pending(); got != 2 {
+			b.Fatalf("pending is %d, want 2", got)
+		}
+		got := b.count(`SELECT COUNT(*) FROM once_blocked_keys AS b JOIN once_outbox AS o ON o.position = b.position
+			WHERE b.reason = 'replayed' AND o.message_id = 'a'`)
+		if got != 1 {
+			b.Fatalf("count is %d, want 1", got)
+		}
+		want := []string{
 			"ann | replay | dead:1 | a | the queue is back", "ann | replay | dead:3 | c | the queue is back",
-		}, b.audits())
-		require.ErrorIs(b, b.letters.Replay(b.Context(), ann, 1), deadletter.ErrNotFound, "it was replayed")
+		}
+		if got := b.audits(); !slices.Equal(got, want) {
+			b.Fatalf("audits are %q, want %q", got, want)
+		}
+		if err := b.letters.Replay(b.Context(), ann, 1); !errors.Is(err, deadletter.ErrNotFound) {
+			b.Fatalf("Replay: got %v, want ErrNotFound: it was replayed", err)
+		}
 	})
 }

@@ -1,11 +1,14 @@
 package deadletter_test
 
 import (
+	"bytes"
+	"errors"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
@@ -19,26 +22,47 @@ func TestSentLogShowsTheWholeMessage(t *testing.T) {
 		m.Metadata["a"] = "ü"
 		b.publish("topic", m, msg("free", ""))
 		b.forward(&publisher{}, time.Hour, forwarder.SendSuccessors)
-		require.Equal(b, 2, b.sent())
+		if got := b.sent(); got != 2 {
+			b.Fatalf("sent is %d, want 2", got)
+		}
 
 		listed, err := b.log.List(b.Context(), deadletter.Filter{MessageID: "m"})
-		require.NoError(b, err)
-		require.Len(b, listed, 1)
-		require.Nil(b, listed[0].Payload)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(listed) != 1 {
+			b.Fatalf("len(listed) is %d, want 1: %+v", len(listed), listed)
+		}
+		if listed[0].Payload != nil {
+			b.Fatalf("listed[0].Payload is %q, want nil", listed[0].Payload)
+		}
 		got, err := b.log.Get(b.Context(), listed[0].ID)
-		require.NoError(b, err)
-		require.WithinDuration(b, time.Now(), got.CreatedAt, time.Minute)
-		require.WithinDuration(b, time.Now(), got.SentAt, time.Minute)
-		require.Equal(b, deadletter.SentMessage{
+		if err != nil {
+			b.Fatal(err)
+		}
+		if time.Since(got.CreatedAt).Abs() > time.Minute {
+			b.Fatalf("got.CreatedAt is %v, want %v, give or take %v", got.CreatedAt, time.Now(), time.Minute)
+		}
+		if time.Since(got.SentAt).Abs() > time.Minute {
+			b.Fatalf("got.SentAt is %v, want %v, give or take %v", got.SentAt, time.Now(), time.Minute)
+		}
+		want := deadletter.SentMessage{
 			Message: deadletter.Message{
 				ID: got.ID, Position: 1, MessageID: "m", Topic: "topic", OrderingKey: "key", Payload: []byte{0, 255, '\n'}, Size: 3,
 				Metadata: message.Metadata{"a": "ü", outbox.OrderingKey: "key"}, CreatedAt: got.CreatedAt,
 			},
 			SentAt: got.SentAt,
-		}, got)
+		}
+		if !reflect.DeepEqual(got, want) {
+			b.Fatalf("got %+v, want %+v", got, want)
+		}
 		page, err := b.log.List(b.Context(), deadletter.Filter{AfterID: got.ID - 1, Limit: 1})
-		require.NoError(b, err)
-		require.Equal(b, got.ID, page[0].ID)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if page[0].ID != got.ID {
+			b.Fatalf("page[0].ID is %d, want %d", page[0].ID, got.ID)
+		}
 	})
 }
 
@@ -51,24 +75,52 @@ func TestSentMessagesAreReplayed(t *testing.T) {
 
 		_, forgetful := b.remembering(time.Nanosecond)
 		report, err := forgetful.ReplayMatching(b.Context(), ann, only, deadletter.Plan{Rate: 1000})
-		require.NoError(b, err)
-		require.Equal(b, deadletter.Report{Total: 1, Skipped: []int64{1}}, report, "consumers do not remember it")
-		require.ErrorIs(b, forgetful.Replay(b.Context(), ann, 1), deadletter.ErrNeedsForce)
-		require.Empty(b, b.audits())
-		require.Zero(b, b.pending())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (deadletter.Report{Total: 1, Skipped: []int64{1}}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v: consumers do not remember it", report, want)
+		}
+		if err := forgetful.Replay(b.Context(), ann, 1); !errors.Is(err, deadletter.ErrNeedsForce) {
+			b.Fatalf("Replay: got %v, want ErrNeedsForce", err)
+		}
+		if got := b.audits(); len(got) != 0 {
+			b.Fatalf("audits are %q, want none", got)
+		}
+		if got := b.pending(); got != 0 {
+			b.Fatalf("pending is %d, want 0", got)
+		}
 
 		report, err = b.log.ReplayMatching(b.Context(), ann, only, deadletter.Plan{})
-		require.NoError(b, err)
-		require.Equal(b, deadletter.Report{Total: 1, Replayed: 1}, report)
-		require.Equal(b, 2, b.sent(), "the log keeps the message")
-		require.Equal(b, 1, b.count(`SELECT COUNT(*) FROM once_outbox WHERE unknown`), "a copy may have been sent")
-		require.Equal(b, []string{"ann | replay | sent:1 | described | the queue is back"}, b.audits())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (deadletter.Report{Total: 1, Replayed: 1}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if got := b.sent(); got != 2 {
+			b.Fatalf("sent is %d, want 2: the log keeps the message", got)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE unknown`); got != 1 {
+			b.Fatalf("count is %d, want 1: a copy may have been sent", got)
+		}
+		if got, want := b.audits(), []string{"ann | replay | sent:1 | described | the queue is back"}; !slices.Equal(got, want) {
+			b.Fatalf("audits are %q, want %q", got, want)
+		}
 		p := &publisher{}
 		b.forward(p, 0, forwarder.SendSuccessors)
-		require.Len(b, p.sent, 1)
-		require.Equal(b, "described", p.sent[0].UUID)
-		require.Equal(b, message.Payload{0, 255}, p.sent[0].Payload)
-		require.Equal(b, m.Metadata, unstamped(p.sent[0]))
+		if len(p.sent) != 1 {
+			b.Fatalf("len(p.sent) is %d, want 1: %+v", len(p.sent), p.sent)
+		}
+		if p.sent[0].UUID != "described" {
+			b.Fatalf(`p.sent[0].UUID is %q, want "described"`, p.sent[0].UUID)
+		}
+		if want := (message.Payload{0, 255}); !bytes.Equal(p.sent[0].Payload, want) {
+			b.Fatalf("p.sent[0].Payload is %q, want %q", p.sent[0].Payload, want)
+		}
+		if got := unstamped(p.sent[0]); !reflect.DeepEqual(got, m.Metadata) {
+			b.Fatalf("unstamped(p.sent[0]) is %v, want %v", got, m.Metadata)
+		}
 	})
 }
 
@@ -76,12 +128,26 @@ func TestReplayOfSentMessagesByID(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.record("t", msg("a", "key"), msg("b", ""))
 		err := b.log.Replay(b.Context(), ann, 2, 4711)
-		require.ErrorIs(b, err, deadletter.ErrNotFound)
-		require.EqualError(b, err, "deadletter: sent log: replay: sent message 4711: not found")
-		require.Zero(b, b.pending())
-		require.NoError(b, b.log.Replay(b.Context(), ann, 2, 1))
-		require.NoError(b, b.log.Replay(b.Context(), ann, 2), "once more")
-		require.Equal(b, 3, b.pending())
-		require.Len(b, b.audits(), 3)
+		if !errors.Is(err, deadletter.ErrNotFound) {
+			b.Fatalf("got %v, want ErrNotFound", err)
+		}
+		if want := "deadletter: sent log: replay: sent message 4711: not found"; err == nil || err.Error() != want {
+			b.Fatalf("got %v, want %q", err, want)
+		}
+		if got := b.pending(); got != 0 {
+			b.Fatalf("pending is %d, want 0", got)
+		}
+		if err := b.log.Replay(b.Context(), ann, 2, 1); err != nil {
+			b.Fatal(err)
+		}
+		if err := b.log.Replay(b.Context(), ann, 2); err != nil {
+			b.Fatalf("once more: %v", err)
+		}
+		if got := b.pending(); got != 3 {
+			b.Fatalf("pending is %d, want 3", got)
+		}
+		if got := b.audits(); len(got) != 3 {
+			b.Fatalf("%d audits, want 3: %q", len(got), got)
+		}
 	})
 }

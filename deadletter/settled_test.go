@@ -2,10 +2,9 @@ package deadletter_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // A row of the sent log may be committed after one with a higher ID. The settled ID
@@ -13,35 +12,53 @@ import (
 func TestSettledIDWaitsForEarlierRows(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		id, err := b.log.SettledID(b.Context())
-		require.NoError(b, err)
-		require.Zero(b, id)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if id != 0 {
+			b.Fatalf("id is %d, want 0", id)
+		}
 		b.record("t", msg("first", ""), msg("second", ""))
 		id, err = b.log.SettledID(b.Context())
-		require.NoError(b, err)
-		require.EqualValues(b, 2, id)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if id != 2 {
+			b.Fatalf("id is %d, want 2", id)
+		}
 		if b.sqlite() {
 			return
 		}
 
 		b.publish("t", msg("slow", ""))
 		slow, err := b.db.BeginTx(b.Context(), nil)
-		require.NoError(b, err)
+		if err != nil {
+			b.Fatal(err)
+		}
 		defer func() { _ = slow.Rollback() }()
 		for _, query := range []string{ // as a forwarder does it
 			`DELETE FROM once_outbox`,
 			`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at) VALUES (9, 'slow', 't', '', '{}', now())`,
 		} {
-			_, err = slow.ExecContext(b.Context(), query)
-			require.NoError(b, err)
+			if _, err := slow.ExecContext(b.Context(), query); err != nil {
+				b.Fatal(err)
+			}
 		}
 		b.record("t", msg("quick", ""))
 		short, cancel := context.WithTimeout(b.Context(), 300*time.Millisecond)
 		defer cancel()
-		_, err = b.log.SettledID(short)
-		require.ErrorContains(b, err, "has not ended")
-		require.NoError(b, slow.Commit())
+		if _, err := b.log.SettledID(short); err == nil || !strings.Contains(err.Error(), "has not ended") {
+			b.Fatalf(`SettledID: got %v, want an error with "has not ended"`, err)
+		}
+		if err := slow.Commit(); err != nil {
+			b.Fatal(err)
+		}
 		id, err = b.log.SettledID(b.Context())
-		require.NoError(b, err)
-		require.EqualValues(b, 4, id)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if id != 4 {
+			b.Fatalf("id is %d, want 4", id)
+		}
 	})
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
@@ -52,7 +51,9 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 
 func newBench(t *testing.T, db *sql.DB, config schema.Config) *bench {
 	t.Helper()
-	require.NoError(t, schema.Up(t.Context(), db, config))
+	if err := schema.Up(t.Context(), db, config); err != nil {
+		t.Fatal(err)
+	}
 	b := &bench{T: t, db: db, config: config}
 	b.letters, b.log = b.remembering(0)
 	return b
@@ -64,9 +65,13 @@ func (b *bench) remembering(retention time.Duration) (*deadletter.Letters, *dead
 	b.Helper()
 	config := deadletter.Config{Schema: b.config, InboxRetention: retention}
 	letters, err := deadletter.New(b.db, config)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	log, err := deadletter.NewSentLog(b.db, config)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	return letters, log
 }
 
@@ -74,15 +79,18 @@ func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
 
 func (b *bench) exec(query string) {
 	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), query)
-	require.NoError(b, err)
+	if _, err := b.db.ExecContext(b.Context(), query); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // count returns the result of a query for one number.
 func (b *bench) count(query string, args ...any) int {
 	b.Helper()
 	var n int
-	require.NoError(b, b.db.QueryRowContext(b.Context(), query, args...).Scan(&n))
+	if err := b.db.QueryRowContext(b.Context(), query, args...).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
 	return n
 }
 
@@ -144,7 +152,9 @@ func (b *bench) record(topic string, msgs ...*message.Message) {
 // labels returns the end of a query: the labels of the metadata in $5.
 func (b *bench) labels() string {
 	d, err := dialect.New(b.config)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	labels, join := outboxrow.Labels(d)
 	metadata := `$5`
 	if !b.sqlite() {
@@ -156,14 +166,21 @@ func (b *bench) labels() string {
 func (b *bench) insert(query string, msgs []*message.Message) {
 	b.Helper()
 	tx, err := b.db.BeginTx(b.Context(), nil)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	for i, m := range msgs {
 		metadata, err := json.Marshal(m.Metadata)
-		require.NoError(b, err)
-		_, err = tx.ExecContext(b.Context(), query, 1000+i, m.UUID, keyOf(m), []byte(m.Payload), string(metadata))
-		require.NoError(b, err)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := tx.ExecContext(b.Context(), query, 1000+i, m.UUID, keyOf(m), []byte(m.Payload), string(metadata)); err != nil {
+			b.Fatal(err)
+		}
 	}
-	require.NoError(b, tx.Commit())
+	if err := tx.Commit(); err != nil {
+		b.Fatal(err)
+	}
 }
 
 func keyOf(m *message.Message) any {
@@ -177,14 +194,20 @@ func keyOf(m *message.Message) any {
 func (b *bench) audits() (lines []string) {
 	b.Helper()
 	rows, err := b.db.QueryContext(b.Context(), `SELECT actor, action, subject, message_id, why FROM once_audit ORDER BY id`)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	defer rows.Close()
 	for rows.Next() {
 		var f [5]string
-		require.NoError(b, rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]))
+		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]); err != nil {
+			b.Fatal(err)
+		}
 		lines = append(lines, strings.Join(f[:], " | "))
 	}
-	require.NoError(b, rows.Err())
+	if err := rows.Err(); err != nil {
+		b.Fatal(err)
+	}
 	return lines
 }
 
@@ -192,10 +215,15 @@ func (b *bench) audits() (lines []string) {
 func (b *bench) publish(topic string, msgs ...*message.Message) {
 	b.Helper()
 	box, err := outbox.New(outbox.Config{Schema: b.config})
-	require.NoError(b, err)
-	require.NoError(b, box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
+	if err != nil {
+		b.Fatal(err)
+	}
+	err = box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(topic, msgs...)
-	}))
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
 }
 
 // publisher keeps the messages that it is given, or refuses all of them for good.
@@ -228,12 +256,18 @@ func (b *bench) forward(p *publisher, keepSent time.Duration, afterDead forwarde
 		Schema: b.config, PollMax: 20 * time.Millisecond, Workers: 1, // one worker keeps the order
 		KeepSent: keepSent, AfterDead: afterDead, Logger: testkit.Logger(b.T),
 	})
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	testkit.Eventually(b.T, time.Minute, "the outbox is empty", func() bool { return b.pending() == 0 })
-	require.NoError(b, f.Close())
-	require.NoError(b, <-ended)
+	if err := f.Close(); err != nil {
+		b.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		b.Fatal(err)
+	}
 }
 
 // unstamped returns the metadata of a sent message without the times that the forwarder
