@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"reflect"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/lib/pq"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/mover"
@@ -75,7 +75,9 @@ func TestTrap04_LostConnectionAtCommitMovesOnce(t *testing.T) {
 				s.put(t, "t", message.NewMessage(want[i], nil))
 			}
 			connector, err := pq.NewConnector(database.DSN)
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			cut := &cutter{after: after}
 			cut.cuts.Store(3)
 			connector.Dialer(cut)
@@ -84,12 +86,17 @@ func TestTrap04_LostConnectionAtCommitMovesOnce(t *testing.T) {
 
 			m := newMover(t, db, mover.Config{BatchSize: 2})
 			eventually(t, "all messages are moved", func() bool {
-				_, err := m.Move(t.Context())
-				require.NoError(t, err)
+				if _, err := m.Move(t.Context()); err != nil {
+					t.Fatal(err)
+				}
 				return len(outboxIDs(t, database.DB)) >= 10
 			})
-			require.Negative(t, cut.cuts.Load(), "connections were cut")
-			require.Equal(t, want, outboxIDs(t, database.DB))
+			if got := cut.cuts.Load(); got >= 0 {
+				t.Fatalf("cut.cuts.Load is %d, want less than 0: connections were cut", got)
+			}
+			if got := outboxIDs(t, database.DB); !reflect.DeepEqual(got, want) {
+				t.Fatalf("outboxIDs(database.DB) are %q, want %q", got, want)
+			}
 		})
 	}
 }
@@ -98,8 +105,14 @@ func TestRunContinuesAfterDatabaseRestart(t *testing.T) {
 	testkit.Long(t)
 	server := testkit.PrivatePostgres(t)
 	db, err := sql.Open("postgres", server.DSN("postgres"))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 	s := withDefaults(t, db)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -111,12 +124,16 @@ func TestRunContinuesAfterDatabaseRestart(t *testing.T) {
 
 	server.Kill()
 	eventually(t, "the failure is logged", func() bool { return log.Has("Messages cannot be moved, retrying") })
-	require.NoError(t, server.Restart(context.WithoutCancel(t.Context())))
+	if err := server.Restart(context.WithoutCancel(t.Context())); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the recovery is logged", func() bool { return log.Has("Messages can be moved again") })
 	s.put(t, "t", message.NewMessage("after", nil))
 	eventually(t, "the second message is moved", func() bool { return len(outboxIDs(t, db)) == 2 })
 	cancel()
-	require.NoError(t, <-ended)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
 }
 
 // An idle mover takes no lock and no transaction id. The stock forwarder takes both at
@@ -124,8 +141,14 @@ func TestRunContinuesAfterDatabaseRestart(t *testing.T) {
 func TestIdlePollNeitherLocksNorWrites(t *testing.T) {
 	server := testkit.PrivatePostgres(t, "autovacuum=off") // no other process of this server takes transaction ids
 	db, err := sql.Open("postgres", server.DSN("postgres"))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 	s := withDefaults(t, db)
 	s.put(t, "t", message.NewMessage("1", nil))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -140,7 +163,11 @@ func TestIdlePollNeitherLocksNorWrites(t *testing.T) {
 	}
 	before, readsBefore := next(), reads()
 	eventually(t, "a hundred polls", func() bool { return reads() > readsBefore+200 })
-	require.Equal(t, before, next())
+	if got := next(); got != before {
+		t.Fatalf("next is %d, want %d", got, before)
+	}
 	cancel()
-	require.NoError(t, <-ended)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
 }

@@ -11,7 +11,6 @@ import (
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	stockforwarder "github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/testkit"
@@ -52,30 +51,42 @@ func (s stock) subscriber(t *testing.T) *wsql.Subscriber {
 		ConsumerGroup: s.group, SchemaAdapter: s.tables, OffsetsAdapter: s.offsets,
 		PollInterval: 10 * time.Millisecond, RetryInterval: 10 * time.Millisecond, ResendInterval: 10 * time.Millisecond,
 	}, nil)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return sub
 }
 
 func (s stock) create(t *testing.T) {
 	t.Helper()
-	require.NoError(t, schema.Up(t.Context(), s.db, schema.Config{}))
-	require.NoError(t, s.subscriber(t).SubscribeInitialize(s.topic))
+	if err := schema.Up(t.Context(), s.db, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.subscriber(t).SubscribeInitialize(s.topic); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // publish writes messages in a transaction, as a stock writer does.
 func (s stock) publish(t *testing.T, tx *sql.Tx, topic string, msgs ...*message.Message) {
 	t.Helper()
 	stored, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: s.tables}, nil)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	events := stockforwarder.NewPublisher(stored, stockforwarder.PublisherConfig{ForwarderTopic: s.topic})
-	require.NoError(t, events.Publish(topic, msgs...))
+	if err := events.Publish(topic, msgs...); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // open begins a transaction, writes messages in it, and leaves it open.
 func (s stock) open(t *testing.T, topic string, msgs ...*message.Message) *sql.Tx {
 	t.Helper()
 	tx, release, err := dialect.Begin(t.Context(), s.db, nil)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(release)
 	s.publish(t, tx, topic, msgs...)
 	return tx
@@ -85,10 +96,14 @@ func (s stock) open(t *testing.T, topic string, msgs ...*message.Message) *sql.T
 func (s stock) put(t *testing.T, topic string, msgs ...*message.Message) {
 	t.Helper()
 	tx, release, err := dialect.Begin(t.Context(), s.db, nil)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer release()
 	s.publish(t, tx, topic, msgs...)
-	require.NoError(t, tx.Commit())
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // forward runs the stock forwarder until the test calls stop.
@@ -96,13 +111,19 @@ func (s stock) forward(t *testing.T, publisher message.Publisher) (stop func()) 
 	t.Helper()
 	fwd, err := stockforwarder.NewForwarder(s.subscriber(t), publisher, watermill.NopLogger{},
 		stockforwarder.Config{ForwarderTopic: s.topic})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- fwd.Run(context.Background()) }()
 	<-fwd.Running()
 	stop = sync.OnceFunc(func() {
-		require.NoError(t, fwd.Close())
-		require.NoError(t, <-ended)
+		if err := fwd.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
 	})
 	t.Cleanup(stop)
 	return stop
@@ -134,7 +155,9 @@ func (i *inbox) ids() []string {
 func newMover(t *testing.T, db *sql.DB, config mover.Config) *mover.Mover {
 	t.Helper()
 	m, err := mover.New(db, config)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return m
 }
 
@@ -145,26 +168,36 @@ func moves(t *testing.T, m *mover.Mover, rows int) {
 	moved := 0
 	eventually(t, "the rows are moved", func() bool {
 		n, err := m.Move(t.Context())
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		moved += n
 		return moved >= rows
 	})
-	require.Equal(t, rows, moved)
+	if moved != rows {
+		t.Fatalf("moved is %d, want %d", moved, rows)
+	}
 }
 
 // ids returns the only column of the rows that query returns.
 func ids(t *testing.T, db *sql.DB, query string) []string {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), query)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer rows.Close()
 	all := []string{}
 	for rows.Next() {
 		var id string
-		require.NoError(t, rows.Scan(&id))
+		if err := rows.Scan(&id); err != nil {
+			t.Fatal(err)
+		}
 		all = append(all, id)
 	}
-	require.NoError(t, rows.Err())
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
 	return all
 }
 
@@ -175,13 +208,16 @@ func outboxIDs(t *testing.T, db *sql.DB) []string {
 
 func exec(t *testing.T, db *sql.DB, query string, args ...any) {
 	t.Helper()
-	_, err := db.ExecContext(t.Context(), query, args...)
-	require.NoError(t, err)
+	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func count(t *testing.T, db *sql.DB, query string, args ...any) int {
 	t.Helper()
 	var n int
-	require.NoError(t, db.QueryRowContext(t.Context(), query, args...).Scan(&n))
+	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
 	return n
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/mover"
@@ -28,15 +28,21 @@ func deadLetters(t *testing.T, db *sql.DB) []deadLetter {
 	rows, err := db.QueryContext(t.Context(), `
 		SELECT message_id, topic, payload, metadata::jsonb, reason, last_error FROM once_outbox_dead
 		WHERE attempts = 0 AND ordering_key IS NULL AND unknown = (reason = 'invalid') ORDER BY position`)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer rows.Close()
 	var all []deadLetter
 	for rows.Next() {
 		var d deadLetter
-		require.NoError(t, rows.Scan(&d.id, &d.topic, &d.payload, &d.metadata, &d.reason, &d.text))
+		if err := rows.Scan(&d.id, &d.topic, &d.payload, &d.metadata, &d.reason, &d.text); err != nil {
+			t.Fatal(err)
+		}
 		all = append(all, d)
 	}
-	require.NoError(t, rows.Err())
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
 	return all
 }
 
@@ -65,46 +71,80 @@ func TestTrap22_MalformedFirstRowBlocksNothing(t *testing.T) {
 	s.put(t, "u", message.NewMessage("good5", nil))
 
 	moves(t, newMover(t, db, mover.Config{}), 15)
-	require.Equal(t, []string{"good1", "good2", "good3", "good4", "good5"}, outboxIDs(t, db))
+	if got, want := outboxIDs(t, db), []string{"good1", "good2", "good3", "good4", "good5"}; !slices.Equal(got, want) {
+		t.Fatalf("outboxIDs are %q, want %q", got, want)
+	}
 
 	dead := deadLetters(t, db)
-	require.Len(t, dead, 10)
+	if len(dead) != 10 {
+		t.Fatalf("len(dead) is %d, want 10: %+v", len(dead), dead)
+	}
 	why := func(d deadLetter, reason, text string) deadLetter {
 		t.Helper()
-		require.Equal(t, reason, d.reason, "%+v", d)
-		require.Contains(t, d.text, text)
+		if d.reason != reason {
+			t.Fatalf("d.reason is %q, want %q: %+v", d.reason, reason, d)
+		}
+		if !strings.Contains(d.text, text) {
+			t.Fatalf("%q does not contain %q", d.text, text)
+		}
 		d.reason, d.text = "", ""
 		return d
 	}
 	const topic = "forwarder_topic"
-	require.Equal(t, deadLetter{id: "no object", topic: topic, payload: `[ "a" ,  1.0 ]`, metadata: `{"tenant": "a"}`},
-		why(dead[0], "malformed", "cannot unmarshal array"))
-	require.Equal(t, deadLetter{id: "no topic", topic: topic, payload: `{"uuid": "inner"}`, metadata: `{}`},
-		why(dead[1], "malformed", "no destination topic"))
-	require.Equal(t, deadLetter{id: "no payload", topic: topic, metadata: `{"metadata": "{\"a\": {\"b\": 1}}"}`},
-		why(dead[2], "malformed", "unexpected end"))
-	require.Equal(t, deadLetter{id: "bad metadata", topic: topic, payload: `1`, metadata: `{"metadata": "{\"nul\": \"\\u0000\"}"}`},
-		why(dead[3], "malformed", "cannot unmarshal number"))
-	require.Equal(t, deadLetter{id: "half", topic: topic, payload: `"\ud800"`, metadata: `{"metadata": "{\"half\": \"\\ud800\"}"}`},
-		why(dead[4], "malformed", "cannot unmarshal string"))
-	require.Equal(t, deadLetter{id: long, topic: "t", metadata: `{}`}, why(dead[5], "invalid", "has 300 bytes"))
-	require.Equal(t, deadLetter{id: "steers", topic: "t", payload: "\x00body", metadata: `{"x-delay": "5"}`},
-		why(dead[6], "invalid", `metadata "x-delay" would control the broker`))
-	require.Equal(t, deadLetter{topic: "t", payload: "no id", metadata: `{}`}, why(dead[7], "invalid", "id is empty"))
+	want := deadLetter{id: "no object", topic: topic, payload: `[ "a" ,  1.0 ]`, metadata: `{"tenant": "a"}`}
+	if got := why(dead[0], "malformed", "cannot unmarshal array"); got != want {
+		t.Fatalf("why is %+v, want %+v", got, want)
+	}
+	want = deadLetter{id: "no topic", topic: topic, payload: `{"uuid": "inner"}`, metadata: `{}`}
+	if got := why(dead[1], "malformed", "no destination topic"); got != want {
+		t.Fatalf("why is %+v, want %+v", got, want)
+	}
+	want = deadLetter{id: "no payload", topic: topic, metadata: `{"metadata": "{\"a\": {\"b\": 1}}"}`}
+	if got := why(dead[2], "malformed", "unexpected end"); got != want {
+		t.Fatalf("why is %+v, want %+v", got, want)
+	}
+	want = deadLetter{id: "bad metadata", topic: topic, payload: `1`, metadata: `{"metadata": "{\"nul\": \"\\u0000\"}"}`}
+	if got := why(dead[3], "malformed", "cannot unmarshal number"); got != want {
+		t.Fatalf("why is %+v, want %+v", got, want)
+	}
+	want = deadLetter{id: "half", topic: topic, payload: `"\ud800"`, metadata: `{"metadata": "{\"half\": \"\\ud800\"}"}`}
+	if got := why(dead[4], "malformed", "cannot unmarshal string"); got != want {
+		t.Fatalf("why is %+v, want %+v", got, want)
+	}
+	if got, want := why(dead[5], "invalid", "has 300 bytes"), (deadLetter{id: long, topic: "t", metadata: `{}`}); got != want {
+		t.Fatalf("why is %+v, want %+v", got, want)
+	}
+	want = deadLetter{id: "steers", topic: "t", payload: "\x00body", metadata: `{"x-delay": "5"}`}
+	if got := why(dead[6], "invalid", `metadata "x-delay" would control the broker`); got != want {
+		t.Fatalf("why is %+v, want %+v", got, want)
+	}
+	if got, want := why(dead[7], "invalid", "id is empty"), (deadLetter{topic: "t", payload: "no id", metadata: `{}`}); got != want {
+		t.Fatalf("why is %+v, want %+v", got, want)
+	}
 
 	// A text column cannot hold these messages, so their dead letters contain the
 	// envelopes.
 	for i, text := range []string{`metadata "key" contains a NUL`, "id contains a NUL"} {
 		d := why(dead[8+i], "invalid", text)
-		require.Equal(t, topic, d.topic)
+		if d.topic != topic {
+			t.Fatalf("d.topic is %q, want %q", d.topic, topic)
+		}
 		var envelope struct {
 			UUID     string            `json:"uuid"`
 			Metadata map[string]string `json:"metadata"`
 		}
-		require.NoError(t, json.Unmarshal([]byte(d.payload), &envelope))
-		require.Equal(t, []string{"nul", "nul\x00"}[i], envelope.UUID)
-		require.Equal(t, []string{"a\x00b", ""}[i], envelope.Metadata["key"])
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM watermill_forwarder_topic WHERE uuid = $1`, d.id))
+		if err := json.Unmarshal([]byte(d.payload), &envelope); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"nul", "nul\x00"}[i]; envelope.UUID != want {
+			t.Fatalf("envelope.UUID is %q, want %q", envelope.UUID, want)
+		}
+		if want := []string{"a\x00b", ""}[i]; envelope.Metadata["key"] != want {
+			t.Fatalf(`envelope.Metadata["key"] is %q, want %q`, envelope.Metadata["key"], want)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM watermill_forwarder_topic WHERE uuid = $1`, d.id); got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
 	}
 }
 
@@ -113,8 +153,12 @@ func TestLongTopicBecomesDeadLetter(t *testing.T) {
 	s := withDefaults(t, db)
 	s.put(t, strings.Repeat("x", 300), message.NewMessage("id", nil))
 	moves(t, newMover(t, db, mover.Config{}), 1)
-	require.Len(t, deadLetters(t, db), 1)
-	require.Equal(t, "id", deadLetters(t, db)[0].id)
+	if got := deadLetters(t, db); len(got) != 1 {
+		t.Fatalf("%d dead letters, want 1: %+v", len(got), got)
+	}
+	if got := deadLetters(t, db)[0].id; got != "id" {
+		t.Fatalf(`deadLetters(t, db)[0].id is %q, want "id"`, got)
+	}
 }
 
 func TestTooLargePayloadBecomesDeadLetter(t *testing.T) {
@@ -122,8 +166,12 @@ func TestTooLargePayloadBecomesDeadLetter(t *testing.T) {
 	s := withDefaults(t, db)
 	s.put(t, "t", message.NewMessage("small", []byte("12345")), message.NewMessage("large", []byte("123456")))
 	moves(t, newMover(t, db, mover.Config{MaxPayload: 5}), 2)
-	require.Equal(t, []string{"small"}, outboxIDs(t, db))
-	require.Contains(t, deadLetters(t, db)[0].text, "payload has 6 bytes")
+	if got, want := outboxIDs(t, db), []string{"small"}; !slices.Equal(got, want) {
+		t.Fatalf("outboxIDs are %q, want %q", got, want)
+	}
+	if got := deadLetters(t, db)[0].text; !strings.Contains(got, "payload has 6 bytes") {
+		t.Fatalf(`%q does not contain "payload has 6 bytes"`, got)
+	}
 }
 
 // The mover continues when a stuck stock forwarder releases its lock. A stock forwarder
@@ -145,6 +193,10 @@ func TestMoverContinuesIfStockForwarderIsStuck(t *testing.T) {
 	stop()
 	eventually(t, "the mover continues", func() bool { return len(outboxIDs(t, db)) == 1 })
 	cancel()
-	require.NoError(t, <-ended)
-	require.Len(t, deadLetters(t, db), 1)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := deadLetters(t, db); len(got) != 1 {
+		t.Fatalf("%d dead letters, want 1: %+v", len(got), got)
+	}
 }

@@ -2,20 +2,19 @@ package mover_test
 
 import (
 	"context"
-	"database/sql"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/mover"
-	"github.com/watermill-once/once/schema"
 )
 
 func TestMessagesAreMovedUnchanged(t *testing.T) {
@@ -29,28 +28,60 @@ func TestMessagesAreMovedUnchanged(t *testing.T) {
 
 	m := newMover(t, db, mover.Config{})
 	moves(t, m, 4)
-	require.Equal(t, []string{"id with / and ü", "second", "third", "fourth"}, outboxIDs(t, db))
-	require.Equal(t, []string{"orders/placed", "orders/placed", "other topic", "orders/placed"},
-		ids(t, db, `SELECT topic FROM once_outbox ORDER BY position`))
+	if got, want := outboxIDs(t, db), []string{"id with / and ü", "second", "third", "fourth"}; !slices.Equal(got, want) {
+		t.Fatalf("outboxIDs are %q, want %q", got, want)
+	}
+	want := []string{"orders/placed", "orders/placed", "other topic", "orders/placed"}
+	if got := ids(t, db, `SELECT topic FROM once_outbox ORDER BY position`); !slices.Equal(got, want) {
+		t.Fatalf("ids is %q, want %q", got, want)
+	}
 	var (
 		payload       []byte
 		metadata, key string
 	)
-	require.NoError(t, db.QueryRow(`SELECT payload, metadata, ordering_key FROM once_outbox ORDER BY position LIMIT 1`).
-		Scan(&payload, &metadata, &key))
-	require.Equal(t, "\x00\xff not JSON", string(payload))
-	require.JSONEq(t, `{"name": "välue \"quoted\"", "once_ordering_key": "k"}`, metadata)
-	require.Equal(t, "k", key)
-	require.Equal(t, []string{`{"n": 1.0}`}, ids(t, db, `SELECT convert_from(payload, 'UTF8') FROM once_outbox WHERE message_id = 'third'`))
-	require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_outbox_dead`))
+	err := db.QueryRow(`SELECT payload, metadata, ordering_key FROM once_outbox ORDER BY position LIMIT 1`).
+		Scan(&payload, &metadata, &key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "\x00\xff not JSON"; string(payload) != want {
+		t.Fatalf("payload is %q, want %q", string(payload), want)
+	}
+	var fields message.Metadata
+	if err := json.Unmarshal([]byte(metadata), &fields); err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(fields, nasty.Metadata) {
+		t.Fatalf("metadata is %q, want %q", fields, nasty.Metadata)
+	}
+	if key != "k" {
+		t.Fatalf(`key is %q, want "k"`, key)
+	}
+	want = []string{`{"n": 1.0}`}
+	if got := ids(t, db, `SELECT convert_from(payload, 'UTF8') FROM once_outbox WHERE message_id = 'third'`); !slices.Equal(got, want) {
+		t.Fatalf("ids is %q, want %q", got, want)
+	}
+	if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_dead`); got != 0 {
+		t.Fatalf("count is %d, want 0", got)
+	}
 
 	moved, err := m.Move(t.Context())
-	require.NoError(t, err)
-	require.Zero(t, moved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if moved != 0 {
+		t.Fatalf("moved is %d, want 0", moved)
+	}
 	messages, writers, err := m.Left(t.Context())
-	require.NoError(t, err)
-	require.Zero(t, messages)
-	require.Zero(t, writers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if messages != 0 {
+		t.Fatalf("messages is %d, want 0", messages)
+	}
+	if writers != 0 {
+		t.Fatalf("writers is %d, want 0", writers)
+	}
 }
 
 // Trap 77. Messages that the stock forwarder has sent are not moved, although the stock
@@ -66,25 +97,37 @@ func TestTrap77_MessagesSentByStockForwarderAreNotMoved(t *testing.T) {
 	m := newMover(t, db, mover.Config{})
 	eventually(t, "the stock forwarder has sent and acked them", func() bool {
 		messages, _, err := m.Left(t.Context())
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		return messages == 0
 	})
 	stop()
-	require.Len(t, sent.ids(), 10)
+	if got := sent.ids(); len(got) != 10 {
+		t.Fatalf("len(sent.ids) is %d, want 10: %q", len(got), got)
+	}
 
 	s.put(t, "t", message.NewMessage("ours1", nil), message.NewMessage("ours2", nil))
 	messages, _, err := m.Left(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, 2, messages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if messages != 2 {
+		t.Fatalf("messages is %d, want 2", messages)
+	}
 	moves(t, m, 2)
-	require.Equal(t, []string{"ours1", "ours2"}, outboxIDs(t, db))
+	if got, want := outboxIDs(t, db), []string{"ours1", "ours2"}; !slices.Equal(got, want) {
+		t.Fatalf("outboxIDs are %q, want %q", got, want)
+	}
 
 	// In the other direction: the stock forwarder continues where the mover has
 	// stopped.
 	s.forward(t, sent)
 	s.put(t, "t", message.NewMessage("stock again", nil))
 	eventually(t, "the stock forwarder sends the last message", func() bool { return slices.Contains(sent.ids(), "stock again") })
-	require.Len(t, sent.ids(), 11)
+	if got := sent.ids(); len(got) != 11 {
+		t.Fatalf("len(sent.ids) is %d, want 11: %q", len(got), got)
+	}
 }
 
 // Trap 01. A row is not skipped if its transaction began first and commits last.
@@ -97,20 +140,38 @@ func TestTrap01_LateCommitIsNotSkipped(t *testing.T) {
 	s.put(t, "t", message.NewMessage("early", nil))
 
 	moves(t, m, 1)
-	require.Equal(t, []string{"first"}, outboxIDs(t, db), "the offset would pass the late one")
+	if got, want := outboxIDs(t, db), []string{"first"}; !slices.Equal(got, want) {
+		t.Fatalf("outboxIDs are %q, want %q: the offset would pass the late one", got, want)
+	}
 	moved, err := m.Move(t.Context())
-	require.NoError(t, err)
-	require.Zero(t, moved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if moved != 0 {
+		t.Fatalf("moved is %d, want 0", moved)
+	}
 	messages, writers, err := m.Left(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, []int{1, 1}, []int{messages, writers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if messages != 1 || writers != 1 {
+		t.Fatalf("messages and writers are %d and %d, want 1 and 1", messages, writers)
+	}
 
-	require.NoError(t, late.Commit())
+	if err := late.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	moves(t, m, 2)
-	require.Equal(t, []string{"first", "late", "early"}, outboxIDs(t, db))
+	if got, want := outboxIDs(t, db), []string{"first", "late", "early"}; !slices.Equal(got, want) {
+		t.Fatalf("outboxIDs are %q, want %q", got, want)
+	}
 	messages, writers, err = m.Left(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, []int{0, 0}, []int{messages, writers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if messages != 0 || writers != 0 {
+		t.Fatalf("messages and writers are %d and %d, want 0 and 0", messages, writers)
+	}
 }
 
 // A mover that has waited for the lock continues at the new offset.
@@ -124,10 +185,13 @@ func TestOffsetIsReadAfterTheLock(t *testing.T) {
 	s.put(t, "t", message.NewMessage("2", nil))
 
 	other, err := db.BeginTx(t.Context(), nil)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer func() { _ = other.Rollback() }()
-	_, err = other.Exec(`SELECT FROM watermill_offsets_forwarder_topic FOR UPDATE`)
-	require.NoError(t, err)
+	if _, err := other.Exec(`SELECT FROM watermill_offsets_forwarder_topic FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
 	moved := make(chan error, 1)
 	go func() {
 		for total := 0; total == 0; {
@@ -143,13 +207,23 @@ func TestOffsetIsReadAfterTheLock(t *testing.T) {
 	eventually(t, "the mover waits for the lock", func() bool {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
 	})
-	require.Equal(t, []string{"0"}, outboxIDs(t, db))
+	if got, want := outboxIDs(t, db), []string{"0"}; !slices.Equal(got, want) {
+		t.Fatalf("outboxIDs are %q, want %q", got, want)
+	}
 	_, err = other.Exec(`UPDATE watermill_offsets_forwarder_topic SET (offset_acked, last_processed_transaction_id) =
 		(SELECT "offset", transaction_id FROM watermill_forwarder_topic ORDER BY "offset" OFFSET 1 LIMIT 1)`)
-	require.NoError(t, err)
-	require.NoError(t, other.Commit())
-	require.NoError(t, <-moved)
-	require.Equal(t, []string{"0", "2"}, outboxIDs(t, db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-moved; err != nil {
+		t.Fatal(err)
+	}
+	if got, want := outboxIDs(t, db), []string{"0", "2"}; !slices.Equal(got, want) {
+		t.Fatalf("outboxIDs are %q, want %q", got, want)
+	}
 }
 
 // Each message is either sent by a stock forwarder or moved, and never both.
@@ -181,87 +255,12 @@ func TestStockForwardersAndMoversShareTheTable(t *testing.T) {
 	})
 	got := slices.Concat(sent.ids(), outboxIDs(t, db))
 	slices.Sort(got)
-	require.Equal(t, want, got)
-	require.True(t, slices.IsSorted(outboxIDs(t, db)))
-}
-
-func TestCustomTableNames(t *testing.T) {
-	for _, kind := range []string{"JSONB", "BYTEA"} {
-		t.Run(kind, func(t *testing.T) {
-			db := testkit.PostgresAlone(t).DB
-			exec(t, db, `CREATE SCHEMA shop`)
-			s := stock{
-				db: db, topic: "out-box.1", group: "group",
-				tables: wsql.DefaultPostgreSQLSchema{
-					GenerateMessagesTableName: func(topic string) string { return `shop."events of ` + topic + `"` },
-					GeneratePayloadType:       func(string) string { return kind },
-				},
-				offsets: wsql.DefaultPostgreSQLOffsetsAdapter{
-					GenerateMessagesOffsetsTableName: func(string) string { return `shop.Offsets` },
-				},
-			}
-			s.create(t)
-			tables := schema.Config{Schema: "ours", Prefix: "x_"}
-			require.NoError(t, schema.Up(t.Context(), db, tables))
-			exec(t, db, `INSERT INTO shop.offsets VALUES ('group', 0, '0')`)
-			s.put(t, "t", message.NewMessage("id", []byte("\x00body")))
-			m := newMover(t, db, mover.Config{
-				Schema: tables, ConsumerGroup: s.group, ForwarderTopic: s.topic,
-				MessagesTable: s.tables.MessagesTable(s.topic), OffsetsTable: s.offsets.MessagesOffsetsTable(s.topic),
-			})
-			moves(t, m, 1)
-			require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM ours.x_outbox WHERE message_id = 'id' AND payload = '\x00626f6479'`))
-			messages, _, err := m.Left(t.Context())
-			require.NoError(t, err)
-			require.Zero(t, messages)
-		})
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("got %q, want %q", got, want)
 	}
-}
-
-// The default table names are those of the stock forwarder for any topic. With a wrong
-// name, messages would be sent again.
-func TestDefaultTableNamesFollowTopic(t *testing.T) {
-	db := testkit.PostgresAlone(t).DB
-	s := stock{db: db, topic: "Out-Box.1:$x"}
-	s.create(t)
-	s.put(t, "t", message.NewMessage("id", nil))
-	moves(t, newMover(t, db, mover.Config{ForwarderTopic: s.topic}), 1)
-	require.Equal(t, []string{"id"}, outboxIDs(t, db))
-}
-
-func TestNewConsumerGroupStartsAtTheBeginning(t *testing.T) {
-	db := testkit.PostgresAlone(t).DB
-	s := withDefaults(t, db)
-	s.put(t, "t", message.NewMessage("first", nil))
-	messages, _, err := newMover(t, db, mover.Config{}).Left(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, 1, messages)
-	moves(t, newMover(t, db, mover.Config{}), 1)
-
-	t.Run("unknown group beside another", func(t *testing.T) {
-		mistaken := newMover(t, db, mover.Config{ConsumerGroup: "typo"})
-		_, err := mistaken.Move(t.Context())
-		require.ErrorIs(t, err, mover.ErrUnknownGroup)
-		require.ErrorContains(t, err, `"typo", the table has [""]`)
-		require.ErrorIs(t, mistaken.Run(t.Context()), mover.ErrUnknownGroup)
-		_, _, err = mistaken.Left(t.Context())
-		require.ErrorIs(t, err, mover.ErrUnknownGroup)
-		require.Equal(t, []string{"first"}, outboxIDs(t, db))
-	})
-}
-
-func TestMissingTablesAreReported(t *testing.T) {
-	db := testkit.PostgresAlone(t).DB
-	m := newMover(t, db, mover.Config{})
-	require.ErrorIs(t, m.Run(t.Context()), schema.ErrMissing)
-	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
-	err := m.Run(t.Context())
-	require.ErrorIs(t, err, mover.ErrNoTable)
-	require.ErrorContains(t, err, `"watermill_forwarder_topic"`)
-	_, err = m.Move(t.Context())
-	require.ErrorIs(t, err, mover.ErrNoTable)
-	_, _, err = m.Left(t.Context())
-	require.ErrorIs(t, err, mover.ErrNoTable)
+	if !slices.IsSorted(outboxIDs(t, db)) {
+		t.Fatal("slices.IsSorted returned false")
+	}
 }
 
 // The mover compares transaction ids as numbers, not as texts.
@@ -278,19 +277,7 @@ func TestOrderAcrossTransactions(t *testing.T) {
 	}
 	exec(t, db, `UPDATE watermill_forwarder_topic SET "offset" = 0 WHERE transaction_id = '0'`)
 	moves(t, newMover(t, db, mover.Config{BatchSize: 5}), 11)
-	require.Equal(t, want, outboxIDs(t, db))
-}
-
-func TestConfigErrorNamesEveryInvalidField(t *testing.T) {
-	_, err := mover.New(nil, mover.Config{
-		Schema: schema.Config{Dialect: schema.SQLite}, ForwarderTopic: "a b", MessagesTable: "x; DROP TABLE y", OffsetsTable: `"`,
-		BatchSize: -1, PollInterval: time.Microsecond, MaxPayload: -1,
-	})
-	for _, field := range []string{
-		"Dialect", "ForwarderTopic", "MessagesTable", "OffsetsTable", "BatchSize", "PollInterval", "MaxPayload", "db is nil",
-	} {
-		require.ErrorContains(t, err, field)
+	if got := outboxIDs(t, db); !reflect.DeepEqual(got, want) {
+		t.Fatalf("outboxIDs are %q, want %q", got, want)
 	}
-	_, err = mover.New(&sql.DB{}, mover.Config{Schema: schema.Config{Prefix: "bad-"}})
-	require.ErrorContains(t, err, "Prefix")
 }
