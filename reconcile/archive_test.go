@@ -1,11 +1,14 @@
 package reconcile
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
@@ -15,12 +18,19 @@ func TestAnArchiveKeepsTheLatestReports(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		p := newPlace(t, db)
 		a, err := NewArchive(db.DB, p.config)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		none, err := a.List(t.Context(), 0)
-		require.NoError(t, err)
-		require.Empty(t, none)
-		_, err = a.Get(t.Context(), 1)
-		require.ErrorIs(t, err, ErrNotKept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(none) != 0 {
+			t.Fatalf("none is %+v, want none", none)
+		}
+		if _, err := a.Get(t.Context(), 1); !errors.Is(err, ErrNotKept) {
+			t.Fatalf("Get: got %v, want ErrNotKept", err)
+		}
 
 		at := time.Now().UTC().Truncate(time.Millisecond)
 		r := Report{Consumer: billed, Topics: []string{topic}, From: at, Until: at, AsOf: at, Sent: 7, Known: 5}
@@ -28,36 +38,60 @@ func TestAnArchiveKeepsTheLatestReports(t *testing.T) {
 			r.Missing = append(r.Missing, Missing{MessageID: fmt.Sprint(n), Topic: topic, SentLogID: int64(n), SentAt: at, LastSentAt: at})
 		}
 		r.Phantoms = []Phantom{{MessageID: "p", State: Quarantined, At: at}}
-		require.NoError(t, a.Keep(t.Context(), r, Report{Consumer: "mail", Missing: []Missing{}}))
+		if err := a.Keep(t.Context(), r, Report{Consumer: "mail", Missing: []Missing{}}); err != nil {
+			t.Fatal(err)
+		}
 		kept, err := a.Get(t.Context(), 1)
-		require.NoError(t, err)
-		require.Equal(t, keptMessages+1, kept.Missing)
-		require.Equal(t, 1, kept.Phantoms)
-		require.InDelta(t, at.Unix(), kept.At.Unix(), 60)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept.Missing != keptMessages+1 {
+			t.Fatalf("kept.Missing is %d, want %d", kept.Missing, keptMessages+1)
+		}
+		if kept.Phantoms != 1 {
+			t.Fatalf("kept.Phantoms is %d, want 1", kept.Phantoms)
+		}
+		if got := kept.At.Unix(); math.Abs(float64(got)-float64(at.Unix())) > 60 {
+			t.Fatalf("kept.At.Unix is %v, want %v, give or take 60", got, at.Unix())
+		}
 		r.Missing = r.Missing[:keptMessages]
-		require.Equal(t, r, kept.Report)
+		if !reflect.DeepEqual(kept.Report, r) {
+			t.Fatalf("kept.Report is %+v, want %+v", kept.Report, r)
+		}
 
 		for range keptReports {
-			require.NoError(t, a.Keep(t.Context(), Report{Consumer: billed}))
+			if err := a.Keep(t.Context(), Report{Consumer: billed}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		seen := map[string]int{}
 		for before := int64(0); ; {
 			page, err := a.List(t.Context(), before)
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if len(page) == 0 {
 				break
 			}
-			require.LessOrEqual(t, len(page), listedReports)
+			if len(page) > listedReports {
+				t.Fatalf("len(page) is %d, want at most %d", len(page), listedReports)
+			}
 			for _, k := range page {
-				require.True(t, before == 0 || k.ID < before)
+				if before != 0 && k.ID >= before {
+					t.Fatalf("report %d is behind report %d, want the newest first", k.ID, before)
+				}
 				before = k.ID
 				seen[k.Report.Consumer]++
 			}
 		}
-		require.Equal(t, map[string]int{billed: keptReports, "mail": 1}, seen)
-		_, err = a.Get(t.Context(), 1)
-		require.ErrorIs(t, err, ErrNotKept)
+		if want := map[string]int{billed: keptReports, "mail": 1}; !maps.Equal(seen, want) {
+			t.Fatalf("seen is %v, want %v", seen, want)
+		}
+		if _, err := a.Get(t.Context(), 1); !errors.Is(err, ErrNotKept) {
+			t.Fatalf("Get: got %v, want ErrNotKept", err)
+		}
 	})
-	_, err := NewArchive(nil, schema.Config{})
-	require.ErrorContains(t, err, "db is nil")
+	if _, err := NewArchive(nil, schema.Config{}); err == nil || !strings.Contains(err.Error(), "db is nil") {
+		t.Fatalf(`NewArchive: got %v, want an error with "db is nil"`, err)
+	}
 }

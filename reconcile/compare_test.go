@@ -2,12 +2,12 @@ package reconcile
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 func TestMissingAndNeverSentMessagesAreFoundAcrossDatabases(t *testing.T) {
@@ -40,22 +40,46 @@ func findAll(b *bench) {
 	b.receiver.handled("mailing", at(1), "of another consumer")
 	// Untimed phantoms may be messages that the log has forgotten, see below.
 	reports, err := Compare(b.Context(), b.newSender(SenderConfig{LongestDelay: time.Minute}), b.newReceiver(ReceiverConfig{}))
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	r := reports[0]
 	got := phantomIDs(r)
 	slices.Sort(got)
 	slices.Sort(phantoms)
-	require.Equal(b, missing, missingIDs(r))
-	require.Equal(b, phantoms, got)
-	require.True(b, r.Found())
-	require.Equal(b, billed, r.Consumer)
-	require.WithinDuration(b, at(147), r.MissingSince, time.Millisecond)
-	require.NotZero(b, r.Missing[0].SentLogID)
-	require.Equal(b, topic, r.Missing[0].Topic)
-	require.Equal(b, Handled, r.Phantoms[0].State)
-	require.Equal(b, 1, r.Questions)
-	require.Equal(b, 588, r.Sent)
-	require.Equal(b, 588, r.Known)
+	if got := missingIDs(r); !reflect.DeepEqual(got, missing) {
+		b.Fatalf("missingIDs(r) are %q, want %q", got, missing)
+	}
+	if !reflect.DeepEqual(got, phantoms) {
+		b.Fatalf("got %q, want %q", got, phantoms)
+	}
+	if !r.Found() {
+		b.Fatal("r.Found returned false")
+	}
+	if r.Consumer != billed {
+		b.Fatalf("r.Consumer is %q, want %q", r.Consumer, billed)
+	}
+	if r.MissingSince.Sub(at(147)).Abs() > time.Millisecond {
+		b.Fatalf("r.MissingSince is %v, want %v, give or take %v", r.MissingSince, at(147), time.Millisecond)
+	}
+	if r.Missing[0].SentLogID == 0 {
+		b.Fatal("r.Missing[0].SentLogID is 0")
+	}
+	if r.Missing[0].Topic != topic {
+		b.Fatalf("r.Missing[0].Topic is %q, want %q", r.Missing[0].Topic, topic)
+	}
+	if r.Phantoms[0].State != Handled {
+		b.Fatalf("r.Phantoms[0].State is %v, want %v", r.Phantoms[0].State, Handled)
+	}
+	if r.Questions != 1 {
+		b.Fatalf("r.Questions is %d, want 1", r.Questions)
+	}
+	if r.Sent != 588 {
+		b.Fatalf("r.Sent is %d, want 588", r.Sent)
+	}
+	if r.Known != 588 {
+		b.Fatalf("r.Known is %d, want 588", r.Known)
+	}
 }
 
 func TestParkedMessagesAreNotMissing(t *testing.T) {
@@ -74,13 +98,28 @@ func TestParkedMessagesAreNotMissing(t *testing.T) {
 		b.receiver.handled(billed, at, both)
 		b.receiver.parked("waiting", at.Add(time.Minute), both)
 		r := b.compare()
-		require.Empty(b, r.Missing)
-		require.Empty(b, r.Phantoms)
-		require.False(b, r.Found())
-		require.Equal(b, 1, r.Quarantined())
-		require.Equal(b, []State{Waiting, Quarantined, Discarded}, []State{r.Parked[0].State, r.Parked[1].State, r.Parked[2].State})
-		require.Equal(b, 2, r.Parked[0].N)
-		require.WithinDuration(b, at.Add(time.Minute), r.Parked[1].Oldest, time.Second)
+		if len(r.Missing) != 0 {
+			b.Fatalf("r.Missing is %+v, want none", r.Missing)
+		}
+		if len(r.Phantoms) != 0 {
+			b.Fatalf("r.Phantoms are %+v, want none", r.Phantoms)
+		}
+		if r.Found() {
+			b.Fatal("r.Found returned true")
+		}
+		if got := r.Quarantined(); got != 1 {
+			b.Fatalf("r.Quarantined is %d, want 1", got)
+		}
+		if r.Parked[0].State != Waiting || r.Parked[1].State != Quarantined || r.Parked[2].State != Discarded {
+			b.Fatalf("r.Parked[0].State, r.Parked[1].State and r.Parked[2].State are %v, %v and %v, want Waiting, Quarantined and Discarded",
+				r.Parked[0].State, r.Parked[1].State, r.Parked[2].State)
+		}
+		if r.Parked[0].N != 2 {
+			b.Fatalf("r.Parked[0].N is %d, want 2", r.Parked[0].N)
+		}
+		if r.Parked[1].Oldest.Sub(at.Add(time.Minute)).Abs() > time.Second {
+			b.Fatalf("r.Parked[1].Oldest is %v, want %v, give or take %v", r.Parked[1].Oldest, at.Add(time.Minute), time.Second)
+		}
 	})
 }
 
@@ -96,15 +135,30 @@ func TestCopiesOfSentMessagesCountOnce(t *testing.T) {
 		b.sender.sent(topic, at.Add(time.Hour), all...)
 		b.receiver.handled(billed, at, all[1:]...)
 		f, err := b.newSender(SenderConfig{}).Question(b.Context())
-		require.NoError(b, err)
+		if err != nil {
+			b.Fatal(err)
+		}
 		a, err := b.newReceiver(ReceiverConfig{}).Answer(b.Context(), copied(b, f))
-		require.NoError(b, err)
+		if err != nil {
+			b.Fatal(err)
+		}
 		r, err := b.newSender(SenderConfig{}).Read(b.Context(), copied(b, a))
-		require.NoError(b, err)
-		require.Equal(b, all[:1], missingIDs(r.Reports[0]))
-		require.Equal(b, 50, r.Reports[0].Sent)
-		require.WithinDuration(b, at, r.Reports[0].Missing[0].SentAt, time.Second)
-		require.WithinDuration(b, at.Add(time.Hour), r.Reports[0].Missing[0].LastSentAt, time.Second)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if got := missingIDs(r.Reports[0]); !reflect.DeepEqual(got, all[:1]) {
+			b.Fatalf("missingIDs(r.Reports[0]) are %q, want %q", got, all[:1])
+		}
+		if r.Reports[0].Sent != 50 {
+			b.Fatalf("r.Reports[0].Sent is %d, want 50", r.Reports[0].Sent)
+		}
+		if r.Reports[0].Missing[0].SentAt.Sub(at).Abs() > time.Second {
+			b.Fatalf("r.Reports[0].Missing[0].SentAt is %v, want %v, give or take %v", r.Reports[0].Missing[0].SentAt, at, time.Second)
+		}
+		if r.Reports[0].Missing[0].LastSentAt.Sub(at.Add(time.Hour)).Abs() > time.Second {
+			b.Fatalf("r.Reports[0].Missing[0].LastSentAt is %v, want %v, give or take %v",
+				r.Reports[0].Missing[0].LastSentAt, at.Add(time.Hour), time.Second)
+		}
 	})
 }
 
@@ -117,8 +171,12 @@ func TestRecentMessagesAreLeftOut(t *testing.T) {
 		b.sender.sent(topic, now.Add(-3*time.Hour), old)
 		b.sender.sent(topic, now.Add(-time.Minute), old)
 		r := b.compare()
-		require.False(b, r.Found(), "%+v", r)
-		require.Equal(b, 1, r.SentRecently)
+		if r.Found() {
+			b.Fatalf("r.Found returned true: %+v", r)
+		}
+		if r.SentRecently != 1 {
+			b.Fatalf("r.SentRecently is %d, want 1", r.SentRecently)
+		}
 	})
 }
 
@@ -128,9 +186,15 @@ func TestDeletedRowsAreNeverReported(t *testing.T) {
 		days := func(n int) time.Time { return b.start.AddDate(0, 0, -n) }
 		b.receiver.handled(billed, days(3), timed(days(3), 1), "old without a time", "key:order-1")
 		r := b.compare() // the sent log begins five hours ago
-		require.False(b, r.Found(), "%+v", r)
-		require.Equal(b, b.start.Add(margin), r.From)
-		require.False(b, r.BusinessKeys && r.Found())
+		if r.Found() {
+			b.Fatalf("r.Found returned true: %+v", r)
+		}
+		if want := b.start.Add(margin); !reflect.DeepEqual(r.From, want) {
+			b.Fatalf("r.From is %v, want %v", r.From, want)
+		}
+		if r.BusinessKeys && r.Found() {
+			b.Fatalf("something is found: %+v", r)
+		}
 
 		b.sender.exec(`DELETE FROM once_outbox_sent`)
 		b.sender.sent(topic, days(9), timed(days(9), 2), "sent long ago")
@@ -141,9 +205,15 @@ func TestDeletedRowsAreNeverReported(t *testing.T) {
 		b.receiver.handled(billed, days(3), timed(days(3), 9))
 		b.sender.sent(topic, days(3), timed(days(3), 9))
 		r = b.compare() // the inbox begins three days ago
-		require.Equal(b, []string{timed(days(2), 3), "lost"}, missingIDs(r))
-		require.Empty(b, r.Phantoms)
-		require.Equal(b, days(3).Add(margin), r.From)
+		if got, want := missingIDs(r), []string{timed(days(2), 3), "lost"}; !slices.Equal(got, want) {
+			b.Fatalf("missingIDs(r) are %q, want %q", got, want)
+		}
+		if len(r.Phantoms) != 0 {
+			b.Fatalf("r.Phantoms are %+v, want none", r.Phantoms)
+		}
+		if want := days(3).Add(margin); !reflect.DeepEqual(r.From, want) {
+			b.Fatalf("r.From is %v, want %v", r.From, want)
+		}
 	})
 }
 
@@ -152,11 +222,19 @@ func TestPhantomsWithoutATimeMustBeOlderThanTheLongestDelay(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.receiver.handled(billed, b.start.Add(2*time.Hour), "who sent it")
 		reports, err := Compare(b.Context(), b.newSender(SenderConfig{LongestDelay: 3 * time.Hour}), b.newReceiver(ReceiverConfig{}))
-		require.NoError(b, err)
-		require.Empty(b, reports[0].Phantoms)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(reports[0].Phantoms) != 0 {
+			b.Fatalf("reports[0].Phantoms are %+v, want none", reports[0].Phantoms)
+		}
 		reports, err = Compare(b.Context(), b.newSender(SenderConfig{LongestDelay: time.Hour}), b.newReceiver(ReceiverConfig{}))
-		require.NoError(b, err)
-		require.Equal(b, []string{"who sent it"}, phantomIDs(reports[0]))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if got, want := phantomIDs(reports[0]), []string{"who sent it"}; !slices.Equal(got, want) {
+			b.Fatalf("phantomIDs(reports[0]) are %q, want %q", got, want)
+		}
 	})
 }
 
@@ -174,10 +252,18 @@ func TestPhantomsMayBePendingOrDead(t *testing.T) {
 		for _, p := range r.Phantoms {
 			got[p.MessageID] = [2]bool{p.Pending, p.Dead}
 		}
-		require.Equal(b, map[string][2]bool{pending: {true, false}, dead: {false, true}, never: {}}, got)
-		require.Equal(b, 1, r.Pending.N)
-		require.Equal(b, 1, r.Dead.N)
-		require.WithinDuration(b, at, r.Dead.Oldest, time.Second)
+		if want := map[string][2]bool{pending: {true, false}, dead: {false, true}, never: {}}; !maps.Equal(got, want) {
+			b.Fatalf("got %v, want %v", got, want)
+		}
+		if r.Pending.N != 1 {
+			b.Fatalf("r.Pending.N is %d, want 1", r.Pending.N)
+		}
+		if r.Dead.N != 1 {
+			b.Fatalf("r.Dead.N is %d, want 1", r.Dead.N)
+		}
+		if r.Dead.Oldest.Sub(at).Abs() > time.Second {
+			b.Fatalf("r.Dead.Oldest is %v, want %v, give or take %v", r.Dead.Oldest, at, time.Second)
+		}
 	})
 }
 
@@ -205,8 +291,12 @@ func TestGeneratedDifferences(t *testing.T) {
 		slices.Sort(got)
 		slices.Sort(missing)
 		slices.Sort(phantoms)
-		require.Equal(b, missing, got)
-		require.Equal(b, phantoms, phantomIDs(report))
+		if !reflect.DeepEqual(got, missing) {
+			b.Fatalf("got %q, want %q", got, missing)
+		}
+		if got := phantomIDs(report); !reflect.DeepEqual(got, phantoms) {
+			b.Fatalf("phantomIDs(report) are %q, want %q", got, phantoms)
+		}
 	})
 }
 
@@ -219,9 +309,17 @@ func TestEachConsumerIsComparedAlone(t *testing.T) {
 		b.receiver.handled(billed, at, id)
 		b.receiver.handled("mailing", b.start, "first")
 		reports, err := Compare(b.Context(), b.newSender(SenderConfig{}), b.newReceiver(ReceiverConfig{Consumers: []string{billed, "mailing"}}))
-		require.NoError(b, err)
-		require.Empty(b, reports[0].Missing)
-		require.Equal(b, "mailing", reports[1].Consumer)
-		require.Equal(b, []string{id}, missingIDs(reports[1]))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(reports[0].Missing) != 0 {
+			b.Fatalf("reports[0].Missing is %+v, want none", reports[0].Missing)
+		}
+		if reports[1].Consumer != "mailing" {
+			b.Fatalf(`reports[1].Consumer is %q, want "mailing"`, reports[1].Consumer)
+		}
+		if got, want := missingIDs(reports[1]), []string{id}; !slices.Equal(got, want) {
+			b.Fatalf("missingIDs(reports[1]) are %q, want %q", got, want)
+		}
 	})
 }

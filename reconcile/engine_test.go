@@ -2,13 +2,13 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // memory is a side in memory: the times of the rows of each id.
@@ -55,13 +55,19 @@ func exchange(t testing.TB, sent, handled source, w window, limit int) (found ou
 	t.Helper()
 	ctx := t.Context()
 	question, err := summarize(ctx, sent, w)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for rounds = 1; ; rounds++ {
-		require.Less(t, rounds, mostRounds)
+		if rounds >= mostRounds {
+			t.Fatalf("rounds is %d, want less than %d", rounds, mostRounds)
+		}
 		encoded := encodeTree(question)
 		size += len(encoded)
 		question, err = decodeTree(encoded)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		answer, err := respond(ctx, handled, w, question, rounds == 1, limits{listAtOnce, limit})
 		if err != nil {
 			return outcome{}, rounds, size, err
@@ -70,16 +76,22 @@ func exchange(t testing.TB, sent, handled source, w window, limit int) (found ou
 			encoded = encodeLists(answer.lists)
 			size += len(encoded)
 			lists, err := decodeLists(encoded)
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			found, err = settle(ctx, sent, w, lists, limit)
 			return found, rounds, size, err
 		}
 		encoded = encodeTree(answer.groups)
 		size += len(encoded)
 		groups, err := decodeTree(encoded)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		question, err = ask(ctx, sent, w, groups)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -115,14 +127,24 @@ func check(t testing.TB, sent, handled memory, rounds, size int) {
 	slices.Sort(missing)
 	slices.Sort(phantoms)
 	found, took, bytes, err := exchange(t, sent, handled, day, 1_000_000)
-	require.NoError(t, err)
-	require.Equal(t, missing, ids(found.missing))
-	require.Equal(t, phantoms, idsOf(found.phantoms))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := ids(found.missing); !reflect.DeepEqual(got, missing) {
+		t.Fatalf("ids(found.missing) is %q, want %q", got, missing)
+	}
+	if got := idsOf(found.phantoms); !reflect.DeepEqual(got, phantoms) {
+		t.Fatalf("idsOf(found.phantoms) is %q, want %q", got, phantoms)
+	}
 	if rounds > 0 {
-		require.LessOrEqual(t, took, rounds)
+		if took > rounds {
+			t.Fatalf("took is %d, want at most %d", took, rounds)
+		}
 	}
 	if size > 0 {
-		require.LessOrEqual(t, bytes, size)
+		if bytes > size {
+			t.Fatalf("bytes is %d, want at most %d", bytes, size)
+		}
 	}
 }
 
@@ -228,9 +250,15 @@ func TestIDsWithoutTimeThatCrossTheEdgeAreNoDifference(t *testing.T) {
 	sent["gone"] = []int64{after}
 	handled["new"] = []int64{last}
 	found, _, _, err := exchange(t, sent, handled, day, 10)
-	require.NoError(t, err)
-	require.Equal(t, []string{"gone"}, ids(found.missing))
-	require.Equal(t, []string{"new"}, idsOf(found.phantoms))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := ids(found.missing), []string{"gone"}; !slices.Equal(got, want) {
+		t.Fatalf("ids(found.missing) is %q, want %q", got, want)
+	}
+	if got, want := idsOf(found.phantoms), []string{"new"}; !slices.Equal(got, want) {
+		t.Fatalf("idsOf(found.phantoms) is %q, want %q", got, want)
+	}
 }
 
 func TestTimesOutsideOfTheWindowAreNotCompared(t *testing.T) {
@@ -238,9 +266,15 @@ func TestTimesOutsideOfTheWindowAreNotCompared(t *testing.T) {
 	sent.add(timed(day.from.Add(-time.Millisecond), 1), timed(day.until, 2), timed(day.from, 3))
 	handled.add(timed(day.from.Add(-time.Millisecond), 4), timed(day.until, 5), timed(day.until.Add(-time.Millisecond), 6))
 	found, _, _, err := exchange(t, sent, handled, day, 10)
-	require.NoError(t, err)
-	require.Equal(t, []string{timed(day.from, 3)}, ids(found.missing))
-	require.Equal(t, []string{timed(day.until.Add(-time.Millisecond), 6)}, idsOf(found.phantoms))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := ids(found.missing), []string{timed(day.from, 3)}; !slices.Equal(got, want) {
+		t.Fatalf("ids(found.missing) is %q, want %q", got, want)
+	}
+	if got, want := idsOf(found.phantoms), []string{timed(day.until.Add(-time.Millisecond), 6)}; !slices.Equal(got, want) {
+		t.Fatalf("idsOf(found.phantoms) is %q, want %q", got, want)
+	}
 }
 
 func TestSidesThatDoNotBelongTogetherAreRefused(t *testing.T) {
@@ -251,8 +285,12 @@ func TestSidesThatDoNotBelongTogetherAreRefused(t *testing.T) {
 	}
 	for _, other := range []memory{handled, {}} {
 		found, _, _, err := exchange(t, sent, other, day, 10_000)
-		require.ErrorIs(t, err, ErrTooDifferent)
-		require.Empty(t, found.missing)
+		if !errors.Is(err, ErrTooDifferent) {
+			t.Fatalf("got %v, want ErrTooDifferent", err)
+		}
+		if len(found.missing) != 0 {
+			t.Fatalf("found.missing is %+v, want none", found.missing)
+		}
 	}
 }
 
@@ -270,7 +308,9 @@ func TestOnlyUsualUUIDsOfVersion7HaveATime(t *testing.T) {
 		if !ok {
 			got = -1
 		}
-		require.Equal(t, want, got, id)
+		if got != want {
+			t.Fatalf("%s: got %d, want %d", id, got, want)
+		}
 	}
 }
 
@@ -284,13 +324,17 @@ func TestImpossibleListsAreDamaged(t *testing.T) {
 		"another state":   {deep, []entry{{"x", states, 1}}},
 		"a path too long": {node{k.cell, 8, 256}, nil},
 	} {
-		_, err := decodeLists(encodeLists([]list{l}))
-		require.ErrorIs(t, err, errDamaged, name)
+		if _, err := decodeLists(encodeLists([]list{l})); !errors.Is(err, errDamaged) {
+			t.Fatalf("%s: decodeLists: got %v, want errDamaged", name, err)
+		}
 	}
 	_, err := decodeLists(encodeLists([]list{{deep, nil}, {deep, nil}}))
-	require.ErrorIs(t, err, errDamaged)
-	_, err = decodeLists(encodeLists([]list{{deep, []entry{{"x", Handled, 1}}}}))
-	require.NoError(t, err)
+	if !errors.Is(err, errDamaged) {
+		t.Fatalf("got %v, want errDamaged", err)
+	}
+	if _, err := decodeLists(encodeLists([]list{{deep, []entry{{"x", Handled, 1}}}})); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func FuzzDecode(f *testing.F) {
@@ -304,13 +348,21 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if decoded, err := decodeTree(data); err == nil {
 			again, err := decodeTree(encodeTree(decoded))
-			require.NoError(t, err)
-			require.Equal(t, encodeTree(decoded), encodeTree(again))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := encodeTree(again), encodeTree(decoded); !reflect.DeepEqual(got, want) {
+				t.Fatalf("encodeTree(again) is %q, want %q", got, want)
+			}
 		}
 		if lists, err := decodeLists(data); err == nil {
 			again, err := decodeLists(encodeLists(lists))
-			require.NoError(t, err)
-			require.Len(t, again, len(lists))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(again) != len(lists) {
+				t.Fatalf("len(again) is %d, want %d: %+v", len(again), len(lists), again)
+			}
 		}
 	})
 }

@@ -3,11 +3,11 @@ package reconcile
 import (
 	"bytes"
 	"errors"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 )
@@ -15,10 +15,13 @@ import (
 func TestUnusableFilesAreRefused(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), testkit.SQLite(t))
 	f, err := b.newSender(SenderConfig{}).Question(t.Context())
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var buffer bytes.Buffer
-	_, err = f.WriteTo(&buffer)
-	require.NoError(t, err)
+	if _, err := f.WriteTo(&buffer); err != nil {
+		t.Fatal(err)
+	}
 	whole := buffer.String()
 	for _, c := range []struct {
 		name, text string
@@ -33,12 +36,17 @@ func TestUnusableFilesAreRefused(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := ReadFile(strings.NewReader(c.text))
-			require.ErrorIs(t, err, c.want)
-			require.ErrorContains(t, err, c.says)
+			if !errors.Is(err, c.want) {
+				t.Fatalf("got %v, want %v", err, c.want)
+			}
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Fatalf("got %v, want an error with %q", err, c.says)
+			}
 		})
 	}
-	_, err = ReadFile(strings.NewReader(whole))
-	require.NoError(t, err)
+	if _, err := ReadFile(strings.NewReader(whole)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestFilesAreTakenInTheirOrderAndByTheirSide(t *testing.T) {
@@ -47,33 +55,61 @@ func TestFilesAreTakenInTheirOrderAndByTheirSide(t *testing.T) {
 	b.sender.sent(topic, at, timed(at, 1))
 	s, r := b.newSender(SenderConfig{}), b.newReceiver(ReceiverConfig{})
 	f, err := s.Question(t.Context())
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	a, err := r.Answer(t.Context(), f)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 
 	_, err = s.Read(t.Context(), f)
-	require.ErrorIs(t, err, ErrWrongStep)
-	require.ErrorContains(t, err, "question 1 of the sender: the side of the consumers answers it")
+	if !errors.Is(err, ErrWrongStep) {
+		t.Fatalf("got %v, want ErrWrongStep", err)
+	}
+	if want := "question 1 of the sender: the side of the consumers answers it"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Fatalf("got %v, want an error with %q", err, want)
+	}
 	_, err = r.Answer(t.Context(), a)
-	require.ErrorIs(t, err, ErrWrongStep)
-	require.ErrorContains(t, err, "answer 1 of the consumers: the side of the sender reads it")
+	if !errors.Is(err, ErrWrongStep) {
+		t.Fatalf("got %v, want ErrWrongStep", err)
+	}
+	if want := "answer 1 of the consumers: the side of the sender reads it"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Fatalf("got %v, want an error with %q", err, want)
+	}
 
 	other := newBench(t, testkit.SQLite(t), testkit.SQLite(t))
 	_, err = other.newSender(SenderConfig{}).Read(t.Context(), a)
-	require.ErrorIs(t, err, ErrWrongStep)
-	require.ErrorContains(t, err, "of other tables")
+	if !errors.Is(err, ErrWrongStep) {
+		t.Fatalf("got %v, want ErrWrongStep", err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "of other tables") {
+		t.Fatalf(`got %v, want an error with "of other tables"`, err)
+	}
 	_, err = b.newSender(SenderConfig{Topics: []string{"other"}}).Read(t.Context(), a)
-	require.ErrorIs(t, err, ErrWrongStep)
-	require.ErrorContains(t, err, `"orders.placed"`)
+	if !errors.Is(err, ErrWrongStep) {
+		t.Fatalf("got %v, want ErrWrongStep", err)
+	}
+	if want := `"orders.placed"`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Fatalf("got %v, want an error with %q", err, want)
+	}
 
 	f.data.Round, f.data.Receiver = 2, a.data.Receiver
 	_, err = other.newReceiver(ReceiverConfig{}).Answer(t.Context(), f)
-	require.ErrorIs(t, err, ErrWrongStep)
-	require.ErrorContains(t, err, "another receiver")
+	if !errors.Is(err, ErrWrongStep) {
+		t.Fatalf("got %v, want ErrWrongStep", err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "another receiver") {
+		t.Fatalf(`got %v, want an error with "another receiver"`, err)
+	}
 	f.data.Consumers = []section{{Consumer: "mailing"}}
 	_, err = r.Answer(t.Context(), f)
-	require.ErrorIs(t, err, ErrWrongStep)
-	require.ErrorContains(t, err, "mailing")
+	if !errors.Is(err, ErrWrongStep) {
+		t.Fatalf("got %v, want ErrWrongStep", err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "mailing") {
+		t.Fatalf(`got %v, want an error with "mailing"`, err)
+	}
 }
 
 // Neither side remembers anything between two steps: a step that was repeated, or
@@ -100,26 +136,46 @@ func TestEachStepCanBeRepeatedByAnotherProcess(t *testing.T) {
 			return r
 		}
 		next, err := b.newSender(SenderConfig{}).Question(b.Context())
-		require.NoError(b, err)
+		if err != nil {
+			b.Fatal(err)
+		}
 		var reports []Report
 		questions := 0
 		for ; next != nil; questions++ {
 			next = copied(b, next)
 			_, err := receiver().Answer(b.Context(), next) // its file is lost
-			require.NoError(b, err)
+			if err != nil {
+				b.Fatal(err)
+			}
 			a, err := receiver().Answer(b.Context(), next)
-			require.NoError(b, err)
+			if err != nil {
+				b.Fatal(err)
+			}
 			a = copied(b, a)
-			_, err = b.newSender(SenderConfig{}).Read(b.Context(), a)
-			require.NoError(b, err)
+			if _, err := b.newSender(SenderConfig{}).Read(b.Context(), a); err != nil {
+				b.Fatal(err)
+			}
 			result, err := b.newSender(SenderConfig{}).Read(b.Context(), a)
-			require.NoError(b, err)
+			if err != nil {
+				b.Fatal(err)
+			}
 			reports, next = append(reports, result.Reports...), result.Question
 		}
-		require.Len(b, reports, 1)
-		require.ElementsMatch(b, want, missingIDs(reports[0]))
-		require.Equal(b, questions, reports[0].Questions)
-		require.Greater(b, questions, 1)
+		if len(reports) != 1 {
+			b.Fatalf("%d reports, want 1: %+v", len(reports), reports)
+		}
+		got := missingIDs(reports[0])
+		slices.Sort(got)
+		slices.Sort(want)
+		if !reflect.DeepEqual(got, want) {
+			b.Fatalf("missingIDs are %q, want %q", got, want)
+		}
+		if reports[0].Questions != questions {
+			b.Fatalf("reports[0].Questions is %d, want %d", reports[0].Questions, questions)
+		}
+		if questions <= 1 {
+			b.Fatalf("questions is %d, want more than 1", questions)
+		}
 	})
 }
 
@@ -127,8 +183,12 @@ func TestUnknownConsumersAndOtherTopicsAreRefused(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		s := b.newSender(SenderConfig{})
 		_, err := Compare(b.Context(), s, b.newReceiver(ReceiverConfig{Consumers: []string{"biling"}}))
-		require.ErrorIs(b, err, ErrUnknownConsumer)
-		require.ErrorContains(b, err, `"biling"`)
+		if !errors.Is(err, ErrUnknownConsumer) {
+			b.Fatalf("got %v, want ErrUnknownConsumer", err)
+		}
+		if want := `"biling"`; err == nil || !strings.Contains(err.Error(), want) {
+			b.Fatalf("got %v, want an error with %q", err, want)
+		}
 
 		register := `INSERT INTO once_consumers (topic, consumer, registered_at, seen_at) VALUES ($1, 'billing', $2, $3)`
 		long := b.receiver.at(b.start.AddDate(0, 0, -30))
@@ -137,8 +197,12 @@ func TestUnknownConsumersAndOtherTopicsAreRefused(t *testing.T) {
 		b.compare()
 		b.receiver.exec(register, "orders.paid", long, b.receiver.at(time.Now()))
 		_, err = Compare(b.Context(), s, b.newReceiver(ReceiverConfig{}))
-		require.ErrorIs(b, err, ErrOtherTopics)
-		require.ErrorContains(b, err, `"orders.paid"`)
+		if !errors.Is(err, ErrOtherTopics) {
+			b.Fatalf("got %v, want ErrOtherTopics", err)
+		}
+		if want := `"orders.paid"`; err == nil || !strings.Contains(err.Error(), want) {
+			b.Fatalf("got %v, want an error with %q", err, want)
+		}
 	})
 }
 
@@ -151,16 +215,26 @@ func TestNothingIsMissingBeforeAConsumerWasRegistered(t *testing.T) {
 		b.sender.sent(topic, before, timed(before, 1), "before", "again")
 		b.sender.sent(topic, after, timed(after, 2), "after", "again") // may have been handled, and forgotten
 		check := func(r Report) {
-			require.Equal(b, []string{timed(after, 2), "after"}, missingIDs(r))
-			require.Equal(b, b.start.Add(2*time.Hour+margin), r.From)
+			if got, want := missingIDs(r), []string{timed(after, 2), "after"}; !slices.Equal(got, want) {
+				b.Fatalf("missingIDs(r) are %q, want %q", got, want)
+			}
+			if want := b.start.Add(2*time.Hour + margin); !reflect.DeepEqual(r.From, want) {
+				b.Fatalf("r.From is %v, want %v", r.From, want)
+			}
 		}
 		check(b.compare())
 		f, err := b.newSender(SenderConfig{}).Question(b.Context()) // does not know the consumer
-		require.NoError(b, err)
+		if err != nil {
+			b.Fatal(err)
+		}
 		a, err := b.newReceiver(ReceiverConfig{}).Answer(b.Context(), f)
-		require.NoError(b, err)
+		if err != nil {
+			b.Fatal(err)
+		}
 		result, err := b.newSender(SenderConfig{}).Read(b.Context(), a)
-		require.NoError(b, err)
+		if err != nil {
+			b.Fatal(err)
+		}
 		check(result.Reports[0])
 	})
 }
@@ -168,39 +242,63 @@ func TestNothingIsMissingBeforeAConsumerWasRegistered(t *testing.T) {
 func TestAnEmptyOrYoungSentLogIsAnError(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), testkit.SQLite(t))
 	_, err := b.newSender(SenderConfig{Since: time.Now()}).Question(t.Context())
-	require.ErrorIs(t, err, ErrNothingYet)
+	if !errors.Is(err, ErrNothingYet) {
+		t.Fatalf("got %v, want ErrNothingYet", err)
+	}
 	b.sender.exec(`DELETE FROM once_outbox_sent`)
 	_, err = b.newSender(SenderConfig{}).Question(t.Context())
-	require.ErrorIs(t, err, ErrNoLog)
-	require.ErrorContains(t, err, "KeepSent")
+	if !errors.Is(err, ErrNoLog) {
+		t.Fatalf("got %v, want ErrNoLog", err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "KeepSent") {
+		t.Fatalf(`got %v, want an error with "KeepSent"`, err)
+	}
 }
 
 func TestConfigErrorsNameTheField(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), testkit.SQLite(t))
 	_, err := NewSender(nil, SenderConfig{Recent: -1, Limit: -1, LongestDelay: -1})
 	for _, want := range []string{"db is nil", "Topics is empty", "Recent is -1ns", "Limit is -1", "LongestDelay is -1ns"} {
-		require.ErrorContains(t, err, want)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("got %v, want an error with %q", err, want)
+		}
 	}
 	_, err = NewSender(b.sender.DB, SenderConfig{Schema: b.sender.config, Topics: []string{""}})
-	require.ErrorContains(t, err, "Topics has an empty name")
+	if err == nil || !strings.Contains(err.Error(), "Topics has an empty name") {
+		t.Fatalf(`got %v, want an error with "Topics has an empty name"`, err)
+	}
 	_, err = NewReceiver(nil, ReceiverConfig{InboxRetention: -1, Limit: -1})
 	for _, want := range []string{"db is nil", "Consumers is empty", "InboxRetention is -1ns", "Limit is -1"} {
-		require.ErrorContains(t, err, want)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("got %v, want an error with %q", err, want)
+		}
 	}
 	_, err = NewReceiver(b.receiver.DB, ReceiverConfig{Schema: b.receiver.config, Consumers: []string{""}})
-	require.ErrorContains(t, err, "Consumers has an empty name")
+	if err == nil || !strings.Contains(err.Error(), "Consumers has an empty name") {
+		t.Fatalf(`got %v, want an error with "Consumers has an empty name"`, err)
+	}
 }
 
 func TestAConsumerWithBusinessKeysIsMarked(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		require.False(b, b.compare().BusinessKeys)
+		if b.compare().BusinessKeys {
+			b.Fatal("compare().BusinessKeys is true")
+		}
 		b.receiver.handled(billed, b.start.Add(time.Hour), "key:order-17")
 		b.sender.sent(topic, b.start.Add(time.Hour), "lost") // so that the ids are listed
 		reports, err := Compare(b.Context(), b.newSender(SenderConfig{LongestDelay: time.Minute}), b.newReceiver(ReceiverConfig{}))
-		require.NoError(b, err)
-		require.True(b, reports[0].BusinessKeys)
-		require.Equal(b, []string{"lost"}, missingIDs(reports[0]))
-		require.Empty(b, reports[0].Phantoms)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if !reports[0].BusinessKeys {
+			b.Fatal("reports[0].BusinessKeys is false")
+		}
+		if got, want := missingIDs(reports[0]), []string{"lost"}; !slices.Equal(got, want) {
+			b.Fatalf("missingIDs(reports[0]) are %q, want %q", got, want)
+		}
+		if len(reports[0].Phantoms) != 0 {
+			b.Fatalf("reports[0].Phantoms are %+v, want none", reports[0].Phantoms)
+		}
 	})
 }
 
@@ -209,6 +307,7 @@ type brokenReader struct{}
 func (brokenReader) Read([]byte) (int, error) { return 0, errors.New("unplugged") }
 
 func TestAReaderThatFailsIsReported(t *testing.T) {
-	_, err := ReadFile(brokenReader{})
-	require.ErrorContains(t, err, "unplugged")
+	if _, err := ReadFile(brokenReader{}); err == nil || !strings.Contains(err.Error(), "unplugged") {
+		t.Fatalf(`ReadFile: got %v, want an error with "unplugged"`, err)
+	}
 }

@@ -2,10 +2,10 @@ package reconcile
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
@@ -32,36 +32,56 @@ func TestLedgerCountsByColumns(t *testing.T) {
 			lines, err := Ledger(t.Context(), db.DB, LedgerConfig{
 				Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, By: by, From: from, Until: until,
 			})
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for _, l := range lines {
 				start := ""
 				if !l.Start.IsZero() {
 					start = l.Start.Format("02 15h")
 				}
 				all = append(all, fmt.Sprintf("%s %s %s %s %s %s %d", start, l.Topic, l.Consumer, l.Tenant, l.EventType, l.State, l.N))
-				require.False(t, l.First.After(l.Last))
+				if l.First.After(l.Last) {
+					t.Fatal("l.First.After(l.Last) returned true")
+				}
 			}
 			return all
 		}
 		none := time.Time{}
-		require.Equal(t, []string{"     pending 1", "     dead 1", "     sent 4", "     handled 1", "     quarantined 1"}, ledger(none, none))
-		require.Equal(t, []string{
+		want := []string{"     pending 1", "     dead 1", "     sent 4", "     handled 1", "     quarantined 1"}
+		if got := ledger(none, none); !slices.Equal(got, want) {
+			t.Fatalf("ledger(none, none) is %q, want %q", got, want)
+		}
+		wantLedger := []string{
 			"01 00h     pending 1", "01 00h     dead 1", "01 00h     sent 3", "01 00h     handled 1", "01 00h     quarantined 1",
 			"02 00h     sent 1",
-		}, ledger(none, none, ByDay))
-		require.Equal(t, []string{
+		}
+		if got := ledger(none, none, ByDay); !slices.Equal(got, wantLedger) {
+			t.Fatalf("ledger(none, none, ByDay) is %q, want %q", got, wantLedger)
+		}
+		wantLedger = []string{
 			"01 12h     handled 1", "01 12h orders    pending 1", "01 12h orders    sent 2", "01 12h orders.placed    quarantined 1",
 			"01 12h stock    dead 1",
-		}, ledger(none, hour.Add(time.Hour), ByHour, ByTopic))
+		}
+		if got := ledger(none, hour.Add(time.Hour), ByHour, ByTopic); !slices.Equal(got, wantLedger) {
+			t.Fatalf("ledger is %q, want %q", got, wantLedger)
+		}
 		lines := ledger(none, none, ByConsumer, ByTenant, ByEventType)
-		require.Equal(t, []string{"   acme OrderPlaced sent 1", "  billing acme  handled 1"}, []string{lines[3], lines[5]})
-		require.Equal(t, []string{"     sent 1"}, ledger(hour.Add(24*time.Hour), none))
+		if lines[3] != "   acme OrderPlaced sent 1" || lines[5] != "  billing acme  handled 1" {
+			t.Fatalf("lines[3] and lines[5] are %q and %q, want %q and %q",
+				lines[3], lines[5], "   acme OrderPlaced sent 1", "  billing acme  handled 1")
+		}
+		if got, want := ledger(hour.Add(24*time.Hour), none), []string{"     sent 1"}; !slices.Equal(got, want) {
+			t.Fatalf("ledger is %q, want %q", got, want)
+		}
 	})
 }
 
 func TestLedgerRefusesMistakes(t *testing.T) {
 	_, err := Ledger(t.Context(), nil, LedgerConfig{By: []Column{"month", ByDay, ByHour}, From: noon, Until: noon})
 	for _, want := range []string{"db is nil", `By has "month"`, `"day" and "hour"`, "Until is not after From"} {
-		require.ErrorContains(t, err, want)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("got %v, want an error with %q", err, want)
+		}
 	}
 }

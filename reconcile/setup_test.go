@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
@@ -38,7 +36,9 @@ const (
 func newPlace(t *testing.T, db testkit.Database) place {
 	t.Helper()
 	p := place{db, t, schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-	require.NoError(t, schema.Up(t.Context(), db.DB, p.config))
+	if err := schema.Up(t.Context(), db.DB, p.config); err != nil {
+		t.Fatal(err)
+	}
 	return p
 }
 
@@ -68,8 +68,9 @@ func newBench(t *testing.T, from, to testkit.Database) *bench {
 
 func (p place) exec(query string, args ...any) {
 	p.t.Helper()
-	_, err := p.ExecContext(p.t.Context(), query, args...)
-	require.NoError(p.t, err)
+	if _, err := p.ExecContext(p.t.Context(), query, args...); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // at returns a parameter for a time column.
@@ -84,13 +85,18 @@ func (p place) at(t time.Time) any {
 func (p place) each(query string, ids []string, args ...any) {
 	p.t.Helper()
 	tx, err := p.BeginTx(p.t.Context(), nil)
-	require.NoError(p.t, err)
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	defer func() { _ = tx.Rollback() }()
 	for _, id := range ids {
-		_, err := tx.ExecContext(p.t.Context(), query, append([]any{id}, args...)...)
-		require.NoError(p.t, err)
+		if _, err := tx.ExecContext(p.t.Context(), query, append([]any{id}, args...)...); err != nil {
+			p.t.Fatal(err)
+		}
 	}
-	require.NoError(p.t, tx.Commit())
+	if err := tx.Commit(); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 func (p place) sent(topic string, at time.Time, ids ...string) {
@@ -117,7 +123,9 @@ func (b *bench) newSender(config SenderConfig) *Sender {
 		config.Topics = []string{topic}
 	}
 	s, err := NewSender(b.sender.DB, config)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	return s
 }
 
@@ -128,15 +136,21 @@ func (b *bench) newReceiver(config ReceiverConfig) *Receiver {
 		config.Consumers = []string{billed}
 	}
 	r, err := NewReceiver(b.receiver.DB, config)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	return r
 }
 
 func (b *bench) compare() Report {
 	b.Helper()
 	reports, err := Compare(b.Context(), b.newSender(SenderConfig{}), b.newReceiver(ReceiverConfig{}))
-	require.NoError(b, err)
-	require.Len(b, reports, 1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if len(reports) != 1 {
+		b.Fatalf("%d reports, want 1: %+v", len(reports), reports)
+	}
 	return reports[0]
 }
 
@@ -145,9 +159,13 @@ func copied(t testing.TB, f *File) *File {
 	t.Helper()
 	var buffer bytes.Buffer
 	_, err := f.WriteTo(&buffer)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	f, err = ReadFile(&buffer)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return f
 }
 
