@@ -3,12 +3,14 @@ package parked_test
 import (
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	store "github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
@@ -18,20 +20,25 @@ import (
 // register registers an instance of a consumer.
 func (b *bench) register(c store.Consumer) {
 	b.Helper()
-	_, err := b.store.Register(b.Context(), c)
-	require.NoError(b, err)
+	if _, err := b.store.Register(b.Context(), c); err != nil {
+		b.Fatal(err)
+	}
 }
 
 func (b *bench) consumers() []parked.Consumer {
 	b.Helper()
 	all, err := b.messages.Consumers(b.Context())
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	return all
 }
 
 func TestConsumersShowInstancesAndBacklog(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		require.Empty(b, b.consumers())
+		if got := b.consumers(); len(got) != 0 {
+			b.Fatalf("consumers are %+v, want none", got)
+		}
 		b.seed()
 		b.register(store.Consumer{Consumer: consumer, Topic: topic, KeyOrder: true, Handler: "charge", Owner: "host/1/a"})
 		b.register(store.Consumer{Consumer: consumer, Topic: topic, KeyOrder: true, Handler: "charge", Owner: "host/2/b"})
@@ -41,41 +48,97 @@ func TestConsumersShowInstancesAndBacklog(t *testing.T) {
 		b.exec(`UPDATE once_consumer_instances SET seen_at = ` + b.in(-10*time.Minute) + ` WHERE owner = 'host/1/c'`)
 		b.exec(`UPDATE once_parked SET due_at = ` + b.in(-time.Hour) + ` WHERE message_id = 'head'`)
 		b.exec(`UPDATE once_parked SET due_at = ` + b.in(-time.Minute) + ` WHERE message_id = 'due'`)
-		require.NoError(b, b.store.Deliver(b.Context(), "stock", []string{"forgotten"}, msg("x", "")))
+		if err := b.store.Deliver(b.Context(), "stock", []string{"forgotten"}, msg("x", "")); err != nil {
+			b.Fatal(err)
+		}
 
 		all := b.consumers()
-		require.Len(b, all, 3)
+		if len(all) != 3 {
+			b.Fatalf("len(all) is %d, want 3: %+v", len(all), all)
+		}
 		forgotten, idle, busy := all[0], all[1], all[2]
-		require.Equal(b, "forgotten", forgotten.Name)
-		require.Equal(b, "stock", forgotten.Topic)
-		require.False(b, forgotten.Registered)
-		require.Equal(b, 1, forgotten.Waiting)
+		if forgotten.Name != "forgotten" {
+			b.Fatalf(`forgotten.Name is %q, want "forgotten"`, forgotten.Name)
+		}
+		if forgotten.Topic != "stock" {
+			b.Fatalf(`forgotten.Topic is %q, want "stock"`, forgotten.Topic)
+		}
+		if forgotten.Registered {
+			b.Fatal("forgotten.Registered is true")
+		}
+		if forgotten.Waiting != 1 {
+			b.Fatalf("forgotten.Waiting is %d, want 1", forgotten.Waiting)
+		}
 
-		require.Equal(b, "idle", idle.Name)
-		require.True(b, idle.Embedded)
-		require.False(b, idle.Running)
-		require.Len(b, idle.Instances, 1)
-		require.Zero(b, idle.Waiting+idle.Held+idle.Quarantined)
-		require.Zero(b, idle.Lag)
+		if idle.Name != "idle" {
+			b.Fatalf(`idle.Name is %q, want "idle"`, idle.Name)
+		}
+		if !idle.Embedded {
+			b.Fatal("idle.Embedded is false")
+		}
+		if idle.Running {
+			b.Fatal("idle.Running is true")
+		}
+		if len(idle.Instances) != 1 {
+			b.Fatalf("%d instances, want 1: %+v", len(idle.Instances), idle.Instances)
+		}
+		if idle.Waiting+idle.Held+idle.Quarantined != 0 {
+			b.Fatalf("idle.Waiting+idle.Held+idle.Quarantined is %d, want 0", idle.Waiting+idle.Held+idle.Quarantined)
+		}
+		if idle.Lag != 0 {
+			b.Fatalf("idle.Lag is %v, want 0", idle.Lag)
+		}
 
-		require.Equal(b, consumer, busy.Name)
-		require.True(b, busy.Registered && busy.KeyOrder && busy.Running && !busy.Embedded)
-		require.Equal(b, "charge", busy.Handler)
-		require.NotEmpty(b, busy.Program)
-		require.InDelta(b, 0, time.Since(busy.SeenAt).Seconds(), 60)
-		require.Len(b, busy.Instances, 2)
-		require.Equal(b, "host/2/b", busy.Instances[0].Owner)
-		require.False(b, busy.Instances[0].Running)
-		require.True(b, busy.Instances[1].Running)
-		require.Equal(b, []int{3, 0, 2, 1, 1}, []int{busy.Waiting, busy.Claimed, busy.Held, busy.Failing, busy.Quarantined})
-		require.InDelta(b, 3600, busy.Lag.Seconds(), 60)
+		if busy.Name != consumer {
+			b.Fatalf("busy.Name is %q, want %q", busy.Name, consumer)
+		}
+		if !busy.Registered || !busy.KeyOrder || !busy.Running || busy.Embedded {
+			b.Fatal("it is false")
+		}
+		if busy.Handler != "charge" {
+			b.Fatalf(`busy.Handler is %q, want "charge"`, busy.Handler)
+		}
+		if busy.Program == "" {
+			b.Fatal("busy.Program is empty")
+		}
+		if got := time.Since(busy.SeenAt).Seconds(); math.Abs(got) > 60 {
+			b.Fatalf("time.Since(busy.SeenAt).Seconds is %v, want 0, give or take 60", got)
+		}
+		if len(busy.Instances) != 2 {
+			b.Fatalf("%d instances, want 2: %+v", len(busy.Instances), busy.Instances)
+		}
+		if busy.Instances[0].Owner != "host/2/b" {
+			b.Fatalf(`busy.Instances[0].Owner is %q, want "host/2/b"`, busy.Instances[0].Owner)
+		}
+		if busy.Instances[0].Running {
+			b.Fatal("busy.Instances[0].Running is true")
+		}
+		if !busy.Instances[1].Running {
+			b.Fatal("busy.Instances[1].Running is false")
+		}
+		want := []int{3, 0, 2, 1, 1}
+		if got := []int{busy.Waiting, busy.Claimed, busy.Held, busy.Failing, busy.Quarantined}; !slices.Equal(got, want) {
+			b.Fatalf("busy.Waiting, busy.Claimed, busy.Held, busy.Failing, busy.Quarantined are %v, want %v", got, want)
+		}
+		if got := busy.Lag.Seconds(); math.Abs(got-3600) > 60 {
+			b.Fatalf("busy.Lag.Seconds is %v, want 3600, give or take 60", got)
+		}
 
-		require.Len(b, b.claim(time.Hour), 2)
+		if got := b.claim(time.Hour); len(got) != 2 {
+			b.Fatalf("len(claim(time.Hour)) is %d, want 2: %+v", len(got), got)
+		}
 		busy = b.consumers()[2]
-		require.Equal(b, []int{3, 2, 2, 1, 1}, []int{busy.Waiting, busy.Claimed, busy.Held, busy.Failing, busy.Quarantined})
-		require.Zero(b, busy.Lag)
+		want = []int{3, 2, 2, 1, 1}
+		if got := []int{busy.Waiting, busy.Claimed, busy.Held, busy.Failing, busy.Quarantined}; !slices.Equal(got, want) {
+			b.Fatalf("busy.Waiting, busy.Claimed, busy.Held, busy.Failing, busy.Quarantined are %v, want %v", got, want)
+		}
+		if busy.Lag != 0 {
+			b.Fatalf("busy.Lag is %v, want 0", busy.Lag)
+		}
 		b.exec(`UPDATE once_parked SET due_at = ` + b.in(-time.Minute) + ` WHERE message_id = 'failed'`)
-		require.InDelta(b, 60, b.consumers()[2].Lag.Seconds(), 30)
+		if got := b.consumers()[2].Lag.Seconds(); math.Abs(got-60) > 30 {
+			b.Fatalf("consumers()[2].Lag.Seconds is %v, want 60, give or take 30", got)
+		}
 	})
 }
 
@@ -95,10 +158,13 @@ func TestConsumersAreFoundByTheirMessages(t *testing.T) {
 		for _, c := range b.consumers() {
 			found = append(found, fmt.Sprintf("%s/%s %d %d %d %v", c.Name, c.Topic, c.Waiting, c.Held, c.Quarantined, c.Lag.Round(time.Minute)))
 		}
-		require.Equal(b, []string{
+		want := []string{
 			"crashed/a 1 0 0 1h0m0s", "held/a 0 1 0 0s", "held/b 0 1 0 0s", "quarantined/a 0 0 1 0s",
 			"waiting/a 2 0 0 2h0m0s", "waiting/b 1 0 0 1m0s",
-		}, found)
+		}
+		if !slices.Equal(found, want) {
+			b.Fatalf("found is %q, want %q", found, want)
+		}
 	})
 }
 
@@ -106,8 +172,12 @@ func TestCountsOfConsumersStopAtTheLimit(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.fill(parked.CountLimit+500, "busy")
 		c := b.consumers()[0]
-		require.Equal(b, parked.CountLimit, c.Waiting)
-		require.InDelta(b, 60, c.Lag.Seconds(), 50)
+		if c.Waiting != parked.CountLimit {
+			b.Fatalf("c.Waiting is %d, want %d", c.Waiting, parked.CountLimit)
+		}
+		if got := c.Lag.Seconds(); math.Abs(got-60) > 50 {
+			b.Fatalf("c.Lag.Seconds is %v, want 60, give or take 50", got)
+		}
 	})
 }
 
@@ -115,8 +185,9 @@ func TestCountsOfConsumersStopAtTheLimit(t *testing.T) {
 func TestConsumersReadsFewPages(t *testing.T) {
 	rows := 12_000
 	if text := os.Getenv("ONCE_TEST_ROWS"); text != "" {
-		_, err := fmt.Sscan(text, &rows)
-		require.NoError(t, err)
+		if _, err := fmt.Sscan(text, &rows); err != nil {
+			t.Fatal(err)
+		}
 	}
 	b := newBench(t, testkit.Postgres(t))
 	for i := range 10 {
@@ -139,23 +210,38 @@ func TestConsumersReadsFewPages(t *testing.T) {
 			fastest = min(fastest, time.Since(began))
 		}
 		b.Logf("%d rows, %q: %v", rows, step, fastest)
-		require.Len(b, all, 10)
-		require.Equal(b, []int{min(rows*7/100, parked.CountLimit), min(rows/100, parked.CountLimit)}, []int{all[0].Waiting, all[0].Held})
+		if len(all) != 10 {
+			b.Fatalf("len(all) is %d, want 10: %+v", len(all), all)
+		}
+		want := []int{min(rows*7/100, parked.CountLimit), min(rows/100, parked.CountLimit)}
+		if got := []int{all[0].Waiting, all[0].Held}; !slices.Equal(got, want) {
+			b.Fatalf("all[0].Waiting, all[0].Held are %v, want %v", got, want)
+		}
 		for name, query := range parked.ConsumerQueries(b.messages) {
 			var plan []byte
 			tx, err := b.db.BeginTx(b.Context(), &sql.TxOptions{})
-			require.NoError(b, err)
+			if err != nil {
+				b.Fatal(err)
+			}
 			args := []any{}
 			if name != "names" {
 				args = append(args, `{busy0,busy1,busy2,busy3,busy4,busy5,busy6,busy7,busy8,busy9}`,
 					`{busy topic,busy topic,busy topic,busy topic,busy topic,busy topic,busy topic,busy topic,busy topic,busy topic}`)
 			}
-			require.NoError(b, tx.QueryRowContext(b.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, args...).Scan(&plan))
-			require.NoError(b, tx.Rollback())
+			if err := tx.QueryRowContext(b.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, args...).Scan(&plan); err != nil {
+				b.Fatal(err)
+			}
+			if err := tx.Rollback(); err != nil {
+				b.Fatal(err)
+			}
 			pages := testkit.PagesRead(b, plan)
 			b.Logf("%s: %d pages", name, pages)
-			require.True(b, json.Valid(plan))
-			require.Less(b, pages, 10*8*parked.CountLimit, "%s: %s", name, plan)
+			if !json.Valid(plan) {
+				b.Fatal("json.Valid(plan) returned false")
+			}
+			if pages >= 10*8*parked.CountLimit {
+				b.Fatalf("pages is %d, want less than %d: %s: %s", pages, 10*8*parked.CountLimit, name, plan)
+			}
 		}
 	}
 }
@@ -169,26 +255,54 @@ func TestRemoveConsumer(t *testing.T) {
 			return b.messages.RemoveConsumer(b.Context(), ann, consumer, topic, opts)
 		}
 		err := remove(parked.RemoveOptions{})
-		require.ErrorIs(b, err, parked.ErrRunning)
-		require.ErrorContains(b, err, "host/1/a")
+		if !errors.Is(err, parked.ErrRunning) {
+			b.Fatalf("got %v, want ErrRunning", err)
+		}
+		if err == nil || !strings.Contains(err.Error(), "host/1/a") {
+			b.Fatalf(`got %v, want an error with "host/1/a"`, err)
+		}
 		b.exec(`UPDATE once_consumers SET seen_at = ` + b.in(-3*time.Minute))
 		err = remove(parked.RemoveOptions{})
-		require.ErrorIs(b, err, parked.ErrNotEmpty)
-		require.ErrorContains(b, err, "waiting, held, quarantined; cancel or discard them first")
-		require.Equal(b, 2, b.count(`SELECT COUNT(*) FROM once_consumers`))
+		if !errors.Is(err, parked.ErrNotEmpty) {
+			b.Fatalf("got %v, want ErrNotEmpty", err)
+		}
+		if want := "waiting, held, quarantined; cancel or discard them first"; err == nil || !strings.Contains(err.Error(), want) {
+			b.Fatalf("got %v, want an error with %q", err, want)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_consumers`); got != 2 {
+			b.Fatalf("count is %d, want 2", got)
+		}
 
-		require.NoError(b, remove(parked.RemoveOptions{Force: true}))
-		require.ErrorIs(b, remove(parked.RemoveOptions{}), parked.ErrConsumerNotFound)
-		require.Equal(b, 1, b.count(`SELECT COUNT(*) FROM once_consumers`))
-		require.Equal(b, 1, b.count(`SELECT COUNT(*) FROM once_consumer_instances`))
-		require.Equal(b, []string{"ann | remove | topic:orders.placed | payments |  | order 7 is void"}, b.audits())
-		require.NoError(b, b.messages.RemoveConsumer(b.Context(), ann, consumer, "else", parked.RemoveOptions{}))
-		require.Len(b, b.consumers(), 1) // it has messages
+		if err := remove(parked.RemoveOptions{Force: true}); err != nil {
+			b.Fatal(err)
+		}
+		if err := remove(parked.RemoveOptions{}); !errors.Is(err, parked.ErrConsumerNotFound) {
+			b.Fatalf("remove: got %v, want ErrConsumerNotFound", err)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_consumers`); got != 1 {
+			b.Fatalf("count is %d, want 1", got)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_consumer_instances`); got != 1 {
+			b.Fatalf("count is %d, want 1", got)
+		}
+		if got, want := b.audits(), []string{"ann | remove | topic:orders.placed | payments |  | order 7 is void"}; !slices.Equal(got, want) {
+			b.Fatalf("audits are %q, want %q", got, want)
+		}
+		if err := b.messages.RemoveConsumer(b.Context(), ann, consumer, "else", parked.RemoveOptions{}); err != nil {
+			b.Fatal(err)
+		}
+		if got := b.consumers(); len(got) != 1 { // it has messages
+			b.Fatalf("%d consumers, want 1: %+v", len(got), got)
+		}
 		err = b.messages.RemoveConsumer(b.Context(), parked.Act{Actor: "ann"}, consumer, topic, parked.RemoveOptions{})
-		require.ErrorContains(b, err, "Why is empty")
+		if err == nil || !strings.Contains(err.Error(), "Why is empty") {
+			b.Fatalf(`got %v, want an error with "Why is empty"`, err)
+		}
 
 		b.register(store.Consumer{Consumer: consumer, Topic: topic, Owner: "host/1/a"})
-		require.NoError(b, remove(parked.RemoveOptions{Force: true}), "it runs")
+		if err := remove(parked.RemoveOptions{Force: true}); err != nil {
+			b.Fatalf("it runs: %v", err)
+		}
 	})
 }
 
@@ -199,8 +313,12 @@ func TestRemoveConsumerReturnsTheErrorOfTheDatabase(t *testing.T) {
 	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'it stays'; END $$`)
 	b.exec(`CREATE TRIGGER refuse BEFORE DELETE ON once_consumers FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	err := b.messages.RemoveConsumer(b.Context(), ann, consumer, topic, parked.RemoveOptions{Force: true})
-	require.ErrorContains(b, err, "it stays")
-	require.Equal(b, 1, b.count(`SELECT COUNT(*) FROM once_consumers`))
+	if err == nil || !strings.Contains(err.Error(), "it stays") {
+		b.Fatalf(`got %v, want an error with "it stays"`, err)
+	}
+	if got := b.count(`SELECT COUNT(*) FROM once_consumers`); got != 1 {
+		b.Fatalf("count is %d, want 1", got)
+	}
 }
 
 // An instance that ends says so, and one that died is forgotten after an hour.
@@ -209,11 +327,17 @@ func TestInstancesEnd(t *testing.T) {
 		for _, owner := range []string{"a", "b", "c"} {
 			b.register(store.Consumer{Consumer: consumer, Topic: topic, Owner: owner})
 		}
-		require.NoError(b, b.store.Leave(b.Context(), consumer, topic, "a"))
+		if err := b.store.Leave(b.Context(), consumer, topic, "a"); err != nil {
+			b.Fatal(err)
+		}
 		b.exec(`UPDATE once_consumer_instances SET seen_at = ` + b.in(-2*time.Hour) + ` WHERE owner = 'b'`)
 		b.register(store.Consumer{Consumer: consumer, Topic: topic, Owner: "c"})
 		c := b.consumers()[0]
-		require.Len(b, c.Instances, 1)
-		require.Equal(b, "c", c.Instances[0].Owner)
+		if len(c.Instances) != 1 {
+			b.Fatalf("%d instances, want 1: %+v", len(c.Instances), c.Instances)
+		}
+		if c.Instances[0].Owner != "c" {
+			b.Fatalf(`c.Instances[0].Owner is %q, want "c"`, c.Instances[0].Owner)
+		}
 	})
 }

@@ -3,12 +3,14 @@ package parked_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"maps"
+	"reflect"
 	"testing"
 	"time"
 
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/embedded"
@@ -26,34 +28,53 @@ func TestSubscriptionsAreInstances(t *testing.T) {
 		config := wamqp.NewDurableQueueConfig(testkit.Rabbit(t).URL)
 		config.Marshaler = rabbit.Marshaler{}
 		sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{Logger: testkit.Logger(t)})
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		return sub
 	}
 	logger := testkit.Logger(t)
 	transport, err := embedded.New(b.db, embedded.Config{Logger: logger})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	storage, err := durable.New(b.db, durable.Config{Logger: logger})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 
 	subscribe := func(name string, sub message.Subscriber) (end func()) {
 		db, err := sql.Open("postgres", b.dsn) // as another process would
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		retries, err := retry.New(db, retry.Config{Logger: logger})
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		wrapped := retries.Subscriber(name, sub)
-		_, err = wrapped.Subscribe(context.WithoutCancel(t.Context()), topic)
-		require.NoError(t, err)
+		if _, err := wrapped.Subscribe(context.WithoutCancel(t.Context()), topic); err != nil {
+			t.Fatal(err)
+		}
 		return func() {
-			require.NoError(t, wrapped.Close())
-			require.NoError(t, db.Close())
+			if err := wrapped.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	running := func() map[string]int {
 		n := map[string]int{}
 		for _, c := range b.consumers() {
-			require.True(t, c.Registered)
+			if !c.Registered {
+				t.Fatal("c.Registered is false")
+			}
 			for _, i := range c.Instances {
-				require.True(t, i.Running)
+				if !i.Running {
+					t.Fatal("i.Running is false")
+				}
 				n[c.Name]++
 			}
 		}
@@ -65,13 +86,23 @@ func TestSubscriptionsAreInstances(t *testing.T) {
 	}
 	all := map[string]int{"direct": 2, "durable": 1, "embedded": 1}
 	testkit.Eventually(t, time.Minute, "they are registered", func() bool { return len(running()) == 3 && running()["direct"] == 2 })
-	require.Equal(t, all, running())
+	if got := running(); !reflect.DeepEqual(got, all) {
+		t.Fatalf("running is %v, want %v", got, all)
+	}
 	ends[0]()
-	require.Equal(t, map[string]int{"direct": 1, "durable": 1, "embedded": 1}, running())
+	if got, want := running(), map[string]int{"direct": 1, "durable": 1, "embedded": 1}; !maps.Equal(got, want) {
+		t.Fatalf("running is %v, want %v", got, want)
+	}
 	for _, end := range ends[1:] {
 		end()
 	}
-	require.Empty(t, running())
-	require.Len(t, b.consumers(), 3)
-	require.ErrorIs(t, b.messages.RemoveConsumer(t.Context(), ann, "direct", topic, parked.RemoveOptions{}), parked.ErrRunning)
+	if got := running(); len(got) != 0 {
+		t.Fatalf("running is %v, want none", got)
+	}
+	if got := b.consumers(); len(got) != 3 {
+		t.Fatalf("%d consumers, want 3: %+v", len(got), got)
+	}
+	if err := b.messages.RemoveConsumer(t.Context(), ann, "direct", topic, parked.RemoveOptions{}); !errors.Is(err, parked.ErrRunning) {
+		t.Fatalf("RemoveConsumer: got %v, want ErrRunning", err)
+	}
 }

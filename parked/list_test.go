@@ -1,11 +1,12 @@
 package parked_test
 
 import (
+	"errors"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/parked"
 )
@@ -13,38 +14,81 @@ import (
 func TestListShowsEachState(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		require.Equal(b, "due:waiting failed:waiting head:waiting second:held third:held poison:quarantined done:resolved gone:discarded",
-			b.states(parked.Filter{}))
+		want := "due:waiting failed:waiting head:waiting second:held third:held poison:quarantined done:resolved gone:discarded"
+		if got := b.states(parked.Filter{}); got != want {
+			b.Fatalf("states is %q, want %q", got, want)
+		}
 		claims := b.claim(time.Hour)
-		require.Len(b, claims, 1)
+		if len(claims) != 1 {
+			b.Fatalf("%d claims, want 1: %+v", len(claims), claims)
+		}
 		page, err := b.messages.List(b.Context(), parked.Filter{})
-		require.NoError(b, err)
-		require.Zero(b, page.Next)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if page.Next != 0 {
+			b.Fatalf("page.Next is %d, want 0", page.Next)
+		}
 
 		due, failed, third := page.Messages[0], page.Messages[1], page.Messages[4]
-		require.True(b, due.Claimed)
-		require.Equal(b, "host/1/a", due.ClaimedBy)
-		require.Equal(b, 1, due.Crashes)
-		require.Nil(b, due.Message)
-		require.False(b, failed.Claimed)
-		require.Equal(b, 3, failed.Attempts)
-		require.Equal(b, "no answer", failed.Error)
-		require.InDelta(b, 3600, time.Until(failed.DueAt).Seconds(), 60)
-		require.InDelta(b, 60, time.Since(failed.LastFailedAt).Seconds(), 60)
-		require.Equal(b, "k", third.OrderingKey)
-		require.Equal(b, b.id("head"), third.BlockedBy)
-		require.Zero(b, page.Messages[2].BlockedBy)
+		if !due.Claimed {
+			b.Fatal("due.Claimed is false")
+		}
+		if due.ClaimedBy != "host/1/a" {
+			b.Fatalf(`due.ClaimedBy is %q, want "host/1/a"`, due.ClaimedBy)
+		}
+		if due.Crashes != 1 {
+			b.Fatalf("due.Crashes is %d, want 1", due.Crashes)
+		}
+		if due.Message != nil {
+			b.Fatalf("due.Message is %+v, want nil", due.Message)
+		}
+		if failed.Claimed {
+			b.Fatal("failed.Claimed is true")
+		}
+		if failed.Attempts != 3 {
+			b.Fatalf("failed.Attempts is %d, want 3", failed.Attempts)
+		}
+		if failed.Error != "no answer" {
+			b.Fatalf(`failed.Error is %q, want "no answer"`, failed.Error)
+		}
+		if got := time.Until(failed.DueAt).Seconds(); math.Abs(got-3600) > 60 {
+			b.Fatalf("time.Until(failed.DueAt).Seconds is %v, want 3600, give or take 60", got)
+		}
+		if got := time.Since(failed.LastFailedAt).Seconds(); math.Abs(got-60) > 60 {
+			b.Fatalf("time.Since(failed.LastFailedAt).Seconds is %v, want 60, give or take 60", got)
+		}
+		if third.OrderingKey != "k" {
+			b.Fatalf(`third.OrderingKey is %q, want "k"`, third.OrderingKey)
+		}
+		if want := b.id("head"); third.BlockedBy != want {
+			b.Fatalf("third.BlockedBy is %d, want %d", third.BlockedBy, want)
+		}
+		if page.Messages[2].BlockedBy != 0 {
+			b.Fatalf("page.Messages[2].BlockedBy is %d, want 0", page.Messages[2].BlockedBy)
+		}
 
 		one, err := b.messages.Get(b.Context(), third.ID)
-		require.NoError(b, err)
-		require.Equal(b, "payload of third", string(one.Message.Payload))
-		require.NotZero(b, one.Size)
-		_, err = b.messages.Get(b.Context(), 99)
-		require.ErrorIs(b, err, parked.ErrNotFound)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if string(one.Message.Payload) != "payload of third" {
+			b.Fatalf(`one.Message.Payload is %q, want "payload of third"`, string(one.Message.Payload))
+		}
+		if one.Size == 0 {
+			b.Fatal("one.Size is 0")
+		}
+		if _, err := b.messages.Get(b.Context(), 99); !errors.Is(err, parked.ErrNotFound) {
+			b.Fatalf("Get: got %v, want ErrNotFound", err)
+		}
 		b.exec(`UPDATE once_parked SET envelope = '' WHERE message_id = 'third'`)
 		one, err = b.messages.Get(b.Context(), third.ID)
-		require.NoError(b, err)
-		require.Error(b, one.MessageErr)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if one.MessageErr == nil {
+			b.Fatal("one.MessageErr is nil")
+		}
 	})
 }
 
@@ -80,12 +124,22 @@ func TestFilterSelects(t *testing.T) {
 			"third poison done gone  ": {AfterID: 4},
 		} {
 			page, err := b.messages.List(b.Context(), f)
-			require.NoError(b, err)
-			require.Equal(b, strings.TrimSpace(want), ids(page.Messages), "%+v", f)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if got, wanted := ids(page.Messages), strings.TrimSpace(want); got != wanted {
+				b.Fatalf("ids(page.Messages) is %q, want %q: %+v", got, wanted, f)
+			}
 			n, err := b.messages.Count(b.Context(), f)
-			require.NoError(b, err)
-			require.Equal(b, len(page.Messages), n.N, "%+v", f)
-			require.Zero(b, n.Next)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if n.N != len(page.Messages) {
+				b.Fatalf("n.N is %d, want %d: %+v", n.N, len(page.Messages), f)
+			}
+			if n.Next != 0 {
+				b.Fatalf("n.Next is %d, want 0", n.Next)
+			}
 		}
 	})
 }
@@ -96,13 +150,17 @@ func TestPagesGoOnAtNext(t *testing.T) {
 		var pages []string
 		for f := (parked.Filter{Limit: 3}); ; {
 			page, err := b.messages.List(b.Context(), f)
-			require.NoError(b, err)
+			if err != nil {
+				b.Fatal(err)
+			}
 			pages = append(pages, ids(page.Messages))
 			if f.AfterID = page.Next; f.AfterID == 0 {
 				break
 			}
 		}
-		require.Equal(b, []string{"due failed head", "second third poison", "done gone"}, pages)
+		if want := []string{"due failed head", "second third poison", "done gone"}; !slices.Equal(pages, want) {
+			b.Fatalf("pages are %q, want %q", pages, want)
+		}
 	})
 }
 
@@ -115,36 +173,56 @@ func TestListsAreBounded(t *testing.T) {
 		for name, call := range map[string]func() error{
 			"everything": func() error {
 				page, err := b.messages.List(b.Context(), parked.Filter{})
-				require.Len(b, page.Messages, 100)
-				require.NotZero(b, page.Next)
+				if len(page.Messages) != 100 {
+					b.Fatalf("%d messages, want 100: %+v", len(page.Messages), page.Messages)
+				}
+				if page.Next == 0 {
+					b.Fatal("page.Next is 0")
+				}
 				return err
 			},
 			"a tenant that does not exist": func() error {
 				page, err := b.messages.List(b.Context(), parked.Filter{Tenant: "none"})
-				require.Empty(b, page.Messages)
-				require.NotZero(b, page.Next)
+				if len(page.Messages) != 0 {
+					b.Fatalf("page.Messages are %+v, want none", page.Messages)
+				}
+				if page.Next == 0 {
+					b.Fatal("page.Next is 0")
+				}
 				return err
 			},
 			"few of one consumer": func() error {
 				page, err := b.messages.List(b.Context(), parked.Filter{Consumer: consumer, State: parked.Waiting})
-				require.Equal(b, "due failed head", ids(page.Messages))
-				require.Zero(b, page.Next)
+				if got := ids(page.Messages); got != "due failed head" {
+					b.Fatalf(`ids(page.Messages) is %q, want "due failed head"`, got)
+				}
+				if page.Next != 0 {
+					b.Fatalf("page.Next is %d, want 0", page.Next)
+				}
 				return err
 			},
 			"few in quarantine": func() error {
 				n, err := b.messages.Count(b.Context(), parked.Filter{State: parked.Quarantined})
-				require.Equal(b, parked.Count{N: 1}, n)
+				if want := (parked.Count{N: 1}); n != want {
+					b.Fatalf("n is %+v, want %+v", n, want)
+				}
 				return err
 			},
 			"many of one consumer": func() error {
 				n, err := b.messages.Count(b.Context(), parked.Filter{Consumer: "busy", State: parked.Waiting})
-				require.Equal(b, 20_000, n.N)
-				require.NotZero(b, n.Next)
+				if n.N != 20_000 {
+					b.Fatalf("n.N is %d, want 20_000", n.N)
+				}
+				if n.Next == 0 {
+					b.Fatal("n.Next is 0")
+				}
 				return err
 			},
 		} {
 			began := time.Now()
-			require.NoError(b, call(), name)
+			if err := call(); err != nil {
+				b.Fatalf("%s: %v", name, err)
+			}
 			b.Logf("%s: %v", name, time.Since(began))
 		}
 	})
@@ -207,13 +285,22 @@ func TestBadInputIsRefused(t *testing.T) {
 			"the name of the cons":                                       b.messages.RemoveConsumer(ctx, ann, "", "x", parked.RemoveOptions{}),
 			`parked: remove consumer "x" of topic "y": no such consumer`: b.messages.RemoveConsumer(ctx, ann, "x", "y", parked.RemoveOptions{}),
 		} {
-			require.ErrorContains(b, err, want)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				b.Fatalf("got %v, want an error with %q", err, want)
+			}
 		}
-		require.Equal(b, "due:waiting failed:waiting head:waiting second:held third:held poison:quarantined done:resolved gone:discarded",
-			b.states(parked.Filter{}))
-		require.Empty(b, b.audits())
-		require.Zero(b, b.count(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'failed' AND due_at < `+b.in(time.Minute)))
+		want := "due:waiting failed:waiting head:waiting second:held third:held poison:quarantined done:resolved gone:discarded"
+		if got := b.states(parked.Filter{}); got != want {
+			b.Fatalf("states is %q, want %q", got, want)
+		}
+		if got := b.audits(); len(got) != 0 {
+			b.Fatalf("audits are %q, want none", got)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'failed' AND due_at < ` + b.in(time.Minute)); got != 0 {
+			b.Fatalf("count is %d, want 0", got)
+		}
 	})
-	_, err := parked.New(nil, parked.Config{})
-	require.EqualError(t, err, "parked: db is nil")
+	if _, err := parked.New(nil, parked.Config{}); err == nil || err.Error() != "parked: db is nil" {
+		t.Fatalf(`New: got %v, want "parked: db is nil"`, err)
+	}
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/embedded"
@@ -101,7 +100,9 @@ func startProcess(t *testing.T, dsn, role string) (kill func()) {
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), processDSN+"="+dsn, processRole+"="+role)
 	command.Stderr = os.Stderr
-	require.NoError(t, command.Start())
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
 	kill = sync.OnceFunc(func() {
 		_ = command.Process.Kill()
 		_ = command.Wait()
@@ -127,7 +128,9 @@ func TestOperatorAndConsumerAreKilled(t *testing.T) {
 			}
 			msgs = append(msgs, msg(strconv.Itoa(n), key))
 		}
-		require.NoError(t, b.store.DeliverTo(t.Context(), topic, []store.Subscription{{Consumer: consumer, KeyOrder: true}}, msgs...))
+		if err := b.store.DeliverTo(t.Context(), topic, []store.Subscription{{Consumer: consumer, KeyOrder: true}}, msgs...); err != nil {
+			t.Fatal(err)
+		}
 		all += perRound
 	}
 	open := func() int { return b.count(`SELECT COUNT(*) FROM once_parked WHERE state IN ('waiting', 'held')`) }
@@ -151,12 +154,25 @@ func TestOperatorAndConsumerAreKilled(t *testing.T) {
 	ended := b.count(`SELECT COUNT(*) FROM once_parked WHERE state IN ('quarantined', 'discarded')`)
 	handled := b.count(`SELECT COUNT(*) FROM effects`)
 	t.Logf("%d handled, %d cancelled or discarded", handled, ended)
-	require.Equal(t, all, handled+ended)
-	require.NotZero(t, ended)
-	require.Equal(t, handled, b.count(`SELECT COUNT(DISTINCT message_id) FROM effects`))
-	require.Zero(t, b.count(`SELECT COUNT(*) FROM effects JOIN once_parked USING (message_id)`), "both handled and ended")
-	require.Equal(t, ended, b.count(`SELECT COUNT(*) FROM once_audit WHERE action IN ('cancel', 'discard')`))
-	require.Zero(t, b.count(`SELECT COUNT(*) FROM effects AS a JOIN effects AS b ON a.n < b.n
+	if handled+ended != all {
+		t.Fatalf("handled+ended is %d, want %d", handled+ended, all)
+	}
+	if ended == 0 {
+		t.Fatal("ended is 0")
+	}
+	if got := b.count(`SELECT COUNT(DISTINCT message_id) FROM effects`); got != handled {
+		t.Fatalf("b.count is %d, want %d", got, handled)
+	}
+	if got := b.count(`SELECT COUNT(*) FROM effects JOIN once_parked USING (message_id)`); got != 0 {
+		t.Fatalf("b.count is %d, want 0: both handled and ended", got)
+	}
+	if got := b.count(`SELECT COUNT(*) FROM once_audit WHERE action IN ('cancel', 'discard')`); got != ended {
+		t.Fatalf("b.count is %d, want %d", got, ended)
+	}
+	got := b.count(`SELECT COUNT(*) FROM effects AS a JOIN effects AS b ON a.n < b.n
 		AND a.message_id::int > b.message_id::int AND a.message_id::int % 50 = b.message_id::int % 50
-		WHERE a.message_id::int % 3 > 0 AND b.message_id::int % 3 > 0`), "a key is out of order")
+		WHERE a.message_id::int % 3 > 0 AND b.message_id::int % 3 > 0`)
+	if got != 0 {
+		t.Fatalf("b.count is %d, want 0: a key is out of order", got)
+	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/dedup"
 	store "github.com/watermill-once/once/internal/parked"
@@ -45,14 +44,22 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 func newBench(t *testing.T, db testkit.Database) *bench {
 	t.Helper()
 	b := &bench{T: t, db: db.DB, dsn: db.DSN, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-	require.NoError(t, schema.Up(t.Context(), db.DB, b.config))
+	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
+		t.Fatal(err)
+	}
 	var err error
 	b.messages, err = parked.New(db.DB, parked.Config{Schema: b.config})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	b.store, err = store.NewStore(db.DB, b.config)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	b.quarantine, err = poison.New(db.DB, poison.Config{Schema: b.config, ReplayToAbsent: true, Logger: testkit.Logger(t)})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return b
 }
 
@@ -60,13 +67,16 @@ func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
 
 func (b *bench) exec(query string, args ...any) {
 	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), query, args...)
-	require.NoError(b, err)
+	if _, err := b.db.ExecContext(b.Context(), query, args...); err != nil {
+		b.Fatal(err)
+	}
 }
 
 func (b *bench) count(query string, args ...any) (n int) {
 	b.Helper()
-	require.NoError(b, b.db.QueryRowContext(b.Context(), query, args...).Scan(&n))
+	if err := b.db.QueryRowContext(b.Context(), query, args...).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
 	return n
 }
 
@@ -96,9 +106,13 @@ func (b *bench) seed() {
 	for _, m := range []*message.Message{
 		msg("due", ""), msg("failed", ""), msg("head", "k"), msg("second", "k"), msg("third", "k"), msg("poison", ""), msg("done", ""),
 	} {
-		require.NoError(b, b.store.DeliverTo(b.Context(), topic, to, m))
+		if err := b.store.DeliverTo(b.Context(), topic, to, m); err != nil {
+			b.Fatal(err)
+		}
 	}
-	require.NoError(b, b.store.DeliverTo(b.Context(), "stock", []store.Subscription{{Consumer: "other"}}, msg("gone", "")))
+	if err := b.store.DeliverTo(b.Context(), "stock", []store.Subscription{{Consumer: "other"}}, msg("gone", "")); err != nil {
+		b.Fatal(err)
+	}
 	b.exec(`UPDATE once_parked SET priority_class = 'retry', due_at = ` + b.in(time.Hour) + `, attempts = 3, error = 'no answer',
 		first_failed_at = ` + b.in(-time.Hour) + `, last_failed_at = ` + b.in(-time.Minute) + ` WHERE message_id = 'failed'`)
 	b.exec(`UPDATE once_parked SET due_at = ` + b.in(time.Hour) + ` WHERE message_id = 'head'`)
@@ -116,7 +130,9 @@ func (b *bench) id(messageID string) int64 {
 func (b *bench) states(f parked.Filter) string {
 	b.Helper()
 	page, err := b.messages.List(b.Context(), f)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	all := []string{}
 	for _, m := range page.Messages {
 		all = append(all, m.MessageID+":"+string(m.State))
@@ -138,7 +154,9 @@ func (b *bench) claim(lease time.Duration) map[string]store.Claimed {
 	claimed, err := b.store.Claim(b.Context(), store.Select{
 		Consumer: consumer, Topic: topic, Owner: "host/1/a", Limit: 10, Lease: lease, Order: store.BlockWhileQuarantined,
 	})
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	all := map[string]store.Claimed{}
 	for _, c := range claimed {
 		all[c.Message.UUID] = c
@@ -150,14 +168,20 @@ func (b *bench) claim(lease time.Duration) map[string]store.Claimed {
 func (b *bench) audits() (lines []string) {
 	b.Helper()
 	rows, err := b.db.QueryContext(b.Context(), `SELECT actor, action, subject, consumer, message_id, why FROM once_audit ORDER BY id`)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	defer rows.Close()
 	for rows.Next() {
 		var f [6]string
-		require.NoError(b, rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4], &f[5]))
+		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4], &f[5]); err != nil {
+			b.Fatal(err)
+		}
 		lines = append(lines, strings.Join(f[:], " | "))
 	}
-	require.NoError(b, rows.Err())
+	if err := rows.Err(); err != nil {
+		b.Fatal(err)
+	}
 	return lines
 }
 
@@ -166,7 +190,9 @@ func (b *bench) audits() (lines []string) {
 func (b *bench) handle(m *message.Message, claim *store.Claim, during func()) (called bool) {
 	b.Helper()
 	inbox, err := dedup.New(b.db, dedup.Config{Schema: b.config, Logger: testkit.Logger(b.T)})
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	m = m.Copy()
 	m.SetContext(store.WithDelivery(b.Context(), &store.Delivery{Consumer: consumer, Topic: topic, Claim: claim}))
 	_, err = inbox.Middleware(func(*message.Message) ([]*message.Message, error) {

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	store "github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/parked"
@@ -19,8 +17,9 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.seed()
-		_, err := b.store.Register(t.Context(), store.Consumer{Consumer: "stopped", Topic: topic, Owner: "host/1/a"})
-		require.NoError(t, err)
+		if _, err := b.store.Register(t.Context(), store.Consumer{Consumer: "stopped", Topic: topic, Owner: "host/1/a"}); err != nil {
+			t.Fatal(err)
+		}
 		all := parked.Filter{All: true}
 		for _, o := range []struct {
 			name    string

@@ -1,0 +1,181 @@
+package parked_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	store "github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/parked"
+)
+
+// Trap 99. A message whose lease lasts is left alone, and its consumer settles it.
+func TestClaimedMessagesAreLeftAlone(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.seed()
+		claims := b.claim(time.Hour)
+		for _, change := range []func(context.Context, parked.Act, ...int64) error{b.messages.RunNow, b.messages.Cancel, b.messages.Discard} {
+			if err := change(b.Context(), ann, b.id("failed"), b.id("due")); !errors.Is(err, parked.ErrClaimed) {
+				b.Fatalf("change: got %v, want ErrClaimed", err)
+			}
+		}
+		all := parked.Filter{All: true}
+		dry, err := b.messages.DryRun(b.Context(), parked.Cancel, all)
+		if err != nil {
+			b.Fatal(err)
+		}
+		var seen []parked.Report
+		plan := parked.Plan{Rate: 1000, Progress: func(r parked.Report) { seen = append(seen, r) }}
+		report, err := b.messages.CancelMatching(b.Context(), ann, all, plan)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (parked.Report{Changed: 4, Skipped: []int64{b.id("due")}}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if !reflect.DeepEqual(dry, report) {
+			b.Fatalf("dry is %+v, want %+v", dry, report)
+		}
+		if !reflect.DeepEqual(seen[len(seen)-1], report) {
+			b.Fatalf("seen[len(seen)-1] is %+v, want %+v", seen[len(seen)-1], report)
+		}
+		if err := b.store.Resolve(b.Context(), claims["due"].Claim); err != nil {
+			b.Fatal(err)
+		}
+	})
+}
+
+// Trap 99. The consumer has handled the message, and died before it removed the row.
+func TestHandledMessagesAreReported(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.seed()
+		claims := b.claim(time.Hour)
+		if !b.handle(claims["due"].Message, claims["due"].Claim, nil) {
+			b.Fatal("handle returned false")
+		}
+		b.exec(`UPDATE once_parked SET due_at = ` + b.in(-time.Second) + ` WHERE message_id = 'due'`)
+		for _, change := range []func(context.Context, parked.Act, ...int64) error{b.messages.Cancel, b.messages.Discard} {
+			if err := change(b.Context(), ann, b.id("due")); !errors.Is(err, parked.ErrHandled) {
+				b.Fatalf("change: got %v, want ErrHandled", err)
+			}
+		}
+		only := parked.Filter{IDs: []int64{b.id("due")}}
+		for _, change := range []func(context.Context, parked.Act, parked.Filter, parked.Plan) (parked.Report, error){
+			b.messages.CancelMatching, b.messages.DiscardMatching,
+		} {
+			report, err := change(b.Context(), ann, only, parked.Plan{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if want := (parked.Report{Handled: []int64{b.id("due")}}); !reflect.DeepEqual(report, want) {
+				b.Fatalf("report is %+v, want %+v", report, want)
+			}
+		}
+		if got := b.states(only); got != "due:waiting" {
+			b.Fatalf(`states(only) is %q, want "due:waiting"`, got)
+		}
+
+		if !b.handle(msg("failed", ""), nil, nil) { // a copy
+			b.Fatal("handle returned false")
+		}
+		for _, change := range []func(context.Context, parked.Act, ...int64) error{b.messages.Cancel, b.messages.Discard} {
+			if err := change(b.Context(), ann, b.id("failed")); !errors.Is(err, parked.ErrHandled) {
+				b.Fatalf("change: got %v, want ErrHandled", err)
+			}
+		}
+		dry, err := b.messages.DryRun(b.Context(), parked.Discard, parked.Filter{Consumer: consumer})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := []int64{b.id("due"), b.id("failed")}; !slices.Equal(dry.Handled, want) {
+			b.Fatalf("dry.Handled is %v, want %v", dry.Handled, want)
+		}
+	})
+}
+
+// Trap 99. The process froze before its handler began, and the operator ends the message.
+func TestFrozenProcessDoesNotRunACancelledMessage(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.seed()
+		claims := b.claim(50 * time.Millisecond)
+		claim := claims["due"].Claim
+		testkit.Eventually(b.T, time.Minute, "the lease ends", func() bool {
+			return !claim.Leased() && b.count(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'due' AND due_at <= `+b.in(0)) == 1
+		})
+		report, err := b.messages.CancelMatching(b.Context(), ann, parked.Filter{IDs: []int64{b.id("due")}}, parked.Plan{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (parked.Report{Changed: 1, Abandoned: []int64{b.id("due")}}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_inbox`); got != 0 {
+			b.Fatalf("count is %d, want 0", got)
+		}
+		if b.handle(claims["due"].Message, claim, nil) {
+			b.Fatal("handle returned true: a cancelled message ran")
+		}
+		if err := b.store.Resolve(b.Context(), claim); !errors.Is(err, store.ErrClaimLost) {
+			b.Fatalf("Resolve: got %v, want ErrClaimLost", err)
+		}
+		if got, want := b.states(parked.Filter{State: parked.Quarantined}), "due:quarantined poison:quarantined"; got != want {
+			b.Fatalf("states is %q, want %q", got, want)
+		}
+	})
+}
+
+// Trap 99. The process is frozen in its handler, whose transaction is open. The inbox tells.
+func TestOpenTransactionOfAHandlerIsNotCancelled(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t)) // SQLite has one writer: the operator waits for the handler
+	b.seed()
+	claims := b.claim(time.Hour)
+	other := parked.Filter{IDs: []int64{b.id("due"), b.id("failed")}}
+	b.handle(claims["due"].Message, claims["due"].Claim, func() {
+		b.exec(`UPDATE once_parked SET due_at = ` + b.in(-time.Second) + ` WHERE message_id = 'due'`)
+		if err := b.messages.Cancel(b.Context(), ann, b.id("due")); !errors.Is(err, parked.ErrClaimed) {
+			b.Fatalf("Cancel: got %v, want ErrClaimed", err)
+		}
+		if err := b.messages.Discard(b.Context(), ann, b.id("due")); !errors.Is(err, parked.ErrClaimed) {
+			b.Fatalf("Discard: got %v, want ErrClaimed", err)
+		}
+		report, err := b.messages.CancelMatching(b.Context(), ann, other, parked.Plan{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (parked.Report{Changed: 1, Skipped: []int64{b.id("due")}}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+	})
+	if err := b.messages.Cancel(b.Context(), ann, b.id("due")); !errors.Is(err, parked.ErrHandled) {
+		b.Fatalf("Cancel: got %v, want ErrHandled", err)
+	}
+}
+
+// A row that another transaction has locked is skipped, without a wait.
+func TestLockedMessagesAreSkipped(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t))
+	b.seed()
+	tx, err := b.db.BeginTx(b.Context(), &sql.TxOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(b.Context(), `SELECT FROM once_parked WHERE message_id = 'failed' FOR UPDATE`); err != nil {
+		b.Fatal(err)
+	}
+	if err := b.messages.Discard(b.Context(), ann, b.id("failed")); !errors.Is(err, parked.ErrClaimed) {
+		b.Fatalf("Discard: got %v, want ErrClaimed", err)
+	}
+	report, err := b.messages.DiscardMatching(b.Context(), ann, parked.Filter{All: true}, parked.Plan{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if want := (parked.Report{Changed: 4, Skipped: []int64{b.id("failed")}}); !reflect.DeepEqual(report, want) {
+		b.Fatalf("report is %+v, want %+v", report, want)
+	}
+}
