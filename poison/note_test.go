@@ -1,9 +1,10 @@
 package poison_test
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/poison"
@@ -17,7 +18,9 @@ func TestTheLatestNoteOnAGroupCounts(t *testing.T) {
 		group := b.list()[0].Fingerprint
 		note := func(text, fingerprint string) {
 			t.Helper()
-			require.NoError(t, b.store.Note(t.Context(), poison.Act{Actor: "ann", Why: text}, fingerprint))
+			if err := b.store.Note(t.Context(), poison.Act{Actor: "ann", Why: text}, fingerprint); err != nil {
+				t.Fatal(err)
+			}
 		}
 		note("the gateway is down, ticket 17", group)
 		note("the gateway is back", group)
@@ -25,17 +28,37 @@ func TestTheLatestNoteOnAGroupCounts(t *testing.T) {
 		note("to be removed", "gone")
 		note("", "gone")
 		notes, err := b.store.Notes(t.Context(), group, "gone", "never")
-		require.NoError(t, err)
-		require.Len(t, notes, 1)
-		require.Equal(t, "the gateway is back", notes[group].Text)
-		require.Equal(t, "ann", notes[group].Actor)
-		require.False(t, notes[group].At.IsZero())
-		require.Contains(t, b.audit(), "ann | note | group:"+group+" |  |  | the gateway is back")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(notes) != 1 {
+			t.Fatalf("%d notes, want 1: %+v", len(notes), notes)
+		}
+		if notes[group].Text != "the gateway is back" {
+			t.Fatalf(`notes[group].Text is %q, want "the gateway is back"`, notes[group].Text)
+		}
+		if notes[group].Actor != "ann" {
+			t.Fatalf(`notes[group].Actor is %q, want "ann"`, notes[group].Actor)
+		}
+		if notes[group].At.IsZero() {
+			t.Fatal("notes[group].At is zero")
+		}
+		if got, want := b.audit(), "ann | note | group:"+group+" |  |  | the gateway is back"; !slices.Contains(got, want) {
+			t.Fatalf("b.audit is %q, without %q", got, want)
+		}
 		none, err := b.store.Notes(t.Context())
-		require.NoError(t, err)
-		require.Empty(t, none)
-		require.ErrorContains(t, b.store.Note(t.Context(), poison.Act{}, ""), "Actor is empty")
-		require.ErrorContains(t, b.store.Note(t.Context(), act, ""), "fingerprint is empty")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(none) != 0 {
+			t.Fatalf("none is %+v, want none", none)
+		}
+		if err := b.store.Note(t.Context(), poison.Act{}, ""); err == nil || !strings.Contains(err.Error(), "Actor is empty") {
+			t.Fatalf(`Note: got %v, want an error with "Actor is empty"`, err)
+		}
+		if err := b.store.Note(t.Context(), act, ""); err == nil || !strings.Contains(err.Error(), "fingerprint is empty") {
+			t.Fatalf(`Note: got %v, want an error with "fingerprint is empty"`, err)
+		}
 	})
 }
 
@@ -53,18 +76,34 @@ func TestTrendsCountByHour(t *testing.T) {
 				when = `CAST(unixepoch('subsec') * 1000 AS INTEGER) - $1 * 60000`
 			}
 			_, err := db.ExecContext(t.Context(), `UPDATE once_parked SET last_failed_at = `+when+` WHERE message_id = $2`, minutes, id)
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
 		trends, err := b.store.Trends(t.Context(), poison.Filter{}, group, "never")
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		var want poison.Trend
 		want[23], want[22], want[0] = 2, 1, 1
-		require.Equal(t, map[string]poison.Trend{group: want}, trends)
-		require.Equal(t, 4, want.Total())
-		require.Equal(t, 2, want.Last())
+		if wanted := map[string]poison.Trend{group: want}; !maps.Equal(trends, wanted) {
+			t.Fatalf("trends are %v, want %v", trends, wanted)
+		}
+		if got := want.Total(); got != 4 {
+			t.Fatalf("want.Total is %d, want 4", got)
+		}
+		if got := want.Last(); got != 2 {
+			t.Fatalf("want.Last is %d, want 2", got)
+		}
 		trends, err = b.store.Trends(t.Context(), poison.Filter{Consumer: "mail"}, group, other)
-		require.NoError(t, err)
-		require.Len(t, trends, 1)
-		require.Equal(t, 1, trends[other].Total())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(trends) != 1 {
+			t.Fatalf("%d trends, want 1: %v", len(trends), trends)
+		}
+		if got := trends[other].Total(); got != 1 {
+			t.Fatalf("trends[other].Total is %d, want 1", got)
+		}
 	})
 }
