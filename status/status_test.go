@@ -3,10 +3,12 @@ package status_test
 import (
 	"database/sql"
 	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
@@ -31,16 +33,21 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 func newBench(t *testing.T, db testkit.Database) *bench {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	require.NoError(t, schema.Up(t.Context(), db.DB, config))
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
 	reader, err := status.New(db.DB, status.Config{Schema: config})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return &bench{t, db.DB, reader, db.Dialect == "sqlite"}
 }
 
 func (b *bench) exec(query string) {
 	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), query)
-	require.NoError(b, err, query)
+	if _, err := b.db.ExecContext(b.Context(), query); err != nil {
+		b.Fatalf("%s: %v", query, err)
+	}
 }
 
 // in returns an expression for the time so much later, for a column of the tables.
@@ -68,10 +75,16 @@ func (b *bench) park(state, fingerprint string) {
 func TestReadOfEmptyTables(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		s, err := b.reader.Read(b.Context())
-		require.NoError(b, err)
-		require.InDelta(b, time.Now().Unix(), s.At.Unix(), 60)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if got := s.At.Unix(); math.Abs(float64(got)-float64(time.Now().Unix())) > 60 {
+			b.Fatalf("s.At.Unix is %v, want %v, give or take 60", got, time.Now().Unix())
+		}
 		s.At = time.Time{}
-		require.Equal(b, status.Status{FreeSlots: 64}, s)
+		if want := (status.Status{FreeSlots: 64}); !reflect.DeepEqual(s, want) {
+			b.Fatalf("s is %+v, want %+v", s, want)
+		}
 	})
 }
 
@@ -95,25 +108,58 @@ func TestReadCountsEachState(t *testing.T) {
 			b.in(-time.Hour) + `), ('', '{}', '{}', 'ann', '', 'paused', 1, 1, NULL)`)
 
 		s, err := b.reader.Read(b.Context())
-		require.NoError(b, err)
-		require.Equal(b, status.Count{N: 3}, s.Outbox.Pending)
-		require.Equal(b, status.Count{N: 2}, s.Outbox.Deferred)
-		require.Equal(b, status.Count{N: 1}, s.Outbox.Failing)
-		require.Equal(b, status.Count{N: 1}, s.Outbox.BlockedKeys)
-		require.InDelta(b, 60, s.Outbox.Oldest.Seconds(), 30) // the delayed ones do not count
-		require.InDelta(b, 7200, s.Outbox.FailingFor.Seconds(), 30)
-		require.Equal(b, []status.Count{{N: 1}, {N: 1}, {N: 1}, {N: 4}}, []status.Count{s.Dead, s.Waiting, s.Held, s.Quarantine})
-		require.Equal(b, 1, s.Replays)
-		require.Len(b, s.Failures, 3)
-		require.Equal(b, "b", s.Failures[0].Fingerprint)
-		require.Equal(b, 2, s.Failures[0].Count)
-		require.Equal(b, "payments", s.Failures[0].Consumer)
-		require.InDelta(b, time.Now().Unix(), s.Failures[0].LastFailedAt.Unix(), 60)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (status.Count{N: 3}); s.Outbox.Pending != want {
+			b.Fatalf("s.Outbox.Pending is %+v, want %+v", s.Outbox.Pending, want)
+		}
+		if want := (status.Count{N: 2}); s.Outbox.Deferred != want {
+			b.Fatalf("s.Outbox.Deferred is %+v, want %+v", s.Outbox.Deferred, want)
+		}
+		if want := (status.Count{N: 1}); s.Outbox.Failing != want {
+			b.Fatalf("s.Outbox.Failing is %+v, want %+v", s.Outbox.Failing, want)
+		}
+		if want := (status.Count{N: 1}); s.Outbox.BlockedKeys != want {
+			b.Fatalf("s.Outbox.BlockedKeys is %+v, want %+v", s.Outbox.BlockedKeys, want)
+		}
+		if got := s.Outbox.Oldest.Seconds(); math.Abs(got-60) > 30 { // the delayed ones do not count
+			b.Fatalf("s.Outbox.Oldest.Seconds is %v, want 60, give or take 30", got)
+		}
+		if got := s.Outbox.FailingFor.Seconds(); math.Abs(got-7200) > 30 {
+			b.Fatalf("s.Outbox.FailingFor.Seconds is %v, want 7200, give or take 30", got)
+		}
+		want := []status.Count{{N: 1}, {N: 1}, {N: 1}, {N: 4}}
+		if got := []status.Count{s.Dead, s.Waiting, s.Held, s.Quarantine}; !slices.Equal(got, want) {
+			b.Fatalf("s.Dead, s.Waiting, s.Held, s.Quarantine are %+v, want %+v", got, want)
+		}
+		if s.Replays != 1 {
+			b.Fatalf("s.Replays is %d, want 1", s.Replays)
+		}
+		if len(s.Failures) != 3 {
+			b.Fatalf("%d failures, want 3: %+v", len(s.Failures), s.Failures)
+		}
+		if s.Failures[0].Fingerprint != "b" {
+			b.Fatalf(`s.Failures[0].Fingerprint is %q, want "b"`, s.Failures[0].Fingerprint)
+		}
+		if s.Failures[0].Count != 2 {
+			b.Fatalf("s.Failures[0].Count is %d, want 2", s.Failures[0].Count)
+		}
+		if s.Failures[0].Consumer != "payments" {
+			b.Fatalf(`s.Failures[0].Consumer is %q, want "payments"`, s.Failures[0].Consumer)
+		}
+		if got := s.Failures[0].LastFailedAt.Unix(); math.Abs(float64(got)-float64(time.Now().Unix())) > 60 {
+			b.Fatalf("s.Failures[0].LastFailedAt.Unix is %v, want %v, give or take 60", got, time.Now().Unix())
+		}
 
 		b.exec(`UPDATE once_outbox SET due_at = ` + b.in(-3*time.Minute) + ` WHERE position = 2`)
 		s, err = b.reader.Read(b.Context())
-		require.NoError(b, err)
-		require.InDelta(b, 180, s.Outbox.Oldest.Seconds(), 30)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if got := s.Outbox.Oldest.Seconds(); math.Abs(got-180) > 30 {
+			b.Fatalf("s.Outbox.Oldest.Seconds is %v, want 180, give or take 30", got)
+		}
 	})
 }
 
@@ -124,23 +170,47 @@ func TestForwardersAndSlots(t *testing.T) {
 		b.exec(`UPDATE once_slots SET owner = 'a', lease_until = ` + b.in(time.Hour) + ` WHERE slot < 3`)
 		b.exec(`UPDATE once_slots SET owner = 'gone', lease_until = ` + b.in(-time.Hour) + ` WHERE slot = 3`)
 		forwarders, err := b.reader.Forwarders(b.Context())
-		require.NoError(b, err)
-		require.Len(b, forwarders, 1)
-		require.InDelta(b, 3600, time.Until(forwarders[0].LeaseUntil).Seconds(), 60)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(forwarders) != 1 {
+			b.Fatalf("%d forwarders, want 1: %+v", len(forwarders), forwarders)
+		}
+		if got := time.Until(forwarders[0].LeaseUntil).Seconds(); math.Abs(got-3600) > 60 {
+			b.Fatalf("time.Until(forwarders[0].LeaseUntil).Seconds is %v, want 3600, give or take 60", got)
+		}
 		forwarders[0].LeaseUntil = time.Time{}
-		require.Equal(b, status.Forwarder{Owner: "a", Destination: "amqp://one", Slots: 3}, forwarders[0])
+		if want := (status.Forwarder{Owner: "a", Destination: "amqp://one", Slots: 3}); !reflect.DeepEqual(forwarders[0], want) {
+			b.Fatalf("forwarders[0] is %+v, want %+v", forwarders[0], want)
+		}
 
 		slots, err := b.reader.Slots(b.Context())
-		require.NoError(b, err)
-		require.Len(b, slots, 64)
-		require.Equal(b, "a", slots[2].Owner)
-		require.False(b, slots[2].LeaseUntil.IsZero())
-		require.Equal(b, status.Slot{Slot: 3}, slots[3])
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(slots) != 64 {
+			b.Fatalf("%d slots, want 64: %+v", len(slots), slots)
+		}
+		if slots[2].Owner != "a" {
+			b.Fatalf(`slots[2].Owner is %q, want "a"`, slots[2].Owner)
+		}
+		if slots[2].LeaseUntil.IsZero() {
+			b.Fatal("slots[2].LeaseUntil is zero")
+		}
+		if want := (status.Slot{Slot: 3}); !reflect.DeepEqual(slots[3], want) {
+			b.Fatalf("slots[3] is %+v, want %+v", slots[3], want)
+		}
 
 		s, err := b.reader.Read(b.Context())
-		require.NoError(b, err)
-		require.Equal(b, 61, s.FreeSlots)
-		require.Len(b, s.Forwarders, 1)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if s.FreeSlots != 61 {
+			b.Fatalf("s.FreeSlots is %d, want 61", s.FreeSlots)
+		}
+		if len(s.Forwarders) != 1 {
+			b.Fatalf("%d forwarders, want 1: %+v", len(s.Forwarders), s.Forwarders)
+		}
 	})
 }
 
@@ -156,29 +226,46 @@ func TestManyRowsAreNotCounted(t *testing.T) {
 	b.exec(`ANALYZE once_outbox`)
 	b.exec(`ANALYZE once_parked`)
 	s, err := b.reader.Read(b.Context())
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	for _, c := range []struct {
 		count status.Count
 		about float64
 	}{{s.Outbox.Pending, all}, {s.Outbox.Deferred, all}, {s.Waiting, all / 2}, {s.Quarantine, all / 2}} {
-		require.Equal(b, 10_000, c.count.N)
-		require.True(b, c.count.More)
-		require.InEpsilon(b, c.about, float64(c.count.About), 0.2)
+		if c.count.N != 10_000 {
+			b.Fatalf("c.count.N is %d, want 10_000", c.count.N)
+		}
+		if !c.count.More {
+			b.Fatal("c.count.More is false")
+		}
+		if about := float64(c.count.About); math.Abs(about-c.about) > 0.2*c.about {
+			b.Fatalf("c.count.About is %v, want %v, give or take a fifth", about, c.about)
+		}
 	}
-	require.Zero(b, s.Outbox.Oldest)
-	require.Equal(b, 1000, s.Failures[0].Count)
+	if s.Outbox.Oldest != 0 {
+		b.Fatalf("s.Outbox.Oldest is %v, want 0", s.Outbox.Oldest)
+	}
+	if s.Failures[0].Count != 1000 {
+		b.Fatalf("s.Failures[0].Count is %d, want 1000", s.Failures[0].Count)
+	}
 }
 
 func TestNewNamesWhatIsMissing(t *testing.T) {
-	_, err := status.New(nil, status.Config{})
-	require.ErrorContains(t, err, "db is nil")
+	if _, err := status.New(nil, status.Config{}); err == nil || !strings.Contains(err.Error(), "db is nil") {
+		t.Fatalf(`New: got %v, want an error with "db is nil"`, err)
+	}
 }
 
 func TestFlowCountsWhatMoves(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		before, err := b.reader.Flow(b.Context())
-		require.NoError(b, err)
-		require.Empty(b, before.Handled)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(before.Handled) != 0 {
+			b.Fatalf("before.Handled is %+v, want none", before.Handled)
+		}
 		for range 5 {
 			b.message(b.in(0), "NULL", "NULL")
 		}
@@ -189,10 +276,18 @@ func TestFlowCountsWhatMoves(t *testing.T) {
 		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('old', 'old', '', ` + b.in(-time.Minute) + `)`)
 		testkit.Eventually(b, time.Minute, "the database has counted", func() bool {
 			after, err := b.reader.Flow(b.Context())
-			require.NoError(b, err)
-			require.Len(b, after.Handled, 2)
-			require.Equal(b, "mail", after.Handled[0].Consumer)
-			require.InDelta(b, 2.0/30, after.Handled[1].PerSecond, 0.001)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if len(after.Handled) != 2 {
+				b.Fatalf("len(after.Handled) is %d, want 2: %+v", len(after.Handled), after.Handled)
+			}
+			if after.Handled[0].Consumer != "mail" {
+				b.Fatalf(`after.Handled[0].Consumer is %q, want "mail"`, after.Handled[0].Consumer)
+			}
+			if math.Abs(after.Handled[1].PerSecond-2.0/30) > 0.001 {
+				b.Fatalf("after.Handled[1].PerSecond is %v, want 2.0/30, give or take 0.001", after.Handled[1].PerSecond)
+			}
 			return after.Written-before.Written == 5 && after.Removed-before.Removed == 2
 		})
 	})
@@ -204,10 +299,16 @@ func TestFlowOfManyMessages(t *testing.T) {
 	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
 		SELECT n, 'payments', '', now() - n * interval '5 milliseconds' FROM generate_series(1, 5000) AS n`)
 	flow, err := b.reader.Flow(b.Context())
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	// 200 a second, if the database answers in no time.
-	require.Greater(b, flow.Handled[0].PerSecond, 2000.0/30)
-	require.LessOrEqual(b, flow.Handled[0].PerSecond, 201.0)
+	if flow.Handled[0].PerSecond <= 2000.0/30 {
+		b.Fatalf("flow.Handled[0].PerSecond is %v, want more than %v", flow.Handled[0].PerSecond, 2000.0/30)
+	}
+	if flow.Handled[0].PerSecond > 201.0 {
+		b.Fatalf("flow.Handled[0].PerSecond is %v, want at most 201.0", flow.Handled[0].PerSecond)
+	}
 }
 
 func TestDaysCountWhatTheTablesKnow(t *testing.T) {
@@ -229,15 +330,24 @@ func TestDaysCountWhatTheTablesKnow(t *testing.T) {
 		b.park("waiting", "3")
 		since := time.Now().UTC().AddDate(0, 0, -6).Truncate(24 * time.Hour)
 		days, err := b.reader.Days(b.Context(), since.Add(time.Hour))
-		require.NoError(b, err)
-		require.Len(b, days, 7)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(days) != 7 {
+			b.Fatalf("%d days, want 7: %+v", len(days), days)
+		}
 		for i, want := range []status.Day{{}, {Sent: 1}, {Dead: 1}, {Sent: 2, Handled: 2}, {}, {Sent: 1, Handled: 1}, {Sent: 1, Quarantined: 2}} {
 			want.Start = since.AddDate(0, 0, i)
-			require.Equal(b, want, days[i])
+			if !reflect.DeepEqual(days[i], want) {
+				b.Fatalf("days[i] is %+v, want %+v", days[i], want)
+			}
 		}
 		_, err = b.reader.Days(b.Context(), time.Now().AddDate(-2, 0, 0))
-		require.ErrorContains(b, err, "more than 400 days ago")
-		_, err = b.reader.Days(b.Context(), time.Now().AddDate(0, 0, 2))
-		require.ErrorContains(b, err, "in the future")
+		if err == nil || !strings.Contains(err.Error(), "more than 400 days ago") {
+			b.Fatalf(`got %v, want an error with "more than 400 days ago"`, err)
+		}
+		if _, err := b.reader.Days(b.Context(), time.Now().AddDate(0, 0, 2)); err == nil || !strings.Contains(err.Error(), "in the future") {
+			b.Fatalf(`Days: got %v, want an error with "in the future"`, err)
+		}
 	})
 }
