@@ -3,9 +3,9 @@ package recipes
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"slices"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/examples/recipes/ent"
 	"github.com/watermill-once/once/examples/recipes/ent/order"
@@ -21,20 +21,30 @@ func TestEntStoresAnEventForEachChange(t *testing.T) {
 			return client.Order.Create().SetID(id).SetTotal(1290)
 		}
 
-		require.ErrorIs(t, EntWithEvents(ctx, db, func(client *ent.Client) error {
+		err := EntWithEvents(ctx, db, func(client *ent.Client) error {
 			if err := create(client, "17").Exec(ctx); err != nil {
 				return err
 			}
 			return errUndone
-		}), errUndone)
-		require.Empty(t, eventsIn(t, db))
+		})
+		if !errors.Is(err, errUndone) {
+			t.Fatalf("EntWithEvents: got %v, want errUndone", err)
+		}
+		if got := eventsIn(t, db); len(got) != 0 {
+			t.Fatalf("eventsIn is %q, want none", got)
+		}
 
-		require.NoError(t, EntWithEvents(ctx, db, func(client *ent.Client) error {
+		err = EntWithEvents(ctx, db, func(client *ent.Client) error {
 			return client.Order.CreateBulk(create(client, "17"), create(client, "18"), create(client, "19")).Exec(ctx)
-		}))
-		require.Equal(t, []string{"orders.placed 17", "orders.placed 18", "orders.placed 19"}, eventsIn(t, db))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := eventsIn(t, db), []string{"orders.placed 17", "orders.placed 18", "orders.placed 19"}; !slices.Equal(got, want) {
+			t.Fatalf("eventsIn is %q, want %q", got, want)
+		}
 
-		require.NoError(t, EntWithEvents(ctx, db, func(client *ent.Client) error {
+		err = EntWithEvents(ctx, db, func(client *ent.Client) error {
 			// After the update, the condition holds for none of the orders.
 			if err := client.Order.Update().Where(order.IDIn("17", "18"), order.Total(1290)).SetTotal(990).Exec(ctx); err != nil {
 				return err
@@ -44,8 +54,14 @@ func TestEntStoresAnEventForEachChange(t *testing.T) {
 			}
 			_, err := client.Order.Delete().Where(order.Total(1290)).Exec(ctx)
 			return err
-		}))
-		require.Equal(t, []string{"orders.changed 17", "orders.changed 18", "orders.changed 18", "orders.removed 19"}, eventsIn(t, db))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"orders.changed 17", "orders.changed 18", "orders.changed 18", "orders.removed 19"}
+		if got := eventsIn(t, db); !slices.Equal(got, want) {
+			t.Fatalf("eventsIn is %q, want %q", got, want)
+		}
 	})
 }
 
@@ -66,13 +82,21 @@ func TestEntTransactionInside(t *testing.T) {
 				return end(tx)
 			})
 		}
-		require.ErrorIs(t, inside((*ent.Tx).Rollback), errNested)
+		if err := inside((*ent.Tx).Rollback); !errors.Is(err, errNested) {
+			t.Fatalf("inside: got %v, want errNested", err)
+		}
 		orders, events := stored(t, db)
-		require.Equal(t, []int{0, 0}, []int{orders, events})
+		if orders != 0 || events != 0 {
+			t.Fatalf("orders and events are %d and %d, want 0 and 0", orders, events)
+		}
 
-		require.NoError(t, inside((*ent.Tx).Commit))
+		if err := inside((*ent.Tx).Commit); err != nil {
+			t.Fatal(err)
+		}
 		orders, events = stored(t, db)
-		require.Equal(t, []int{1, 1}, []int{orders, events})
+		if orders != 1 || events != 1 {
+			t.Fatalf("orders and events are %d and %d, want 1 and 1", orders, events)
+		}
 	})
 }
 
@@ -80,15 +104,22 @@ func TestEntTransactionInside(t *testing.T) {
 func eventsIn(t *testing.T, db *sql.DB) (all []string) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `SELECT topic || ' ' || convert_from(payload, 'UTF8') FROM once_outbox ORDER BY 1`)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer rows.Close()
 	for rows.Next() {
 		var event string
-		require.NoError(t, rows.Scan(&event))
+		if err := rows.Scan(&event); err != nil {
+			t.Fatal(err)
+		}
 		all = append(all, event)
 	}
-	require.NoError(t, rows.Err())
-	_, err = db.ExecContext(context.WithoutCancel(t.Context()), `DELETE FROM once_outbox`)
-	require.NoError(t, err)
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(context.WithoutCancel(t.Context()), `DELETE FROM once_outbox`); err != nil {
+		t.Fatal(err)
+	}
 	return all
 }

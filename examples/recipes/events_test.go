@@ -4,9 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	"gorm.io/gorm"
 
 	"github.com/watermill-once/once/outbox"
@@ -44,7 +44,9 @@ func ways(t *testing.T, db *sql.DB) map[string]func(p *purchase, fails error) er
 	}
 	for name, prepare := range map[string]bool{"GORM": false, "GORM, with PrepareStmt": true} {
 		g := openGORM(t, db, &gorm.Config{DisableNestedTransaction: true, PrepareStmt: prepare})
-		require.NoError(t, RegisterEvents(g))
+		if err := RegisterEvents(g); err != nil {
+			t.Fatal(err)
+		}
 		all[name] = func(p *purchase, fails error) error {
 			return Transaction(t.Context(), g, func(tx *gorm.DB) error {
 				if err := tx.Create(p).Error; err != nil {
@@ -65,16 +67,28 @@ func TestRecordedEventsAreStoredOnce(t *testing.T) {
 		want := 0
 		for name, save := range ways(t, db) {
 			p := placePurchase(name)
-			require.ErrorIs(t, save(p, errUndone), errUndone, name)
+			if err := save(p, errUndone); !errors.Is(err, errUndone) {
+				t.Fatalf("%s: save: got %v, want errUndone", name, err)
+			}
 			orders, events := stored(t, db)
-			require.Equal(t, []int{want, want}, []int{orders, events}, name)
-			require.Len(t, p.recorded, 1, name)
+			if orders != want || events != want {
+				t.Fatalf("%s: orders and events are %d and %d, want %d and %d", name, orders, events, want, want)
+			}
+			if len(p.recorded) != 1 {
+				t.Fatalf("%s: len(p.recorded) is %d, want 1: %+v", name, len(p.recorded), p.recorded)
+			}
 
-			require.NoError(t, save(p, nil), name)
+			if err := save(p, nil); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
 			want++
 			orders, events = stored(t, db)
-			require.Equal(t, []int{want, want}, []int{orders, events}, name)
-			require.Empty(t, p.recorded, name)
+			if orders != want || events != want {
+				t.Fatalf("%s: orders and events are %d and %d, want %d and %d", name, orders, events, want, want)
+			}
+			if len(p.recorded) != 0 {
+				t.Fatalf("%s: p.recorded is %+v, want none", name, p.recorded)
+			}
 		}
 	})
 }
@@ -85,9 +99,11 @@ func TestGORMStoresTheEventsOfEachObject(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		g := openGORM(t, db, &gorm.Config{DisableNestedTransaction: true})
-		require.NoError(t, RegisterEvents(g))
+		if err := RegisterEvents(g); err != nil {
+			t.Fatal(err)
+		}
 		both := []*purchase{placePurchase("17"), placePurchase("18")}
-		require.NoError(t, Transaction(t.Context(), g, func(tx *gorm.DB) error {
+		err := Transaction(t.Context(), g, func(tx *gorm.DB) error {
 			if err := tx.Create(both).Error; err != nil {
 				return err
 			}
@@ -97,25 +113,44 @@ func TestGORMStoresTheEventsOfEachObject(t *testing.T) {
 			}
 			both[1].Record(topic, outbox.NewMessage([]byte("18 is gone")))
 			return tx.Delete(both[1]).Error
-		}))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 		orders, events := stored(t, db)
-		require.Equal(t, []int{1, 4}, []int{orders, events})
-		require.Empty(t, both[0].recorded)
-		require.Empty(t, both[1].recorded)
+		if orders != 1 || events != 4 {
+			t.Fatalf("orders and events are %d and %d, want 1 and 4", orders, events)
+		}
+		if len(both[0].recorded) != 0 {
+			t.Fatalf("both[0].recorded is %+v, want none", both[0].recorded)
+		}
+		if len(both[1].recorded) != 0 {
+			t.Fatalf("both[1].recorded is %+v, want none", both[1].recorded)
+		}
 	})
 }
 
 func TestMistakesWithGORMAreErrors(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
-		require.ErrorContains(t, RegisterEvents(openGORM(t, db, &gorm.Config{})), "DisableNestedTransaction is false")
+		err := RegisterEvents(openGORM(t, db, &gorm.Config{}))
+		if err == nil || !strings.Contains(err.Error(), "DisableNestedTransaction is false") {
+			t.Fatalf(`RegisterEvents: got %v, want an error with "DisableNestedTransaction is false"`, err)
+		}
 
 		g := openGORM(t, db, &gorm.Config{DisableNestedTransaction: true})
-		require.NoError(t, RegisterEvents(g))
-		require.ErrorIs(t, g.WithContext(context.Background()).Create(placePurchase("17")).Error, errNoTransaction)
-		_, err := gormTx(g)
-		require.ErrorContains(t, err, "use db.Transaction")
+		if err := RegisterEvents(g); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.WithContext(context.Background()).Create(placePurchase("17")).Error; !errors.Is(err, errNoTransaction) {
+			t.Fatalf("Create: got %v, want errNoTransaction", err)
+		}
+		if _, err := gormTx(g); err == nil || !strings.Contains(err.Error(), "use db.Transaction") {
+			t.Fatalf(`gormTx: got %v, want an error with "use db.Transaction"`, err)
+		}
 		orders, events := stored(t, db)
-		require.Equal(t, []int{0, 0}, []int{orders, events})
+		if orders != 0 || events != 0 {
+			t.Fatalf("orders and events are %d and %d, want 0 and 0", orders, events)
+		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/jmoiron/sqlx"
-	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
 	"gorm.io/driver/postgres"
@@ -48,7 +47,9 @@ func openGORM(t *testing.T, db *sql.DB, config *gorm.Config) *gorm.DB {
 	own := *config // GORM writes into it
 	own.Logger = logger.Discard
 	g, err := gorm.Open(postgres.New(postgres.Config{Conn: db}), &own)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return g
 }
 
@@ -60,16 +61,28 @@ func TestOrderAndEventAreStoredTogether(t *testing.T) {
 			t.Parallel()
 			eachDriver(t, func(t *testing.T, db *sql.DB) {
 				place := recipe(t, db)
-				require.NoError(t, place(t.Context(), Order{ID: "17", Total: 1290}))
-				require.Error(t, place(t.Context(), Order{ID: "17", Total: 1290}), "the order exists")
-				require.NoError(t, place(t.Context(), Order{ID: "18", Total: 450}))
+				if err := place(t.Context(), Order{ID: "17", Total: 1290}); err != nil {
+					t.Fatal(err)
+				}
+				if err := place(t.Context(), Order{ID: "17", Total: 1290}); err == nil {
+					t.Fatal("place returned no error: the order exists")
+				}
+				if err := place(t.Context(), Order{ID: "18", Total: 450}); err != nil {
+					t.Fatal(err)
+				}
 				orders, events := stored(t, db)
-				require.Equal(t, []int{2, 2}, []int{orders, events})
+				if orders != 2 || events != 2 {
+					t.Fatalf("orders and events are %d and %d, want 2 and 2", orders, events)
+				}
 
 				execute(t, db, `ALTER TABLE once_outbox ADD CHECK (false) NOT VALID`)
-				require.Error(t, place(t.Context(), Order{ID: "19", Total: 1}), "the event cannot be stored")
+				if err := place(t.Context(), Order{ID: "19", Total: 1}); err == nil {
+					t.Fatal("place returned no error: the event cannot be stored")
+				}
 				orders, events = stored(t, db)
-				require.Equal(t, []int{2, 2}, []int{orders, events})
+				if orders != 2 || events != 2 {
+					t.Fatalf("orders and events are %d and %d, want 2 and 2", orders, events)
+				}
 			})
 		})
 	}

@@ -10,7 +10,6 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq"
-	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/watermill-once/once/outbox"
@@ -27,7 +26,9 @@ func TestMain(m *testing.M) {
 func eachDriver(t *testing.T, test func(t *testing.T, db *sql.DB)) {
 	t.Helper()
 	server := os.Getenv("PG_DSN")
-	require.NotEmpty(t, server, "PG_DSN: the postgres:// URL of a server where the test may create a database")
+	if server == "" {
+		t.Fatal("PG_DSN is empty: set it to the postgres:// URL of a server where the test may create a database")
+	}
 	for _, driver := range []string{"postgres", "pgx"} {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
@@ -35,10 +36,14 @@ func eachDriver(t *testing.T, test func(t *testing.T, db *sql.DB)) {
 			execute(t, open(t, driver, server), `CREATE DATABASE `+name)
 			t.Cleanup(func() { execute(t, open(t, driver, server), `DROP DATABASE `+name) })
 			address, err := url.Parse(server)
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			address.Path = name
 			db := open(t, driver, address.String())
-			require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
+			if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
+				t.Fatal(err)
+			}
 			execute(t, db, `CREATE TABLE orders (id text PRIMARY KEY, total bigint NOT NULL)`)
 			test(t, db)
 		})
@@ -48,21 +53,31 @@ func eachDriver(t *testing.T, test func(t *testing.T, db *sql.DB)) {
 func open(t *testing.T, driver, dsn string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open(driver, dsn)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 	return db
 }
 
 func execute(t *testing.T, db *sql.DB, query string) {
 	t.Helper()
-	_, err := db.ExecContext(context.WithoutCancel(t.Context()), query)
-	require.NoError(t, err)
+	if _, err := db.ExecContext(context.WithoutCancel(t.Context()), query); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // stored returns how many orders and how many events there are.
 func stored(t *testing.T, db *sql.DB) (orders, events int) {
 	t.Helper()
-	require.NoError(t, db.QueryRowContext(t.Context(),
-		`SELECT (SELECT COUNT(*) FROM orders), (SELECT COUNT(*) FROM once_outbox WHERE topic = 'orders.placed')`).Scan(&orders, &events))
+	err := db.QueryRowContext(t.Context(),
+		`SELECT (SELECT COUNT(*) FROM orders), (SELECT COUNT(*) FROM once_outbox WHERE topic = 'orders.placed')`).Scan(&orders, &events)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return orders, events
 }
