@@ -5,13 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/embedded"
@@ -44,7 +44,9 @@ func (f fanout) Close() error { return nil }
 func TestReconcileComparesEveryKindOfConsumer(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		tables := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		require.NoError(t, schema.Up(t.Context(), db.DB, tables))
+		if err := schema.Up(t.Context(), db.DB, tables); err != nil {
+			t.Fatal(err)
+		}
 		consumers := []string{"direct", "stored", "within"}
 		serveThreeKinds(t, db.DB, tables)
 
@@ -63,33 +65,59 @@ func TestReconcileComparesEveryKindOfConsumer(t *testing.T) {
 			`UPDATE once_outbox_sent SET ` + past(`sent_at`, time.Hour) + ` WHERE message_id = 'first'`,
 			`UPDATE once_inbox SET ` + past(`processed_at`, time.Hour) + ` WHERE message_id = 'first'`,
 		} {
-			_, err := db.ExecContext(t.Context(), query)
-			require.NoError(t, err)
+			if _, err := db.ExecContext(t.Context(), query); err != nil {
+				t.Fatal(err)
+			}
 		}
 
 		compare := func() []reconcile.Report {
 			s, err := reconcile.NewSender(db.DB, reconcile.SenderConfig{Schema: tables, Topics: []string{"orders"}})
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			r, err := reconcile.NewReceiver(db.DB, reconcile.ReceiverConfig{Schema: tables, Consumers: consumers})
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			reports, err := reconcile.Compare(t.Context(), s, r)
-			require.NoError(t, err)
-			require.Len(t, reports, len(consumers))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(reports) != len(consumers) {
+				t.Fatalf("%d reports, want %d: %+v", len(reports), len(consumers), reports)
+			}
 			return reports
 		}
 		for _, r := range compare() {
-			require.False(t, r.Found(), "%+v", r)
-			require.Equal(t, 1, r.Quarantined(), "%+v", r)
-			require.Equal(t, 20, r.Sent) // the first begins the log
+			if r.Found() {
+				t.Fatalf("r.Found returned true: %+v", r)
+			}
+			if got := r.Quarantined(); got != 1 {
+				t.Fatalf("r.Quarantined is %d, want 1: %+v", got, r)
+			}
+			if r.Sent != 20 { // the first begins the log
+				t.Fatalf("r.Sent is %d, want 20", r.Sent)
+			}
 		}
 		_, err := db.ExecContext(t.Context(), `DELETE FROM once_inbox WHERE message_id = 'order-3'`)
-		require.NoError(t, err)
-		_, err = db.ExecContext(t.Context(), `DELETE FROM once_parked WHERE message_id IN ('order-3', 'order-9')`)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.ExecContext(t.Context(), `DELETE FROM once_parked WHERE message_id IN ('order-3', 'order-9')`); err != nil {
+			t.Fatal(err)
+		}
 		for _, r := range compare() {
-			require.Len(t, r.Missing, 2, "%+v", r)
-			require.ElementsMatch(t, []string{"order-3", "order-9"}, []string{r.Missing[0].MessageID, r.Missing[1].MessageID})
-			require.Empty(t, r.Phantoms)
+			if len(r.Missing) != 2 {
+				t.Fatalf("len(r.Missing) is %d, want 2: %+v", len(r.Missing), r)
+			}
+			missing := []string{r.Missing[0].MessageID, r.Missing[1].MessageID}
+			slices.Sort(missing)
+			if want := []string{"order-3", "order-9"}; !slices.Equal(missing, want) {
+				t.Fatalf("missing are %q, want %q", missing, want)
+			}
+			if len(r.Phantoms) != 0 {
+				t.Fatalf("r.Phantoms are %+v, want none", r.Phantoms)
+			}
 		}
 	})
 }
@@ -100,13 +128,19 @@ func serveThreeKinds(t *testing.T, db *sql.DB, tables schema.Config) {
 	t.Helper()
 	channel := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
 	inside, err := embedded.New(db, embedded.Config{Schema: tables, Logger: testkit.Logger(t)})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
 		Schema: tables, DurableConsumers: []string{"stored"}, Logger: testkit.Logger(t),
 	})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	handle := func(_ context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		if msg.UUID == "order-9" {
 			return nil, retry.Permanent(errors.New("no such customer"))
@@ -119,7 +153,9 @@ func serveThreeKinds(t *testing.T, db *sql.DB, tables schema.Config) {
 	fwd, err := forwarder.New(db, fanout{channel, inside}, forwarder.Config{
 		Schema: tables, KeepSent: 24 * time.Hour, PollMax: 20 * time.Millisecond, Logger: testkit.Logger(t),
 	})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -127,31 +163,42 @@ func serveThreeKinds(t *testing.T, db *sql.DB, tables schema.Config) {
 	<-router.Running()
 
 	box, err := outbox.New(outbox.Config{Schema: tables})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	publish := func(topic string, ids ...string) {
-		require.NoError(t, box.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
+		err := box.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
 			for _, id := range ids {
 				if err := events.Publish(topic, message.NewMessage(id, nil)); err != nil {
 					return err
 				}
 			}
 			return nil
-		}))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	count := func(query string) (n int) {
-		require.NoError(t, db.QueryRowContext(t.Context(), query).Scan(&n))
+		if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
 		return n
 	}
 	publish("orders", "first")
-	require.Eventually(t, func() bool { return count(`SELECT COUNT(*) FROM once_outbox_sent`) == 1 }, time.Minute, 20*time.Millisecond)
+	testkit.Eventually(t, time.Minute, "the first message is in the sent log", func() bool {
+		return count(`SELECT COUNT(*) FROM once_outbox_sent`) == 1
+	})
 	for n := range 20 {
 		publish("orders", fmt.Sprint("order-", n))
 	}
 	publish("elsewhere", "of another topic")
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, time.Minute, "all messages are handled or in quarantine", func() bool {
 		return count(`SELECT COUNT(*) FROM once_inbox`) == 3*20 && count(`SELECT COUNT(*) FROM once_outbox WHERE topic = 'orders'`) == 0 &&
 			count(`SELECT COUNT(*) FROM once_parked WHERE state = 'quarantined'`) == 3
-	}, time.Minute, 20*time.Millisecond)
+	})
 	cancel()
-	require.NoError(t, <-ended)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
 }
