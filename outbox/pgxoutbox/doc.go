@@ -1,8 +1,9 @@
 // Package pgxoutbox stores messages in the outbox through pgx, without database/sql.
 // It is a module of its own, so that users of other drivers do not need pgx.
 //
-// InTx is the usual way. It sends the events of a transaction together with COMMIT, so
-// an event costs no round trip:
+// InTx is the usual way. It sends the events of a transaction together with COMMIT, and
+// BEGIN together with the first statement. So an event costs no round trip, and the
+// transaction takes one fewer:
 //
 //	err := pgxoutbox.InTx(ctx, pool, func(tx pgx.Tx, events message.Publisher) error {
 //		if _, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1)`, id); err != nil {
@@ -15,5 +16,6 @@
 // consumer and the calls for operators use database/sql: open a *sql.DB on the same
 // pool with stdlib.OpenDBFromPool.
 //
-// To read the code, start with intx.go, then tx.go and publisher.go.
+// To read the code, start with intx.go, then tx.go and publisher.go. begin.go and
+// first.go send BEGIN with the first statement.
 package pgxoutbox

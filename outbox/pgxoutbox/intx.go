@@ -26,9 +26,12 @@ import (
 // tx.Conn is different: from then on, Publish sends the messages at once, so that they
 // share the fate of their savepoint.
 //
+// BEGIN is sent together with the first statement of work, which saves a round trip. If
+// the connection turns out to be dead then, the transaction begins on another one.
+//
 // work must not commit or roll back tx. After work has returned, tx and events return
-// errors. ctx bounds the wait for a connection and BEGIN; work passes it to its own
-// statements. It does not interrupt COMMIT, whose outcome would then be unknown.
+// errors. ctx bounds the wait for a connection; work passes it to its own statements.
+// It does not interrupt COMMIT, whose outcome would then be unknown.
 // Messages whose context has no trace get the trace of ctx.
 //
 // If the connection is lost during the commit, the error wraps
@@ -40,19 +43,19 @@ func (o *Outbox) InTx(
 	if pool == nil || work == nil {
 		return errors.New("pgxoutbox: InTx needs pool and work, one of them is nil")
 	}
-	conn, begun, err := begin(ctx, pool)
+	session, err := newSession(ctx, pool)
 	if err != nil {
 		return fmt.Errorf("pgxoutbox: %w", err)
 	}
-	defer conn.Release() // closes the connection if its transaction is open, after a panic for instance
-	t := &tx{Tx: begun, outbox: o, ctx: ctx}
+	defer session.release()
+	t := &tx{session: session, outbox: o, ctx: ctx}
 	err = t.run(work)
 	if err != nil {
-		rollBack(conn.Conn())
+		session.rollBack()
 		_ = t.sent(err)
 		return err
 	}
-	if err = t.commit(conn.Conn()); err != nil {
+	if err = t.commit(); err != nil {
 		err = fmt.Errorf("pgxoutbox: %w", err)
 	}
 	if err == nil || errors.Is(err, outbox.ErrCommitUnknown) {
@@ -65,30 +68,15 @@ func (o *Outbox) InTx(
 	return err
 }
 
-// begin begins a transaction. After a restart of the server every idle connection of
-// the pool is dead, so it tries once more than there are idle connections.
-func begin(ctx context.Context, pool *pgxpool.Pool) (conn *pgxpool.Conn, begun pgx.Tx, err error) {
-	for range pool.Stat().IdleConns() + 2 {
-		if conn, err = pool.Acquire(ctx); err != nil {
-			return nil, nil, err
-		}
-		if begun, err = conn.Begin(ctx); err == nil {
-			return conn, begun, nil
-		}
-		dead := conn.Conn().IsClosed()
-		conn.Release()
-		if ctx.Err() != nil || !dead {
-			break
-		}
-	}
-	return nil, nil, fmt.Errorf("begin: %w", err)
-}
-
 // rollBackTimeout bounds the time for a rollback. If it takes longer, the pool closes
 // the connection instead.
 const rollBackTimeout = 5 * time.Second
 
-func rollBack(conn *pgx.Conn) {
+func (s *session) rollBack() {
+	if s.conn == nil {
+		return
+	}
+	conn := s.conn.Conn()
 	if conn.IsClosed() || conn.PgConn().TxStatus() == idle {
 		return
 	}
@@ -111,15 +99,32 @@ var (
 )
 
 // commit sends the events that were not sent yet, and COMMIT, in one round trip.
-func (t *tx) commit(conn *pgx.Conn) (err error) {
+func (t *tx) commit() (err error) {
 	defer func() { err = t.sent(err) }()
+	if t.pending {
+		if len(t.unsent) == 0 {
+			return nil
+		}
+		ctx := t.ctx
+		if ctx.Err() != nil { // it has ended during work, and does not interrupt the commit
+			ctx = context.WithoutCancel(ctx)
+		}
+		// A dead connection must be noticed before COMMIT is sent, so that the outcome is known.
+		if err := t.open(ctx); err != nil {
+			return err
+		}
+	}
+	if t.conn == nil {
+		return errLost
+	}
+	conn := t.conn.Conn()
 	switch status := conn.PgConn().TxStatus(); {
 	case conn.IsClosed():
 		return errors.New("the connection was closed before the commit: nothing took effect")
 	case status == idle:
 		return errEnded
 	case status != active:
-		rollBack(conn)
+		t.rollBack()
 		return errFailed
 	}
 	batch := &pgx.Batch{}
@@ -138,7 +143,7 @@ func (t *tx) commit(conn *pgx.Conn) (err error) {
 	case err == nil:
 		return errors.New("commit: the transaction was rolled back")
 	case dialect.CommitRefused(err), pgconn.SafeToRetry(err): // the server said so, or has not got the statements
-		rollBack(conn)
+		t.rollBack()
 		return fmt.Errorf("commit: %w", err)
 	}
 	return fmt.Errorf("commit: %w: %w", outbox.ErrCommitUnknown, err)

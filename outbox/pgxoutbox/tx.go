@@ -16,8 +16,9 @@ import (
 // tx is the transaction of InTx, and the publisher of its events. Like every pgx.Tx it
 // serves one goroutine at a time.
 type tx struct {
-	pgx.Tx
+	*session
 
+	nested pgx.Tx // the same transaction for pgx, if inner was called
 	outbox *Outbox
 	ctx    context.Context
 	ended  atomic.Bool // work has returned; atomic, because a goroutine of work may still run
@@ -25,11 +26,18 @@ type tx struct {
 	atOnce bool                // a savepoint may be open: messages are sent at once
 	unsent []outbox.Statement  // sent together with COMMIT
 	done   []func(error) error // of the calls whose statements are in unsent
+
+	stopped error // work was ended with it, see must
 }
 
 // run calls work, and ends the use of the transaction when it returns or panics.
-func (t *tx) run(work func(tx pgx.Tx, events message.Publisher) error) error {
+func (t *tx) run(work func(tx pgx.Tx, events message.Publisher) error) (err error) {
 	defer t.ended.Store(true)
+	defer func() {
+		if t.stopped != nil {
+			_, err = recover(), t.stopped
+		}
+	}()
 	return work(t, events{t})
 }
 
@@ -46,7 +54,7 @@ func (e events) Publish(topic string, msgs ...*message.Message) error {
 		return err
 	}
 	if t.atOnce {
-		return done(send(t.ctx, t.Tx, statements))
+		return done(t.send(t.ctx, statements))
 	}
 	t.unsent = append(t.unsent, statements...)
 	t.done = append(t.done, done)
@@ -62,7 +70,17 @@ func (t *tx) sendAtOnce(ctx context.Context) error {
 		return nil
 	}
 	t.atOnce = true
-	return t.sent(send(ctx, t.Tx, t.unsent))
+	if len(t.unsent) == 0 {
+		return nil
+	}
+	return t.sent(t.send(ctx, t.unsent))
+}
+
+func (t *tx) send(ctx context.Context, statements []outbox.Statement) error {
+	if err := t.begin(ctx); err != nil {
+		return err
+	}
+	return send(ctx, t.conn, statements)
 }
 
 // sent ends the calls of Publish whose statements were not sent at once. It returns err,
@@ -89,6 +107,19 @@ func (t *tx) before(ctx context.Context, query string) error {
 	return nil
 }
 
+// inner returns the transaction as pgx has it, for what needs more than a connection.
+func (t *tx) inner(ctx context.Context) (pgx.Tx, error) {
+	if t.nested != nil {
+		return t.nested, nil
+	}
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	t.nested, err = t.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: ";"}) // it has begun already
+	return t.nested, err
+}
+
 // Begin implements pgx.Tx: it opens a savepoint.
 func (t *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if t.ended.Load() {
@@ -97,7 +128,11 @@ func (t *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err := t.sendAtOnce(ctx); err != nil {
 		return nil, err
 	}
-	return t.Tx.Begin(ctx)
+	inner, err := t.inner(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return inner.Begin(ctx)
 }
 
 var errCommits = errors.New("pgxoutbox: InTx ends the transaction: return nil to commit, an error to roll back")
@@ -110,10 +145,13 @@ func (t *tx) Rollback(context.Context) error { return errCommits }
 
 // CopyFrom implements pgx.Tx.
 func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	if t.ended.Load() {
-		return 0, pgx.ErrTxClosed
+	if err := t.before(ctx, ""); err != nil {
+		return 0, err
 	}
-	return t.Tx.CopyFrom(ctx, table, columns, rows)
+	if err := t.begin(ctx); err != nil {
+		return 0, err
+	}
+	return t.conn.CopyFrom(ctx, table, columns, rows)
 }
 
 // SendBatch implements pgx.Tx.
@@ -123,7 +161,10 @@ func (t *tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 			return failedBatch{err}
 		}
 	}
-	return t.Tx.SendBatch(ctx, b)
+	if err := t.begin(ctx); err != nil {
+		return failedBatch{err}
+	}
+	return t.conn.SendBatch(ctx, b)
 }
 
 // Prepare implements pgx.Tx.
@@ -131,7 +172,10 @@ func (t *tx) Prepare(ctx context.Context, name, query string) (*pgconn.Statement
 	if err := t.before(ctx, query); err != nil {
 		return nil, err
 	}
-	return t.Tx.Prepare(ctx, name, query)
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.conn.Conn().Prepare(ctx, name, query)
 }
 
 // Exec implements pgx.Tx.
@@ -139,23 +183,40 @@ func (t *tx) Exec(ctx context.Context, query string, args ...any) (pgconn.Comman
 	if err := t.before(ctx, query); err != nil {
 		return pgconn.CommandTag{}, err
 	}
-	return t.Tx.Exec(ctx, query, args...)
+	if tag, done, err := t.exec(ctx, query, args); done || err != nil {
+		return tag, err
+	}
+	return t.conn.Exec(ctx, query, args...)
 }
 
 // Query implements pgx.Tx.
 func (t *tx) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
 	if err := t.before(ctx, query); err != nil {
-		return nil, err
+		return failedRows{err}, err
 	}
-	return t.Tx.Query(ctx, query, args...)
+	rows, done, err := t.query(ctx, query, args)
+	switch {
+	case err != nil:
+		return failedRows{err}, err
+	case done:
+		return rows, nil
+	}
+	return t.conn.Query(ctx, query, args...)
 }
 
 // QueryRow implements pgx.Tx.
 func (t *tx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
 	if err := t.before(ctx, query); err != nil {
-		return failedBatch{err}.QueryRow()
+		return failedRows{err}
 	}
-	return t.Tx.QueryRow(ctx, query, args...)
+	rows, done, err := t.query(ctx, query, args)
+	switch {
+	case err != nil:
+		return failedRows{err}
+	case done:
+		return firstRow{rows}
+	}
+	return t.conn.QueryRow(ctx, query, args...)
 }
 
 // Conn implements pgx.Tx. The connection may open a savepoint, so messages are sent at
@@ -165,21 +226,23 @@ func (t *tx) Conn() *pgx.Conn {
 	if t.ended.Load() {
 		return nil
 	}
+	t.must(t.begin(t.ctx))
 	_ = t.sendAtOnce(t.ctx)
-	return t.Tx.Conn()
+	return t.conn.Conn()
 }
 
-// failedBatch is the result of a batch that was not sent.
-type failedBatch struct{ err error }
+// LargeObjects implements pgx.Tx.
+func (t *tx) LargeObjects() pgx.LargeObjects {
+	inner, err := t.inner(t.ctx)
+	t.must(err)
+	return inner.LargeObjects()
+}
 
-func (f failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, f.err }
-func (f failedBatch) Query() (pgx.Rows, error)         { return nil, f.err }
-func (f failedBatch) QueryRow() pgx.Row                { return failedRow(f) }
-func (f failedBatch) Close() error                     { return f.err }
-
-// Tx is a method of pgx.BatchResults since pgx 5.12.
-func (failedBatch) Tx() pgx.Tx { return nil }
-
-type failedRow struct{ err error }
-
-func (f failedRow) Scan(...any) error { return f.err }
+// must ends work if err is not nil. InTx returns err. It is for methods that cannot
+// return an error, and cannot return anything without a transaction.
+func (t *tx) must(err error) {
+	if err != nil {
+		t.stopped = err
+		panic(err)
+	}
+}

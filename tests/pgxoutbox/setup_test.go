@@ -26,6 +26,8 @@ type bench struct {
 
 	pool  *pgxpool.Pool
 	trips atomic.Int64 // requests that the pool's connections have sent
+
+	stopDialing atomic.Bool // no connection can be opened
 }
 
 func newBench(t *testing.T, change func(*pgxpool.Config)) *bench {
@@ -42,6 +44,9 @@ func newBench(t *testing.T, change func(*pgxpool.Config)) *bench {
 	config.MaxConns = 2
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if b.stopDialing.Load() {
+			return nil, errors.New("no connection can be opened")
+		}
 		conn, err := dial(ctx, network, address)
 		return &counted{Conn: conn, trips: &b.trips}, err
 	}

@@ -1,0 +1,151 @@
+package pgxoutbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// session is the connection of a transaction that begins with its first statement.
+type session struct {
+	pool    *pgxpool.Pool
+	conn    *pgxpool.Conn // nil after it was lost before the transaction began
+	pending bool          // BEGIN was not sent yet
+	traced  bool          // the user's tracer expects each statement by itself
+}
+
+func newSession(ctx context.Context, pool *pgxpool.Pool) (*session, error) {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	return &session{pool: pool, conn: conn, pending: true, traced: conn.Conn().Config().Tracer != nil}, nil
+}
+
+// release returns the connection to the pool, which closes it if its transaction is
+// open, after a panic for instance.
+func (s *session) release() {
+	if s.conn != nil {
+		s.conn.Release()
+		s.conn = nil
+	}
+}
+
+var errLost = errors.New("the connection was lost before the transaction began")
+
+// begin sends BEGIN by itself, if it was not sent yet.
+func (s *session) begin(ctx context.Context) error {
+	if err := s.open(ctx); err != nil {
+		return fmt.Errorf("pgxoutbox: %w", err)
+	}
+	return nil
+}
+
+// open is begin for InTx, which adds the name of the package itself. After a restart of
+// the server every idle connection of the pool is dead, so it tries once more than
+// there are idle connections.
+func (s *session) open(ctx context.Context) error {
+	if s.conn == nil {
+		return errLost
+	}
+	if !s.pending {
+		return nil
+	}
+	var err error
+	for range s.pool.Stat().IdleConns() + 2 {
+		if s.conn.Conn().IsClosed() {
+			s.release()
+			if s.conn, err = s.pool.Acquire(ctx); err != nil {
+				s.conn = nil
+				break
+			}
+		}
+		if _, err = s.conn.Exec(ctx, "begin"); err == nil {
+			s.pending = false
+			return nil
+		}
+		if ctx.Err() != nil || !s.conn.Conn().IsClosed() {
+			break
+		}
+	}
+	s.pending = s.conn != nil && !s.conn.Conn().IsClosed()
+	return fmt.Errorf("begin: %w", err)
+}
+
+// withBegin lets first send BEGIN together with the first statement of the transaction.
+// It returns false if the statement must still be executed, because BEGIN was sent
+// before, or by itself. That happens if first has not begun the transaction: a
+// connection was dead, or the server or pgx did not accept the statement. Then the
+// statement fails again, but in the transaction.
+func (s *session) withBegin(ctx context.Context, first func(conn *pgx.Conn) error) (done bool, err error) {
+	if s.conn == nil || !s.pending || s.traced {
+		return false, s.begin(ctx)
+	}
+	conn := s.conn.Conn()
+	err = first(conn)
+	begun := err == nil || !conn.IsClosed() && conn.PgConn().TxStatus() != idle
+	switch {
+	case begun:
+		s.pending = false
+		return true, err
+	case ctx.Err() != nil:
+		s.pending = !conn.IsClosed() // no other connection, because the caller may ignore the error
+		return true, err
+	}
+	return false, s.begin(ctx)
+}
+
+// exec executes the first statement of the transaction, see withBegin. A statement
+// without arguments may be several, which only a text can send.
+func (s *session) exec(ctx context.Context, query string, args []any) (tag pgconn.CommandTag, done bool, err error) {
+	if special(args) {
+		return tag, false, s.begin(ctx)
+	}
+	done, err = s.withBegin(ctx, func(conn *pgx.Conn) (err error) {
+		if len(args) == 0 {
+			tag, err = conn.Exec(ctx, "begin; "+query)
+			return err
+		}
+		results, err := sendFirst(ctx, conn, query, args)
+		if err == nil {
+			tag, err = results.Exec()
+		}
+		return results.end(err)
+	})
+	return tag, done, err
+}
+
+// query is like exec, for a statement that returns rows.
+func (s *session) query(ctx context.Context, query string, args []any) (rows pgx.Rows, done bool, err error) {
+	if len(args) == 0 || special(args) {
+		return nil, false, s.begin(ctx)
+	}
+	done, err = s.withBegin(ctx, func(conn *pgx.Conn) error {
+		results, err := sendFirst(ctx, conn, query, args)
+		if err == nil {
+			rows, err = results.Query() //nolint:sqlclosecheck // the caller closes them
+		}
+		if err != nil {
+			return results.end(err)
+		}
+		rows = &firstRows{rows, results}
+		return nil
+	})
+	return rows, done, err
+}
+
+// special reports whether args begin with an option of pgx that a batch does not have.
+func special(args []any) bool {
+	if len(args) == 0 {
+		return false
+	}
+	switch args[0].(type) {
+	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
+		return true
+	}
+	return false
+}
