@@ -39,15 +39,21 @@ func (l *late) add(query string, q *dialect.Late) {
 	l.queries = append(l.queries, lateQuery{q, query})
 }
 
-// separator ends each statement of a text with several statements.
+// separator stands between the statements of a text.
 const separator = "; "
 
-// text returns all statements as one text.
-func (l *late) text() string {
+// text returns all statements as one text, between before and after.
+func (l *late) text(before, after string) string {
 	var b strings.Builder
-	for _, q := range l.queries {
-		b.WriteString(q.text + separator)
+	b.Grow(len(before) + l.size + len(l.queries)*len(separator) + len(after))
+	b.WriteString(before)
+	for i, q := range l.queries {
+		if i > 0 {
+			b.WriteString(separator)
+		}
+		b.WriteString(q.text)
 	}
+	b.WriteString(after)
 	return b.String()
 }
 
@@ -95,8 +101,7 @@ func (c *conn) sendNow(ctx context.Context) error {
 	if len(c.late.queries) == 0 {
 		return nil
 	}
-	text := c.begin + c.late.text()
-	_, err := c.postgres.ExecContext(ctx, text[:len(text)-len(separator)], nil)
+	_, err := c.postgres.ExecContext(ctx, c.late.text(c.begin, ""), nil)
 	if c.begin != "" {
 		err = c.begun(err)
 	}

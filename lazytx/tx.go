@@ -30,15 +30,17 @@ func (t tx) Commit() error {
 // commit sends a delayed BEGIN, the statements that wait, and COMMIT as one text.
 func (t tx) commit() error {
 	c := t.conn
-	text := c.begin
+	before := c.begin
 	if t.check != "" && (c.mayHaveEnded || c.preparedEnd) {
-		text += t.check + separator
+		before += t.check + separator
 	}
-	text += c.late.text()
-	if text == "" {
+	after := "COMMIT"
+	if len(c.late.queries) > 0 {
+		after = separator + after
+	} else if before == "" {
 		return t.Tx.Commit()
 	}
-	_, err := c.postgres.ExecContext(context.Background(), text+"COMMIT", nil)
+	_, err := c.postgres.ExecContext(context.Background(), c.late.text(before, after), nil)
 	if err != nil {
 		// If a statement before COMMIT has failed, the transaction is still open, and
 		// must be rolled back. Otherwise lib/pq notices that no transaction is open, and

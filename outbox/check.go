@@ -35,17 +35,17 @@ func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]rec
 	for i, msg := range msgs {
 		c := checker{index: i, errs: &errs}
 		if msg == nil {
-			c.refuse("message", "is nil")
+			c.refuse(field{name: "message"}, "is nil")
 			continue
 		}
 		before := len(errs)
 		c.id = msg.UUID
-		c.name("id", msg.UUID)
+		c.name(field{name: "id"}, msg.UUID)
 		if i == 0 { // all messages have the same topic
-			c.name("topic", topic)
+			c.name(field{name: "topic"}, topic)
 		}
 		if len(msg.Payload) > o.config.MaxPayload {
-			c.refuse("payload", "has %d bytes, the limit is %d", len(msg.Payload), o.config.MaxPayload)
+			c.refuse(field{name: "payload"}, "has %d bytes, the limit is %d", len(msg.Payload), o.config.MaxPayload)
 		}
 		c.metadata(msg.Metadata)
 		due := c.due(msg.Metadata)
@@ -63,29 +63,45 @@ type checker struct {
 	errs  *[]error
 }
 
-func (c checker) refuse(field, reason string, args ...any) {
+// field is a part of a message. Its text is only needed for errors.
+type field struct {
+	name  string
+	key   string // of the metadata
+	keyed bool
+}
+
+func (f field) String() string {
+	if f.keyed {
+		return f.name + " " + quote(f.key)
+	}
+	return f.name
+}
+
+func metadataField(key string) field { return field{name: "metadata", key: key, keyed: true} }
+
+func (c checker) refuse(f field, reason string, args ...any) {
 	*c.errs = append(*c.errs, &FieldError{
-		Index: c.index, MessageID: c.id, Field: field, Reason: fmt.Sprintf(reason, args...),
+		Index: c.index, MessageID: c.id, Field: f.String(), Reason: fmt.Sprintf(reason, args...),
 	})
 }
 
-func (c checker) name(field, value string) {
+func (c checker) name(f field, value string) {
 	if value == "" {
-		c.refuse(field, "is empty")
+		c.refuse(f, "is empty")
 	}
 	if len(value) > maxName {
-		c.refuse(field, "has %d bytes, the limit is %d", len(value), maxName)
+		c.refuse(f, "has %d bytes, the limit is %d", len(value), maxName)
 	}
-	c.text(field, value)
+	c.text(f, value)
 }
 
 // text refuses a value that a text column, or JSON, cannot store.
-func (c checker) text(field, value string) {
+func (c checker) text(f field, value string) {
 	switch {
 	case !utf8.ValidString(value):
-		c.refuse(field, "is not valid UTF-8")
+		c.refuse(f, "is not valid UTF-8")
 	case strings.IndexByte(value, 0) >= 0:
-		c.refuse(field, "contains a NUL")
+		c.refuse(f, "contains a NUL")
 	}
 }
 
@@ -93,25 +109,25 @@ func (c checker) metadata(metadata message.Metadata) {
 	size := 0
 	for key, value := range metadata {
 		size += len(key) + len(value) + headerFraming
-		field := "metadata " + quote(key)
+		f := metadataField(key)
 		if len(key) > maxName {
-			c.refuse(field, "is a key of %d bytes, the limit is %d", len(key), maxName)
+			c.refuse(f, "is a key of %d bytes, the limit is %d", len(key), maxName)
 		}
-		c.text(field, key)
+		c.text(f, key)
 		if meta.Steering(key) {
-			c.refuse(field, "would control the broker: rename it")
+			c.refuse(f, "would control the broker: rename it")
 		}
 		if !meta.Known(key) {
-			c.refuse(field, "is unknown: names that begin with once_ are reserved for this module, rename it")
+			c.refuse(f, "is unknown: names that begin with once_ are reserved for this module, rename it")
 		}
 		if key == OrderingKey {
-			c.name(field, value)
+			c.name(f, value)
 		} else {
-			c.text(field, value)
+			c.text(f, value)
 		}
 	}
 	if size > maxMetadata {
-		c.refuse("metadata", "has %d bytes, the limit is %d", size, maxMetadata)
+		c.refuse(field{name: "metadata"}, "has %d bytes, the limit is %d", size, maxMetadata)
 	}
 }
 
@@ -121,14 +137,14 @@ func (c checker) due(metadata message.Metadata) time.Time {
 	if !ok {
 		return time.Time{}
 	}
-	field := "metadata " + quote(DueAt)
+	f := metadataField(DueAt)
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
-		c.refuse(field, "is not a time in RFC 3339")
+		c.refuse(f, "is not a time in RFC 3339")
 		return time.Time{}
 	}
 	if _, keyed := metadata[OrderingKey]; keyed {
-		c.refuse(field, "contradicts the ordering key: a delayed message cannot keep its place")
+		c.refuse(f, "contradicts the ordering key: a delayed message cannot keep its place")
 	}
 	return at.UTC() // PostgreSQL refuses offsets of 16 hours and more
 }
