@@ -260,12 +260,16 @@ func (o *overview) judge() {
 
 // judgeMoving adds messages that do not move.
 func (o *overview) judgeMoving(add func(urgent bool, what, why, url, label string)) {
+	atLeast := ""
+	if o.Partly {
+		atLeast = "at least "
+	}
 	if o.Oldest >= lateAfter {
 		add(true, "The outbox does not move: a message has been due for "+age(o.Oldest),
 			"Does a forwarder run, and can it reach the broker?", link("outbox", "state", pending.Due), "See the messages")
 	}
 	if o.Pending.Due > 0 && o.FreeSlots > 0 {
-		what := "No forwarder runs, and " + plural(o.Pending.Due, "message is due", "messages are due")
+		what := "No forwarder runs, and " + atLeast + plural(o.Pending.Due, "message is due", "messages are due")
 		if o.Forwarders > 0 {
 			what = plural(o.FreeSlots, "slot of the outbox has", "slots of the outbox have") + " no forwarder"
 		}
@@ -284,11 +288,11 @@ func (o *overview) judgeMoving(add func(urgent bool, what, why, url, label strin
 		}
 	}
 	if o.Pending.BackingOff > 0 {
-		add(o.Pending.BackingOff > 100, plural(o.Pending.BackingOff, "message backs off", "messages back off"),
+		add(o.Pending.BackingOff > 100, upper(atLeast+plural(o.Pending.BackingOff, "message backs off", "messages back off")),
 			"The broker refused. The forwarder tries again by itself.", link("outbox", "state", pending.BackingOff), "See why")
 	}
 	if o.Pending.Blocked > 0 {
-		add(true, plural(o.Pending.Blocked, "message waits", "messages wait")+" for another one of the same ordering key",
+		add(true, upper(atLeast+plural(o.Pending.Blocked, "message waits", "messages wait"))+" for another one of the same ordering key",
 			"The key goes on when that message is sent, cancelled, discarded or released.", link("outbox", "state", pending.Blocked), "See the keys")
 	}
 }
