@@ -45,7 +45,11 @@
   let paused = false;
   let focused = null;
   const say = (text) => { const state = document.getElementById("live-state"); if (state && state.textContent !== text) state.textContent = text; };
+  // A person who presses the mouse or fills in a form keeps the page as it is.
+  let pressed = false;
+  const filling = () => all("#live input, #live textarea").some((field) => field === document.activeElement || field.value !== field.defaultValue);
   const place = (element) => {
+    if (element?.id && element.closest("#live")) return { id: element.id };
     const href = element?.getAttribute?.("href");
     return href && element.closest("#live") ? { href, nth: all("#live a").filter((a) => a.getAttribute("href") === href).indexOf(element) } : null;
   };
@@ -59,11 +63,16 @@
   };
   const live = () => {
     document.addEventListener("htmx:beforeRequest", (event) => {
-      if (paused || document.hidden || !getSelection().isCollapsed) event.preventDefault();
+      if (paused || document.hidden || pressed || filling() || !getSelection().isCollapsed) event.preventDefault();
+      if (!paused && filling()) say("Paused while you type");
     });
-    document.addEventListener("htmx:beforeSwap", () => { focused = place(document.activeElement); });
+    document.addEventListener("htmx:beforeSwap", (event) => {
+      if (pressed || filling()) event.detail.shouldSwap = false; // since the request
+      focused = place(document.activeElement);
+    });
+    for (const name of ["pointerdown", "pointerup", "pointercancel"]) addEventListener(name, () => { pressed = name === "pointerdown"; }, true);
     document.addEventListener("htmx:afterSettle", () => {
-      const again = focused && all("#live a").filter((a) => a.getAttribute("href") === focused.href)[focused.nth];
+      const again = focused?.id ? document.getElementById(focused.id) : focused && all("#live a").filter((a) => a.getAttribute("href") === focused.href)[focused.nth];
       again?.focus({ preventScroll: true });
       const now = document.getElementById("live");
       if (now && !now.hasAttribute("hx-get")) {
