@@ -78,10 +78,27 @@ func describe(err error) problem {
 			"It did not answer in " + readTimeout.String() + ". Use narrower filters, or try again.",
 		}
 	}
+	if denied(err) {
+		return problem{http.StatusInternalServerError, "The database refused this", noRight}
+	}
 	if known := expected(err); known != nil {
 		return problem{http.StatusConflict, "Not possible now", known.Error() + "."}
 	}
 	return problem{http.StatusInternalServerError, "The page failed", "The log of the service says why."}
+}
+
+// noRight is what a page says if the database refused a statement.
+const noRight = "The database user of the console lacks a right. Grant it the role of an operator (schema.Roles, once migrate roles). " +
+	"Nothing was changed by the refused statement."
+
+// denied reports whether the database refused a statement because its user lacks a right.
+func denied(err error) bool {
+	type stater interface {
+		error
+		SQLState() string
+	}
+	refused, ok := errors.AsType[stater](err)
+	return ok && refused.SQLState() == "42501" // insufficient_privilege
 }
 
 // expected returns err if a package of this module says with it why a change is not

@@ -88,6 +88,8 @@ func (s jobState) Problem() string {
 	switch {
 	case s.Err == nil || s.Stopped():
 		return ""
+	case denied(s.Err):
+		return noRight
 	case expected(s.Err) != nil:
 		return sentence(s.Err)
 	}
