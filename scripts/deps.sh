@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the servers that the tests need and that are missing: PostgreSQL,
-# RabbitMQ and, where that is easy, pgbouncer, libfaketime and promtool. They need not
-# run.
+# RabbitMQ and, where that is easy, pgbouncer, libfaketime, promtool and chromium. They
+# need not run.
 # If all are installed, the script does nothing and does not use the network.
 set -eu
 
@@ -65,6 +65,21 @@ unpack_promtool() {
 	rm -rf "$temp"
 }
 
+# install_chromium installs the browser that the tests of the console use. It is not among
+# the packages of the servers, because some distributions have it only as a snap.
+install_chromium() {
+	if path=$(look chromium "$(command -v chromium-browser)" "$(command -v google-chrome)"); then
+		say "found $path"
+		return
+	fi
+	install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes install --no-install-recommends chromium; }
+	if { install || { as_root apt-get --quiet update && install; }; } >/dev/null 2>&1; then
+		say "installed $(command -v chromium)"
+	else
+		say "no chromium: the tests of the console in a browser are left out" >&2
+	fi
+}
+
 # need adds a server's packages to the missing packages if the server is not found.
 # Its arguments are the function that finds the server, and the names of the
 # packages of Debian and of Homebrew.
@@ -103,12 +118,13 @@ give_up() {
 
 need find_postgres postgresql postgresql@17
 need find_rabbitmq rabbitmq-server rabbitmq
-# A few tests need a pooler in front of PostgreSQL, or a server with a wrong clock.
-# They are skipped if that is not easy to install.
+# A few tests need a pooler in front of PostgreSQL, a server with a wrong clock, or a
+# browser. They are skipped if that is not easy to install.
 if command -v apt-get >/dev/null && can_be_root; then
 	need find_pgbouncer pgbouncer pgbouncer
 	need find_faketime libfaketime libfaketime
 	unpack_promtool
+	install_chromium
 fi
 [ -n "$apt" ] || exit 0
 

@@ -9,6 +9,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +27,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/reconcile"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -58,6 +61,7 @@ type tab struct {
 	ctx    context.Context
 	mu     sync.Mutex
 	errors []string // of the page: exceptions, failed requests, violations of the policy
+	sent   []string // the pages and the actions of the forms that were sent
 }
 
 func open(t *testing.T) *tab {
@@ -67,8 +71,9 @@ func open(t *testing.T) *tab {
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}
+	b := &tab{T: t, db: db}
 	pages, err := console.Handler(db.DB, console.Config{
-		Authorize:   func(*http.Request, console.Action) (string, error) { return "ann", nil },
+		Authorize:   b.authorize,
 		Environment: "test", Color: console.Green, Logger: testkit.Logger(t),
 	})
 	if err != nil {
@@ -77,25 +82,45 @@ func open(t *testing.T) *tab {
 	mux := http.NewServeMux()
 	mux.Handle("/ops/", pages)
 	server := httptest.NewServer(mux)
-	b := browse(t, server.URL+"/ops/", func() error {
+	b.browse(server.URL+"/ops/", func() error {
 		server.Close()
 		return pages.Close()
 	})
-	b.db = db
 	return b
 }
 
+// authorize lets ann do everything, and records what forms ask for.
+func (b *tab) authorize(r *http.Request, action console.Action) (string, error) {
+	if r.Method == http.MethodPost {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.sent = append(b.sent, path.Base(r.URL.Path), string(action))
+	}
+	return "ann", nil
+}
+
+// posted reports whether a form was sent to a page, or needed an action.
+func (b *tab) posted(what string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Contains(b.sent, what)
+}
+
 // browse starts a browser for a console. stop is called after the browser has ended.
-func browse(t *testing.T, url string, stop func() error) *tab {
-	t.Helper()
-	b := &tab{T: t, url: url}
+func (b *tab) browse(url string, stop func() error) {
+	b.Helper()
+	b.url = url
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(chromium(t)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),
+		chromedp.ExecPath(chromium(b.T)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(b.TempDir()),
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
-	allocator, closeBrowser := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
+	allocator, closeBrowser := chromedp.NewExecAllocator(context.WithoutCancel(b.Context()), options...)
 	ctx, cancel := chromedp.NewContext(allocator)
 	b.ctx = ctx
-	t.Cleanup(func() {
+	b.Cleanup(func() {
+		if b.Failed() {
+			text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText`))
+			b.Log(text, err)
+		}
 		b.must(chromedp.Cancel(ctx))
 		cancel()
 		closeBrowser()
@@ -104,7 +129,6 @@ func browse(t *testing.T, url string, stop func() error) *tab {
 	b.must(chromedp.Listen(ctx, b.record))
 	_, err := chromedp.Call(ctx, log.Enable, cdp.Empty{})
 	b.must(err)
-	return b
 }
 
 func (b *tab) must(err error) {
@@ -213,6 +237,16 @@ func (b *tab) seed() {
 		_, err := b.db.ExecContext(b.Context(), query)
 		b.must(err)
 	}
+	archive, err := reconcile.NewArchive(b.db.DB, schema.Config{})
+	b.must(err)
+	at := time.Now().Add(-time.Hour)
+	b.must(archive.Keep(b.Context(), reconcile.Report{
+		Consumer: "mail", Topics: []string{"orders.placed"}, Sent: 1204, Known: 1203,
+		From: at.Add(-24 * time.Hour), Until: at, AsOf: at.Add(time.Minute),
+		Missing:  []reconcile.Missing{{MessageID: "sent-1", Topic: "orders.placed", SentLogID: 1, SentAt: at, LastSentAt: at}},
+		Phantoms: []reconcile.Phantom{{MessageID: "order-1077", State: reconcile.Quarantined, At: at, Dead: true}},
+	}))
+	b.must(archive.Keep(b.Context(), reconcile.Report{Consumer: "payments", Topics: []string{"orders.placed"}, Sent: 1204, Known: 1204}))
 	quarantine, err := poison.New(b.db.DB, poison.Config{Logger: watermill.NopLogger{}})
 	b.must(err)
 	fail := func(consumer, id, problem string) {

@@ -15,21 +15,15 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-var allPages = []string{
-	"", "outbox", "message?id=1", "dead", "letter?id=1", "sent", "copy?id=1", "quarantine", "entry?id=1", "entry?id=1&view=hex", "edit?id=1",
-	"forwarders", "consumers", "parked", "parked-message?id=17", "life", "life?message=order-1041&causes=1", "audit",
-	"change?do=run-parked&all=1", "replays", "replay?id=1", "change?do=replay&all=1", "change?do=cancel&all=1", "change?do=discard-dead&all=1",
-}
-
 // Each page loads without an error of the browser, and fits on a phone and on a screen.
 func TestPagesLoadWithoutViolations(t *testing.T) {
 	b := open(t)
 	b.seed()
 	for _, width := range []int64{380, 800, 1280} {
 		b.do(chromedp.EmulateViewport(width, 900))
-		for _, page := range allPages {
-			b.do(chromedp.Navigate(b.url + page))
-			b.until(page+" is loaded", `document.documentElement.classList.contains("js")`)
+		for _, p := range pages {
+			page := p.path
+			b.visit(page)
 			b.clean(page)
 			if wide := eval[int64](b, `document.documentElement.scrollWidth`); wide > width {
 				t.Errorf("%s: %d pixels wide on a screen of %d", page, wide, width)

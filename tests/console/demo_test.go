@@ -58,12 +58,26 @@ func startDemo(t *testing.T) (url string, stop func() error) {
 	}
 }
 
-// click clicks the first link or button with a text.
+// click clicks the first link or button with a text, or one that begins with it.
 func (b *tab) click(text string) {
 	b.Helper()
-	find := fmt.Sprintf(`[...document.querySelectorAll("main a, main button")].find((e) => e.innerText.trim().startsWith(%q))`, text)
-	b.until("there is "+text, find)
-	eval[any](b, find+`.click(), null`)
+	b.press(text, fmt.Sprintf(`((all) => all.find((e) => e.innerText.trim() === %[1]q) ??
+		all.find((e) => e.innerText.trim().startsWith(%[1]q)))([...document.querySelectorAll("main a, main button")])`, text))
+}
+
+// press presses the mouse in the middle of an element. Nothing may cover it.
+func (b *tab) press(what, find string) {
+	b.Helper()
+	b.until("there is "+what, find)
+	at := eval[[]float64](b, `((e) => {
+		e.scrollIntoView({ block: "center" });
+		const box = e.getClientRects()[0], x = box.x + box.width / 2, y = box.y + box.height / 2;
+		return e.contains(document.elementFromPoint(x, y)) ? [x, y] : [];
+	})(`+find+`)`)
+	if len(at) != 2 {
+		b.Fatalf("something covers %s", what)
+	}
+	b.do(chromedp.MouseClickXY(at[0], at[1]))
 }
 
 // Somebody who has read nothing starts the demo, sees that payments have failed, finds
@@ -72,7 +86,8 @@ func TestANewcomerReplaysFailedPayments(t *testing.T) {
 	testkit.Long(t)
 	chromium(t)
 	url, stop := startDemo(t)
-	b := browse(t, url, stop)
+	b := &tab{T: t}
+	b.browse(url, stop)
 	began := time.Now()
 	b.do(chromedp.Navigate(url))
 	b.until("all payments have failed", `document.body.innerText.includes("payments gave up on 20 messages")`)
