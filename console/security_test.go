@@ -17,6 +17,7 @@ import (
 
 	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/reconcile"
 )
 
 const attack = `"'><script>alert(1)</script><img src=x onerror=alert(1)>{{.}}`
@@ -42,6 +43,12 @@ func TestTextsOfOthersAreNeverMarkup(t *testing.T) {
 	b.exec(`INSERT INTO once_consumer_instances (consumer, topic, owner, program, handler) VALUES ($1, $1, $1, $1, $1)`, attack)
 	b.exec(`INSERT INTO once_forwarders (owner, destination, lease_until) VALUES ($1, $1, now() + interval '1 hour')`, attack)
 	b.exec(`UPDATE once_slots SET owner = $1, lease_until = now() + interval '1 hour' WHERE slot = 1`, attack)
+	archive, err := reconcile.NewArchive(b.DB, b.tables)
+	require.NoError(t, err)
+	require.NoError(t, archive.Keep(t.Context(), reconcile.Report{
+		Consumer: attack, Topics: []string{attack}, Missing: []reconcile.Missing{{MessageID: attack, Topic: attack, SentLogID: 1}},
+		Phantoms: []reconcile.Phantom{{MessageID: attack, State: reconcile.Quarantined}},
+	}))
 	b.exec(`INSERT INTO once_audit (actor, action, subject, consumer, message_id, why) VALUES ($1, $1, $1, $1, $1, $1)`, attack)
 	query := url.QueryEscape(attack)
 	pages := []string{
@@ -50,7 +57,7 @@ func TestTextsOfOthersAreNeverMarkup(t *testing.T) {
 		"edit?id=1",
 		"replays", "replay?id=1", "forwarders", "consumers", "parked", "parked?consumer=" + query, "parked-message?id=2",
 		"life?causes=1&message=" + query, "life?tenant=" + query, "life?aggregate=" + query + "&type=" + query,
-		"audit", "audit?actor=" + query + "&action=" + query, "change?do=cancel-parked&consumer=" + query,
+		"days", "reconcile", "report?id=1", "audit", "audit?actor=" + query + "&action=" + query, "change?do=cancel-parked&consumer=" + query,
 		"change?do=replay&consumer=" + query, "change?do=cancel&topic=" + query, "change?do=discard-dead&topic=" + query,
 		"change?do=" + query, "job?id=" + query, query, "payload?of=" + query + "&id=1",
 	}
@@ -60,7 +67,14 @@ func TestTextsOfOthersAreNeverMarkup(t *testing.T) {
 		assert.NotContains(t, a.text, "<img", page)
 		assert.Contains(t, a.Header.Get("Content-Security-Policy"), "script-src 'self';", page)
 	}
-	// The same through a change and its result, and through an edit.
+	// The same through a note, through a change and its result, and through an edit.
+	group := regexp.MustCompile(`group=([0-9a-f]+)`).FindStringSubmatch(b.get("entry?id=1").text)[1]
+	b.do(http.MethodPost, "note", url.Values{"group": {group}, "note": {attack}})
+	for _, page := range []string{"quarantine", "quarantine?group=" + group, "entry?id=1"} {
+		text := b.get(page).text
+		assert.Contains(t, unescape(text), attack, page)
+		assert.NotContains(t, text, "<script>alert", page)
+	}
 	a := b.change("do=cancel&topic="+query+"&force=1", attack)
 	assert.NotContains(t, a.text, "<script>alert")
 	form := b.fields(b.get("edit?id=1"), "edit")
@@ -121,7 +135,8 @@ func TestAnotherSiteCannotChangeAnything(t *testing.T) {
 		"a sandbox":                          from("null"),
 		"another port of the same host name": from("http://127.0.0.1:1"),
 	} {
-		for _, page := range []string{"change", "edit", "stop", "replay"} {
+		_, forms := b.console.Pages()
+		for _, page := range forms {
 			a := b.do(http.MethodPost, page, form, change)
 			assert.Equal(t, http.StatusForbidden, a.StatusCode, "%s: %s", name, page)
 			assert.Contains(t, a.text, "does not come from this page", name)
@@ -153,6 +168,14 @@ func TestAReadingRequestChangesNothing(t *testing.T) {
 
 func TestAPathLeadsToNoFile(t *testing.T) {
 	b := quickBench(t, nil)
+	for _, mounted := range []http.Handler{b.server.Config.Handler, b.console, http.StripPrefix("/ops", b.console)} {
+		b.server.Config.Handler = mounted
+		b.leadsToNoFile(t)
+	}
+}
+
+func (b *bench) leadsToNoFile(t *testing.T) {
+	t.Helper()
 	for _, path := range []string{
 		"../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "assets/console.css%00", "..%5c..%5cboot.ini", "layout.html",
 		"templates/layout.html", "SHA256SUMS", "assets/SHA256SUMS", "htmx.LICENSE", "console.css/", "assets/",

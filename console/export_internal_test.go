@@ -1,0 +1,27 @@
+package console
+
+import (
+	"maps"
+	"slices"
+)
+
+// Pages returns the pages that can be read, and those that take forms.
+func (c *Console) Pages() (read, forms []string) {
+	for _, name := range slices.Sorted(maps.Keys(c.routes)) {
+		if c.routes[name].get != nil {
+			read = append(read, name)
+		}
+		if c.routes[name].post != nil {
+			forms = append(forms, name)
+		}
+	}
+	return read, forms
+}
+
+// Acts returns the actions of the changes.
+func (c *Console) Acts() (all []Action) {
+	for _, a := range c.acts {
+		all = append(all, a.action)
+	}
+	return all
+}

@@ -1,0 +1,71 @@
+package console_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/console"
+)
+
+// Two operators in two processes do the same act with the same message at once. It is done
+// once, and the page of the other one says that it was not done.
+func TestTwoOperatorsOfTwoProcessesAtOnce(t *testing.T) {
+	b := newBench(t, nil)
+	b.seed()
+	bob, err := console.Handler(b.DB, console.Config{
+		Authorize: func(*http.Request, console.Action) (string, error) { return "bob", nil }, Logger: b.logs,
+	})
+	require.NoError(t, err)
+	defer bob.Close()
+	other := httptest.NewServer(bob)
+	defer other.Close()
+	edit := b.fields(b.get("edit?id=1"), "edit")
+	edit.Set("payload", "{}")
+	edit.Set("keep", "1")
+	edit.Set("why", "because")
+	edit = b.fields(b.do(http.MethodPost, "edit", edit), "edit")
+	for query, page := range map[string]string{
+		"do=cancel&id=4": "change", "do=discard-dead&id=1": "change", "do=release&key=customer-9": "change",
+		"do=cancel-parked&id=6": "change", "do=discard-parked&id=5": "change", "do=discard&id=4": "change", "id=1": "edit",
+	} {
+		form, rows := edit, 2 // of the old and the new message
+		if page == "change" {
+			rows = 1
+			form = b.fields(b.get("change?"+query), "change")
+			form.Set("why", "because")
+		}
+		before := len(b.audits())
+		var (
+			group   sync.WaitGroup
+			answers [2]answer
+		)
+		for i, server := range []string{b.server.URL + b.prefix, other.URL + "/"} {
+			group.Go(func() {
+				to := func(r *http.Request) { r.URL, _ = url.Parse(server + page); r.Host = r.URL.Host }
+				answers[i] = b.do(http.MethodPost, page, form, to)
+				for answers[i].StatusCode == http.StatusSeeOther {
+					next := answers[i].Header.Get("Location")
+					answers[i] = b.do(http.MethodGet, next, nil, func(r *http.Request) { r.URL, _ = url.Parse(server + next); r.Host = r.URL.Host })
+				}
+			})
+		}
+		group.Wait()
+		assert.Len(t, b.audits(), before+rows, query)
+		done := 0
+		for _, a := range answers {
+			if strings.Contains(a.text, "1 of 1") || strings.Contains(a.text, "Edited from") {
+				done++
+				continue
+			}
+			assert.Regexp(t, `Not possible now|That cannot be used|0 of 1|s-abandoned|not here any more|No such entry`, a.text, query)
+		}
+		assert.Equal(t, 1, done, "%s: %s\n%s", query, answers[0].text, answers[1].text)
+	}
+}
