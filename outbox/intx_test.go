@@ -5,11 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 	"testing"
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
@@ -22,12 +23,20 @@ func TestRolledBackTransactionStoresNothing(t *testing.T) {
 		failed := errors.New("business says no")
 		hinted := false
 		err := o.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
-			require.NoError(t, events.Publish("t", message.NewMessage("id", nil)))
+			if err := events.Publish("t", message.NewMessage("id", nil)); err != nil {
+				t.Fatal(err)
+			}
 			return failed
 		}, func() { hinted = true })
-		require.Equal(t, failed, err, "the caller's error, as it is")
-		require.False(t, hinted)
-		require.Empty(t, rows(t, db, config))
+		if !reflect.DeepEqual(err, failed) {
+			t.Fatalf("err is %v, want %v: the caller's error, as it is", err, failed)
+		}
+		if hinted {
+			t.Fatal("hinted is true")
+		}
+		if got := rows(t, db, config); len(got) != 0 {
+			t.Fatalf("rows(config) are %+v, want none", got)
+		}
 	})
 }
 
@@ -36,14 +45,24 @@ func TestPanicRollsBackAndPropagates(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
-		require.PanicsWithValue(t, "boom", func() {
-			_ = o.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
-				require.NoError(t, events.Publish("t", message.NewMessage("id", nil)))
+		panicked := func() (value any) {
+			defer func() { value = recover() }()
+			return o.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
+				if err := events.Publish("t", message.NewMessage("id", nil)); err != nil {
+					t.Fatal(err)
+				}
 				panic("boom")
 			})
-		})
-		require.Empty(t, rows(t, db, config))
-		require.NoError(t, publish(t, db, o, "t", message.NewMessage("id", nil)), "the connection is free again")
+		}()
+		if panicked != "boom" {
+			t.Fatalf(`InTx panics with %v, want "boom"`, panicked)
+		}
+		if got := rows(t, db, config); len(got) != 0 {
+			t.Fatalf("rows(config) are %+v, want none", got)
+		}
+		if err := publish(t, db, o, "t", message.NewMessage("id", nil)); err != nil {
+			t.Fatalf("%v: the connection is free again", err)
+		}
 	})
 }
 
@@ -55,8 +74,12 @@ func TestNilHintIsSkipped(t *testing.T) {
 		hinted := false
 		err := newOutbox(t, config).InTx(t.Context(), db, func(*sql.Tx, message.Publisher) error { return nil },
 			nil, func() { hinted = true })
-		require.NoError(t, err)
-		require.True(t, hinted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !hinted {
+			t.Fatal("hinted is false")
+		}
 	})
 }
 
@@ -67,8 +90,12 @@ func TestHintsAreCalledAfterTheCommit(t *testing.T) {
 		err := newOutbox(t, config).InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
 			return events.Publish("t", message.NewMessage("id", nil))
 		}, func() { visible = len(rows(t, db, config)) })
-		require.NoError(t, err)
-		require.Equal(t, 1, visible)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if visible != 1 {
+			t.Fatalf("visible is %d, want 1", visible)
+		}
 	})
 }
 
@@ -81,8 +108,12 @@ func TestContextOfInTx(t *testing.T) {
 			t.Error("ran without a connection")
 			return nil
 		})
-		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorContains(t, err, "outbox: ")
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %v, want context.Canceled", err)
+		}
+		if err == nil || !strings.Contains(err.Error(), "outbox: ") {
+			t.Fatalf(`got %v, want an error with "outbox: "`, err)
+		}
 	})
 }
 
@@ -90,12 +121,19 @@ func TestPublisherFailsAfterItsTransaction(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		var events message.Publisher
-		require.NoError(t, newOutbox(t, config).InTx(t.Context(), db, func(_ *sql.Tx, inside message.Publisher) error {
+		err := newOutbox(t, config).InTx(t.Context(), db, func(_ *sql.Tx, inside message.Publisher) error {
 			events = inside
 			return nil
-		}))
-		require.ErrorIs(t, events.Publish("t", message.NewMessage("id", nil)), sql.ErrTxDone)
-		require.NoError(t, events.Close())
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := events.Publish("t", message.NewMessage("id", nil)); !errors.Is(err, sql.ErrTxDone) {
+			t.Fatalf("Publish: got %v, want sql.ErrTxDone", err)
+		}
+		if err := events.Close(); err != nil {
+			t.Fatal(err)
+		}
 	})
 }
 
@@ -105,8 +143,12 @@ func TestPublishStoresAnyNumberOfMessages(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
-		require.NoError(t, publish(t, db, o, "t"), "none")
-		require.NoError(t, publish(t, db, o, ""), "none, so nothing can be wrong with them")
+		if err := publish(t, db, o, "t"); err != nil {
+			t.Fatalf("%v: no message", err)
+		}
+		if err := publish(t, db, o, ""); err != nil {
+			t.Fatalf("%v: no message, so nothing can be wrong with one", err)
+		}
 
 		many := 30_000 // one statement accepts 65,535 parameters in PostgreSQL, and 32,766 in SQLite
 		if config.Dialect == schema.SQLite {
@@ -116,17 +158,27 @@ func TestPublishStoresAnyNumberOfMessages(t *testing.T) {
 		for i := range msgs {
 			msgs[i] = &message.Message{UUID: fmt.Sprint(i)} // its metadata is nil
 		}
-		require.NoError(t, publish(t, db, o, "t", msgs...))
+		if err := publish(t, db, o, "t", msgs...); err != nil {
+			t.Fatal(err)
+		}
 		for i, r := range rows(t, db, config) {
-			require.Equal(t, fmt.Sprint(i), r.id)
+			if want := fmt.Sprint(i); r.id != want {
+				t.Fatalf("r.id is %q, want %q", r.id, want)
+			}
 		}
 
 		err := o.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
-			require.NoError(t, events.Publish("t", msgs...))
+			if err := events.Publish("t", msgs...); err != nil {
+				t.Fatal(err)
+			}
 			return errors.New("all of them are in one transaction")
 		})
-		require.Error(t, err)
-		require.Len(t, rows(t, db, config), many)
+		if err == nil {
+			t.Fatal("got no error")
+		}
+		if got := rows(t, db, config); len(got) != many {
+			t.Fatalf("%d rows, want %d: %+v", len(got), many, got)
+		}
 	})
 }
 
@@ -136,54 +188,89 @@ func TestSchemaAdapterForWatermillSQLsPublisher(t *testing.T) {
 		o := newOutbox(t, config)
 		adapter := o.SchemaAdapter()
 		tx, err := db.BeginTx(t.Context(), nil)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer func() { _ = tx.Rollback() }()
 		pub, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: adapter}, nil)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 
-		require.NoError(t, pub.Publish("orders.placed", message.NewMessage("1", []byte("a")), message.NewMessage("2", nil)))
-		require.NoError(t, pub.Publish("payments"), "no messages, no error")
-		require.ErrorIs(t, pub.Publish("payments", message.NewMessage("", nil)), outbox.ErrInvalid)
+		if err := pub.Publish("orders.placed", message.NewMessage("1", []byte("a")), message.NewMessage("2", nil)); err != nil {
+			t.Fatal(err)
+		}
+		if err := pub.Publish("payments"); err != nil {
+			t.Fatalf("%v: no message", err)
+		}
+		if err := pub.Publish("payments", message.NewMessage("", nil)); !errors.Is(err, outbox.ErrInvalid) {
+			t.Fatalf("Publish: got %v, want ErrInvalid", err)
+		}
 		many := make([]*message.Message, 2000)
 		for i := range many {
 			many[i] = message.NewMessage(fmt.Sprint(i), nil)
 		}
-		require.ErrorContains(t, pub.Publish("payments", many...), "outbox.Publisher")
-		require.NoError(t, tx.Commit())
+		if err := pub.Publish("payments", many...); err == nil || !strings.Contains(err.Error(), "outbox.Publisher") {
+			t.Fatalf(`Publish: got %v, want an error with "outbox.Publisher"`, err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
 
 		all := rows(t, db, config)
-		require.Len(t, all, 2)
-		require.Equal(t, "orders.placed", all[0].topic)
+		if len(all) != 2 {
+			t.Fatalf("len(all) is %d, want 2: %+v", len(all), all)
+		}
+		if all[0].topic != "orders.placed" {
+			t.Fatalf(`all[0].topic is %q, want "orders.placed"`, all[0].topic)
+		}
 
-		_, err = db.Exec(adapter.SelectQuery("t", "g", nil).Query)
-		require.ErrorContains(t, err, "read by the forwarder")
-		_, err = adapter.UnmarshalMessage(nil)
-		require.ErrorContains(t, err, "read by the forwarder")
-		require.Empty(t, adapter.SchemaInitializingQueries("t"))
+		if _, err := db.Exec(adapter.SelectQuery("t", "g", nil).Query); err == nil || !strings.Contains(err.Error(), "read by the forwarder") {
+			t.Fatalf(`Exec: got %v, want an error with "read by the forwarder"`, err)
+		}
+		if _, err := adapter.UnmarshalMessage(nil); err == nil || !strings.Contains(err.Error(), "read by the forwarder") {
+			t.Fatalf(`UnmarshalMessage: got %v, want an error with "read by the forwarder"`, err)
+		}
+		if got := adapter.SchemaInitializingQueries("t"); len(got) != 0 {
+			t.Fatalf(`adapter.SchemaInitializingQueries("t") are %v, want none`, got)
+		}
 	})
 }
 
 func TestPackageFunctions(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)
-	require.NoError(t, outbox.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
+	err := outbox.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
 		return errors.Join(
 			events.Publish("t", message.NewMessage("1", nil)),
 			outbox.Publisher(tx).Publish("t", message.NewMessage("2", nil)),
 		)
-	}))
-	require.Len(t, rows(t, db, schema.Config{}), 2)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rows(t, db, schema.Config{}); len(got) != 2 {
+		t.Fatalf("%d rows, want 2: %+v", len(got), got)
+	}
 }
 
 func TestSchemaAndPrefix(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)
 	config := schema.Config{Schema: "sales", Prefix: "evt_"}
-	require.NoError(t, schema.Up(t.Context(), db, config))
-	require.NoError(t, publish(t, db, newOutbox(t, config), "t", message.NewMessage("1", nil)))
+	if err := schema.Up(t.Context(), db, config); err != nil {
+		t.Fatal(err)
+	}
+	if err := publish(t, db, newOutbox(t, config), "t", message.NewMessage("1", nil)); err != nil {
+		t.Fatal(err)
+	}
 	var n int
-	require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM sales.evt_outbox`).Scan(&n))
-	require.Equal(t, 1, n)
+	if err := db.QueryRow(`SELECT COUNT(*) FROM sales.evt_outbox`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	if n != 1 {
+		t.Fatalf("n is %d, want 1", n)
+	}
 }
 
 // Trap 04. If the connection is lost during the commit, the outcome is unknown.
@@ -192,12 +279,20 @@ func TestLostConnectionAtCommitIsUnknown(t *testing.T) {
 	db := postgres(t)
 	hinted := false
 	err := outbox.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
-		require.NoError(t, events.Publish("t", message.NewMessage("id", nil)))
+		if err := events.Publish("t", message.NewMessage("id", nil)); err != nil {
+			t.Fatal(err)
+		}
 		var pid int
-		require.NoError(t, tx.QueryRow("SELECT pg_backend_pid()").Scan(&pid))
+		if err := tx.QueryRow("SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
 		_, err := db.Exec("SELECT pg_terminate_backend($1, 5000)", pid)
 		return err
 	}, func() { hinted = true })
-	require.ErrorIs(t, err, outbox.ErrCommitUnknown)
-	require.True(t, hinted, "it may have committed")
+	if !errors.Is(err, outbox.ErrCommitUnknown) {
+		t.Fatalf("got %v, want ErrCommitUnknown", err)
+	}
+	if !hinted {
+		t.Fatal("hinted is false: it may have committed")
+	}
 }

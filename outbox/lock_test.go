@@ -3,12 +3,12 @@ package outbox_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
@@ -54,16 +54,22 @@ func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 			exec(t, db, `INSERT INTO accounts VALUES (17, 0)`)
 			begin := func() *sql.Tx {
 				tx, err := db.BeginTx(t.Context(), nil)
-				require.NoError(t, err)
+				if err != nil {
+					t.Fatal(err)
+				}
 				t.Cleanup(func() { _ = tx.Rollback() })
 				return tx
 			}
 			first, second := begin(), begin()
 			if c.first == 0 { // the first transaction locks the row before the second one publishes
-				require.NoError(t, lockRow(first, "first"))
+				if err := lockRow(first, "first"); err != nil {
+					t.Fatal(err)
+				}
 			}
 			for _, step := range c.steps[:c.first] {
-				require.NoError(t, step(first, "first"))
+				if err := step(first, "first"); err != nil {
+					t.Fatal(err)
+				}
 			}
 			done := make(chan error, 1)
 			go func() {
@@ -77,26 +83,38 @@ func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 			}()
 			testkit.Eventually(t, time.Minute, "the second one waits for the first", func() bool { return waiting(t, db) == 1 })
 			for _, step := range c.steps[c.first:] {
-				require.NoError(t, step(first, "first"))
+				if err := step(first, "first"); err != nil {
+					t.Fatal(err)
+				}
 			}
-			require.NoError(t, first.Commit())
-			require.NoError(t, <-done)
-			require.Equal(t, c.order, published(t, db))
+			if err := first.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			if got := published(t, db); got != c.order {
+				t.Fatalf("published is %q, want %q", got, c.order)
+			}
 		})
 	}
 }
 
 func exec(t *testing.T, db *sql.DB, query string) {
 	t.Helper()
-	_, err := db.ExecContext(t.Context(), query)
-	require.NoError(t, err)
+	if _, err := db.ExecContext(t.Context(), query); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // waiting returns how many transactions wait for a lock.
 func waiting(t *testing.T, db *sql.DB) (n int) {
 	t.Helper()
-	require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM pg_stat_activity
-		WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n))
+	err := db.QueryRow(`SELECT COUNT(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return n
 }
 
@@ -104,15 +122,21 @@ func waiting(t *testing.T, db *sql.DB) (n int) {
 func published(t *testing.T, db *sql.DB) string {
 	t.Helper()
 	rows, err := db.Query(`SELECT message_id FROM once_outbox ORDER BY position`)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer rows.Close()
 	var ids []string
 	for rows.Next() {
 		var id string
-		require.NoError(t, rows.Scan(&id))
+		if err := rows.Scan(&id); err != nil {
+			t.Fatal(err)
+		}
 		ids = append(ids, id)
 	}
-	require.NoError(t, rows.Err())
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
 	return strings.Join(ids, " ")
 }
 
@@ -141,12 +165,19 @@ func TestKeysAreLockedInOneOrder(t *testing.T) {
 		}()
 	}
 	for range workers {
-		require.NoError(t, <-failed)
+		if err := <-failed; err != nil {
+			t.Fatal(err)
+		}
 	}
 	var left int
-	require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
-		WHERE l.locktype = 'advisory' AND d.datname = current_database()`).Scan(&left))
-	require.Zero(t, left)
+	err := db.QueryRow(`SELECT COUNT(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+		WHERE l.locktype = 'advisory' AND d.datname = current_database()`).Scan(&left)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left != 0 {
+		t.Fatalf("left is %d, want 0", left)
+	}
 }
 
 // Trap 85. A transaction that locks another key, or the same key of other tables, does
@@ -159,8 +190,12 @@ func TestLockKeyBlocksOnlyTheSameKey(t *testing.T) {
 		other := config
 		other.Prefix = "other_"
 		tx, err := db.BeginTx(t.Context(), nil)
-		require.NoError(t, err)
-		require.NoError(t, box.LockKey(t.Context(), tx, "a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := box.LockKey(t.Context(), tx, "a"); err != nil {
+			t.Fatal(err)
+		}
 		try := func(box *outbox.Outbox, key string) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -182,15 +217,29 @@ func TestLockKeyBlocksOnlyTheSameKey(t *testing.T) {
 				t.Errorf("another transaction wrote meanwhile: %v", err)
 			case <-time.After(50 * time.Millisecond):
 			}
-			require.NoError(t, tx.Rollback())
-			require.NoError(t, <-done)
+			if err := tx.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
 			return
 		}
-		require.NoError(t, try(box, "b"))
-		require.NoError(t, try(newOutbox(t, other), "a"))
-		require.ErrorContains(t, try(box, "a"), "outbox: lock the ordering keys: ")
-		require.NoError(t, tx.Rollback())
-		require.NoError(t, try(box, "a"))
+		if err := try(box, "b"); err != nil {
+			t.Fatal(err)
+		}
+		if err := try(newOutbox(t, other), "a"); err != nil {
+			t.Fatal(err)
+		}
+		if err := try(box, "a"); err == nil || !strings.Contains(err.Error(), "outbox: lock the ordering keys: ") {
+			t.Fatalf(`try: got %v, want an error with "outbox: lock the ordering keys: "`, err)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		if err := try(box, "a"); err != nil {
+			t.Fatal(err)
+		}
 	})
 }
 
@@ -198,10 +247,15 @@ func TestLockKeyRefusesInvalidArguments(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		box := newOutbox(t, config)
-		require.ErrorIs(t, box.LockKey(t.Context(), nil, "a"), outbox.ErrNoTransaction)
+		if err := box.LockKey(t.Context(), nil, "a"); !errors.Is(err, outbox.ErrNoTransaction) {
+			t.Fatalf("LockKey: got %v, want ErrNoTransaction", err)
+		}
 		for _, keys := range [][]string{nil, {""}, {"a", ""}} {
+			want := "outbox: LockKey needs at least one ordering key, and no empty key"
 			err := box.InTx(t.Context(), db, func(tx *sql.Tx, _ message.Publisher) error { return box.LockKey(t.Context(), tx, keys...) })
-			require.EqualError(t, err, "outbox: LockKey needs at least one ordering key, and no empty key", "%q", keys)
+			if err == nil || err.Error() != want {
+				t.Fatalf("LockKey of %q: got %v, want %q", keys, err, want)
+			}
 		}
 	})
 }

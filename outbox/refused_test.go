@@ -2,12 +2,13 @@ package outbox_test
 
 import (
 	"database/sql"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
@@ -80,18 +81,32 @@ func TestInvalidMessageIsRefusedWithItsField(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				err := o.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
 					refused := events.Publish(c.topic, c.msg)
-					require.ErrorIs(t, refused, outbox.ErrInvalid)
+					if !errors.Is(refused, outbox.ErrInvalid) {
+						t.Fatalf("got %v, want ErrInvalid", refused)
+					}
 					var field *outbox.FieldError
-					require.ErrorAs(t, refused, &field)
-					require.Equal(t, c.field, field.Field)
-					require.Contains(t, refused.Error(), "outbox: message 0")
-					require.Less(t, len(refused.Error()), 500)
+					if !errors.As(refused, &field) {
+						t.Fatalf("got %v, want a FieldError", refused)
+					}
+					if field.Field != c.field {
+						t.Fatalf("field.Field is %q, want %q", field.Field, c.field)
+					}
+					if got := refused.Error(); !strings.Contains(got, "outbox: message 0") {
+						t.Fatalf(`%q does not contain "outbox: message 0"`, got)
+					}
+					if got := len(refused.Error()); got >= 500 {
+						t.Fatalf("len(refused.Error) is %d, want less than 500", got)
+					}
 					return events.Publish("t", good) // the transaction can still be used
 				})
-				require.NoError(t, err)
+				if err != nil {
+					t.Fatal(err)
+				}
 			})
 		}
-		require.Len(t, rows(t, db, config), len(refusals()), "only the good ones are stored")
+		if got, want := rows(t, db, config), len(refusals()); len(got) != want {
+			t.Fatalf("%d rows, want %d: only the good ones are stored: %+v", len(got), want, got)
+		}
 	})
 }
 
@@ -104,8 +119,12 @@ func TestLargestValidMessageIsStored(t *testing.T) {
 		msg.Metadata[name] = strings.Repeat("y", 60<<10)
 		msg.Metadata["xylophone"] = "not x-"
 		msg.Metadata["account"] = "not cc"
-		require.NoError(t, publish(t, db, newOutbox(t, config), name, msg))
-		require.Len(t, rows(t, db, config), 1)
+		if err := publish(t, db, newOutbox(t, config), name, msg); err != nil {
+			t.Fatal(err)
+		}
+		if got := rows(t, db, config); len(got) != 1 {
+			t.Fatalf("%d rows, want 1: %+v", len(got), got)
+		}
 	})
 }
 
@@ -120,14 +139,22 @@ func TestErrorNamesAllRefusalsOfACall(t *testing.T) {
 		)
 		var seen []int
 		joined, ok := err.(interface{ Unwrap() []error })
-		require.True(t, ok)
+		if !ok {
+			t.Fatalf("%v joins no errors", err)
+		}
 		for _, each := range joined.Unwrap() {
 			var field *outbox.FieldError
-			require.ErrorAs(t, each, &field)
+			if !errors.As(each, &field) {
+				t.Fatalf("got %v, want a FieldError", each)
+			}
 			seen = append(seen, field.Index)
 		}
-		require.Equal(t, []int{1, 2, 3}, seen)
-		require.Empty(t, rows(t, db, config), "the good one is not stored either")
+		if want := []int{1, 2, 3}; !slices.Equal(seen, want) {
+			t.Fatalf("seen is %v, want %v", seen, want)
+		}
+		if got := rows(t, db, config); len(got) != 0 {
+			t.Fatalf("rows(config) are %+v, want none: the good one is not stored either", got)
+		}
 	})
 }
 
@@ -136,28 +163,41 @@ func TestErrorsQuoteNoContents(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		msg := with("password", "hunter2\x00")
 		msg.Payload = []byte("hunter2")
-		require.NotContains(t, publish(t, db, newOutbox(t, config), "t", msg).Error(), "hunter2")
+		if got := publish(t, db, newOutbox(t, config), "t", msg).Error(); strings.Contains(got, "hunter2") {
+			t.Fatalf(`%q contains "hunter2"`, got)
+		}
 	})
 }
 
 // Trap 06. A publisher without a transaction refuses messages. If it used another
 // connection, it would publish events of transactions that roll back.
 func TestPublishWithoutATransactionIsRefused(t *testing.T) {
-	err := outbox.Publisher(nil).Publish("t", message.NewMessage("id", nil))
-	require.ErrorIs(t, err, outbox.ErrNoTransaction)
-	require.ErrorIs(t, outbox.Publisher(nil).Publish("t"), outbox.ErrNoTransaction)
+	if err := outbox.Publisher(nil).Publish("t", message.NewMessage("id", nil)); !errors.Is(err, outbox.ErrNoTransaction) {
+		t.Fatalf("Publisher: got %v, want ErrNoTransaction", err)
+	}
+	if err := outbox.Publisher(nil).Publish("t"); !errors.Is(err, outbox.ErrNoTransaction) {
+		t.Fatalf("Publish: got %v, want ErrNoTransaction", err)
+	}
 }
 
 func TestConfigErrorNamesTheField(t *testing.T) {
 	_, err := outbox.New(outbox.Config{MaxPayload: -1, Schema: schema.Config{Prefix: "a-b", Dialect: "oracle"}})
-	require.ErrorContains(t, err, "MaxPayload")
-	require.ErrorContains(t, err, "Prefix")
-	require.ErrorContains(t, err, "Dialect")
+	if err == nil || !strings.Contains(err.Error(), "MaxPayload") {
+		t.Fatalf(`got %v, want an error with "MaxPayload"`, err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "Prefix") {
+		t.Fatalf(`got %v, want an error with "Prefix"`, err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "Dialect") {
+		t.Fatalf(`got %v, want an error with "Dialect"`, err)
+	}
 }
 
 // Trap 31. PostgreSQL truncates names that are longer than 63 bytes, so a long prefix
 // is refused.
 func TestLongNamesAreRefused(t *testing.T) {
 	_, err := outbox.New(outbox.Config{Schema: schema.Config{Prefix: strings.Repeat("p", 60)}})
-	require.ErrorContains(t, err, "Prefix")
+	if err == nil || !strings.Contains(err.Error(), "Prefix") {
+		t.Fatalf(`got %v, want an error with "Prefix"`, err)
+	}
 }

@@ -1,16 +1,18 @@
 package outbox_test
 
 import (
+	"bytes"
 	"database/sql"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
@@ -36,7 +38,9 @@ func rows(t *testing.T, db *sql.DB, config schema.Config) []stored {
 	}
 	result, err := db.QueryContext(t.Context(), `SELECT position, message_id, topic, ordering_key, slot, payload,
 		CAST(metadata AS text), due_at IS NOT NULL, `+waits+` FROM once_outbox ORDER BY position`)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer result.Close()
 	var all []stored
 	for result.Next() {
@@ -45,19 +49,27 @@ func rows(t *testing.T, db *sql.DB, config schema.Config) []stored {
 			metadata string
 			millis   int64
 		)
-		require.NoError(t, result.Scan(&r.position, &r.id, &r.topic, &r.key, &r.slot, &r.payload, &metadata, &r.delayed, &millis))
-		require.NoError(t, json.Unmarshal([]byte(metadata), &r.metadata))
+		if err := result.Scan(&r.position, &r.id, &r.topic, &r.key, &r.slot, &r.payload, &metadata, &r.delayed, &millis); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(metadata), &r.metadata); err != nil {
+			t.Fatal(err)
+		}
 		r.waits = time.Duration(millis) * time.Millisecond
 		all = append(all, r)
 	}
-	require.NoError(t, result.Err())
+	if err := result.Err(); err != nil {
+		t.Fatal(err)
+	}
 	return all
 }
 
 func newOutbox(t *testing.T, config schema.Config) *outbox.Outbox {
 	t.Helper()
 	o, err := outbox.New(outbox.Config{Schema: config})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return o
 }
 
@@ -76,17 +88,33 @@ func TestStoresMessagesInOrder(t *testing.T) {
 		for i := range 10 {
 			msgs = append(msgs, message.NewMessage(fmt.Sprintf("id-%d", i), []byte{byte(i)}))
 		}
-		require.NoError(t, publish(t, db, newOutbox(t, config), "orders/placed", msgs...))
+		if err := publish(t, db, newOutbox(t, config), "orders/placed", msgs...); err != nil {
+			t.Fatal(err)
+		}
 
 		all := rows(t, db, config)
-		require.Len(t, all, 10)
+		if len(all) != 10 {
+			t.Fatalf("len(all) is %d, want 10: %+v", len(all), all)
+		}
 		for i, r := range all {
-			require.Equal(t, fmt.Sprintf("id-%d", i), r.id)
-			require.Equal(t, "orders/placed", r.topic, "a topic that watermill-sql itself refuses")
-			require.Equal(t, []byte{byte(i)}, r.payload)
-			require.False(t, r.key.Valid)
-			require.False(t, r.delayed)
-			require.Empty(t, r.metadata)
+			if want := fmt.Sprintf("id-%d", i); r.id != want {
+				t.Fatalf("r.id is %q, want %q", r.id, want)
+			}
+			if r.topic != "orders/placed" {
+				t.Fatalf(`r.topic is %q, want "orders/placed": a topic that watermill-sql itself refuses`, r.topic)
+			}
+			if want := []byte{byte(i)}; !bytes.Equal(r.payload, want) {
+				t.Fatalf("r.payload is %q, want %q", r.payload, want)
+			}
+			if r.key.Valid {
+				t.Fatal("r.key.Valid is true")
+			}
+			if r.delayed {
+				t.Fatal("r.delayed is true")
+			}
+			if len(r.metadata) != 0 {
+				t.Fatalf("r.metadata is %v, want none", r.metadata)
+			}
 		}
 	})
 }
@@ -120,15 +148,27 @@ func TestEveryByteIsKept(t *testing.T) {
 		for i, payload := range payloads {
 			msg := message.NewMessage(fmt.Sprintf("id '\"\\%d 日", i), payload)
 			maps.Copy(msg.Metadata, values)
-			require.NoError(t, publish(t, db, o, "topic '\"\\日 $1", msg))
+			if err := publish(t, db, o, "topic '\"\\日 $1", msg); err != nil {
+				t.Fatal(err)
+			}
 		}
 		all := rows(t, db, config)
-		require.Len(t, all, len(payloads))
+		if len(all) != len(payloads) {
+			t.Fatalf("len(all) is %d, want %d: %+v", len(all), len(payloads), all)
+		}
 		for i, r := range all {
-			require.Equal(t, fmt.Sprintf("id '\"\\%d 日", i), r.id)
-			require.Equal(t, "topic '\"\\日 $1", r.topic)
-			require.Equal(t, values, r.metadata)
-			require.Equal(t, string(payloads[i]), string(r.payload))
+			if want := fmt.Sprintf("id '\"\\%d 日", i); r.id != want {
+				t.Fatalf("r.id is %q, want %q", r.id, want)
+			}
+			if want := "topic '\"\\日 $1"; r.topic != want {
+				t.Fatalf("r.topic is %q, want %q", r.topic, want)
+			}
+			if !reflect.DeepEqual(r.metadata, values) {
+				t.Fatalf("r.metadata is %v, want %v", r.metadata, values)
+			}
+			if string(r.payload) != string(payloads[i]) {
+				t.Fatalf("r.payload is %q, want %q", string(r.payload), string(payloads[i]))
+			}
 		}
 	})
 }
@@ -149,25 +189,48 @@ func TestMetadataBecomesColumns(t *testing.T) {
 		outbox.SetDueAt(past, time.Now().Add(-time.Second))
 		bare := &message.Message{UUID: "bare"}
 
-		require.NoError(t, publish(t, db, newOutbox(t, config), "here", keyed, later, past, bare))
+		if err := publish(t, db, newOutbox(t, config), "here", keyed, later, past, bare); err != nil {
+			t.Fatal(err)
+		}
 		all := rows(t, db, config)
-		require.Len(t, all, 4)
+		if len(all) != 4 {
+			t.Fatalf("len(all) is %d, want 4: %+v", len(all), all)
+		}
 
-		require.Equal(t, "customer-7", all[0].key.String)
-		require.Equal(t, "here", all[0].topic)
-		require.Equal(t, map[string]string{
+		if all[0].key.String != "customer-7" {
+			t.Fatalf(`all[0].key.String is %q, want "customer-7"`, all[0].key.String)
+		}
+		if all[0].topic != "here" {
+			t.Fatalf(`all[0].topic is %q, want "here"`, all[0].topic)
+		}
+		want := map[string]string{
 			"once_ordering_key": "customer-7", "once_tenant_id": "acme", "once_aggregate_type": "order",
 			"once_aggregate_id": "42", "once_aggregate_version": "3", "once_event_type": "OrderPlaced",
 			"once_causation_id": "cause",
-		}, all[0].metadata)
+		}
+		if !maps.Equal(all[0].metadata, want) {
+			t.Fatalf("all[0].metadata is %v, want %v", all[0].metadata, want)
+		}
 
-		require.True(t, all[1].delayed)
-		require.InDelta(t, time.Hour, all[1].waits, float64(time.Minute))
-		require.Empty(t, all[1].metadata, "the due time is not sent")
-		require.NotEmpty(t, later.Metadata, "the caller's message is left alone")
+		if !all[1].delayed {
+			t.Fatal("all[1].delayed is false")
+		}
+		if (all[1].waits - time.Hour).Abs() > time.Minute {
+			t.Fatalf("all[1].waits is %v, want %v, give or take %v", all[1].waits, time.Hour, time.Minute)
+		}
+		if len(all[1].metadata) != 0 {
+			t.Fatalf("all[1].metadata is %v, want none: the due time is not sent", all[1].metadata)
+		}
+		if len(later.Metadata) == 0 {
+			t.Fatal("later.Metadata is empty: the caller's message is left alone")
+		}
 
-		require.False(t, all[2].delayed, "the past is now")
-		require.Empty(t, all[3].metadata)
+		if all[2].delayed {
+			t.Fatal("all[2].delayed is true: the past is now")
+		}
+		if len(all[3].metadata) != 0 {
+			t.Fatalf("all[3].metadata is %v, want none", all[3].metadata)
+		}
 	})
 }
 
@@ -183,38 +246,57 @@ func TestSlotsAreSpreadByKey(t *testing.T) {
 			}
 			msgs = append(msgs, msg)
 		}
-		require.NoError(t, publish(t, db, o, "t", msgs...))
+		if err := publish(t, db, o, "t", msgs...); err != nil {
+			t.Fatal(err)
+		}
 
 		unkeyed, keys := map[int]int{}, map[string]int{}
 		for _, r := range rows(t, db, config) {
-			require.GreaterOrEqual(t, r.slot, 0)
-			require.Less(t, r.slot, 64)
+			if r.slot < 0 {
+				t.Fatalf("r.slot is %d, want at least 0", r.slot)
+			}
+			if r.slot >= 64 {
+				t.Fatalf("r.slot is %d, want less than 64", r.slot)
+			}
 			if !r.key.Valid {
 				unkeyed[r.slot]++
 				continue
 			}
 			if slot, seen := keys[r.key.String]; seen {
-				require.Equal(t, slot, r.slot, "one key, one slot")
+				if r.slot != slot {
+					t.Fatalf("r.slot is %d, want %d: one key, one slot", r.slot, slot)
+				}
 			}
 			keys[r.key.String] = r.slot
 		}
-		require.Len(t, unkeyed, 64, "ids are spread over all slots")
+		if len(unkeyed) != 64 {
+			t.Fatalf("len(unkeyed) is %d, want 64: ids are spread over all slots: %v", len(unkeyed), unkeyed)
+		}
 
 		var owners int
-		require.NoError(t, db.QueryRow("SELECT COUNT(*) FROM once_slots").Scan(&owners))
-		require.Equal(t, 64, owners, "as many as the migration makes")
+		if err := db.QueryRow("SELECT COUNT(*) FROM once_slots").Scan(&owners); err != nil {
+			t.Fatal(err)
+		}
+		if owners != 64 {
+			t.Fatalf("owners is %d, want 64: as many as the migration makes", owners)
+		}
 	})
 }
 
 func TestSlotOfAKeyNeverChanges(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		require.NoError(t, publish(t, db, newOutbox(t, config), "t",
-			message.NewMessage("a", nil), message.NewMessage("order-42", nil), message.NewMessage("日本", nil)))
+		err := publish(t, db, newOutbox(t, config), "t",
+			message.NewMessage("a", nil), message.NewMessage("order-42", nil), message.NewMessage("日本", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
 		var slots []int
 		for _, r := range rows(t, db, config) {
 			slots = append(slots, r.slot)
 		}
-		require.Equal(t, []int{44, 52, 17}, slots, "FNV-1a modulo 64: rows of older versions are in these slots")
+		if want := []int{44, 52, 17}; !slices.Equal(slots, want) {
+			t.Fatalf("slots are %v, want %v: FNV-1a modulo 64: rows of older versions are in these slots", slots, want)
+		}
 	})
 }
