@@ -1,10 +1,11 @@
 package pending_test
 
 import (
+	"errors"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
@@ -16,10 +17,16 @@ func TestCancelMovesToTheDeadLetters(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
 		b.lease()
-		require.NoError(b, b.messages.Cancel(b.Context(), ann, b.id("refused"), b.id("later"), b.id("third")))
-		require.Equal(b, "due head second", b.left())
+		if err := b.messages.Cancel(b.Context(), ann, b.id("refused"), b.id("later"), b.id("third")); err != nil {
+			b.Fatal(err)
+		}
+		if got := b.left(); got != "due head second" {
+			b.Fatalf(`left is %q, want "due head second"`, got)
+		}
 		dead := b.dead()
-		require.Len(b, dead, 3)
+		if len(dead) != 3 {
+			b.Fatalf("len(dead) is %d, want 3: %+v", len(dead), dead)
+		}
 		for id, want := range map[string]struct {
 			error    string
 			unknown  bool
@@ -30,20 +37,37 @@ func TestCancelMovesToTheDeadLetters(t *testing.T) {
 			"third":   {"cancelled by ann: order 7 is void", true, 0},
 		} {
 			letter := dead[id]
-			require.Equal(b, deadletter.ReasonCancelled, letter.Reason)
-			require.Equal(b, want.error, letter.Error, id)
-			require.Equal(b, want.unknown, letter.Unknown, id)
-			require.Equal(b, want.attempts, letter.Attempts, id)
-			require.False(b, letter.BlocksKey)
+			if letter.Reason != deadletter.ReasonCancelled {
+				b.Fatalf("letter.Reason is %q, want %q", letter.Reason, deadletter.ReasonCancelled)
+			}
+			if letter.Error != want.error {
+				b.Fatalf("%s: letter.Error is %q, want %q", id, letter.Error, want.error)
+			}
+			if letter.Unknown != want.unknown {
+				b.Fatalf("%s: letter.Unknown is %v, want %v", id, letter.Unknown, want.unknown)
+			}
+			if letter.Attempts != want.attempts {
+				b.Fatalf("%s: letter.Attempts is %d, want %d", id, letter.Attempts, want.attempts)
+			}
+			if letter.BlocksKey {
+				b.Fatal("letter.BlocksKey is true")
+			}
 		}
-		require.Equal(b, []string{
+		want := []string{
 			"ann | cancel | outbox:2 | refused | order 7 is void",
 			"ann | cancel | outbox:3 | later | order 7 is void",
 			"ann | cancel | outbox:6 | third | order 7 is void",
-		}, b.audits())
+		}
+		if got := b.audits(); !slices.Equal(got, want) {
+			b.Fatalf("audits are %q, want %q", got, want)
+		}
 
-		require.NoError(b, b.letters.Replay(b.Context(), ann, dead["later"].ID))
-		require.Equal(b, "due head second later", b.left())
+		if err := b.letters.Replay(b.Context(), ann, dead["later"].ID); err != nil {
+			b.Fatal(err)
+		}
+		if got := b.left(); got != "due head second later" {
+			b.Fatalf(`left is %q, want "due head second later"`, got)
+		}
 	})
 }
 
@@ -54,27 +78,53 @@ func TestCancelLeavesWhatAForwarderMayBeSending(t *testing.T) {
 		b.lease()
 		b.exec(`UPDATE once_outbox SET due_at = ` + b.in(2*time.Second) + ` WHERE message_id = 'refused'`) // due before a slow commit
 		for _, id := range []string{"due", "refused"} {
-			require.ErrorIs(b, b.messages.Cancel(b.Context(), ann, b.id("later"), b.id(id)), pending.ErrNeedsForce)
+			if err := b.messages.Cancel(b.Context(), ann, b.id("later"), b.id(id)); !errors.Is(err, pending.ErrNeedsForce) {
+				b.Fatalf("Cancel: got %v, want ErrNeedsForce", err)
+			}
 		}
-		require.Equal(b, "due refused later head second third", b.left())
+		if got, want := b.left(), "due refused later head second third"; got != want {
+			b.Fatalf("left is %q, want %q", got, want)
+		}
 
 		all := pending.Filter{All: true}
 		report, err := b.messages.DryRun(b.Context(), all, pending.Plan{})
-		require.NoError(b, err)
-		require.Equal(b, pending.Report{Changed: 4, Skipped: []int64{1, 2}}, report)
-		require.Equal(b, "due refused later head second third", b.left())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (pending.Report{Changed: 4, Skipped: []int64{1, 2}}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if got, want := b.left(), "due refused later head second third"; got != want {
+			b.Fatalf("left is %q, want %q", got, want)
+		}
 
 		report, err = b.messages.CancelMatching(b.Context(), ann, all, pending.Plan{})
-		require.NoError(b, err)
-		require.Equal(b, pending.Report{Changed: 4, Skipped: []int64{1, 2}}, report)
-		require.Equal(b, "due refused", b.left())
-		require.Zero(b, b.count(`SELECT COUNT(*) FROM once_blocked_keys`))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (pending.Report{Changed: 4, Skipped: []int64{1, 2}}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if got := b.left(); got != "due refused" {
+			b.Fatalf(`left is %q, want "due refused"`, got)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
+			b.Fatalf("count is %d, want 0", got)
+		}
 
 		report, err = b.messages.CancelMatching(b.Context(), ann, all, pending.Plan{Force: true})
-		require.NoError(b, err)
-		require.Equal(b, pending.Report{Changed: 2}, report)
-		require.True(b, b.dead()["due"].Unknown)
-		require.True(b, b.dead()["refused"].Unknown)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (pending.Report{Changed: 2}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if !b.dead()["due"].Unknown {
+			b.Fatal(`dead()["due"].Unknown is false`)
+		}
+		if !b.dead()["refused"].Unknown {
+			b.Fatal(`dead()["refused"].Unknown is false`)
+		}
 	})
 }
 
@@ -87,11 +137,21 @@ func TestCancelTakesAllWithoutAForwarder(t *testing.T) {
 		report, err := b.messages.CancelMatching(b.Context(), ann, pending.Filter{All: true}, pending.Plan{
 			Rate: 20, Progress: func(r pending.Report) { seen = append(seen, r.Changed) },
 		})
-		require.NoError(b, err)
-		require.Equal(b, pending.Report{Changed: 6}, report)
-		require.Equal(b, []int{5, 6}, seen)
-		require.True(b, b.dead()["due"].Unknown)
-		require.Empty(b, b.left())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (pending.Report{Changed: 6}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if want := []int{5, 6}; !slices.Equal(seen, want) {
+			b.Fatalf("seen is %v, want %v", seen, want)
+		}
+		if !b.dead()["due"].Unknown {
+			b.Fatal(`dead()["due"].Unknown is false`)
+		}
+		if got := b.left(); got != "" {
+			b.Fatalf("left is %q, want nothing", got)
+		}
 	})
 }
 
@@ -99,18 +159,33 @@ func TestRetryMakesMessagesDue(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
 		report, err := b.messages.RetryMatching(b.Context(), ann, pending.Filter{All: true}, pending.Plan{})
-		require.NoError(b, err)
-		require.Equal(b, pending.Report{Changed: 2}, report) // what the producer delayed stays so
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (pending.Report{Changed: 2}); !reflect.DeepEqual(report, want) { // what the producer delayed stays so
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
 		page, err := b.messages.List(b.Context(), pending.Filter{State: pending.Due})
-		require.NoError(b, err)
-		require.Equal(b, "due refused head", ids(page.Messages))
-		require.Equal(b, 3, page.Messages[1].Attempts)
-		require.NoError(b, b.messages.Retry(b.Context(), ann, b.id("later")))
-		require.Equal(b, []string{
+		if err != nil {
+			b.Fatal(err)
+		}
+		if got := ids(page.Messages); got != "due refused head" {
+			b.Fatalf(`ids(page.Messages) is %q, want "due refused head"`, got)
+		}
+		if page.Messages[1].Attempts != 3 {
+			b.Fatalf("page.Messages[1].Attempts is %d, want 3", page.Messages[1].Attempts)
+		}
+		if err := b.messages.Retry(b.Context(), ann, b.id("later")); err != nil {
+			b.Fatal(err)
+		}
+		want := []string{
 			"ann | retry | outbox:2 | refused | order 7 is void",
 			"ann | retry | outbox:4 | head | order 7 is void",
 			"ann | retry | outbox:3 | later | order 7 is void",
-		}, b.audits())
+		}
+		if got := b.audits(); !slices.Equal(got, want) {
+			b.Fatalf("audits are %q, want %q", got, want)
+		}
 
 		p := &publisher{}
 		b.forward(p, forwarder.Config{})
@@ -130,14 +205,24 @@ func TestCancelledHeadLetsItsKeyContinue(t *testing.T) {
 		b.publish("fine", msg("second", "k"), msg("third", "k"))
 		testkit.Eventually(b.T, time.Minute, "the head backs off", func() bool {
 			n, err := b.messages.Count(b.Context(), pending.Filter{State: pending.BackingOff})
-			require.NoError(b, err)
+			if err != nil {
+				b.Fatal(err)
+			}
 			return n.N == 2
 		})
-		require.Empty(b, p.all())
-		require.NoError(b, b.messages.Cancel(b.Context(), ann, b.id("head"), b.id("second")))
+		if got := p.all(); len(got) != 0 {
+			b.Fatalf("p.all is %q, want none", got)
+		}
+		if err := b.messages.Cancel(b.Context(), ann, b.id("head"), b.id("second")); err != nil {
+			b.Fatal(err)
+		}
 		testkit.Eventually(b.T, time.Minute, "the rest of the key is sent", func() bool { return b.left() == "alone" })
-		require.Equal(b, []string{"third"}, p.all())
-		require.Zero(b, b.count(`SELECT COUNT(*) FROM once_blocked_keys`))
+		if got, want := p.all(), []string{"third"}; !slices.Equal(got, want) {
+			b.Fatalf("p.all is %q, want %q", got, want)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
+			b.Fatalf("count is %d, want 0", got)
+		}
 	})
 }
 
@@ -161,35 +246,53 @@ func TestListsAreBounded(t *testing.T) {
 			},
 			"an id that does not exist": func() error {
 				page, err := b.messages.List(b.Context(), pending.Filter{MessageID: "none"})
-				require.NotZero(b, page.Next)
+				if page.Next == 0 {
+					b.Fatal("page.Next is 0")
+				}
 				return err
 			},
 			"the last page of a topic": func() error {
 				page, err := b.messages.List(b.Context(), pending.Filter{Topic: "t1", AfterID: rows - 1000})
-				require.Equal(b, 1000/50, len(page.Messages)) //nolint:testifylint // Len prints all messages
-				require.Zero(b, page.Next)
+				if len(page.Messages) != 1000/50 {
+					b.Fatalf("len(page.Messages) is %d, want %d", len(page.Messages), 1000/50)
+				}
+				if page.Next != 0 {
+					b.Fatalf("page.Next is %d, want 0", page.Next)
+				}
 				return err
 			},
 			"few that back off": func() error {
 				page, err := b.messages.List(b.Context(), pending.Filter{State: pending.BackingOff})
-				require.Len(b, page.Messages, 10)
-				require.Zero(b, page.Next)
+				if len(page.Messages) != 10 {
+					b.Fatalf("%d messages, want 10: %+v", len(page.Messages), page.Messages)
+				}
+				if page.Next != 0 {
+					b.Fatalf("page.Next is %d, want 0", page.Next)
+				}
 				return err
 			},
 			"count": func() error {
 				n, err := b.messages.Count(b.Context(), pending.Filter{Topic: "t1"})
-				require.NotZero(b, n.Next)
+				if n.Next == 0 {
+					b.Fatal("n.Next is 0")
+				}
 				return err
 			},
 			"backlog": func() error {
 				backlog, err := b.messages.Backlog(b.Context(), pending.Filter{})
-				require.Len(b, backlog.Topics, 50)
-				require.NotZero(b, backlog.Next)
+				if len(backlog.Topics) != 50 {
+					b.Fatalf("%d topics, want 50: %+v", len(backlog.Topics), backlog.Topics)
+				}
+				if backlog.Next == 0 {
+					b.Fatal("backlog.Next is 0")
+				}
 				return err
 			},
 		} {
 			began := time.Now()
-			require.NoError(b, call(), name)
+			if err := call(); err != nil {
+				b.Fatalf("%s: %v", name, err)
+			}
 			b.Logf("%s: %v", name, time.Since(began))
 		}
 	})

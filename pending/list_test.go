@@ -1,11 +1,13 @@
 package pending_test
 
 import (
+	"errors"
+	"math"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/pending"
 )
@@ -14,35 +16,69 @@ func TestListShowsWhyAMessageWaits(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
 		page, err := b.messages.List(b.Context(), pending.Filter{})
-		require.NoError(b, err)
-		require.Zero(b, page.Next)
-		require.Equal(b, "due refused later head second third", ids(page.Messages))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if page.Next != 0 {
+			b.Fatalf("page.Next is %d, want 0", page.Next)
+		}
+		if got, want := ids(page.Messages), "due refused later head second third"; got != want {
+			b.Fatalf("ids(page.Messages) is %q, want %q", got, want)
+		}
 		var states []pending.State
 		for _, m := range page.Messages {
 			states = append(states, m.State)
-			require.Nil(b, m.Payload)
+			if m.Payload != nil {
+				b.Fatalf("m.Payload is %q, want nil", m.Payload)
+			}
 		}
-		require.Equal(b, []pending.State{
+		want := []pending.State{
 			pending.Due, pending.BackingOff, pending.Delayed, pending.BackingOff, pending.Blocked, pending.Blocked,
-		}, states)
+		}
+		if !slices.Equal(states, want) {
+			b.Fatalf("states are %q, want %q", states, want)
+		}
 
 		refused := page.Messages[1]
-		require.Equal(b, 3, refused.Attempts)
-		require.Equal(b, "no queue", refused.LastError)
-		require.InDelta(b, 3600, time.Until(refused.DueAt).Seconds(), 60)
-		require.InDelta(b, 3600, time.Since(refused.FailingSince).Seconds(), 60)
-		require.True(b, page.Messages[0].DueAt.IsZero())
+		if refused.Attempts != 3 {
+			b.Fatalf("refused.Attempts is %d, want 3", refused.Attempts)
+		}
+		if refused.LastError != "no queue" {
+			b.Fatalf(`refused.LastError is %q, want "no queue"`, refused.LastError)
+		}
+		if got := time.Until(refused.DueAt).Seconds(); math.Abs(got-3600) > 60 {
+			b.Fatalf("time.Until(refused.DueAt).Seconds is %v, want 3600, give or take 60", got)
+		}
+		if got := time.Since(refused.FailingSince).Seconds(); math.Abs(got-3600) > 60 {
+			b.Fatalf("time.Since(refused.FailingSince).Seconds is %v, want 3600, give or take 60", got)
+		}
+		if !page.Messages[0].DueAt.IsZero() {
+			b.Fatal("page.Messages[0].DueAt is not zero")
+		}
 		head := page.Messages[3]
-		require.Zero(b, head.BlockedBy)
-		require.Equal(b, head.ID, page.Messages[5].BlockedBy)
-		require.Equal(b, "k", head.OrderingKey)
+		if head.BlockedBy != 0 {
+			b.Fatalf("head.BlockedBy is %d, want 0", head.BlockedBy)
+		}
+		if page.Messages[5].BlockedBy != head.ID {
+			b.Fatalf("page.Messages[5].BlockedBy is %d, want %d", page.Messages[5].BlockedBy, head.ID)
+		}
+		if head.OrderingKey != "k" {
+			b.Fatalf(`head.OrderingKey is %q, want "k"`, head.OrderingKey)
+		}
 
 		one, err := b.messages.Get(b.Context(), head.ID)
-		require.NoError(b, err)
-		require.Equal(b, "payload of head", string(one.Payload))
-		require.Equal(b, len(one.Payload), one.Size)
-		_, err = b.messages.Get(b.Context(), 99)
-		require.ErrorIs(b, err, pending.ErrNotFound)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if string(one.Payload) != "payload of head" {
+			b.Fatalf(`one.Payload is %q, want "payload of head"`, string(one.Payload))
+		}
+		if one.Size != len(one.Payload) {
+			b.Fatalf("one.Size is %d, want %d", one.Size, len(one.Payload))
+		}
+		if _, err := b.messages.Get(b.Context(), 99); !errors.Is(err, pending.ErrNotFound) {
+			b.Fatalf("Get: got %v, want ErrNotFound", err)
+		}
 	})
 }
 
@@ -73,11 +109,19 @@ func TestFilterSelects(t *testing.T) {
 			"due refused later head second third": {All: true},
 		} {
 			page, err := b.messages.List(b.Context(), f)
-			require.NoError(b, err)
-			require.Equal(b, strings.TrimSpace(want), ids(page.Messages), "%+v", f)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if got, wanted := ids(page.Messages), strings.TrimSpace(want); got != wanted {
+				b.Fatalf("ids(page.Messages) is %q, want %q: %+v", got, wanted, f)
+			}
 			n, err := b.messages.Count(b.Context(), f)
-			require.NoError(b, err)
-			require.Equal(b, len(page.Messages), n.N, "%+v", f)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if n.N != len(page.Messages) {
+				b.Fatalf("n.N is %d, want %d: %+v", n.N, len(page.Messages), f)
+			}
 		}
 	})
 }
@@ -88,33 +132,53 @@ func TestPagesGoOnAtNext(t *testing.T) {
 		var pages []string
 		for f := (pending.Filter{Limit: 4}); ; {
 			page, err := b.messages.List(b.Context(), f)
-			require.NoError(b, err)
+			if err != nil {
+				b.Fatal(err)
+			}
 			pages = append(pages, ids(page.Messages))
 			if f.AfterID = page.Next; f.AfterID == 0 {
 				break
 			}
 		}
-		require.Equal(b, []string{"due refused later head", "second third"}, pages)
+		if want := []string{"due refused later head", "second third"}; !slices.Equal(pages, want) {
+			b.Fatalf("pages are %q, want %q", pages, want)
+		}
 	})
 }
 
 func TestBacklogCountsTopics(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		backlog, err := b.messages.Backlog(b.Context(), pending.Filter{})
-		require.NoError(b, err)
-		require.Equal(b, pending.Backlog{}, backlog)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (pending.Backlog{}); !reflect.DeepEqual(backlog, want) {
+			b.Fatalf("backlog is %+v, want %+v", backlog, want)
+		}
 
 		b.seed()
 		b.exec(`UPDATE once_outbox SET created_at = ` + b.in(-time.Hour) + ` WHERE message_id = 'second'`)
 		backlog, err = b.messages.Backlog(b.Context(), pending.Filter{})
-		require.NoError(b, err)
-		require.Len(b, backlog.Topics, 2)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(backlog.Topics) != 2 {
+			b.Fatalf("%d topics, want 2: %+v", len(backlog.Topics), backlog.Topics)
+		}
 		orders, stock := backlog.Topics[0], backlog.Topics[1]
-		require.Less(b, orders.Oldest, time.Minute)
-		require.InDelta(b, 3600, stock.Oldest.Seconds(), 60)
+		if orders.Oldest >= time.Minute {
+			b.Fatalf("orders.Oldest is %v, want less than %v", orders.Oldest, time.Minute)
+		}
+		if got := stock.Oldest.Seconds(); math.Abs(got-3600) > 60 {
+			b.Fatalf("stock.Oldest.Seconds is %v, want 3600, give or take 60", got)
+		}
 		orders.Oldest, stock.Oldest = 0, 0
-		require.Equal(b, pending.Topic{Name: "orders", Pending: 3, Due: 1, BackingOff: 1, Delayed: 1}, orders)
-		require.Equal(b, pending.Topic{Name: "stock", Pending: 3, BackingOff: 1, Blocked: 2}, stock)
+		if want := (pending.Topic{Name: "orders", Pending: 3, Due: 1, BackingOff: 1, Delayed: 1}); orders != want {
+			b.Fatalf("orders is %+v, want %+v", orders, want)
+		}
+		if want := (pending.Topic{Name: "stock", Pending: 3, BackingOff: 1, Blocked: 2}); stock != want {
+			b.Fatalf("stock is %+v, want %+v", stock, want)
+		}
 	})
 }
 
@@ -150,14 +214,23 @@ func TestBadInputIsRefused(t *testing.T) {
 			"pending: retry: message 99: not found":      b.messages.Retry(ctx, ann, 2, 99),
 			"pending: cancel: message 99: not found":     b.messages.Cancel(ctx, ann, 2, 99),
 		} {
-			require.ErrorContains(b, err, want)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				b.Fatalf("got %v, want an error with %q", err, want)
+			}
 		}
-		require.Equal(b, "due refused later head second third", b.left())
-		require.Empty(b, b.audits())
-		require.Zero(b, b.count(`SELECT COUNT(*) FROM once_outbox WHERE message_id = 'refused' AND due_at < `+b.in(time.Minute)))
+		if got, want := b.left(), "due refused later head second third"; got != want {
+			b.Fatalf("left is %q, want %q", got, want)
+		}
+		if got := b.audits(); len(got) != 0 {
+			b.Fatalf("audits are %q, want none", got)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE message_id = 'refused' AND due_at < ` + b.in(time.Minute)); got != 0 {
+			b.Fatalf("count is %d, want 0", got)
+		}
 	})
-	_, err := pending.New(nil, pending.Config{})
-	require.EqualError(t, err, "pending: db is nil")
+	if _, err := pending.New(nil, pending.Config{}); err == nil || err.Error() != "pending: db is nil" {
+		t.Fatalf(`New: got %v, want "pending: db is nil"`, err)
+	}
 }
 
 func TestBlockedKeysNameTheirHeads(t *testing.T) {
@@ -166,24 +239,51 @@ func TestBlockedKeysNameTheirHeads(t *testing.T) {
 		b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
 			VALUES ('a', 77, 77, 'dead'), ('z', 78, 78, 'unknown')`)
 		all, err := b.messages.BlockedKeys(b.Context(), pending.KeyFilter{})
-		require.NoError(b, err)
-		require.Len(b, all, 3)
-		require.Equal(b, "a k z", all[0].OrderingKey+" "+all[1].OrderingKey+" "+all[2].OrderingKey)
-		require.True(b, all[0].Dead)
-		require.Empty(b, all[0].Topic)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(all) != 3 {
+			b.Fatalf("len(all) is %d, want 3: %+v", len(all), all)
+		}
+		if got := all[0].OrderingKey + " " + all[1].OrderingKey + " " + all[2].OrderingKey; got != "a k z" {
+			b.Fatalf(`the keys are %q, want "a k z"`, got)
+		}
+		if !all[0].Dead {
+			b.Fatal("all[0].Dead is false")
+		}
+		if all[0].Topic != "" {
+			b.Fatalf("all[0].Topic is %q, want nothing", all[0].Topic)
+		}
 		head := all[1]
-		require.Equal(b, b.id("head"), head.Head)
-		require.InDelta(b, time.Now().Unix(), head.BlockedAt.Unix(), 60)
-		require.Equal(b, []any{"head", "stock", 3, "refused", false}, []any{head.MessageID, head.Topic, head.Attempts, head.Reason, head.Dead})
-		require.InDelta(b, 3600, time.Until(head.DueAt).Seconds(), 60)
+		if want := b.id("head"); head.Head != want {
+			b.Fatalf("head.Head is %d, want %d", head.Head, want)
+		}
+		if got := head.BlockedAt.Unix(); math.Abs(float64(got)-float64(time.Now().Unix())) > 60 {
+			b.Fatalf("head.BlockedAt.Unix is %v, want %v, give or take 60", got, time.Now().Unix())
+		}
+		want := []any{"head", "stock", 3, "refused", false}
+		if got := []any{head.MessageID, head.Topic, head.Attempts, head.Reason, head.Dead}; !reflect.DeepEqual(got, want) {
+			b.Fatalf("head.MessageID, head.Topic, head.Attempts, head.Reason, head.Dead are %v, want %v", got, want)
+		}
+		if got := time.Until(head.DueAt).Seconds(); math.Abs(got-3600) > 60 {
+			b.Fatalf("time.Until(head.DueAt).Seconds is %v, want 3600, give or take 60", got)
+		}
 
 		for want, f := range map[string]pending.KeyFilter{"k": {OrderingKey: "k"}, "z": {AfterKey: "k"}, "a": {Limit: 1}} {
 			some, err := b.messages.BlockedKeys(b.Context(), f)
-			require.NoError(b, err)
-			require.Len(b, some, 1)
-			require.Equal(b, want, some[0].OrderingKey)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if len(some) != 1 {
+				b.Fatalf("len(some) is %d, want 1: %+v", len(some), some)
+			}
+			if some[0].OrderingKey != want {
+				b.Fatalf("some[0].OrderingKey is %q, want %q", some[0].OrderingKey, want)
+			}
 		}
 		_, err = b.messages.BlockedKeys(b.Context(), pending.KeyFilter{Limit: -1})
-		require.ErrorContains(b, err, "Limit is -1")
+		if err == nil || !strings.Contains(err.Error(), "Limit is -1") {
+			b.Fatalf(`got %v, want an error with "Limit is -1"`, err)
+		}
 	})
 }

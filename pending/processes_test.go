@@ -15,7 +15,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
@@ -93,7 +92,9 @@ func startForwarder(t *testing.T, dsn, file string) (kill func()) {
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), processDSN+"="+dsn, processFile+"="+file)
 	command.Stderr = os.Stderr
-	require.NoError(t, command.Start())
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
 	kill = sync.OnceFunc(func() {
 		_ = command.Process.Kill()
 		_ = command.Wait()
@@ -106,13 +107,17 @@ func startForwarder(t *testing.T, dsn, file string) (kill func()) {
 func sentIn(t *testing.T, file string) map[string]time.Time {
 	t.Helper()
 	f, err := os.Open(file)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer f.Close()
 	sent := map[string]time.Time{}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		micros, id, ok := strings.Cut(lines.Text(), " ")
 		at, err := strconv.ParseInt(micros, 10, 64)
-		require.True(t, ok && err == nil, "line %q", lines.Text())
+		if !ok || err != nil {
+			t.Fatalf("line %q", lines.Text())
+		}
 		sent[id] = time.UnixMicro(at)
 	}
 	return sent
@@ -142,7 +147,9 @@ func TestCancelWhileForwardersAreKilled(t *testing.T) {
 		}
 		b.publish("t", msgs...)
 		report, err := b.messages.CancelMatching(t.Context(), ann, pending.Filter{All: true, Limit: 30}, pending.Plan{})
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		cancelled += report.Changed
 		for id := range b.dead() {
 			if _, known := cancelledAt[id]; !known {
@@ -150,7 +157,9 @@ func TestCancelWhileForwardersAreKilled(t *testing.T) {
 			}
 		}
 		_, err = b.messages.RetryMatching(t.Context(), ann, pending.Filter{State: pending.BackingOff, Limit: 20}, pending.Plan{})
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	rounds := func(d time.Duration) {
 		for deadline := time.Now().Add(d); time.Now().Before(deadline); {
@@ -166,8 +175,9 @@ func TestCancelWhileForwardersAreKilled(t *testing.T) {
 	startForwarder(t, b.dsn, file)
 	testkit.Falls(t, 30*time.Second, "messages wait", func() int {
 		for _, state := range []pending.State{pending.BackingOff, pending.Delayed} {
-			_, err := b.messages.RetryMatching(t.Context(), ann, pending.Filter{State: state}, pending.Plan{})
-			require.NoError(t, err)
+			if _, err := b.messages.RetryMatching(t.Context(), ann, pending.Filter{State: state}, pending.Plan{}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		return b.count(`SELECT COUNT(*) FROM once_outbox`)
 	})
@@ -178,24 +188,42 @@ func TestCancelWhileForwardersAreKilled(t *testing.T) {
 		id := strconv.Itoa(n)
 		at, wasSent := sent[id]
 		letter, isDead := dead[id]
-		require.True(t, wasSent || isDead, "message %s is lost", id)
+		if !wasSent && !isDead {
+			t.Fatalf("message %s is lost", id)
+		}
 		if !isDead {
 			continue
 		}
-		require.Equal(t, deadletter.ReasonCancelled, letter.Reason)
+		if letter.Reason != deadletter.ReasonCancelled {
+			t.Fatalf("letter.Reason is %q, want %q", letter.Reason, deadletter.ReasonCancelled)
+		}
 		if wasSent {
 			both++
-			require.True(t, letter.Unknown, "message %s was sent, and Unknown is false", id)
-			require.True(t, at.Before(cancelledAt[id]), "message %s was sent after it was cancelled", id)
+			if !letter.Unknown {
+				t.Fatalf("message %s was sent, and Unknown is false", id)
+			}
+			if !at.Before(cancelledAt[id]) {
+				t.Fatalf("message %s was sent after it was cancelled", id)
+			}
 		}
 		if !letter.Unknown {
 			certain++
 		}
 	}
 	t.Logf("%d written, %d sent, %d cancelled (%d never due), %d of them were sent before", written, len(sent), cancelled, certain, both)
-	require.Equal(t, len(dead), cancelled)
-	require.NotZero(t, certain)
-	require.NotZero(t, cancelled-certain)
-	require.NotEmpty(t, sent)
-	require.Zero(t, b.count(`SELECT COUNT(*) FROM once_blocked_keys`))
+	if cancelled != len(dead) {
+		t.Fatalf("cancelled is %d, want %d", cancelled, len(dead))
+	}
+	if certain == 0 {
+		t.Fatal("certain is 0")
+	}
+	if cancelled-certain == 0 {
+		t.Fatal("cancelled-certain is 0")
+	}
+	if len(sent) == 0 {
+		t.Fatal("sent is empty")
+	}
+	if got := b.count(`SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
+		t.Fatalf("b.count is %d, want 0", got)
+	}
 }

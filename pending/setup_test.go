@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
@@ -43,12 +42,18 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 func newBench(t *testing.T, db testkit.Database) *bench {
 	t.Helper()
 	b := &bench{T: t, db: db.DB, dsn: db.DSN, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-	require.NoError(t, schema.Up(t.Context(), db.DB, b.config))
+	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
+		t.Fatal(err)
+	}
 	var err error
 	b.messages, err = pending.New(db.DB, pending.Config{Schema: b.config})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	b.letters, err = deadletter.New(db.DB, deadletter.Config{Schema: b.config})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return b
 }
 
@@ -56,13 +61,16 @@ func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
 
 func (b *bench) exec(query string, args ...any) {
 	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), query, args...)
-	require.NoError(b, err)
+	if _, err := b.db.ExecContext(b.Context(), query, args...); err != nil {
+		b.Fatal(err)
+	}
 }
 
 func (b *bench) count(query string, args ...any) (n int) {
 	b.Helper()
-	require.NoError(b, b.db.QueryRowContext(b.Context(), query, args...).Scan(&n))
+	if err := b.db.QueryRowContext(b.Context(), query, args...).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
 	return n
 }
 
@@ -88,10 +96,15 @@ func msg(id, key string) *message.Message {
 func (b *bench) publish(topic string, msgs ...*message.Message) {
 	b.Helper()
 	box, err := outbox.New(outbox.Config{Schema: b.config})
-	require.NoError(b, err)
-	require.NoError(b, box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
+	if err != nil {
+		b.Fatal(err)
+	}
+	err = box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(topic, msgs...)
-	}))
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
 }
 
 // seed writes messages in each state: due, backing off, delayed, the head of a
@@ -121,7 +134,9 @@ func (b *bench) id(messageID string) int64 {
 func (b *bench) left() string {
 	b.Helper()
 	page, err := b.messages.List(b.Context(), pending.Filter{})
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	return ids(page.Messages)
 }
 
@@ -138,7 +153,9 @@ func (b *bench) dead() map[string]deadletter.Letter {
 	b.Helper()
 	all := map[string]deadletter.Letter{}
 	letters, err := b.letters.List(b.Context(), deadletter.Filter{Limit: 100_000})
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	for _, l := range letters {
 		all[l.MessageID] = l
 	}
@@ -149,14 +166,20 @@ func (b *bench) dead() map[string]deadletter.Letter {
 func (b *bench) audits() (lines []string) {
 	b.Helper()
 	rows, err := b.db.QueryContext(b.Context(), `SELECT actor, action, subject, message_id, why FROM once_audit ORDER BY id`)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	defer rows.Close()
 	for rows.Next() {
 		var f [5]string
-		require.NoError(b, rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]))
+		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]); err != nil {
+			b.Fatal(err)
+		}
 		lines = append(lines, strings.Join(f[:], " | "))
 	}
-	require.NoError(b, rows.Err())
+	if err := rows.Err(); err != nil {
+		b.Fatal(err)
+	}
 	return lines
 }
 
@@ -197,11 +220,17 @@ func (b *bench) forward(p *publisher, config forwarder.Config) {
 	b.Helper()
 	config.Schema, config.PollMax, config.Logger = b.config, 20*time.Millisecond, testkit.Logger(b.T)
 	f, err := forwarder.New(b.db, p, config)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	b.Cleanup(func() {
-		require.NoError(b, f.Close())
-		require.NoError(b, <-ended)
+		if err := f.Close(); err != nil {
+			b.Fatal(err)
+		}
+		if err := <-ended; err != nil {
+			b.Fatal(err)
+		}
 	})
 }
