@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/outbox"
@@ -44,10 +43,14 @@ func backlog(b *testing.B, db *sql.DB, topic string, keys int) {
 			}
 			return events.Publish(topic, msgs...)
 		})
-		require.NoError(b, err)
+		if err != nil {
+			b.Fatal(err)
+		}
 	}
 	_, err := db.Exec("CHECKPOINT") // so that a checkpoint of the backlog does not run during the measurement
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 }
 
 func benchMessage(i, keys int) *message.Message {
@@ -70,26 +73,36 @@ func benchMessage(i, keys int) *message.Message {
 func drain(b *testing.B, db *sql.DB, publisher message.Publisher) {
 	b.Helper()
 	f, err := forwarder.New(db, publisher, forwarder.Config{})
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	before := cpuTime(b)
 	b.ResetTimer()
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	for rest := true; rest; {
 		takes(10 * time.Millisecond)
-		require.NoError(b, db.QueryRow(`SELECT EXISTS (SELECT 1 FROM once_outbox)`).Scan(&rest))
+		if err := db.QueryRow(`SELECT EXISTS (SELECT 1 FROM once_outbox)`).Scan(&rest); err != nil {
+			b.Fatal(err)
+		}
 	}
 	b.StopTimer()
 	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/msg") // CPU time of this process
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
-	require.NoError(b, f.Close())
-	require.NoError(b, <-ended)
+	if err := f.Close(); err != nil {
+		b.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		b.Fatal(err)
+	}
 }
 
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage
-	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 

@@ -5,12 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
@@ -51,7 +51,9 @@ func newStuck(t *testing.T, db *sql.DB, config schema.Config) *stuck {
 	eventually(t, "it is dead, the others are sent", func() bool { return pending(t, db) == 30 && dead(t, db) == 1 })
 	put(t, db, config, "t", msg("free30", ""))
 	eventually(t, "the read goes on behind them", func() bool { return s.broker.has("free30") })
-	require.Equal(t, 1, s.blockedKeys("dead"))
+	if got := s.blockedKeys("dead"); got != 1 {
+		t.Fatalf(`s.blockedKeys("dead") is %d, want 1`, got)
+	}
 	return s
 }
 
@@ -59,7 +61,9 @@ func newStuck(t *testing.T, db *sql.DB, config schema.Config) *stuck {
 func (s *stuck) begin() {
 	s.Helper()
 	if s.fwd != nil {
-		require.NoError(s, s.fwd.Close())
+		if err := s.fwd.Close(); err != nil {
+			s.Fatal(err)
+		}
 	}
 	s.fwd = start(s.T, s.db, &pipelined{broker: s.broker}, s.config)
 }
@@ -79,10 +83,18 @@ func (s *stuck) drained(first ...string) {
 	for i := range 30 {
 		want = append(want, fmt.Sprint("next", i))
 	}
-	require.Equal(s, want, s.broker.ids(func(d delivery) bool { return d.key == "key" }))
-	require.Empty(s, s.broker.overlaps)
-	require.Zero(s, count(s.T, s.db, `SELECT COUNT(*) FROM once_blocked_keys`))
-	require.Zero(s, inNoSweep(s.T, s.db))
+	if got := s.broker.ids(func(d delivery) bool { return d.key == "key" }); !reflect.DeepEqual(got, want) {
+		s.Fatalf("broker.ids is %q, want %q", got, want)
+	}
+	if len(s.broker.overlaps) != 0 {
+		s.Fatalf("broker.overlaps are %q, want none", s.broker.overlaps)
+	}
+	if got := count(s.T, s.db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
+		s.Fatalf("count is %d, want 0", got)
+	}
+	if got := inNoSweep(s.T, s.db); got != 0 {
+		s.Fatalf("inNoSweep(s.T, s.db) is %d, want 0", got)
+	}
 }
 
 func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
@@ -92,7 +104,9 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 			eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 				s := newStuck(t, db, config)
 				if restart == "before" || restart == "after" {
-					require.NoError(t, s.fwd.Close())
+					if err := s.fwd.Close(); err != nil {
+						t.Fatal(err)
+					}
 				}
 				if restart == "before" {
 					s.begin()
@@ -111,23 +125,37 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 					s.healed.Store(true)
 				}
 				report, err := s.letters.ReplayMatching(t.Context(), ann, deadletter.Filter{OrderingKey: "key"}, deadletter.Plan{})
-				require.NoError(t, err)
-				require.Equal(t, 1, report.Replayed)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if report.Replayed != 1 {
+					t.Fatalf("report.Replayed is %d, want 1", report.Replayed)
+				}
 				switch restart {
 				case "after":
-					require.Equal(t, 1, s.blockedKeys("replayed"))
-					require.Zero(t, inNoSweep(t, db))
+					if got := s.blockedKeys("replayed"); got != 1 {
+						t.Fatalf(`s.blockedKeys("replayed") is %d, want 1`, got)
+					}
+					if got := inNoSweep(t, db); got != 0 {
+						t.Fatalf("inNoSweep is %d, want 0", got)
+					}
 					s.begin()
 				case "while it is refused":
 					eventually(t, "it is refused again", func() bool { return attempts(t, db, "head") > 1 })
-					require.Zero(t, inNoSweep(t, db))
+					if got := inNoSweep(t, db); got != 0 {
+						t.Fatalf("inNoSweep is %d, want 0", got)
+					}
 					s.begin()
 					eventually(t, "and again", func() bool { return attempts(t, db, "head") > 3 })
-					require.False(t, s.broker.has("next0"))
+					if s.broker.has("next0") {
+						t.Fatal(`s.broker.has("next0") returned true`)
+					}
 					s.healed.Store(true)
 				}
 				s.drained("head")
-				require.Zero(t, dead(t, db))
+				if got := dead(t, db); got != 0 {
+					t.Fatalf("dead is %d, want 0", got)
+				}
 			})
 		})
 	}
@@ -165,8 +193,9 @@ func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("silent", ""))
 	eventually(t, "the topic is stalled", func() bool { return log.Has("does not answer", "topic=t") })
 	healed.Store(true)
-	_, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
-	require.NoError(t, err)
+	if _, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{}); err != nil {
+		t.Fatal(err)
+	}
 	for i := range 60 {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint("other", i), fmt.Sprint("other", i)))
 	}
@@ -175,7 +204,9 @@ func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 	eventually(t, "all of them were read", func() bool { return b.has("behind") })
 	proceed()
 	drained(t, db)
-	require.Equal(t, []string{"head", "next", "later"}, b.ids(func(d delivery) bool { return d.key == "key" }))
+	if got, want := b.ids(func(d delivery) bool { return d.key == "key" }), []string{"head", "next", "later"}; !slices.Equal(got, want) {
+		t.Fatalf("b.ids is %q, want %q", got, want)
+	}
 }
 
 func TestADeadLetterThatFailsAgainBlocksItsKeyAgain(t *testing.T) {
@@ -183,13 +214,20 @@ func TestADeadLetterThatFailsAgainBlocksItsKeyAgain(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		s := newStuck(t, db, config)
 		_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		eventually(t, "it died again", func() bool { return dead(t, db) == 1 && s.broker.tries("head") == 2 })
-		require.Equal(t, 1, s.blockedKeys("dead"))
-		require.Equal(t, 30, pending(t, db))
+		if got := s.blockedKeys("dead"); got != 1 {
+			t.Fatalf(`s.blockedKeys("dead") is %d, want 1`, got)
+		}
+		if got := pending(t, db); got != 30 {
+			t.Fatalf("pending is %d, want 30", got)
+		}
 		s.healed.Store(true)
-		_, err = s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
-		require.NoError(t, err)
+		if _, err := s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{}); err != nil {
+			t.Fatal(err)
+		}
 		s.drained("head")
 	})
 }
@@ -208,22 +246,37 @@ func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 				s := newStuck(t, db, config)
-				require.NoError(t, act(t.Context(), s.letters))
+				if err := act(t.Context(), s.letters); err != nil {
+					t.Fatal(err)
+				}
 				s.drained()
 				if name == "discard" {
-					require.Zero(t, dead(t, db))
-					require.Equal(t, []string{"ann | discard | dead:1 | head | the queue is back"}, audits(t, db))
+					if got := dead(t, db); got != 0 {
+						t.Fatalf("dead is %d, want 0", got)
+					}
+					if got, want := audits(t, db), []string{"ann | discard | dead:1 | head | the queue is back"}; !slices.Equal(got, want) {
+						t.Fatalf("audits are %q, want %q", got, want)
+					}
 					return
 				}
-				require.Equal(t, 1, dead(t, db))
-				require.Equal(t, []string{"ann | release | key:key |  | the queue is back"}, audits(t, db))
-				require.ErrorIs(t, s.letters.Release(t.Context(), ann, "key"), deadletter.ErrNotBlocked)
+				if got := dead(t, db); got != 1 {
+					t.Fatalf("dead is %d, want 1", got)
+				}
+				if got, want := audits(t, db), []string{"ann | release | key:key |  | the queue is back"}; !slices.Equal(got, want) {
+					t.Fatalf("audits are %q, want %q", got, want)
+				}
+				if err := s.letters.Release(t.Context(), ann, "key"); !errors.Is(err, deadletter.ErrNotBlocked) {
+					t.Fatalf("Release: got %v, want ErrNotBlocked", err)
+				}
 
 				s.healed.Store(true)
-				_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
-				require.NoError(t, err)
+				if _, err := s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{}); err != nil {
+					t.Fatal(err)
+				}
 				drained(t, db)
-				require.True(t, s.broker.has("head"))
+				if !s.broker.has("head") {
+					t.Fatal(`s.broker.has("head") returned false`)
+				}
 			})
 		})
 	}
@@ -235,17 +288,30 @@ func TestKeysGoOnWithoutAForwarder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		s := newStuck(t, db, config)
-		require.NoError(t, s.fwd.Close())
+		if err := s.fwd.Close(); err != nil {
+			t.Fatal(err)
+		}
 		insertDead(t, db, msg("lonely", "lonely"), msg("not blocking", "key"))
 		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('lonely', 1000, 1000, 'dead')`)
 		_, err := s.letters.DiscardMatching(t.Context(), ann, deadletter.Filter{MessageID: "not blocking"})
-		require.NoError(t, err)
-		require.Equal(t, 2, s.blockedKeys("dead"), "another letter than the one that blocks the key")
-		_, err = s.letters.DiscardMatching(t.Context(), ann, anybody)
-		require.NoError(t, err)
-		require.Equal(t, 1, s.blockedKeys("released"))
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
-		require.Zero(t, inNoSweep(t, db))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.blockedKeys("dead"); got != 2 {
+			t.Fatalf(`s.blockedKeys("dead") is %d, want 2: another letter than the one that blocks the key`, got)
+		}
+		if _, err := s.letters.DiscardMatching(t.Context(), ann, anybody); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.blockedKeys("released"); got != 1 {
+			t.Fatalf(`s.blockedKeys("released") is %d, want 1`, got)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
+		if got := inNoSweep(t, db); got != 0 {
+			t.Fatalf("inNoSweep is %d, want 0", got)
+		}
 		s.begin()
 		s.drained()
 	})

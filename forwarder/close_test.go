@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
@@ -36,14 +34,22 @@ func TestCloseFinishesWhatIsInFlight(t *testing.T) {
 		put(t, db, config, "t", msg("late", ""))
 		select {
 		case err := <-closed:
-			require.Fail(t, "does not wait", err)
+			t.Fatalf("Close does not wait: %v", err)
 		case <-time.After(50 * time.Millisecond):
 		}
 		close(release)
-		require.NoError(t, <-closed)
-		require.Equal(t, 3, pending(t, db), "2, late and refused")
-		require.Equal(t, 1, attempts(t, db, "refused"))
-		require.Zero(t, b.tries("2")+b.tries("late"))
+		if err := <-closed; err != nil {
+			t.Fatal(err)
+		}
+		if got := pending(t, db); got != 3 {
+			t.Fatalf("pending is %d, want 3: 2, late and refused", got)
+		}
+		if got := attempts(t, db, "refused"); got != 1 {
+			t.Fatalf(`attempts("refused") is %d, want 1`, got)
+		}
+		if got := b.tries("2") + b.tries("late"); got != 0 {
+			t.Fatalf(`b.tries("2")+b.tries("late") is %d, want 0`, got)
+		}
 	})
 }
 
@@ -67,25 +73,39 @@ func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
 		cfg.Logger = log
 		p := &pipelined{broker: b}
 		f, err := forwarder.New(db, p, cfg)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- f.Run(ctx) }()
 		put(t, db, config, "t", msg("silent", ""), msg("unsure", "key"), msg("fine", ""))
 		eventually(t, "they are in flight", func() bool { return b.tries("silent") == 1 && b.tries("unsure") == 1 && pending(t, db) == 2 })
 		cancel()
-		require.NoError(t, <-ended)
-		require.NoError(t, f.Close())
-		require.Equal(t, 2, pending(t, db))
-		require.Equal(t, 2, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0`))
-		require.True(t, log.Has("Forwarder closed", "confirmed=1", "handed_back=2"), "%v", log.Lines())
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := pending(t, db); got != 2 {
+			t.Fatalf("pending is %d, want 2", got)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0`); got != 2 {
+			t.Fatalf("count is %d, want 2", got)
+		}
+		if !log.Has("Forwarder closed", "confirmed=1", "handed_back=2") {
+			t.Fatalf(`log.Has("Forwarder closed", "confirmed=1", "handed_back=2") returned false: %v`, log.Lines())
+		}
 		close(release)
 		p.answering.Wait() // confirms that come after Close must do no harm
 
 		b.answering(nil)
 		start(t, db, p, quick(config))
 		drained(t, db)
-		require.Equal(t, 2, b.tries("silent"))
+		if got := b.tries("silent"); got != 2 {
+			t.Fatalf(`b.tries("silent") is %d, want 2`, got)
+		}
 	})
 }
 
@@ -99,11 +119,15 @@ func TestCloseInTheMiddleOfEverything(t *testing.T) {
 			}
 			f := start(t, db, &pipelined{broker: b}, quick(config))
 			eventually(t, "it has begun", func() bool { return b.tries(fmt.Sprint(i, "-0")) > 0 })
-			require.NoError(t, f.Close())
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
 		}
 		start(t, db, &pipelined{broker: b}, quick(config))
 		drained(t, db)
-		require.Len(t, b.stored, 100, "each once: nothing was unknown")
+		if len(b.stored) != 100 {
+			t.Fatalf("len(b.stored) is %d, want 100: each once: nothing was unknown: %+v", len(b.stored), b.stored)
+		}
 	})
 }
 
@@ -125,9 +149,15 @@ func TestTrap75_CloseDoesNotWaitForAPublishThatHangs(t *testing.T) {
 		put(t, db, config, "t", msg("hangs", ""), msg("fine", ""))
 		eventually(t, "the others go on", func() bool { return b.tries("hangs") == 1 && b.has("fine") && pending(t, db) == 1 })
 		began := time.Now()
-		require.NoError(t, f.Close())
-		require.Less(t, time.Since(began), cfg.CloseTimeout+slack)
-		require.Equal(t, 1, pending(t, db), "it is not known whether it was stored")
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := time.Since(began); got >= cfg.CloseTimeout+slack {
+			t.Fatalf("time.Since(began) is %v, want less than %v", got, cfg.CloseTimeout+slack)
+		}
+		if got := pending(t, db); got != 1 {
+			t.Fatalf("pending is %d, want 1: it is not known whether it was stored", got)
+		}
 		close(release)
 		<-returned
 	})

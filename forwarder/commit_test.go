@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/testkit"
@@ -24,9 +22,13 @@ import (
 func open(t *testing.T, db *sql.DB, msgs ...*message.Message) *sql.Tx {
 	t.Helper()
 	tx, release, err := dialect.Begin(t.Context(), db, nil)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(release)
-	require.NoError(t, outbox.Publisher(tx).Publish("t", msgs...))
+	if err := outbox.Publisher(tx).Publish("t", msgs...); err != nil {
+		t.Fatal(err)
+	}
 	return tx
 }
 
@@ -41,16 +43,22 @@ func TestTrap01_LateCommitOfALowerPosition(t *testing.T) {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), ""))
 	}
 	eventually(t, "the others do not wait", func() bool { return b.has("3", "4", "5", "6") && pending(t, db) == 0 })
-	require.NoError(t, third.Commit())
+	if err := third.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the late one is sent", func() bool { return b.has("2") && pending(t, db) == 0 })
 	for i := 7; i <= 9; i++ { // meanwhile, messages with higher positions are committed and sent
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), ""))
 		eventually(t, "it is sent", func() bool { return b.has(fmt.Sprint(i)) })
 	}
-	require.NoError(t, first.Commit())
+	if err := first.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the last one is sent", func() bool { return b.has("1") })
 	drained(t, db)
-	require.Len(t, b.stored, 9)
+	if len(b.stored) != 9 {
+		t.Fatalf("len(b.stored) is %d, want 9: %+v", len(b.stored), b.stored)
+	}
 }
 
 // A writer may be delayed between taking its position and writing its row. Its message
@@ -69,15 +77,21 @@ func TestTrap01_AWriterThatStandsStill(t *testing.T) {
 	drained(t, db)
 
 	barrier, release, err := dialect.Begin(t.Context(), db, nil)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(release)
-	_, err = barrier.Exec(`SELECT pg_advisory_xact_lock(1)`)
-	require.NoError(t, err)
+	if _, err := barrier.Exec(`SELECT pg_advisory_xact_lock(1)`); err != nil {
+		t.Fatal(err)
+	}
 	var writing sync.WaitGroup
 	writing.Go(func() {
-		assert.NoError(t, outbox.InTx(context.Background(), db, func(_ *sql.Tx, events message.Publisher) error {
+		err := outbox.InTx(context.Background(), db, func(_ *sql.Tx, events message.Publisher) error {
 			return events.Publish("t", msg("slow", ""))
-		}))
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	})
 	t.Cleanup(writing.Wait)
 	t.Cleanup(release)
@@ -89,7 +103,9 @@ func TestTrap01_AWriterThatStandsStill(t *testing.T) {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), ""))
 		eventually(t, "it is sent", func() bool { return b.has(fmt.Sprint(i)) && pending(t, db) == 0 })
 	}
-	require.NoError(t, barrier.Commit())
+	if err := barrier.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the slow one is sent", func() bool { return b.has("slow") })
 }
 
@@ -111,15 +127,21 @@ func TestTrap01_ALowerPositionOfAYoungerTransaction(t *testing.T) {
 
 	older := open(t, db, msg("1", ""))
 	younger := open(t, db, msg("younger", ""))
-	require.NoError(t, outbox.Publisher(older).Publish("t", msg("3", "")))
-	require.NoError(t, older.Commit())
+	if err := outbox.Publisher(older).Publish("t", msg("3", "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := older.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the older one's are under way", func() bool { return b.tries("1") == 1 && b.tries("3") == 1 })
 	reads := func() int {
 		return count(t, db, `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`)
 	}
 	before := reads()
 	eventually(t, "they are passed by reads", func() bool { meanwhile(50 * time.Millisecond); return reads() > before+20 })
-	require.NoError(t, younger.Commit())
+	if err := younger.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the younger one's is sent", func() bool { return b.has("younger") })
 }
 
@@ -129,10 +151,13 @@ func TestTrap02_OtherTransactionsDoNotHoldItUp(t *testing.T) {
 	exec(t, other.DB, `CREATE TABLE x (y int)`)
 	for _, some := range []*sql.DB{db, other.DB} {
 		tx, release, err := dialect.Begin(t.Context(), some, nil)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		t.Cleanup(release)
-		_, err = tx.Exec(`SELECT pg_current_xact_id()`)
-		require.NoError(t, err)
+		if _, err := tx.Exec(`SELECT pg_current_xact_id()`); err != nil {
+			t.Fatal(err)
+		}
 	}
 	b := newBroker()
 	start(t, db, b, quick(schema.Config{}))
@@ -140,7 +165,9 @@ func TestTrap02_OtherTransactionsDoNotHoldItUp(t *testing.T) {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), fmt.Sprint("key", i%2)))
 	}
 	drained(t, db)
-	require.Len(t, b.stored, 20)
+	if len(b.stored) != 20 {
+		t.Fatalf("len(b.stored) is %d, want 20: %+v", len(b.stored), b.stored)
+	}
 }
 
 // Messages of one key are sent in the order of their writers' commits if the writers
@@ -182,12 +209,18 @@ func TestTrap62_OrderOfWritersThatWaitForEachOther(t *testing.T) {
 	}
 	writing.Wait()
 	drained(t, db)
-	require.Len(t, b.stored, 2*writers*each)
-	require.Empty(t, b.overlaps)
+	if len(b.stored) != 2*writers*each {
+		t.Fatalf("len(b.stored) is %d, want %d: %+v", len(b.stored), 2*writers*each, b.stored)
+	}
+	if len(b.overlaps) != 0 {
+		t.Fatalf("b.overlaps are %q, want none", b.overlaps)
+	}
 	for k := range keys {
 		key := fmt.Sprint("key", k)
 		ids := b.ids(func(d delivery) bool { return d.key == key })
-		require.True(t, slices.IsSorted(ids), "%v", ids)
+		if !slices.IsSorted(ids) {
+			t.Fatalf("ids is not sorted: %v", ids)
+		}
 	}
 }
 
@@ -208,5 +241,7 @@ func TestNothingIsWrittenWhenIdle(t *testing.T) {
 	}
 	before, readsBefore := next(), reads()
 	eventually(t, "a hundred polls", func() bool { meanwhile(50 * time.Millisecond); return reads() > readsBefore+100 })
-	require.LessOrEqual(t, next()-before, 1, "but for a renewal of the lease")
+	if got := next() - before; got > 1 {
+		t.Fatalf("next()-before is %d, want at most 1: but for a renewal of the lease", got)
+	}
 }

@@ -4,12 +4,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
@@ -57,7 +56,9 @@ func TestTrap01_ALateCommitBelowARefill(t *testing.T) {
 	proceed := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(proceed)
 	<-reached
-	require.NoError(t, late.Commit())
+	if err := late.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	goBy(t, db, b, "free")
 	proceed()
 	drained(t, db)
@@ -83,7 +84,9 @@ func TestTrap01_ALateCommitBehindAHeadThatDies(t *testing.T) {
 	proceed := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(proceed)
 	<-reached
-	require.NoError(t, late.Commit())
+	if err := late.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	goBy(t, db, b, "free")
 	proceed()
 	drained(t, db)
@@ -105,7 +108,9 @@ func TestTrap01_ALateCommitOfABlockedKey(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("head", "key"))
 	start(t, db, &pipelined{broker: b}, quick(schema.Config{}))
 	eventually(t, "the key is blocked", func() bool { return count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`) == 1 })
-	require.NoError(t, late.Commit())
+	if err := late.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	goBy(t, db, b, "free")
 	healed.Store(true)
 	drained(t, db)
@@ -129,13 +134,18 @@ func TestTrap01_ALateCommitOfAKeyBlockedByADeadLetter(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("head", "key"))
 	start(t, db, &pipelined{broker: b}, cfg)
 	eventually(t, "dead", func() bool { return dead(t, db) == 1 })
-	require.NoError(t, late.Commit())
+	if err := late.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	goBy(t, db, b, "free")
 	healed.Store(true)
-	_, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
-	require.NoError(t, err)
+	if _, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{}); err != nil {
+		t.Fatal(err)
+	}
 	drained(t, db)
-	require.Equal(t, []string{"head", "late"}, b.ids(func(d delivery) bool { return d.key == "key" }))
+	if got, want := b.ids(func(d delivery) bool { return d.key == "key" }), []string{"head", "late"}; !slices.Equal(got, want) {
+		t.Fatalf("b.ids is %q, want %q", got, want)
+	}
 }
 
 // A message must be sent if it is committed between the read of Release and its commit,
@@ -159,9 +169,12 @@ func TestTrap01_ALateCommitDuringRelease(t *testing.T) {
 	goBy(t, db, b, "first")
 
 	lock, err := db.Begin()
-	require.NoError(t, err)
-	_, err = lock.Exec(`LOCK TABLE once_audit IN SHARE MODE`)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(`LOCK TABLE once_audit IN SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
 	released := make(chan error, 1)
 	letters := deadLetters(t, db, schema.Config{})
 	go func() { released <- letters.Release(t.Context(), ann, "key") }()
@@ -169,10 +182,16 @@ func TestTrap01_ALateCommitDuringRelease(t *testing.T) {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity
 			WHERE wait_event_type = 'Lock' AND query LIKE '%once_audit%' AND datname = current_database()`) > 0
 	})
-	require.NoError(t, late.Commit())
+	if err := late.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	goBy(t, db, b, "then")
-	require.NoError(t, lock.Rollback())
-	require.NoError(t, <-released)
+	if err := lock.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-released; err != nil {
+		t.Fatal(err)
+	}
 	drained(t, db)
 }
 
@@ -195,7 +214,9 @@ func TestTheReadFromTheStartIsOfFullKeysToo(t *testing.T) {
 	cfg.BatchSize, cfg.Window = 50, 20 // so that only few messages of a key are in memory
 	log := &testkit.Logs{}
 	cfg.Logger = log
-	require.NoError(t, open(t, db, msg("leaves a gap", "")).Rollback())
+	if err := open(t, db, msg("leaves a gap", "")).Rollback(); err != nil {
+		t.Fatal(err)
+	}
 	for i := range 100 {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), "key"))
 	}

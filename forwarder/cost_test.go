@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/testkit"
@@ -17,13 +15,18 @@ import (
 func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
-	require.NoError(t, schema.Up(t.Context(), db.DB, schema.Config{}))
+	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
 	d, err := dialect.New(schema.Config{})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := newStore(db.DB, d)
 	exec := func(query string, args ...any) {
-		_, err := db.ExecContext(t.Context(), query, args...)
-		require.NoError(t, err)
+		if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
+			t.Fatal(err)
+		}
 	}
 	fill := func(n int) {
 		exec(`INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata, due_at)
@@ -41,15 +44,20 @@ func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 		})
 		for _, query := range []dialect.Statement{s.sql.read, s.sql.readWithHead} {
 			var text []byte
-			require.NoError(t, db.QueryRowContext(t.Context(),
-				`EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query.Query(), args...).Scan(&text))
+			err := db.QueryRowContext(t.Context(),
+				`EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query.Query(), args...).Scan(&text)
+			if err != nil {
+				t.Fatal(err)
+			}
 			var explained []struct {
 				Plan struct {
 					Hit  int `json:"Shared Hit Blocks"`
 					Read int `json:"Shared Read Blocks"`
 				} `json:"Plan"`
 			}
-			require.NoError(t, json.Unmarshal(text, &explained))
+			if err := json.Unmarshal(text, &explained); err != nil {
+				t.Fatal(err)
+			}
 			blocks = max(blocks, explained[0].Plan.Hit+explained[0].Plan.Read)
 		}
 		return blocks
@@ -58,12 +66,22 @@ func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 	fill(1000)
 	exec(`ANALYZE once_outbox`)
 	few := cost(0)
-	require.Positive(t, few)
+	if few <= 0 {
+		t.Fatalf("few is %d, want more than 0", few)
+	}
 	const more = 20 // because the indexes are deeper
 	fill(100_000)
-	require.LessOrEqual(t, cost(0), few+more, "from the start")
-	require.LessOrEqual(t, cost(50_000), few+more, "in the middle")
+	if got := cost(0); got > few+more {
+		t.Fatalf("cost(0) is %d, want at most %d: from the start", got, few+more)
+	}
+	if got := cost(50_000); got > few+more {
+		t.Fatalf("cost(50_000) is %d, want at most %d: in the middle", got, few+more)
+	}
 	exec(`ANALYZE once_outbox`)
-	require.LessOrEqual(t, cost(0), few+more, "from the start, analyzed")
-	require.LessOrEqual(t, cost(50_000), few+more, "in the middle, analyzed")
+	if got := cost(0); got > few+more {
+		t.Fatalf("cost(0) is %d, want at most %d: from the start, analyzed", got, few+more)
+	}
+	if got := cost(50_000); got > few+more {
+		t.Fatalf("cost(50_000) is %d, want at most %d: in the middle, analyzed", got, few+more)
+	}
 }

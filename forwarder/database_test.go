@@ -4,8 +4,6 @@ import (
 	"database/sql"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
@@ -15,7 +13,9 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schem
 	t.Helper()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		require.NoError(t, schema.Up(t.Context(), db.DB, config))
+		if err := schema.Up(t.Context(), db.DB, config); err != nil {
+			t.Fatal(err)
+		}
 		test(t, db.DB, config)
 	})
 }
@@ -24,6 +24,8 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schem
 func postgres(t testing.TB) *sql.DB {
 	t.Helper()
 	db := testkit.Postgres(t).DB
-	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
+	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
 	return db
 }

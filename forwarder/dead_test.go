@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/outbox"
@@ -24,7 +23,9 @@ var (
 func deadLetters(t *testing.T, db *sql.DB, config schema.Config) *deadletter.Letters {
 	t.Helper()
 	letters, err := deadletter.New(db, deadletter.Config{Schema: config})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return letters
 }
 
@@ -57,14 +58,20 @@ func age(t *testing.T, db *sql.DB, table, column string, by time.Duration, where
 func audits(t *testing.T, db *sql.DB) (lines []string) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `SELECT actor, action, subject, message_id, why FROM once_audit ORDER BY id`)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer rows.Close()
 	for rows.Next() {
 		var f [5]string
-		require.NoError(t, rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]))
+		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]); err != nil {
+			t.Fatal(err)
+		}
 		lines = append(lines, strings.Join(f[:], " | "))
 	}
-	require.NoError(t, rows.Err())
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
 	return lines
 }
 
@@ -78,10 +85,13 @@ func TestAMessageIsRemovedWhileItBecomesADeadLetter(t *testing.T) {
 		'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END'`)
 	exec(t, db, `CREATE TRIGGER wait BEFORE INSERT ON once_outbox_dead FOR EACH ROW EXECUTE FUNCTION wait()`)
 	barrier, err := db.Begin()
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer func() { _ = barrier.Rollback() }()
-	_, err = barrier.Exec(`SELECT pg_advisory_xact_lock(1)`)
-	require.NoError(t, err)
+	if _, err := barrier.Exec(`SELECT pg_advisory_xact_lock(1)`); err != nil {
+		t.Fatal(err)
+	}
 
 	b := newBroker().answering(func(d delivery) error {
 		if d.id == "bad" {
@@ -95,8 +105,12 @@ func TestAMessageIsRemovedWhileItBecomesADeadLetter(t *testing.T) {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()`) == 1
 	})
 	exec(t, db, `DELETE FROM once_outbox WHERE message_id = 'bad'`)
-	require.NoError(t, barrier.Rollback())
+	if err := barrier.Rollback(); err != nil {
+		t.Fatal(err)
+	}
 	put(t, db, schema.Config{}, "t", msg("good", ""))
 	drained(t, db)
-	require.Zero(t, dead(t, db))
+	if got := dead(t, db); got != 0 {
+		t.Fatalf("dead is %d, want 0", got)
+	}
 }

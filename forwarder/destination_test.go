@@ -3,13 +3,13 @@ package forwarder_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
@@ -39,10 +39,16 @@ func to(b *broker, destination string) message.Publisher {
 func background(t *testing.T, db *sql.DB, publisher message.Publisher, config forwarder.Config) <-chan error {
 	t.Helper()
 	f, err := forwarder.New(db, publisher, config)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
-	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 	return ended
 }
 
@@ -52,7 +58,7 @@ func ends(t *testing.T, ended <-chan error) error {
 	case err := <-ended:
 		return err
 	case <-time.After(patience):
-		require.Fail(t, "Run does not end")
+		t.Fatal("Run does not end")
 		return nil
 	}
 }
@@ -69,7 +75,9 @@ func atWork(t *testing.T, db interface {
 	}
 	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`INSERT INTO once_forwarders (owner, lease_until, destination)
 		VALUES ('another', %s, '%s') ON CONFLICT (owner) DO UPDATE SET lease_until = excluded.lease_until`, until, destination))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Trap 88. Run of an instance with another destination must return an error.
@@ -108,16 +116,30 @@ func TestAnInstanceWithAnotherDestinationDoesNotRun(t *testing.T) {
 				ended := background(t, db, to(b, c.second), cfg)
 				put(t, db, config, "t", msg("1", ""))
 				eventually(t, "it sees the other", func() bool { return log.Has("INFO Another instance has another destination, waiting") })
-				require.Equal(t, c.second == "", log.Has("INFO The publisher does not name its destination"))
+				if got := log.Has("INFO The publisher does not name its destination"); got != (c.second == "") {
+					t.Fatalf(`log.Has("INFO The publisher does not name its destination") is %v, want %v`, got, c.second == "")
+				}
 
 				atWork(t, db, isSQLite(t, db), c.first, 3602) // like an instance that renews its lease
 				err := ends(t, ended)
-				require.ErrorIs(t, err, forwarder.ErrOtherDestination)
-				require.EqualError(t, err, c.text)
-				require.Equal(t, 1, log.Count("ERROR Another instance forwards to another destination, forwarding ends"))
-				require.Equal(t, 1, log.Count("Another instance has another destination, waiting"))
-				require.Zero(t, b.tries("1"))
-				require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_forwarders`), "it is not among those at work")
+				if !errors.Is(err, forwarder.ErrOtherDestination) {
+					t.Fatalf("got %v, want ErrOtherDestination", err)
+				}
+				if err == nil || err.Error() != c.text {
+					t.Fatalf("got %v, want %q", err, c.text)
+				}
+				if got := log.Count("ERROR Another instance forwards to another destination, forwarding ends"); got != 1 {
+					t.Fatalf(`log.Count("ERROR Another instance forwards to another destination, forwarding ends") is %d, want 1`, got)
+				}
+				if got := log.Count("Another instance has another destination, waiting"); got != 1 {
+					t.Fatalf(`log.Count("Another instance has another destination, waiting") is %d, want 1`, got)
+				}
+				if got := b.tries("1"); got != 0 {
+					t.Fatalf(`b.tries("1") is %d, want 0`, got)
+				}
+				if got := count(t, db, `SELECT COUNT(*) FROM once_forwarders`); got != 1 {
+					t.Fatalf("count is %d, want 1: it is not among those at work", got)
+				}
 			})
 		})
 	}
@@ -131,16 +153,26 @@ func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		cfg := quick(config)
 		old := start(t, db, to(newBroker(), "rabbit a"), cfg)
-		require.NoError(t, old.Close())
+		if err := old.Close(); err != nil {
+			t.Fatal(err)
+		}
 
 		log := &testkit.Logs{}
 		cfg.Logger = log
 		second := start(t, db, to(newBroker(), "rabbit b"), cfg)
-		require.Equal(t, 1, log.Count("INFO The destination of the outbox has changed", "from=rabbit a", "to=rabbit b"))
+		if got := log.Count("INFO The destination of the outbox has changed", "from=rabbit a", "to=rabbit b"); got != 1 {
+			t.Fatalf(`log.Count("INFO The destination of the outbox has changed", "from=rabbit a", "to=rabbit b") is %d, want 1`, got)
+		}
 		start(t, db, to(newBroker(), "rabbit b"), cfg)
-		require.Equal(t, 1, log.Count("has changed"))
-		require.NoError(t, second.Close())
-		require.Equal(t, 1, log.Count("has changed"))
+		if got := log.Count("has changed"); got != 1 {
+			t.Fatalf(`log.Count("has changed") is %d, want 1`, got)
+		}
+		if err := second.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := log.Count("has changed"); got != 1 {
+			t.Fatalf(`log.Count("has changed") is %d, want 1`, got)
+		}
 	})
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		atWork(t, db, isSQLite(t, db), "rabbit a", 3) // like a process that has died
@@ -149,9 +181,14 @@ func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
 		cfg.Lease = 3 * time.Second
 		cfg.Logger = log
 		start(t, db, to(newBroker(), "rabbit b"), cfg)
-		require.Equal(t, 1, log.Count("INFO Another instance has another destination, waiting", "other_instance=another",
-			"other_destination=rabbit a", "destination=rabbit b"))
-		require.Equal(t, 1, log.Count("INFO The destination of the outbox has changed", "from=rabbit a", "to=rabbit b"))
+		got := log.Count("INFO Another instance has another destination, waiting", "other_instance=another",
+			"other_destination=rabbit a", "destination=rabbit b")
+		if got != 1 {
+			t.Fatalf("log.Count is %d, want 1", got)
+		}
+		if got := log.Count("INFO The destination of the outbox has changed", "from=rabbit a", "to=rabbit b"); got != 1 {
+			t.Fatalf(`log.Count("INFO The destination of the outbox has changed", "from=rabbit a", "to=rabbit b") is %d, want 1`, got)
+		}
 	})
 }
 
@@ -183,11 +220,18 @@ func TestTwoDestinationsStartAtOnce(t *testing.T) {
 		release := func() {}
 		if !isSQLite(t, db) {
 			lock, err := db.Begin()
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			defer func() { _ = lock.Rollback() }()
-			_, err = lock.Exec(`SELECT FROM once_slots FOR UPDATE`)
-			require.NoError(t, err)
-			release = func() { require.NoError(t, lock.Rollback()) }
+			if _, err := lock.Exec(`SELECT FROM once_slots FOR UPDATE`); err != nil {
+				t.Fatal(err)
+			}
+			release = func() {
+				if err := lock.Rollback(); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
 		waits := func(n int) {
 			if !isSQLite(t, db) {
@@ -211,12 +255,16 @@ func TestTwoDestinationsStartAtOnce(t *testing.T) {
 		case err = <-second:
 		case <-time.After(patience):
 		}
-		require.ErrorIs(t, err, forwarder.ErrOtherDestination)
+		if !errors.Is(err, forwarder.ErrOtherDestination) {
+			t.Fatalf("got %v, want ErrOtherDestination", err)
+		}
 		for i := range 100 {
 			put(t, db, config, "t", msg(fmt.Sprint(i), ""))
 		}
 		drained(t, db)
-		require.NotEqual(t, len(here.ids(nil)) == 0, len(there.ids(nil)) == 0, "one of them gets all")
+		if got, want := len(there.ids(nil)) == 0, len(here.ids(nil)) == 0; got == want {
+			t.Fatalf("len(there.ids(nil)) == 0 is %v, want another: one of them gets all", got)
+		}
 	})
 }
 
@@ -227,7 +275,9 @@ func TestADestinationThatComesBackAtThisMoment(t *testing.T) {
 	db := postgres(t)
 	atWork(t, db, false, "rabbit a", -1)
 	renewal, err := db.Begin()
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer func() { _ = renewal.Rollback() }()
 	atWork(t, renewal, false, "rabbit a", 3600)
 	log := &testkit.Logs{}
@@ -237,10 +287,14 @@ func TestADestinationThatComesBackAtThisMoment(t *testing.T) {
 	eventually(t, "it waits", func() bool {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 1
 	})
-	require.NoError(t, renewal.Commit())
+	if err := renewal.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "it sees the other", func() bool { return log.Has("Another instance has another destination, waiting") })
 	atWork(t, db, false, "rabbit a", 3601)
-	require.ErrorIs(t, ends(t, ended), forwarder.ErrOtherDestination)
+	if err := ends(t, ended); !errors.Is(err, forwarder.ErrOtherDestination) {
+		t.Fatalf("ends: got %v, want ErrOtherDestination", err)
+	}
 }
 
 // A process that was suspended for longer than its lease must stop when another
@@ -258,19 +312,32 @@ func TestAnInstanceThatComesBackGivesWay(t *testing.T) {
 		drained(t, db)
 
 		taken, err := db.BeginTx(t.Context(), nil)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer func() { _ = taken.Rollback() }()
-		_, err = taken.ExecContext(t.Context(), `DELETE FROM once_forwarders`)
-		require.NoError(t, err)
+		if _, err := taken.ExecContext(t.Context(), `DELETE FROM once_forwarders`); err != nil {
+			t.Fatal(err)
+		}
 		atWork(t, taken, isSQLite(t, db), "rabbit b", 3600)
-		require.NoError(t, taken.Commit())
+		if err := taken.Commit(); err != nil {
+			t.Fatal(err)
+		}
 		eventually(t, "it sees the other", func() bool { return log.Has("Another instance has another destination, waiting") })
 		put(t, db, config, "t", msg("after", ""))
 		atWork(t, db, isSQLite(t, db), "rabbit b", 3602)
-		require.ErrorIs(t, ends(t, ended), forwarder.ErrOtherDestination)
-		require.Zero(t, b.tries("after"))
-		require.Equal(t, 1, pending(t, db))
-		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner IS NOT NULL`), "the other one can have them")
+		if err := ends(t, ended); !errors.Is(err, forwarder.ErrOtherDestination) {
+			t.Fatalf("ends: got %v, want ErrOtherDestination", err)
+		}
+		if got := b.tries("after"); got != 0 {
+			t.Fatalf(`b.tries("after") is %d, want 0`, got)
+		}
+		if got := pending(t, db); got != 1 {
+			t.Fatalf("pending is %d, want 1", got)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner IS NOT NULL`); got != 0 {
+			t.Fatalf("count is %d, want 0: the other one can have them", got)
+		}
 	})
 }
 
@@ -284,8 +351,12 @@ func TestADestinationIsChecked(t *testing.T) {
 			`": not UTF-8 without NUL of at most 1000 bytes`,
 	} {
 		_, err := forwarder.New(db, newBroker(), forwarder.Config{Destination: destination})
-		require.EqualError(t, err, text)
-		_, err = forwarder.New(db, to(newBroker(), destination), forwarder.Config{})
-		require.EqualError(t, err, strings.Replace(text, "Destination", "the publisher's Destination", 1))
+		if err == nil || err.Error() != text {
+			t.Fatalf("got %v, want %q", err, text)
+		}
+		want := strings.Replace(text, "Destination", "the publisher's Destination", 1)
+		if _, err := forwarder.New(db, to(newBroker(), destination), forwarder.Config{}); err == nil || err.Error() != want {
+			t.Fatalf("New: got %v, want %q", err, want)
+		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/servers"
@@ -23,7 +22,9 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 	t.Parallel()
 	database := testkit.Postgres(t)
 	db, killer := database.DB, again(t, database) // the test kills the forwarder's connections, but not its own
-	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
+	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
 	var flowing atomic.Bool
 	flowing.Store(true)
 	b := newBroker()
@@ -63,8 +64,12 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 	flowing.Store(false)
 	<-done
 	drained(t, killer)
-	require.Len(t, b.ids(nil), sent)
-	require.Zero(t, count(t, killer, `SELECT COUNT(*) FROM once_outbox_dead`))
+	if got := b.ids(nil); len(got) != sent {
+		t.Fatalf("len(b.ids(nil)) is %d, want %d: %q", len(got), sent, got)
+	}
+	if got := count(t, killer, `SELECT COUNT(*) FROM once_outbox_dead`); got != 0 {
+		t.Fatalf("count is %d, want 0", got)
+	}
 }
 
 // private returns a pool on a server that no other test uses, with the tables created.
@@ -72,9 +77,13 @@ func private(t *testing.T) (*servers.Postgres, *sql.DB) {
 	t.Helper()
 	server := testkit.PrivatePostgres(t, "autovacuum=off") // autovacuum would take transaction ids
 	db, err := sql.Open("postgres", server.DSN("postgres"))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = db.Close() })
-	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
+	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
 	return server, db
 }
 
@@ -100,14 +109,24 @@ func TestADatabaseThatIsKilled(t *testing.T) {
 	close(release)
 	eventually(t, "it could not be deleted", func() bool { return log.Has("could not be recorded") })
 	meanwhile(200 * time.Millisecond) // so that there are some more failures
-	require.NoError(t, server.Restart(t.Context()))
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	put(t, db, schema.Config{}, "t", msg("after", ""))
 	drained(t, db)
-	require.True(t, b.has("in flight", "behind", "after"))
-	require.Equal(t, 1, b.tries("in flight"))
+	if !b.has("in flight", "behind", "after") {
+		t.Fatal(`b.has("in flight", "behind", "after") returned false`)
+	}
+	if got := b.tries("in flight"); got != 1 {
+		t.Fatalf(`b.tries("in flight") is %d, want 1`, got)
+	}
 	eventually(t, "it says that it is over", func() bool { return log.Has("could be read again") })
-	require.Equal(t, 1, log.Count("could not be read"), "once, not at every try")
-	require.Equal(t, 1, log.Count("could not be recorded"))
+	if got := log.Count("could not be read"); got != 1 {
+		t.Fatalf(`log.Count("could not be read") is %d, want 1: once, not at every try`, got)
+	}
+	if got := log.Count("could not be recorded"); got != 1 {
+		t.Fatalf(`log.Count("could not be recorded") is %d, want 1`, got)
+	}
 }
 
 func TestADatabaseThatIsFrozen(t *testing.T) {
@@ -118,7 +137,9 @@ func TestADatabaseThatIsFrozen(t *testing.T) {
 	cfg.Lease = time.Minute // a read that has begun waits this long for its result
 	cfg.CloseTimeout = 300 * time.Millisecond
 	f, err := forwarder.New(db, b, cfg)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	put(t, db, schema.Config{}, "t", msg("1", ""))
@@ -129,8 +150,12 @@ func TestADatabaseThatIsFrozen(t *testing.T) {
 	meanwhile(100 * time.Millisecond) // so that a read has begun
 	began := time.Now()
 	_ = f.Close()
-	require.NoError(t, <-ended)
-	require.Less(t, time.Since(began), 3*cfg.CloseTimeout+slack)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := time.Since(began); got >= 3*cfg.CloseTimeout+slack {
+		t.Fatalf("time.Since(began) is %v, want less than %v", got, 3*cfg.CloseTimeout+slack)
+	}
 }
 
 func TestADatabaseThatIsNotThereYet(t *testing.T) {
@@ -140,19 +165,27 @@ func TestADatabaseThatIsNotThereYet(t *testing.T) {
 	server.Kill()
 	b := newBroker()
 	f, err := forwarder.New(db, b, quick(schema.Config{}))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	select {
 	case <-f.Running():
-		require.Fail(t, "runs without a database")
+		t.Fatal("runs without a database")
 	case err := <-ended:
-		require.Fail(t, "gives up", err)
+		t.Fatalf("Run gives up: %v", err)
 	case <-time.After(200 * time.Millisecond):
 	}
-	require.NoError(t, server.Restart(t.Context()))
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	<-f.Running()
 	drained(t, db)
-	require.NoError(t, f.Close())
-	require.NoError(t, <-ended)
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
 }

@@ -3,6 +3,7 @@ package forwarder_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/meta"
@@ -38,14 +38,24 @@ func TestForwardsInOrderAndDeletes(t *testing.T) {
 		start(t, db, &pipelined{broker: b}, quick(config))
 		drained(t, db)
 
-		require.True(t, slices.Equal(want, b.ids(nil)), "in the order of their positions")
-		require.Len(t, b.stored, many, "each once")
-		require.Equal(t, "orders/placed", b.stored[0].topic)
-		require.Equal(t, "payload of id-0000", b.stored[0].payload)
+		if got := b.ids(nil); !slices.Equal(got, want) {
+			t.Fatalf("ids are %q, want %q, in the order of their positions", got, want)
+		}
+		if len(b.stored) != many {
+			t.Fatalf("len(b.stored) is %d, want %d: each once: %+v", len(b.stored), many, b.stored)
+		}
+		if b.stored[0].topic != "orders/placed" {
+			t.Fatalf(`b.stored[0].topic is %q, want "orders/placed"`, b.stored[0].topic)
+		}
+		if b.stored[0].payload != "payload of id-0000" {
+			t.Fatalf(`b.stored[0].payload is %q, want "payload of id-0000"`, b.stored[0].payload)
+		}
 		metadata := maps.Clone(b.stored[0].metadata)
 		delete(metadata, meta.CreatedAt)
 		delete(metadata, meta.PublishedAt)
-		require.Equal(t, message.Metadata{outbox.TenantID: "acme"}, metadata)
+		if want := (message.Metadata{outbox.TenantID: "acme"}); !maps.Equal(metadata, want) {
+			t.Fatalf("metadata is %v, want %v", metadata, want)
+		}
 	})
 }
 
@@ -62,9 +72,15 @@ func TestForwardsToAnyPublisher(t *testing.T) {
 		cfg.Workers = 7
 		start(t, db, b, cfg)
 		drained(t, db)
-		require.Len(t, b.stored, 500)
-		require.LessOrEqual(t, b.most, 7)
-		require.Greater(t, b.most, 1)
+		if len(b.stored) != 500 {
+			t.Fatalf("len(b.stored) is %d, want 500: %+v", len(b.stored), b.stored)
+		}
+		if b.most > 7 {
+			t.Fatalf("b.most is %d, want at most 7", b.most)
+		}
+		if b.most <= 1 {
+			t.Fatalf("b.most is %d, want more than 1", b.most)
+		}
 	})
 }
 
@@ -100,8 +116,12 @@ func TestDelayedByTheDatabasesClock(t *testing.T) {
 		put(t, db, config, "t", later, never, msg("now", ""))
 		eventually(t, "what is not delayed is sent", func() bool { return b.has("now") })
 		eventually(t, "what is due is sent", func() bool { return b.has("later") })
-		require.False(t, early.Load(), "not before it is due")
-		require.False(t, b.has("never"))
+		if early.Load() {
+			t.Fatal("it was sent before it was due")
+		}
+		if b.has("never") {
+			t.Fatal(`b.has("never") returned true`)
+		}
 		eventually(t, "only that one is left", func() bool { return pending(t, db) == 1 })
 	})
 }
@@ -122,10 +142,14 @@ func TestBytesAreBounded(t *testing.T) {
 		inFlight := func() int { b.mu.Lock(); defer b.mu.Unlock(); return b.flying }
 		eventually(t, "the buffer is full", func() bool { return inFlight() >= 8 })
 		meanwhile(50 * time.Millisecond) // time to read more, which it must not do
-		require.LessOrEqual(t, inFlight(), 12, "1 MiB and at most one message more")
+		if got := inFlight(); got > 12 {
+			t.Fatalf("inFlight is %d, want at most 12: 1 MiB and at most one message more", got)
+		}
 		close(release)
 		drained(t, db)
-		require.Len(t, b.stored, 30)
+		if len(b.stored) != 30 {
+			t.Fatalf("len(b.stored) is %d, want 30: %+v", len(b.stored), b.stored)
+		}
 	})
 }
 
@@ -133,43 +157,77 @@ func TestMissingTables(t *testing.T) {
 	t.Parallel()
 	db := testkit.EmptyPostgres(t).DB
 	f, err := forwarder.New(db, newBroker(), forwarder.Config{})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	err = f.Run(t.Context())
-	require.ErrorIs(t, err, schema.ErrMissing)
-	require.ErrorContains(t, err, "forwarder: ")
-	require.ErrorContains(t, err, "schema.Up")
-	require.NoError(t, f.Close())
+	if !errors.Is(err, schema.ErrMissing) {
+		t.Fatalf("got %v, want ErrMissing", err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "forwarder: ") {
+		t.Fatalf(`got %v, want an error with "forwarder: "`, err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "schema.Up") {
+		t.Fatalf(`got %v, want an error with "schema.Up"`, err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // With a database of another kind, Run must return an error, because waiting cannot
 // help.
 func TestADatabaseOfTheOtherKind(t *testing.T) {
 	f, err := forwarder.New(testkit.SQLite(t).DB, newBroker(), forwarder.Config{})
-	require.NoError(t, err)
-	require.ErrorIs(t, f.Run(t.Context()), schema.ErrDialect)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Run(t.Context()); !errors.Is(err, schema.ErrDialect) {
+		t.Fatalf("Run: got %v, want ErrDialect", err)
+	}
 }
 
 func TestRunAndCloseInAnyOrder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		f, err := forwarder.New(db, newBroker(), quick(config))
-		require.NoError(t, err)
-		require.NoError(t, f.Close())
-		require.NoError(t, f.Close())
-		require.ErrorIs(t, f.Run(t.Context()), forwarder.ErrClosed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Run(t.Context()); !errors.Is(err, forwarder.ErrClosed) {
+			t.Fatalf("Run: got %v, want ErrClosed", err)
+		}
 
 		f, err = forwarder.New(db, newBroker(), quick(config))
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- f.Run(ctx) }()
 		<-f.Running()
-		require.ErrorIs(t, f.Run(t.Context()), forwarder.ErrRunTwice)
+		if err := f.Run(t.Context()); !errors.Is(err, forwarder.ErrRunTwice) {
+			t.Fatalf("Run: got %v, want ErrRunTwice", err)
+		}
 		cancel()
-		require.NoError(t, <-ended)
-		require.NoError(t, f.Close())
-		require.NoError(t, f.Close())
-		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner IS NOT NULL`), "the lease is given back")
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner IS NOT NULL`); got != 0 {
+			t.Fatalf("count is %d, want 0: the lease is given back", got)
+		}
 	})
 }
 
@@ -182,7 +240,9 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 		"db", "publisher", "BatchSize", "Window", "BufferBytes", "Workers", "MaxAttempts", "PollMin",
 		"Lease", "CloseTimeout", "AfterDead", "Prefix",
 	} {
-		require.ErrorContains(t, err, name)
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Fatalf("got %v, want an error with %q", err, name)
+		}
 	}
 }
 
@@ -190,10 +250,16 @@ func TestStats(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		f, err := forwarder.New(db, newBroker(), quick(config))
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		stats, err := f.Stats(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, forwarder.Stats{}, stats)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := (forwarder.Stats{}); stats != want {
+			t.Fatalf("stats is %+v, want %+v", stats, want)
+		}
 
 		later := msg("later", "")
 		outbox.SetDueAt(later, time.Now().Add(time.Hour))
@@ -201,11 +267,19 @@ func TestStats(t *testing.T) {
 		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 2, 2, 'refused')`)
 		meanwhile(20 * time.Millisecond) // so that the message has an age
 		stats, err = f.Stats(t.Context())
-		require.NoError(t, err)
-		require.GreaterOrEqual(t, stats.Oldest, 20*time.Millisecond)
-		require.Less(t, stats.Oldest, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats.Oldest < 20*time.Millisecond {
+			t.Fatalf("stats.Oldest is %v, want at least %v", stats.Oldest, 20*time.Millisecond)
+		}
+		if stats.Oldest >= time.Minute {
+			t.Fatalf("stats.Oldest is %v, want less than %v", stats.Oldest, time.Minute)
+		}
 		stats.Oldest = 0
-		require.Equal(t, forwarder.Stats{Pending: 3, Deferred: 1, BlockedKeys: 1}, stats)
+		if want := (forwarder.Stats{Pending: 3, Deferred: 1, BlockedKeys: 1}); stats != want {
+			t.Fatalf("stats is %+v, want %+v", stats, want)
+		}
 	})
 }
 
@@ -218,17 +292,29 @@ func TestForwardedMessagesHaveTheirTimes(t *testing.T) {
 		m.Metadata.Set(meta.CreatedAt, "2001-01-01T00:00:00.000Z")
 		m.Metadata.Set(meta.PublishedAt, "2001-01-01T00:00:00.000Z")
 		put(t, db, config, "t", m)
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE CAST(metadata AS text) = '{}'`))
+		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE CAST(metadata AS text) = '{}'`); got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
 		b := newBroker()
 		start(t, db, b, quick(config))
 		drained(t, db)
 
 		created, ok := meta.Stamped(b.stored[0].metadata[meta.CreatedAt])
-		require.True(t, ok, "%v", b.stored[0].metadata)
+		if !ok {
+			t.Fatalf("the metadata has no such time: %v", b.stored[0].metadata)
+		}
 		published, ok := meta.Stamped(b.stored[0].metadata[meta.PublishedAt])
-		require.True(t, ok, "%v", b.stored[0].metadata)
-		require.False(t, created.Before(began), "stored at %v, began at %v", created, began)
-		require.False(t, published.Before(created), "stored at %v, published at %v", created, published)
-		require.False(t, published.After(time.Now()))
+		if !ok {
+			t.Fatalf("the metadata has no such time: %v", b.stored[0].metadata)
+		}
+		if created.Before(began) {
+			t.Fatalf("stored at %v, want at or after %v", created, began)
+		}
+		if published.Before(created) {
+			t.Fatalf("published at %v, want at or after %v", published, created)
+		}
+		if published.After(time.Now()) {
+			t.Fatalf("published at %v, which is in the future", published)
+		}
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/outbox"
@@ -31,7 +30,9 @@ func quick(config schema.Config) forwarder.Config {
 func start(t *testing.T, db *sql.DB, publisher message.Publisher, config forwarder.Config) *forwarder.Forwarder {
 	t.Helper()
 	f, err := forwarder.New(db, publisher, config)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	run(t, f)
 	return f
 }
@@ -41,16 +42,22 @@ func run(t *testing.T, f *forwarder.Forwarder) {
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	t.Cleanup(func() {
-		require.NoError(t, f.Close())
-		require.NoError(t, <-ended)
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
 	})
 	select {
 	case <-f.Running():
 	case err := <-ended:
 		ended <- err
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 	case <-time.After(patience):
-		require.Fail(t, "does not run")
+		t.Fatal("does not run")
 	}
 }
 
@@ -67,17 +74,24 @@ func msg(id, key string) *message.Message {
 func put(t *testing.T, db *sql.DB, config schema.Config, topic string, msgs ...*message.Message) {
 	t.Helper()
 	box, err := outbox.New(outbox.Config{Schema: config})
-	require.NoError(t, err)
-	require.NoError(t, box.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = box.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(topic, msgs...)
-	}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // count runs a query that returns one number.
 func count(t *testing.T, db *sql.DB, query string, args ...any) int {
 	t.Helper()
 	var n int
-	require.NoError(t, db.QueryRowContext(t.Context(), query, args...).Scan(&n))
+	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
 	return n
 }
 
@@ -95,8 +109,9 @@ func drained(t *testing.T, db *sql.DB) {
 // exec runs a statement on the database.
 func exec(t *testing.T, db *sql.DB, query string, args ...any) {
 	t.Helper()
-	_, err := db.ExecContext(t.Context(), query, args...)
-	require.NoError(t, err)
+	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // slack is how much longer than promised something may take in a test, because the
@@ -129,6 +144,8 @@ func now(t *testing.T, db *sql.DB) string {
 func encoded(t *testing.T, metadata message.Metadata) string {
 	t.Helper()
 	text, err := json.Marshal(metadata)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return string(text)
 }

@@ -3,20 +3,16 @@ package forwarder_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/slot"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
@@ -26,7 +22,9 @@ import (
 func again(t *testing.T, db testkit.Database) *sql.DB {
 	t.Helper()
 	pool, err := sql.Open(db.Dialect, db.DSN)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
 }
@@ -34,14 +32,20 @@ func again(t *testing.T, db testkit.Database) *sql.DB {
 func slotsOf(t *testing.T, db *sql.DB) (shares []int) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `SELECT COUNT(owner) FROM once_slots WHERE owner IS NOT NULL GROUP BY owner ORDER BY 1`)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer rows.Close()
 	for rows.Next() {
 		var share int
-		require.NoError(t, rows.Scan(&share))
+		if err := rows.Scan(&share); err != nil {
+			t.Fatal(err)
+		}
 		shares = append(shares, share)
 	}
-	require.NoError(t, rows.Err())
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
 	return shares
 }
 
@@ -71,19 +75,31 @@ func TestTrap18_InstancesShareTheSlots(t *testing.T) {
 		}
 		drained(t, db)
 		if punctual(log) {
-			require.Len(t, append(first.ids(nil), second.ids(nil)...), 200, "each is sent by one of them")
+			if got := append(first.ids(nil), second.ids(nil)...); len(got) != 200 {
+				t.Fatalf("len(append) is %d, want 200: each is sent by one of them: %q", len(got), got)
+			}
 		}
-		require.NotEmpty(t, first.ids(nil))
-		require.NotEmpty(t, second.ids(nil))
+		if got := first.ids(nil); len(got) == 0 {
+			t.Fatal("first.ids(nil) is empty")
+		}
+		if got := second.ids(nil); len(got) == 0 {
+			t.Fatal("second.ids(nil) is empty")
+		}
 
-		require.NoError(t, one.Close())
-		require.Len(t, slotsOf(t, db), 1, "nobody has to wait for its lease")
+		if err := one.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := slotsOf(t, db); len(got) != 1 {
+			t.Fatalf("len(slotsOf) is %d, want 1: nobody has to wait for its lease: %v", len(got), got)
+		}
 		for i := range 50 {
 			put(t, db, config, "t", msg(fmt.Sprint("next", i), ""))
 		}
 		drained(t, db)
 		shares(t, db, 64)
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_forwarders`))
+		if got := count(t, db, `SELECT COUNT(*) FROM once_forwarders`); got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
 	})
 }
 
@@ -107,7 +123,9 @@ func TestInstancesComeAndGo(t *testing.T) {
 		cfg.Logger = log
 
 		box, err := outbox.New(outbox.Config{Schema: config})
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		written, stop := make(chan int), make(chan struct{})
 		go func() {
 			n := 0
@@ -122,9 +140,11 @@ func TestInstancesComeAndGo(t *testing.T) {
 					return
 				case <-time.After(20 * time.Millisecond):
 				}
-				if !assert.NoError(t, box.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
+				err := box.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
 					return events.Publish("t", msgs...)
-				})) {
+				})
+				if err != nil {
+					t.Error(err)
 					return
 				}
 			}
@@ -135,23 +155,33 @@ func TestInstancesComeAndGo(t *testing.T) {
 			shares(t, db, 32, 32)
 			third := start(t, db, &pipelined{broker: b}, cfg)
 			shares(t, db, 20, 22, 22)
-			require.NoError(t, more.Close())
-			require.NoError(t, third.Close())
+			if err := more.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := third.Close(); err != nil {
+				t.Fatal(err)
+			}
 			shares(t, db, 64)
 		}
 		close(stop)
 		n := <-written
 		drained(t, db)
 		if punctual(log) {
-			require.Empty(t, b.overlaps)
-			require.Len(t, b.stored, n*keys, "nothing went twice")
+			if len(b.overlaps) != 0 {
+				t.Fatalf("b.overlaps are %q, want none", b.overlaps)
+			}
+			if len(b.stored) != n*keys {
+				t.Fatalf("len(b.stored) is %d, want %d: nothing went twice: %+v", len(b.stored), n*keys, b.stored)
+			}
 		}
 		for key := range keys {
 			var want []string
 			for i := range n {
 				want = append(want, fmt.Sprintf("%d/%d", key, i))
 			}
-			require.Equal(t, want, b.ids(func(d delivery) bool { return d.key == fmt.Sprint("key", key) }))
+			if got := b.ids(func(d delivery) bool { return d.key == fmt.Sprint("key", key) }); !reflect.DeepEqual(got, want) {
+				t.Fatalf("b.ids is %q, want %q", got, want)
+			}
 		}
 	})
 }
@@ -162,7 +192,9 @@ func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		require.NoError(t, schema.Up(t.Context(), db.DB, config))
+		if err := schema.Up(t.Context(), db.DB, config); err != nil {
+			t.Fatal(err)
+		}
 		cfg := quick(config)
 		cfg.Lease = time.Second
 		cfg.CloseTimeout = 100 * time.Millisecond
@@ -171,123 +203,40 @@ func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 		release := make(chan struct{})
 		first := &pipelined{broker: newBroker().answering(func(delivery) error { <-release; return nil })}
 		doomed, err := forwarder.New(pool, first, cfg)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		ended := make(chan error, 1)
 		go func() { ended <- doomed.Run(context.Background()) }()
 		put(t, db.DB, config, "t", msg("1", "key"), msg("2", "key"), msg("3", ""))
 		eventually(t, "messages are in flight", func() bool { return first.tries("1") == 1 && first.tries("3") == 1 })
 
-		require.NoError(t, pool.Close())
+		if err := pool.Close(); err != nil {
+			t.Fatal(err)
+		}
 		died := time.Now()
 		second := newBroker()
 		cfg.CloseTimeout = patience
 		start(t, db.DB, second, cfg)
 		drained(t, db.DB)
-		require.Less(t, time.Since(died), cfg.Lease+2*time.Second+slack)
-		require.True(t, second.has("1", "2", "3"))
+		if got := time.Since(died); got >= cfg.Lease+2*time.Second+slack {
+			t.Fatalf("time.Since(died) is %v, want less than %v", got, cfg.Lease+2*time.Second+slack)
+		}
+		if !second.has("1", "2", "3") {
+			t.Fatal(`second.has("1", "2", "3") returned false`)
+		}
 
 		close(release) // the broker has stored these messages after all, but their rows cannot be deleted
 		first.answering.Wait()
-		require.ErrorContains(t, doomed.Close(), "2 confirmed messages")
-		require.NoError(t, <-ended)
-		require.Zero(t, first.tries("2"), "nothing is sent without the lease")
-	})
-}
-
-func TestALostLease(t *testing.T) {
-	testkit.Long(t)
-	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		early, late := make(chan struct{}), make(chan struct{})
-		b := newBroker().answering(func(d delivery) error {
-			switch {
-			case d.attempt == 1 && d.id == "refused":
-				<-early
-				return refusal{errors.New("no")}
-			case d.attempt == 1 && d.id == "unsure":
-				<-late
-				return unsure{errors.New("who knows")}
-			case d.id == "sure":
-				<-late
-			}
-			return nil
-		})
-		log := &testkit.Logs{}
-		cfg := quick(config)
-		cfg.Lease = 15 * time.Second // long, because a busy machine may renew it late
-		cfg.Logger = log
-		start(t, db, &pipelined{broker: b}, cfg)
-		put(t, db, config, "t", msg("unsure", "key"), msg("behind", "key"), msg("refused", ""), msg("sure", ""))
-		eventually(t, "they are in flight", func() bool { return b.tries("unsure")+b.tries("refused")+b.tries("sure") == 3 })
-
-		forever := `now() + interval '1 hour'`
-		if config.Dialect == schema.SQLite {
-			forever = `unixepoch() * 1000 + 3600000`
+		if err := doomed.Close(); err == nil || !strings.Contains(err.Error(), "2 confirmed messages") {
+			t.Fatalf(`Close: got %v, want an error with "2 confirmed messages"`, err)
 		}
-		exec(t, db, `UPDATE once_slots SET owner = 'another', lease_until = `+forever)
-		eventually(t, "it notices", func() bool { return log.Has("taken over") })
-		require.False(t, log.Has("has run out"), "at the next renewal")
-		close(early)
-		put(t, db, config, "t", msg("new", ""))
-		meanwhile(100 * time.Millisecond) // time to send something, which it must not do
-		require.Zero(t, b.tries("behind")+b.tries("new"))
-		require.Equal(t, 0, attempts(t, db, "refused"), "the new owner decides about it")
-
-		exec(t, db, `UPDATE once_slots SET owner = NULL`)
-		meanwhile(1500 * time.Millisecond) // time to send something, which it must not do
-		require.Zero(t, b.tries("behind"), "its predecessor is still in flight")
-		close(late)
-		drained(t, db)
-		require.Equal(t, 1, b.tries("sure"), "what was confirmed is deleted")
-		require.GreaterOrEqual(t, log.Count("INFO Forwarding"), 2, "it is the owner again")
-		require.Equal(t, []string{"unsure", "behind"}, b.ids(func(d delivery) bool { return d.key == "key" }))
-		require.True(t, b.has("new", "refused"))
-		require.Empty(t, b.overlaps)
-	})
-}
-
-// After a lost lease the instance must take its slots again, except the slot with a
-// message in flight whose topic does not confirm.
-func TestALostLeaseWhileATopicDoesNotAnswer(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		answer := make(chan struct{})
-		b := newBroker().answering(func(d delivery) error {
-			if d.id == "silent" {
-				<-answer
-			}
-			return nil
-		})
-		log := &testkit.Logs{}
-		cfg := quick(config)
-		cfg.Lease = 3 * time.Second
-		cfg.StallTimeout = time.Second
-		cfg.Logger = log
-		start(t, db, &pipelined{broker: b}, cfg)
-		proceed := sync.OnceFunc(func() { close(answer) })
-		t.Cleanup(proceed)
-		put(t, db, config, "stuck", msg("silent", "key"))
-		eventually(t, "the topic is stalled", func() bool { return log.Has("does not answer", "topic=stuck") })
-		exec(t, db, `UPDATE once_slots SET owner = 'another', lease_until = `+now(t, db))
-		eventually(t, "it notices", func() bool { return !punctual(log) })
-		put(t, db, config, "t", msg("behind", "key"))
-		var others []*message.Message
-		for i := range 20 {
-			id := fmt.Sprint("other", i)
-			if slot.Of(id, "") != slot.Of("", "key") {
-				others = append(others, msg(id, ""))
-			}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
 		}
-		put(t, db, config, "t", others...)
-		eventually(t, "the others are sent", func() bool { return pending(t, db) == 2 })
-		require.Zero(t, b.tries("behind"))
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner = 'another'`),
-			"another instance could have the slot in which a message is unsettled")
-		proceed()
-		drained(t, db)
-		require.Equal(t, []string{"silent", "behind"}, b.ids(func(d delivery) bool { return d.key == "key" }))
-		require.Equal(t, 1, b.tries("silent"))
-		shares(t, db, 64)
+		if got := first.tries("2"); got != 0 {
+			t.Fatalf(`first.tries("2") is %d, want 0: nothing is sent without the lease`, got)
+		}
 	})
 }
 
@@ -297,21 +246,39 @@ func TestASlotIsTakenAtTheSameMoment(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)
 	other, err := db.Begin()
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer func() { _ = other.Rollback() }()
-	_, err = other.Exec(`UPDATE once_slots SET owner = 'another', lease_until = now() + interval '1 hour' WHERE slot = 7`)
-	require.NoError(t, err)
+	if _, err := other.Exec(`UPDATE once_slots SET owner = 'another', lease_until = now() + interval '1 hour' WHERE slot = 7`); err != nil {
+		t.Fatal(err)
+	}
 	cfg := quick(schema.Config{})
 	f, err := forwarder.New(db, newBroker(), cfg)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
-	defer func() { require.NoError(t, f.Close()); require.NoError(t, <-ended) }()
+	defer func() {
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}()
 	eventually(t, "it waits for the slot", func() bool {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 1
 	})
-	require.NoError(t, other.Commit())
+	if err := other.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	<-f.Running()
-	require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_slots WHERE slot = 7 AND owner = 'another'`))
-	require.Equal(t, 63, count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner <> 'another'`))
+	if got := count(t, db, `SELECT COUNT(*) FROM once_slots WHERE slot = 7 AND owner = 'another'`); got != 1 {
+		t.Fatalf("count is %d, want 1", got)
+	}
+	if got := count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner <> 'another'`); got != 63 {
+		t.Fatalf("count is %d, want 63", got)
+	}
 }

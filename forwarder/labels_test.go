@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -45,10 +43,20 @@ func TestSentAndDeadRowsHaveLabels(t *testing.T) {
 		const labels = ` WHERE message_id = $1
 			AND tenant || '|' || aggregate_type || '|' || aggregate_id || '|' || event_type || '|' || causation_id = $2`
 		want := `it's <"acme">|order|` + strings.Repeat("ü", 255) + `|placed|cause`
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "labelled", want))
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "bare", "||||"))
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox_dead`+labels, "dead", want))
-		require.Equal(t, len(odd)+3, count(t, db, `SELECT (SELECT COUNT(*) FROM once_outbox_sent) + (SELECT COUNT(*) FROM once_outbox_dead)`))
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox_sent WHERE tenant = 'é'`))
+		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "labelled", want); got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "bare", "||||"); got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_dead`+labels, "dead", want); got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
+		if got := count(t, db, `SELECT (SELECT COUNT(*) FROM once_outbox_sent) + (SELECT COUNT(*) FROM once_outbox_dead)`); got != len(odd)+3 {
+			t.Fatalf("count is %d, want %d", got, len(odd)+3)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_sent WHERE tenant = 'é'`); got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/testkit"
@@ -18,7 +17,9 @@ import (
 func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
 	t.Parallel()
 	database := testkit.Postgres(t)
-	require.NoError(t, schema.Up(t.Context(), database.DB, schema.Config{}))
+	if err := schema.Up(t.Context(), database.DB, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
 	db, mine := database.DB, again(t, database)
 	release := make(chan struct{})
 	b := newBroker().answering(func(delivery) error { <-release; return nil })
@@ -34,17 +35,25 @@ func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
 		return count(t, mine, `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 			AND xact_start < now() - interval '500 milliseconds'`) == 0
 	})
-	require.Equal(t, 20, count(t, mine, `SELECT COUNT(*) FROM (SELECT FROM once_outbox FOR UPDATE NOWAIT) AS free`))
+	if got := count(t, mine, `SELECT COUNT(*) FROM (SELECT FROM once_outbox FOR UPDATE NOWAIT) AS free`); got != 20 {
+		t.Fatalf("count is %d, want 20", got)
+	}
 	for _, table := range []string{"once_outbox", "once_slots", "once_blocked_keys"} { // locks on several tables could deadlock with a read
 		tx, end, err := dialect.Begin(t.Context(), mine, nil)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		_, err = tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '30s'; LOCK TABLE `+table+` IN ACCESS EXCLUSIVE MODE`)
 		end()
-		require.NoError(t, err, "but for the moment of a read, the tables are free")
+		if err != nil {
+			t.Fatalf("%v: a read holds no lock for long", err)
+		}
 	}
 	close(release)
 	drained(t, db)
-	require.Equal(t, 1, b.tries("0"))
+	if got := b.tries("0"); got != 1 {
+		t.Fatalf(`b.tries("0") is %d, want 1`, got)
+	}
 }
 
 // Trap 24. Reads must stay fast while an open snapshot keeps deleted rows from being
@@ -54,10 +63,13 @@ func TestTrap24_AHeldSnapshotDoesNotSlowDownReads(t *testing.T) {
 	const rows = 20_000
 	_, db := private(t)
 	snapshot, err := db.Conn(t.Context())
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer snapshot.Close()
-	_, err = snapshot.ExecContext(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1`)
-	require.NoError(t, err)
+	if _, err := snapshot.ExecContext(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1`); err != nil {
+		t.Fatal(err)
+	}
 
 	cfg := quick(schema.Config{})
 	cfg.PollMax = 5 * time.Millisecond
@@ -67,8 +79,9 @@ func TestTrap24_AHeldSnapshotDoesNotSlowDownReads(t *testing.T) {
 		SELECT i, 't', i % 64, 'payload', '{}' FROM generate_series(1, $1::int) AS i`, rows)
 	drained(t, db)
 	exec(t, db, `VACUUM once_outbox`)
-	require.LessOrEqual(t, rows, count(t, db, `SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'once_outbox'`),
-		"the snapshot holds nothing back")
+	if got := count(t, db, `SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'once_outbox'`); got < rows {
+		t.Fatalf("count is %d, want at least %d: the snapshot holds nothing back", got, rows)
+	}
 
 	polls := func() int {
 		return count(t, db, `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/slot"
 	"github.com/watermill-once/once/internal/testkit"
@@ -50,7 +49,9 @@ func TestBacklogOfOneTenantOrTopicDoesNotHoldUpOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, config := testkit.Postgres(t).DB, schema.Config{}
-			require.NoError(t, schema.Up(t.Context(), db, config))
+			if err := schema.Up(t.Context(), db, config); err != nil {
+				t.Fatal(err)
+			}
 			manyWait(t, db, "t", 800)
 			var few []string
 			for i := range 10 {
@@ -77,11 +78,17 @@ func TestBacklogOfOneTenantOrTopicDoesNotHoldUpOthers(t *testing.T) {
 			}
 			put(t, db, config, topic, msgs...)
 			eventually(t, "the few are sent", func() bool { return b.has(few...) })
-			require.Less(t, len(b.ids(isMany)), 650, "not behind the backlog")
+			if got := len(b.ids(isMany)); got >= 650 {
+				t.Fatalf("len(b.ids(isMany)) is %d, want less than 650: not behind the backlog", got)
+			}
 			keyed := b.ids(func(d delivery) bool { return d.key == "few" })
-			require.Equal(t, []string{"few-0", "few-2", "few-4", "few-6", "few-8"}, keyed)
+			if want := []string{"few-0", "few-2", "few-4", "few-6", "few-8"}; !slices.Equal(keyed, want) {
+				t.Fatalf("keyed is %q, want %q", keyed, want)
+			}
 			drained(t, db)
-			require.Empty(t, b.overlaps)
+			if len(b.overlaps) != 0 {
+				t.Fatalf("b.overlaps are %q, want none", b.overlaps)
+			}
 		})
 	}
 }
@@ -91,7 +98,9 @@ func TestBacklogOfOneTenantOrTopicDoesNotHoldUpOthers(t *testing.T) {
 func TestMessageBehindABacklogKeepsTheOrderOfItsKey(t *testing.T) {
 	t.Parallel()
 	db, config := testkit.Postgres(t).DB, schema.Config{}
-	require.NoError(t, schema.Up(t.Context(), db, config))
+	if err := schema.Up(t.Context(), db, config); err != nil {
+		t.Fatal(err)
+	}
 	manyWait(t, db, "t", 600)
 	shared, free := msg("shared", "key-3"), msg("free", "")
 	exec(t, db, `UPDATE once_outbox SET slot = $1 WHERE ordering_key = 'key-3'`, slot.Of("", "key-3"))
@@ -101,24 +110,40 @@ func TestMessageBehindABacklogKeepsTheOrderOfItsKey(t *testing.T) {
 	cfg := quick(config)
 	cfg.BatchSize, cfg.Window = 16, 4
 	box, err := outbox.New(outbox.Config{Schema: config})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	open, err := db.BeginTx(t.Context(), nil) // takes a position before the backlog's end, and commits late
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer open.Rollback() //nolint:errcheck // ends the transaction if the test fails
 	late, later := msg("late", "late-key"), msg("later", "late-key")
 	outbox.SetTenant(late, "few")
 	outbox.SetTenant(later, "few")
-	require.NoError(t, box.Publisher(open).Publish("t", late))
+	if err := box.Publisher(open).Publish("t", late); err != nil {
+		t.Fatal(err)
+	}
 	start(t, db, &pipelined{broker: b}, cfg)
 	put(t, db, config, "t", shared, free)
 	eventually(t, "the free one is sent", func() bool { return b.has("free") })
-	require.False(t, b.has("shared"), "it waits for its key")
-	require.NoError(t, open.Commit())
+	if b.has("shared") {
+		t.Fatal(`b.has("shared") returned true: it waits for its key`)
+	}
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	put(t, db, config, "t", later)
 	drained(t, db)
-	require.Equal(t, []string{"late", "later"}, b.ids(func(d delivery) bool { return d.key == "late-key" }))
+	if got, want := b.ids(func(d delivery) bool { return d.key == "late-key" }), []string{"late", "later"}; !slices.Equal(got, want) {
+		t.Fatalf("b.ids is %q, want %q", got, want)
+	}
 	ofKey := b.ids(func(d delivery) bool { return d.key == "key-3" || d.id == "shared" })
-	require.Equal(t, "shared", ofKey[len(ofKey)-1])
+	if ofKey[len(ofKey)-1] != "shared" {
+		t.Fatalf(`ofKey[len(ofKey)-1] is %q, want "shared"`, ofKey[len(ofKey)-1])
+	}
 	all := b.ids(nil)
-	require.Less(t, slices.Index(all, "free"), 500)
+	if got := slices.Index(all, "free"); got >= 500 {
+		t.Fatalf(`"free" is at place %d, want less than 500`, got)
+	}
 }

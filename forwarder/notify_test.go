@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
@@ -17,23 +16,37 @@ func TestTrap25_NotifyIsAHintForThoseWhoWantIt(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
 	config := schema.Config{}
-	require.NoError(t, schema.Up(t.Context(), db.DB, config))
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
 	exec(t, db.DB, `CREATE FUNCTION once_outbox_notify() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN NOTIFY once_outbox; RETURN NULL; END $$`)
 	exec(t, db.DB, `CREATE TRIGGER once_outbox_notify AFTER INSERT ON once_outbox
 		FOR EACH STATEMENT EXECUTE FUNCTION once_outbox_notify()`)
 
 	listener := pq.NewListener(db.DSN, time.Second, time.Minute, nil)
-	defer func() { require.NoError(t, listener.Close()) }()
-	require.NoError(t, listener.Listen("once_outbox"))
+	defer func() {
+		if err := listener.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	if err := listener.Listen("once_outbox"); err != nil {
+		t.Fatal(err)
+	}
 
 	put(t, db.DB, config, "t", msg("1", ""), msg("2", ""))
 	select {
 	case hint := <-listener.NotificationChannel():
-		require.NotNil(t, hint)
-		require.Equal(t, "once_outbox", hint.Channel)
+		if hint == nil {
+			t.Fatal("hint is nil")
+		}
+		if hint.Channel != "once_outbox" {
+			t.Fatalf(`hint.Channel is %q, want "once_outbox"`, hint.Channel)
+		}
 	case <-time.After(patience):
-		require.Fail(t, "nothing was heard of the commit")
+		t.Fatal("nothing was heard of the commit")
 	}
-	require.Empty(t, listener.NotificationChannel(), "once a commit")
+	if got := listener.NotificationChannel(); len(got) != 0 {
+		t.Fatalf("listener.NotificationChannel is %v, want none: once a commit", got)
+	}
 }

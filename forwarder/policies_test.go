@@ -3,10 +3,9 @@ package forwarder_test
 import (
 	"database/sql"
 	"errors"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/schema"
@@ -35,12 +34,22 @@ func TestTopicHasItsOwnPolicy(t *testing.T) {
 		start(t, db, &pipelined{broker: b}, cfg)
 		eventually(t, "three are dead", func() bool { return count(t, db, `SELECT COUNT(*) FROM once_outbox_dead`) == 3 })
 		eventually(t, "the others are sent", func() bool { return b.has("after-mail", "after-other") })
-		require.Equal(t, 5, b.tries("payment"))
-		require.Equal(t, 1, b.tries("mail"))
-		require.Equal(t, 3, b.tries("other"), "as without a policy")
+		if got := b.tries("payment"); got != 5 {
+			t.Fatalf(`b.tries("payment") is %d, want 5`, got)
+		}
+		if got := b.tries("mail"); got != 1 {
+			t.Fatalf(`b.tries("mail") is %d, want 1`, got)
+		}
+		if got := b.tries("other"); got != 3 {
+			t.Fatalf(`b.tries("other") is %d, want 3: as without a policy`, got)
+		}
 		meanwhile(50 * time.Millisecond)
-		require.False(t, b.has("after-payment"), "its key is blocked")
-		require.Equal(t, 1, pending(t, db))
+		if b.has("after-payment") {
+			t.Fatal(`b.has("after-payment") returned true: its key is blocked`)
+		}
+		if got := pending(t, db); got != 1 {
+			t.Fatalf("pending is %d, want 1", got)
+		}
 	})
 }
 
@@ -56,7 +65,9 @@ func TestTopicHasItsOwnBackoff(t *testing.T) {
 		put(t, db, config, "quick", msg("quick", ""))
 		start(t, db, &pipelined{broker: b}, cfg)
 		eventually(t, "the quick one has had all attempts", func() bool { return b.tries("quick") == 20 })
-		require.Equal(t, 1, b.tries("slow"))
+		if got := b.tries("slow"); got != 1 {
+			t.Fatalf(`b.tries("slow") is %d, want 1`, got)
+		}
 	})
 }
 
@@ -67,6 +78,8 @@ func TestPolicyErrorNamesTopicAndField(t *testing.T) {
 		"b": {AfterDead: 7},
 	}})
 	for _, text := range []string{`topic ""`, `Policies["a"].MaxAttempts is -1`, `Policies["b"].AfterDead is 7`} {
-		require.ErrorContains(t, err, text)
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Fatalf("got %v, want an error with %q", err, text)
+		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
@@ -61,17 +60,23 @@ func TestWhatCannotBeReadAtOnce(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	db := testkit.Postgres(t)
-	require.NoError(t, schema.Up(t.Context(), db.DB, schema.Config{}))
+	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
 	for i := range 20 {
 		m := msg(fmt.Sprint(i), "")
 		m.Payload = make([]byte, 256<<10)
 		put(t, db.DB, schema.Config{}, "t", m)
 	}
 	dsn, err := url.Parse(db.DSN)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	dsn.Host = narrow(t, dsn.Host)
 	far, err := sql.Open(db.Dialect, dsn.String())
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = far.Close() })
 	cfg := quick(schema.Config{})
 	cfg.Lease = 2 * time.Second
@@ -84,7 +89,9 @@ func TestWhatCannotBeReadAtOnce(t *testing.T) {
 func narrow(t *testing.T, to string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {

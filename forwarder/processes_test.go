@@ -16,7 +16,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
@@ -78,8 +77,12 @@ func startProcess(t *testing.T, db testkit.Database, broker string) *process {
 	command.Env = append(os.Environ(), processDSN+"="+db.DSN, processAMQP+"="+broker)
 	command.Stderr = os.Stderr
 	stdin, err := command.StdinPipe()
-	require.NoError(t, err)
-	require.NoError(t, command.Start())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
 	p := &process{Cmd: command, stdin: stdin}
 	t.Cleanup(p.kill)
 	return p
@@ -131,7 +134,9 @@ func startStream(t *testing.T, db *sql.DB, topic string) *stream {
 func (s *stream) end(t *testing.T, db *sql.DB) {
 	t.Helper()
 	close(s.stop)
-	require.NoError(t, <-s.done)
+	if err := <-s.done; err != nil {
+		t.Fatal(err)
+	}
 	drained(t, db)
 }
 
@@ -142,17 +147,25 @@ func (s *stream) verify(t *testing.T, channel *amqp091.Channel, queue string) (d
 	next := map[string]int{}
 	for missing := s.n * streamKeys; missing > 0; {
 		d, ok, err := channel.Get(queue, true)
-		require.NoError(t, err)
-		require.True(t, ok, "%d messages are lost", missing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			t.Fatalf("%d messages are lost", missing)
+		}
 		id, _ := d.Headers["_watermill_message_uuid"].(string)
 		key, number, _ := strings.Cut(id, "/")
 		n, err := strconv.Atoi(number)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		switch {
 		case n < next[key]:
 			duplicates++
 		default:
-			require.Equal(t, next[key], n, "key %s", key)
+			if n != next[key] {
+				t.Fatalf("key %s: n is %d, want %d", key, n, next[key])
+			}
 			next[key]++
 			missing--
 		}
@@ -167,23 +180,38 @@ func TestTrap18_ProcessesThatAreFrozenOrKilled(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	db, broker := testkit.Postgres(t), testkit.Rabbit(t)
-	require.NoError(t, schema.Up(t.Context(), db.DB, schema.Config{}))
+	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
 	conn, err := amqp091.Dial(broker.URL)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer conn.Close()
 	channel, err := conn.Channel()
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	topic := broker.Name("stream")
-	_, err = channel.QueueDeclare(topic, true, false, false, false, nil)
-	require.NoError(t, err)
-	require.NoError(t, channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil))
-	require.NoError(t, channel.QueueBind(topic, "", topic, false, nil))
+	if _, err := channel.QueueDeclare(topic, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.QueueBind(topic, "", topic, false, nil); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { // needed if the broker has no virtual host for each test
 		cleaner, err := amqp091.Dial(broker.URL)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer cleaner.Close()
 		channel, err := cleaner.Channel()
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		_, _ = channel.QueueDelete(topic, false, false, false)
 		_ = channel.ExchangeDelete(topic, false, false)
 	})
@@ -192,22 +220,36 @@ func TestTrap18_ProcessesThatAreFrozenOrKilled(t *testing.T) {
 	one, two := startProcess(t, db, broker.URL), startProcess(t, db, broker.URL)
 	for range 2 {
 		shares(t, db.DB, 32, 32)
-		require.NoError(t, one.Process.Signal(syscall.SIGSTOP))
+		if err := one.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
 		frozen := time.Now()
 		shares(t, db.DB, 64)
-		require.Less(t, time.Since(frozen), processLease+2*time.Second+slack)
+		if got := time.Since(frozen); got >= processLease+2*time.Second+slack {
+			t.Fatalf("time.Since(frozen) is %v, want less than %v", got, processLease+2*time.Second+slack)
+		}
 		meanwhile(processLease / 2) // so that the other process continues to send
-		require.NoError(t, one.Process.Signal(syscall.SIGCONT))
+		if err := one.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
 	}
 	shares(t, db.DB, 32, 32)
 	two.kill()
 	killed := time.Now()
 	shares(t, db.DB, 64)
-	require.Less(t, time.Since(killed), processLease+2*time.Second+slack)
+	if got := time.Since(killed); got >= processLease+2*time.Second+slack {
+		t.Fatalf("time.Since(killed) is %v, want less than %v", got, processLease+2*time.Second+slack)
+	}
 
 	stream.end(t, db.DB)
 	t.Logf("%d messages, %d duplicates", stream.n*streamKeys, stream.verify(t, channel, topic))
-	require.NoError(t, one.stdin.Close())
-	require.NoError(t, one.Wait())
-	require.Empty(t, slotsOf(t, db.DB), "what it had is given back")
+	if err := one.stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got := slotsOf(t, db.DB); len(got) != 0 {
+		t.Fatalf("slotsOf(db.DB) is %v, want none: what it had is given back", got)
+	}
 }

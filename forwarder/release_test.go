@@ -3,10 +3,9 @@ package forwarder_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/outbox"
@@ -32,10 +31,16 @@ func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("head", "key"))
 	eventually(t, "dead", func() bool { return dead(t, db) == 1 })
 	box, err := outbox.New(outbox.Config{})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	open, err := db.Begin()
-	require.NoError(t, err)
-	require.NoError(t, box.Publisher(open).Publish("t", msg("late", "key")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := box.Publisher(open).Publish("t", msg("late", "key")); err != nil {
+		t.Fatal(err)
+	}
 	free := func(from int) {
 		for i := range 5 {
 			id := fmt.Sprint("free", from+i)
@@ -46,9 +51,12 @@ func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
 	}
 	free(0)
 	lock, err := db.Begin()
-	require.NoError(t, err)
-	_, err = lock.Exec(`LOCK TABLE once_audit IN SHARE MODE`)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(`LOCK TABLE once_audit IN SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
 	released := make(chan error, 1)
 	letters := deadLetters(t, db, schema.Config{})
 	go func() { released <- letters.Release(t.Context(), ann, "key") }()
@@ -56,11 +64,19 @@ func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity
 			WHERE wait_event_type = 'Lock' AND query LIKE '%once_audit%' AND datname = current_database()`) > 0
 	})
-	require.NoError(t, open.Commit())
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	free(10)
-	require.NoError(t, lock.Rollback())
-	require.NoError(t, <-released)
+	if err := lock.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-released; err != nil {
+		t.Fatal(err)
+	}
 	put(t, db, schema.Config{}, "t", msg("later", "key"))
 	drained(t, db)
-	require.Equal(t, []string{"late", "later"}, b.ids(func(d delivery) bool { return d.key == "key" }))
+	if got, want := b.ids(func(d delivery) bool { return d.key == "key" }), []string{"late", "later"}; !slices.Equal(got, want) {
+		t.Fatalf("b.ids is %q, want %q", got, want)
+	}
 }

@@ -1,8 +1,10 @@
 package forwarder
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
+	"math"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -11,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/lib/pq"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/dispatch"
@@ -56,13 +57,17 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 	for driver, open := range map[string]func(t *testing.T, dsn string, c *counting) *sql.DB{
 		"pq": func(t *testing.T, dsn string, c *counting) *sql.DB {
 			connector, err := pq.NewConnector(dsn)
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			connector.Dialer(c)
 			return sql.OpenDB(connector)
 		},
 		"pgx": func(t *testing.T, dsn string, c *counting) *sql.DB {
 			config, err := pgx.ParseConfig(dsn)
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			config.DialFunc = c.DialContext
 			return stdlib.OpenDB(*config)
 		},
@@ -70,47 +75,80 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
 			server := testkit.Postgres(t)
-			require.NoError(t, schema.Up(t.Context(), server.DB, schema.Config{}))
+			if err := schema.Up(t.Context(), server.DB, schema.Config{}); err != nil {
+				t.Fatal(err)
+			}
 			d, err := dialect.New(schema.Config{})
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			trips := &counting{}
 			db := open(t, server.DSN, trips)
-			defer func() { require.NoError(t, db.Close()) }()
+			defer func() {
+				if err := db.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}()
 			s := newStore(db, d)
 			sweep := func() found {
 				t.Helper()
 				got, err := s.rows(t.Context(), &dispatch.Read{Slots: []int64{0}, Limit: 10, Bytes: 1 << 20})
-				require.NoError(t, err)
+				if err != nil {
+					t.Fatal(err)
+				}
 				return got
 			}
 			exec := func(query string) {
 				t.Helper()
-				_, err := server.ExecContext(t.Context(), query)
-				require.NoError(t, err)
+				if _, err := server.ExecContext(t.Context(), query); err != nil {
+					t.Fatal(err)
+				}
 			}
 			exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('m1', 'topic', 0, '\x00ff', '{}')`)
 			sweep() // connects, and pgx prepares the query
 			before := trips.writes.Load()
 			for range 10 {
 				got := sweep()
-				require.Len(t, got.rows, 1)
-				require.Equal(t, "m1", got.rows[0].ID)
-				require.Equal(t, []byte{0, 255}, got.rows[0].Payload)
-				require.True(t, got.unowned)
-				require.Positive(t, got.reach.Horizon)
-				require.GreaterOrEqual(t, got.reach.Ceiling, got.reach.Horizon)
+				if len(got.rows) != 1 {
+					t.Fatalf("%d rows, want 1: %+v", len(got.rows), got.rows)
+				}
+				if got.rows[0].ID != "m1" {
+					t.Fatalf(`got.rows[0].ID is %q, want "m1"`, got.rows[0].ID)
+				}
+				if want := []byte{0, 255}; !bytes.Equal(got.rows[0].Payload, want) {
+					t.Fatalf("got.rows[0].Payload is %q, want %q", got.rows[0].Payload, want)
+				}
+				if !got.unowned {
+					t.Fatal("got.unowned is false")
+				}
+				if got.reach.Horizon <= 0 {
+					t.Fatalf("got.reach.Horizon is %d, want more than 0", got.reach.Horizon)
+				}
+				if got.reach.Ceiling < got.reach.Horizon {
+					t.Fatalf("got.reach.Ceiling is %d, want at least %d", got.reach.Ceiling, got.reach.Horizon)
+				}
 			}
 			const pings = 3 // on a busy machine, pgx pings a connection that was idle for a second
-			require.InDelta(t, 10, trips.writes.Load()-before, pings)
+			if got := trips.writes.Load() - before; math.Abs(float64(got)-10) > pings {
+				t.Fatalf("trips.writes.Load()-before is %v, want 10, give or take %v", got, pings)
+			}
 
 			// While a key is blocked, the horizon comes from a query before the read.
 			exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 7, 7, 'refused')`)
-			require.Zero(t, sweep().reach.Horizon)
-			require.True(t, s.inTx)
-			require.Positive(t, sweep().reach.Horizon)
+			if got := sweep().reach.Horizon; got != 0 {
+				t.Fatalf("sweep().reach.Horizon is %d, want 0", got)
+			}
+			if !s.inTx {
+				t.Fatal("s.inTx is false")
+			}
+			if got := sweep().reach.Horizon; got <= 0 {
+				t.Fatalf("sweep().reach.Horizon is %d, want more than 0", got)
+			}
 			exec(`DELETE FROM once_blocked_keys`)
 			sweep()
-			require.False(t, s.inTx)
+			if s.inTx {
+				t.Fatal("s.inTx is true")
+			}
 		})
 	}
 }
@@ -120,19 +158,30 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 func TestReadIsNeverSerializable(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
-	require.NoError(t, schema.Up(t.Context(), db.DB, schema.Config{}))
+	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
 	d, err := dialect.New(schema.Config{})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	db.SetMaxOpenConns(1)
-	_, err = db.ExecContext(t.Context(), `SET default_transaction_isolation = 'serializable'`)
-	require.NoError(t, err)
+	if _, err := db.ExecContext(t.Context(), `SET default_transaction_isolation = 'serializable'`); err != nil {
+		t.Fatal(err)
+	}
 	s := newStore(db.DB, d)
 	for range 3 {
-		_, err := s.rows(t.Context(), &dispatch.Read{Slots: []int64{0}, Limit: 10, Bytes: 1 << 20})
-		require.NoError(t, err)
+		if _, err := s.rows(t.Context(), &dispatch.Read{Slots: []int64{0}, Limit: 10, Bytes: 1 << 20}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	require.True(t, s.inTx)
-	require.False(t, s.alone)
-	_, err = db.ExecContext(t.Context(), `RESET default_transaction_isolation`)
-	require.NoError(t, err)
+	if !s.inTx {
+		t.Fatal("s.inTx is false")
+	}
+	if s.alone {
+		t.Fatal("s.alone is true")
+	}
+	if _, err := db.ExecContext(t.Context(), `RESET default_transaction_isolation`); err != nil {
+		t.Fatal(err)
+	}
 }

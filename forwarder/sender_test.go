@@ -1,11 +1,11 @@
 package forwarder
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/dispatch"
 )
@@ -22,18 +22,32 @@ func TestNothingLeavesWithoutAGateAndALease(t *testing.T) {
 		m := &dispatch.Message{Metadata: []byte(`{}`)}
 		s.run(order{Publish: dispatch.Publish{Message: m, Ticket: 1}}, s.publish)
 		results := s.results.take(nil)
-		require.Len(t, results, 1)
+		if len(results) != 1 {
+			t.Fatalf("%d results, want 1: %+v", len(results), results)
+		}
 		return results[0].err
 	}
-	require.ErrorIs(t, try(), errNotSent)
+	if err := try(); !errors.Is(err, errNotSent) {
+		t.Fatalf("try: got %v, want errNotSent", err)
+	}
 	s.gate.Store(true)
-	require.ErrorIs(t, try(), errNotSent)
+	if err := try(); !errors.Is(err, errNotSent) {
+		t.Fatalf("try: got %v, want errNotSent", err)
+	}
 	s.leaseUntil(time.Now().Add(time.Minute))
-	require.NoError(t, try())
+	if err := try(); err != nil {
+		t.Fatal(err)
+	}
 	s.leaseUntil(time.Now())
-	require.ErrorIs(t, try(), errNotSent)
+	if err := try(); !errors.Is(err, errNotSent) {
+		t.Fatalf("try: got %v, want errNotSent", err)
+	}
 	s.leaseUntil(time.Now().Add(time.Minute))
 	s.gate.Store(false)
-	require.ErrorIs(t, try(), errNotSent)
-	require.EqualValues(t, 1, sent)
+	if err := try(); !errors.Is(err, errNotSent) {
+		t.Fatalf("try: got %v, want errNotSent", err)
+	}
+	if sent != 1 {
+		t.Fatalf("sent is %d, want 1", sent)
+	}
 }

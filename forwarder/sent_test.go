@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/schema"
@@ -31,7 +30,9 @@ func TestNothingIsKeptByDefault(t *testing.T) {
 		put(t, db, config, "t", msg("a", ""))
 		start(t, db, newBroker(), quick(config))
 		drained(t, db)
-		require.Zero(t, sent(t, db))
+		if got := sent(t, db); got != 0 {
+			t.Fatalf("sent is %d, want 0", got)
+		}
 	})
 }
 
@@ -39,8 +40,9 @@ func TestKeepSentIsValidated(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)
 	for _, d := range []time.Duration{-time.Hour, time.Second} {
-		_, err := forwarder.New(db, newBroker(), forwarder.Config{KeepSent: d})
-		require.ErrorContains(t, err, "KeepSent")
+		if _, err := forwarder.New(db, newBroker(), forwarder.Config{KeepSent: d}); err == nil || !strings.Contains(err.Error(), "KeepSent") {
+			t.Fatalf(`New: got %v, want an error with "KeepSent"`, err)
+		}
 	}
 }
 
@@ -59,8 +61,12 @@ func TestTheSentLogForgets(t *testing.T) {
 		start(t, db, b, keeping(config))
 		put(t, db, config, "t", msg("new", ""))
 		eventually(t, "the old ones are gone", func() bool { return sent(t, db) == 2 && pending(t, db) == 0 })
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox_sent WHERE message_id = 'new'`))
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox_sent WHERE position = 2501`))
+		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_sent WHERE message_id = 'new'`); got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_sent WHERE position = 2501`); got != 1 {
+			t.Fatalf("count is %d, want 1", got)
+		}
 
 		age(t, db, "once_outbox_sent", "sent_at", 2*time.Minute, "message_id = 'm'")
 		eventually(t, "it goes on", func() bool { return sent(t, db) == 1 })
@@ -73,9 +79,13 @@ var sqlBlock = regexp.MustCompile("(?s)```sql\n(.*?)```")
 func TestQueriesOfTheDocs(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/operating-the-forwarder.md")
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	blocks := sqlBlock.FindAllStringSubmatch(string(text), -1)
-	require.Len(t, blocks, 2)
+	if len(blocks) != 2 {
+		t.Fatalf("%d blocks, want 2: %q", len(blocks), blocks)
+	}
 
 	db := postgres(t)
 	exec(t, db, `CREATE TABLE orders (id text, placed_at timestamptz NOT NULL DEFAULT now())`)
@@ -83,7 +93,9 @@ func TestQueriesOfTheDocs(t *testing.T) {
 	put(t, db, schema.Config{}, "orders.placed", msg("sent-placed", ""), msg("handled-placed", ""))
 	f := start(t, db, newBroker(), keeping(schema.Config{}))
 	drained(t, db)
-	require.NoError(t, f.Close())
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
 	put(t, db, schema.Config{}, "orders.placed", msg("pending-placed", ""))
 	insertDead(t, db, msg("dead-placed", ""))
 	age(t, db, "once_outbox_sent", "sent_at", time.Hour, "1 = 1")
@@ -95,8 +107,14 @@ func TestQueriesOfTheDocs(t *testing.T) {
 			n     int
 			found string
 		)
-		require.NoError(t, db.QueryRowContext(t.Context(), query).Scan(&n, &found))
-		require.Equal(t, 1, n)
-		require.Equal(t, want, found)
+		if err := db.QueryRowContext(t.Context(), query).Scan(&n, &found); err != nil {
+			t.Fatal(err)
+		}
+		if n != 1 {
+			t.Fatalf("n is %d, want 1", n)
+		}
+		if found != want {
+			t.Fatalf("found is %q, want %q", found, want)
+		}
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/testkit"
@@ -19,14 +17,19 @@ var errRefused = errors.New("refused")
 func ownerOfAll(t *testing.T, db testkit.Database) (s *store, exec func(query string, args ...any)) {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	require.NoError(t, schema.Up(t.Context(), db.DB, config))
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
 	d, err := dialect.New(config)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s = newStore(db.DB, d)
 	exec = func(query string, args ...any) {
 		t.Helper()
-		_, err := db.ExecContext(t.Context(), query, args...)
-		require.NoError(t, err)
+		if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
+			t.Fatal(err)
+		}
 	}
 	exec(`UPDATE once_slots SET owner = $1`, s.owner)
 	return s, exec
@@ -45,13 +48,21 @@ func TestAChargeThatIsMadeAgainIsOneAttempt(t *testing.T) {
 				{Message: &dispatch.Message{Position: 1, ID: "seldom", Attempts: 4}, Attempts: 1, Err: errRefused, Cause: dispatch.Refused},
 				{Message: &dispatch.Message{Position: 2, ID: "by hand", Attempts: 2147483647}, Attempts: 1, Err: errRefused, Cause: dispatch.Refused},
 			}}, sendSuccessors)
-			require.NoError(t, done.Err)
-			require.False(t, done.Vanished)
+			if done.Err != nil {
+				t.Fatal(done.Err)
+			}
+			if done.Vanished {
+				t.Fatal("done.Vanished is true")
+			}
 		}
 		for id, want := range map[string]int{"seldom": 5, "by hand": 2147483647} {
 			var attempts int
-			require.NoError(t, db.QueryRowContext(t.Context(), `SELECT attempts FROM once_outbox WHERE message_id = $1`, id).Scan(&attempts))
-			require.Equal(t, want, attempts, id)
+			if err := db.QueryRowContext(t.Context(), `SELECT attempts FROM once_outbox WHERE message_id = $1`, id).Scan(&attempts); err != nil {
+				t.Fatal(err)
+			}
+			if attempts != want {
+				t.Fatalf("%s: attempts is %d, want %d", id, attempts, want)
+			}
 		}
 	})
 }
@@ -73,14 +84,22 @@ func TestTrap01_ASettlementThatFailedMayStillBeUnderWay(t *testing.T) {
 	}
 	for _, batch := range batches {
 		done := s.settle(t.Context(), batch, sendSuccessors)
-		require.Error(t, done.Err)
-		require.False(t, done.Wrote)
+		if done.Err == nil {
+			t.Fatal("done.Err is nil")
+		}
+		if done.Wrote {
+			t.Fatal("done.Wrote is true")
+		}
 	}
 	exec(`DROP TRIGGER refuse ON once_outbox`)
 	for _, batch := range batches {
 		done := s.settle(t.Context(), batch, sendSuccessors)
-		require.NoError(t, done.Err)
-		require.True(t, done.Wrote)
+		if done.Err != nil {
+			t.Fatal(done.Err)
+		}
+		if !done.Wrote {
+			t.Fatal("done.Wrote is false")
+		}
 	}
 }
 

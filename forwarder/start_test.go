@@ -4,8 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
@@ -17,18 +15,28 @@ func TestUnreachableDatabaseAtTheStartIsLogged(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t)
 	config := schema.Config{Dialect: schema.SQLite}
-	require.NoError(t, schema.Up(t.Context(), db.DB, config))
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
 	pool, failed := testkit.FailingStep(db, 1)
 	defer pool.Close()
 	var logs testkit.Logs
 	f, err := forwarder.New(pool, newBroker(), forwarder.Config{Schema: config, Logger: &logs})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(ctx) }()
 	<-f.Running()
 	stop()
-	require.NoError(t, <-ended)
-	require.NotEmpty(t, failed())
-	require.Equal(t, 1, logs.Count("ERROR The outbox's tables cannot be read, trying again", testkit.ErrInjected.Error()), "%q", logs.Lines())
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := failed(); got == "" {
+		t.Fatal("no step failed")
+	}
+	if got := logs.Count("ERROR The outbox's tables cannot be read, trying again", testkit.ErrInjected.Error()); got != 1 {
+		t.Fatalf("logs.Count is %d, want 1: %q", got, logs.Lines())
+	}
 }

@@ -1,9 +1,8 @@
 package forwarder
 
 import (
+	"math"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
@@ -16,45 +15,73 @@ func TestAGlanceSeesHowLateTheOutboxIs(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-		require.NoError(t, schema.Up(t.Context(), db.DB, config.Schema))
+		if err := schema.Up(t.Context(), db.DB, config.Schema); err != nil {
+			t.Fatal(err)
+		}
 		f, err := New(db.DB, new(counter), config)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		look := func() boundedStats {
 			t.Helper()
 			seen, err := f.store.boundedStats(t.Context())
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			return seen
 		}
-		require.Zero(t, look())
+		if got := look(); got != (boundedStats{}) {
+			t.Fatalf("look is %+v, want none", got)
+		}
 
 		hourAgo, due := "now() - interval '1 hour'", "now() - interval '2 hours'"
 		if db.Dialect == "sqlite" {
 			hourAgo, due = "(unixepoch() - 3600) * 1000", "(unixepoch() - 7200) * 1000"
 		}
 		const columns = `INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, created_at, due_at) VALUES `
-		_, err = db.ExecContext(t.Context(), columns+`('1', 't', 0, '', '{}', `+hourAgo+`, NULL)`)
-		require.NoError(t, err)
+		if _, err := db.ExecContext(t.Context(), columns+`('1', 't', 0, '', '{}', `+hourAgo+`, NULL)`); err != nil {
+			t.Fatal(err)
+		}
 		seen := look()
-		require.EqualValues(t, 1, seen.pending)
-		require.InDelta(t, 3600, seen.lag.Seconds(), 60)
+		if seen.pending != 1 {
+			t.Fatalf("seen.pending is %d, want 1", seen.pending)
+		}
+		if got := seen.lag.Seconds(); math.Abs(got-3600) > 60 {
+			t.Fatalf("seen.lag.Seconds is %v, want 3600, give or take 60", got)
+		}
 
-		_, err = db.ExecContext(t.Context(), columns+`('2', 't', 0, '', '{}', `+hourAgo+`, `+due+`)`)
-		require.NoError(t, err)
-		require.InDelta(t, 7200, look().lag.Seconds(), 60, "what should have been sent when it was due")
+		if _, err := db.ExecContext(t.Context(), columns+`('2', 't', 0, '', '{}', `+hourAgo+`, `+due+`)`); err != nil {
+			t.Fatal(err)
+		}
+		if got := look().lag.Seconds(); math.Abs(got-7200) > 60 {
+			t.Fatalf("look().lag.Seconds is %v, want 7200, give or take 60: what should have been sent when it was due", got)
+		}
 
 		later, failing := "now() + interval '5 minutes'", "now() - interval '3 hours'"
 		if db.Dialect == "sqlite" {
 			later, failing = "(unixepoch() + 300) * 1000", "(unixepoch() - 10800) * 1000"
 		}
-		_, err = db.ExecContext(t.Context(), columns+`('3', 't', 0, '', '{}', `+hourAgo+`, `+later+`)`)
-		require.NoError(t, err)
-		require.InDelta(t, 7200, look().lag.Seconds(), 60, "what its producer has delayed")
-		_, err = db.ExecContext(t.Context(), `UPDATE once_outbox SET failing_since = `+failing+` WHERE message_id = '3'`)
-		require.NoError(t, err)
-		require.InDelta(t, 10800, look().lag.Seconds(), 60, "what backs off, since it failed first")
+		if _, err := db.ExecContext(t.Context(), columns+`('3', 't', 0, '', '{}', `+hourAgo+`, `+later+`)`); err != nil {
+			t.Fatal(err)
+		}
+		if got := look().lag.Seconds(); math.Abs(got-7200) > 60 {
+			t.Fatalf("look().lag.Seconds is %v, want 7200, give or take 60: what its producer has delayed", got)
+		}
+		if _, err := db.ExecContext(t.Context(), `UPDATE once_outbox SET failing_since = `+failing+` WHERE message_id = '3'`); err != nil {
+			t.Fatal(err)
+		}
+		if got := look().lag.Seconds(); math.Abs(got-10800) > 60 {
+			t.Fatalf("look().lag.Seconds is %v, want 10800, give or take 60: what backs off, since it failed first", got)
+		}
 		stats, err := f.Stats(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, 1, stats.Failing)
-		require.InDelta(t, 10800, stats.FailingFor.Seconds(), 60)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats.Failing != 1 {
+			t.Fatalf("stats.Failing is %d, want 1", stats.Failing)
+		}
+		if got := stats.FailingFor.Seconds(); math.Abs(got-10800) > 60 {
+			t.Fatalf("stats.FailingFor.Seconds is %v, want 10800, give or take 60", got)
+		}
 	})
 }

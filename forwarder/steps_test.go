@@ -2,10 +2,9 @@ package forwarder
 
 import (
 	"database/sql"
+	"errors"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/dispatch"
@@ -19,12 +18,17 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		require.NoError(t, schema.Up(t.Context(), db.DB, config))
+		if err := schema.Up(t.Context(), db.DB, config); err != nil {
+			t.Fatal(err)
+		}
 		d, err := dialect.New(config)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		exec := func(query string, args ...any) {
-			_, err := db.ExecContext(t.Context(), d.SQL(query), args...)
-			require.NoError(t, err)
+			if _, err := db.ExecContext(t.Context(), d.SQL(query), args...); err != nil {
+				t.Fatal(err)
+			}
 		}
 		exec(`INSERT INTO {forwarders} (owner, lease_until, destination) VALUES ('gone', {after $1}, 'elsewhere')`, -60_000)
 		exec(`INSERT INTO {outbox} (message_id, topic, ordering_key, slot, payload, metadata) VALUES
@@ -113,21 +117,29 @@ func TestSettleReportsThePartsThatFailed(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t)
 	config := schema.Config{Dialect: schema.SQLite}
-	require.NoError(t, schema.Up(t.Context(), db.DB, config))
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
 	d, err := dialect.New(config)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for failing := int64(1); ; failing++ {
 		for _, table := range []string{"once_outbox", "once_outbox_dead", "once_slots", "once_forwarders"} {
-			_, err := db.ExecContext(t.Context(), `DELETE FROM `+table)
-			require.NoError(t, err)
+			if _, err := db.ExecContext(t.Context(), `DELETE FROM `+table); err != nil {
+				t.Fatal(err)
+			}
 		}
 		_, err := db.ExecContext(t.Context(), `INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata) VALUES
 			(1, 'a', 't', 1, '', '{}'), (2, 'b', 't', 1, '', '{}'), (3, 'c', 't', 1, '', '{}'), (4, 'd', 't', 1, '', '{}')`)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		pool, failed := testkit.FailingStep(db, failing)
 		s := newStore(db.DB, d)
-		_, err = s.lease(t.Context(), leaseRequest{take: true, length: time.Hour})
-		require.NoError(t, err)
+		if _, err := s.lease(t.Context(), leaseRequest{take: true, length: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
 		s.db = pool
 		row := func(position int64, id string) *dispatch.Message {
 			return &dispatch.Message{Position: position, ID: id, Slot: 1}
@@ -137,21 +149,39 @@ func TestSettleReportsThePartsThatFailed(t *testing.T) {
 			Charges:   []dispatch.Charge{{Message: row(2, "b"), Attempts: 1, Err: errRefused}},
 			Deaths:    []dispatch.Death{{Message: row(3, "c"), Err: errRefused}, {Message: row(4, "d"), Err: errRefused}},
 		}, sendSuccessors)
-		require.NoError(t, pool.Close())
+		if err := pool.Close(); err != nil {
+			t.Fatal(err)
+		}
 		count := func(query string) (n int) {
-			require.NoError(t, db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM `+query).Scan(&n))
+			if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM `+query).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
 			return n
 		}
 		what := failed()
-		require.Equal(t, count(`once_outbox WHERE message_id = 'a'`) == 0, got.Confirmed, what)
-		require.Equal(t, count(`once_outbox WHERE message_id = 'b' AND attempts = 1`) == 1, got.Charges, what)
-		require.Equal(t, count(`once_outbox_dead`), got.Deaths, what)
+		if want := count(`once_outbox WHERE message_id = 'a'`) == 0; got.Confirmed != want {
+			t.Fatalf("%s: got.Confirmed is %v, want %v", what, got.Confirmed, want)
+		}
+		if want := count(`once_outbox WHERE message_id = 'b' AND attempts = 1`) == 1; got.Charges != want {
+			t.Fatalf("%s: got.Charges is %v, want %v", what, got.Charges, want)
+		}
+		if want := count(`once_outbox_dead`); got.Deaths != want {
+			t.Fatalf("%s: got.Deaths is %d, want %d", what, got.Deaths, want)
+		}
 		if what == "" {
-			require.NoError(t, got.Err)
-			require.False(t, got.Vanished)
-			require.True(t, got.Wrote)
+			if got.Err != nil {
+				t.Fatal(got.Err)
+			}
+			if got.Vanished {
+				t.Fatal("got.Vanished is true")
+			}
+			if !got.Wrote {
+				t.Fatal("got.Wrote is false")
+			}
 			return
 		}
-		require.ErrorIs(t, got.Err, testkit.ErrInjected)
+		if !errors.Is(got.Err, testkit.ErrInjected) {
+			t.Fatalf("got %v, want ErrInjected", got.Err)
+		}
 	}
 }

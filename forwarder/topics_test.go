@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
@@ -63,7 +62,9 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 		cfg.Logger = log
 		start(t, db, &pipelined{broker: b}, cfg)
 		eventually(t, "the other topic's are sent", func() bool { return pending(t, db) == stuck+1 })
-		require.False(t, b.has("9999"), "it shares a key with what is stuck")
+		if b.has("9999") {
+			t.Fatal(`b.has("9999") returned true: it shares a key with what is stuck`)
+		}
 
 		close(deadline)
 		eventually(t, "the topic is stalled", func() bool { return log.Has("does not answer", "topic=stuck") })
@@ -73,14 +74,28 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 
 		close(healed)
 		drained(t, db)
-		require.Empty(t, b.overlaps)
-		require.Len(t, b.ids(nil), stuck+free+2)
-		require.Zero(t, dead(t, db))
-		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
+		if len(b.overlaps) != 0 {
+			t.Fatalf("b.overlaps are %q, want none", b.overlaps)
+		}
+		if got := b.ids(nil); len(got) != stuck+free+2 {
+			t.Fatalf("len(b.ids(nil)) is %d, want %d: %q", len(got), stuck+free+2, got)
+		}
+		if got := dead(t, db); got != 0 {
+			t.Fatalf("dead is %d, want 0", got)
+		}
+		if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
+			t.Fatalf("count is %d, want 0", got)
+		}
 		shared := b.ids(func(d delivery) bool { return d.key == "shared" })
-		require.True(t, slices.IsSorted(shared), "%v", shared)
-		require.Equal(t, 1, log.Count("does not answer", "topic=stuck"))
-		require.Equal(t, 1, log.Count("answers again", "topic=stuck"))
+		if !slices.IsSorted(shared) {
+			t.Fatalf("shared is not sorted: %v", shared)
+		}
+		if got := log.Count("does not answer", "topic=stuck"); got != 1 {
+			t.Fatalf(`log.Count("does not answer", "topic=stuck") is %d, want 1`, got)
+		}
+		if got := log.Count("answers again", "topic=stuck"); got != 1 {
+			t.Fatalf(`log.Count("answers again", "topic=stuck") is %d, want 1`, got)
+		}
 	})
 }
 
@@ -152,19 +167,31 @@ func TestATopicWhoseMessagesAreRefused(t *testing.T) {
 			return min(b.tries("1"), b.tries("2"), b.tries("3"), b.tries("4")) > 3
 		})
 		for _, topic := range []string{"topic=refused ", "topic=denied "} {
-			require.Equal(t, 1, log.Count("ERROR Messages of a topic are refused, they are tried again later", topic, "err=no queue is bound"))
+			if got := log.Count("ERROR Messages of a topic are refused, they are tried again later", topic, "err=no queue is bound"); got != 1 {
+				t.Fatalf("log.Count is %d, want 1", got)
+			}
 		}
-		require.Equal(t, 2, log.Count("ERROR"))
-		require.Zero(t, log.Count("accepts messages again"))
+		if got := log.Count("ERROR"); got != 2 {
+			t.Fatalf(`log.Count("ERROR") is %d, want 2`, got)
+		}
+		if got := log.Count("accepts messages again"); got != 0 {
+			t.Fatalf(`log.Count("accepts messages again") is %d, want 0`, got)
+		}
 		eventually(t, "all are counted", func() bool {
 			stats, err := f.Stats(t.Context())
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			return stats.Failing == 4 && stats.FailingFor > 0
 		})
 		close(healed)
 		drained(t, db)
-		require.Equal(t, 1, log.Count("INFO Topic accepts messages again", "topic=denied", "refused="))
-		require.Equal(t, 2, log.Count("accepts messages again"))
+		if got := log.Count("INFO Topic accepts messages again", "topic=denied", "refused="); got != 1 {
+			t.Fatalf(`log.Count("INFO Topic accepts messages again", "topic=denied", "refused=") is %d, want 1`, got)
+		}
+		if got := log.Count("accepts messages again"); got != 2 {
+			t.Fatalf(`log.Count("accepts messages again") is %d, want 2`, got)
+		}
 	})
 }
 
@@ -193,7 +220,9 @@ func TestTheShareOfATopic(t *testing.T) {
 	eventually(t, "they are in flight", func() bool { return flying() >= 15 })
 	put(t, db, schema.Config{}, "other", msg("other", ""))
 	eventually(t, "the other topic's is in flight", func() bool { return b.tries("other") == 1 })
-	require.Equal(t, 16, flying())
+	if got := flying(); got != 16 {
+		t.Fatalf("flying is %d, want 16", got)
+	}
 	proceed()
 	drained(t, db)
 }
