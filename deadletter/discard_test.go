@@ -77,7 +77,7 @@ func TestDiscardOfMessagesThatMayHaveBeenSent(t *testing.T) {
 		b.exec(`UPDATE once_outbox_dead SET reason = 'malformed' WHERE message_id = 'malformed'`)
 		b.age("once_outbox_dead", "died_at", 8*24*time.Hour, `1 = 1`)
 		if err := b.letters.Discard(b.Context(), ann, 1); err != nil {
-			b.Fatalf("a discard needs no force: %v", err)
+			b.Fatalf("%v: a discard needs no force", err)
 		}
 		n, err := b.letters.DiscardMatching(b.Context(), ann, everything)
 		if err != nil {

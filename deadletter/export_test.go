@@ -96,10 +96,10 @@ func TestExportReturnsAllPages(t *testing.T) {
 			b.Fatalf("%d lines, want 207", len(lines))
 		}
 		if got := fmt.Sprint(lines[0]["id"]); got != "2" {
-			b.Fatalf(`fmt.Sprint(lines[0]["id"]) is %q, want "2"`, got)
+			b.Fatalf(`lines[0]["id"] is %q, want "2"`, got)
 		}
 		if got := fmt.Sprint(lines[206]["id"]); got != "208" {
-			b.Fatalf(`fmt.Sprint(lines[206]["id"]) is %q, want "208"`, got)
+			b.Fatalf(`lines[206]["id"] is %q, want "208"`, got)
 		}
 		if payload, _ := lines[206]["payload"].(string); len(payload) != 933_336 {
 			b.Fatalf("the payload has %d characters, want 933336", len(payload))
@@ -114,7 +114,7 @@ func TestExportReturnsAllPages(t *testing.T) {
 			b.Fatalf("n is %d, want 150", n)
 		}
 		if got := strings.Count(out.String(), "\n"); got != 150 {
-			b.Fatalf("strings.Count is %d, want 150", got)
+			b.Fatalf("%d lines, want 150", got)
 		}
 		n, err = b.letters.Export(b.Context(), deadletter.Filter{Topic: "no such topic"}, &out)
 		if err != nil {

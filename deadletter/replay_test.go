@@ -268,7 +268,7 @@ func TestReplayPutsAllLettersBackOrNone(t *testing.T) {
 		}
 
 		if err := b.letters.Replay(b.Context(), ann, 3, 1, 3); err != nil {
-			b.Fatalf("in any order, and named twice: %v", err)
+			b.Fatalf("%v: in any order, and named twice", err)
 		}
 		if got := b.dead(); got != 1 {
 			b.Fatalf("dead is %d, want 1", got)

@@ -141,7 +141,7 @@ func TestReplayOfSentMessagesByID(t *testing.T) {
 			b.Fatal(err)
 		}
 		if err := b.log.Replay(b.Context(), ann, 2); err != nil {
-			b.Fatalf("once more: %v", err)
+			b.Fatalf("%v: the second time", err)
 		}
 		if got := b.pending(); got != 3 {
 			b.Fatalf("pending is %d, want 3", got)

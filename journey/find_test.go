@@ -112,7 +112,7 @@ func TestJourneySaysWhyAMessageWaitsInTheOutbox(t *testing.T) {
 				b.Fatalf("%s: %q does not contain %q", id, got, want.where)
 			}
 			if got := strings.Join(lines(found), ", "); got != want.events {
-				b.Fatalf("%s: strings.Join is %q, want %q", id, got, want.events)
+				b.Fatalf("%s: events are %q, want %q", id, got, want.events)
 			}
 		}
 		if got, want := b.one("refused").Where, "An earlier attempt may have sent it all the same."; !slices.Contains(got, want) {

@@ -259,7 +259,7 @@ func TestStockForwardersAndMoversShareTheTable(t *testing.T) {
 		t.Fatalf("got %q, want %q", got, want)
 	}
 	if !slices.IsSorted(outboxIDs(t, db)) {
-		t.Fatal("slices.IsSorted returned false")
+		t.Fatal("outboxIDs are not sorted")
 	}
 }
 

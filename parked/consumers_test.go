@@ -93,7 +93,7 @@ func TestConsumersShowInstancesAndBacklog(t *testing.T) {
 			b.Fatalf("busy.Name is %q, want %q", busy.Name, consumer)
 		}
 		if !busy.Registered || !busy.KeyOrder || !busy.Running || busy.Embedded {
-			b.Fatal("it is false")
+			b.Fatalf("busy is %+v, want it registered, with key order, running and not embedded", busy)
 		}
 		if busy.Handler != "charge" {
 			b.Fatalf(`busy.Handler is %q, want "charge"`, busy.Handler)
@@ -237,7 +237,7 @@ func TestConsumersReadsFewPages(t *testing.T) {
 			pages := testkit.PagesRead(b, plan)
 			b.Logf("%s: %d pages", name, pages)
 			if !json.Valid(plan) {
-				b.Fatal("json.Valid(plan) returned false")
+				b.Fatalf("the plan is no JSON: %s", plan)
 			}
 			if pages >= 10*8*parked.CountLimit {
 				b.Fatalf("pages is %d, want less than %d: %s: %s", pages, 10*8*parked.CountLimit, name, plan)
@@ -301,7 +301,7 @@ func TestRemoveConsumer(t *testing.T) {
 
 		b.register(store.Consumer{Consumer: consumer, Topic: topic, Owner: "host/1/a"})
 		if err := remove(parked.RemoveOptions{Force: true}); err != nil {
-			b.Fatalf("it runs: %v", err)
+			b.Fatalf("%v: with Force it goes although it runs", err)
 		}
 	})
 }
