@@ -73,7 +73,7 @@ func (s *store) examine(ctx context.Context, tx *sql.Tx, read *dispatch.Read) (a
 	}
 	err := tx.QueryRowContext(ctx, s.sql.examine, read.From, s.dialect.List(read.Known), s.dialect.List(read.Slots),
 		s.dialect.Strings(read.Keys), read.Limit, read.PerGroup, s.dialect.Strings(read.Topics), read.Examine,
-		s.dialect.Strings(topics), s.dialect.Strings(tenants), read.Late).Scan(&highest, &rows, &taken, &skipped)
+		s.dialect.Strings(topics), s.dialect.Strings(tenants), read.Late, read.Passed).Scan(&highest, &rows, &taken, &skipped)
 	if err != nil {
 		return ahead{}, err
 	}
@@ -132,7 +132,9 @@ func pairs(text string, each func(a, b int64)) error {
 // examineQuery examines the first $8 rows above $1. It returns the highest position,
 // the number of rows, and as lists of position:hash the rows to read and the other rows
 // with a key. $6 is the maximum number of rows of a group, and $9 and $10 are the
-// groups to leave out. It leaves out keys that have a row above $11 that is not above $1. See the other parameters at mayBeRead.
+// groups to leave out. It leaves out keys that have a row above $11 that is not above $1,
+// and returns among the other rows the first of each key above $11 that is not above $12.
+// See the other parameters at mayBeRead.
 //
 // It reads the metadata only of rows that have a tenant, because that takes as long as
 // all else.
@@ -159,11 +161,17 @@ func examineQuery(d dialect.Dialect) string {
 				FROM (SELECT position, topic, tenant FROM examined
 				      WHERE may AND (ordering_key IS NULL OR ordering_key NOT IN (SELECT l.ordering_key FROM late AS l))
 				      ORDER BY position LIMIT $5) AS m) AS n
-			WHERE n <= $6)
+			WHERE n <= $6),
+		skipped AS (
+			SELECT e.position, e.ordering_key FROM examined AS e
+			WHERE e.ordering_key IS NOT NULL AND NOT e.known AND e.position NOT IN (SELECT t.position FROM taken AS t)
+			UNION ALL
+			SELECT MIN(o.position), o.ordering_key FROM {outbox} AS o
+			WHERE o.position > $11 AND o.position <= $12 AND o.ordering_key IS NOT NULL AND o.position NOT IN {list $2 bigint}
+			GROUP BY o.ordering_key)
 		SELECT COALESCE(MAX(e.position), 0), COUNT(*),
 		       COALESCE(string_agg(e.position || ':' || COALESCE(hashtext(e.ordering_key), 0), ',') FILTER (WHERE t.position IS NOT NULL), ''),
-		       COALESCE(string_agg(e.position || ':' || hashtext(e.ordering_key), ',')
-		                FILTER (WHERE t.position IS NULL AND e.ordering_key IS NOT NULL AND NOT e.known), '')
+		       COALESCE((SELECT string_agg(s.position || ':' || hashtext(s.ordering_key), ',') FROM skipped AS s), '')
 		FROM examined AS e LEFT JOIN taken AS t ON t.position = e.position`)
 }
 

@@ -48,6 +48,7 @@ type Read struct {
 
 	Examine  int     // lookahead: number of rows to examine
 	Late     int64   // lookahead: return no row of a key that also has a row above Late that is not above From
+	Passed   int64   // lookahead: the rows with a key above Late that are not above Passed are skipped rows, too
 	Groups   []Group // lookahead: groups to leave out
 	PerGroup int     // lookahead: maximum number of rows of a group
 

@@ -56,7 +56,7 @@ type Reach struct {
 	Ceiling int64 // sweep and lookahead: one more than the highest id of a transaction that has ended
 
 	// Skipped is set by a lookahead: the rows with a key that it has examined and that
-	// are not in the result.
+	// are not in the result, and at least one row of each key that Read.Passed tells about.
 	Skipped []Skipped
 }
 

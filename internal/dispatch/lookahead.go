@@ -25,14 +25,17 @@ const (
 // rows that were skipped are remembered, as hashes, and later rows of these keys are
 // skipped too. A row can be committed late, below rows that were examined. So the
 // lookahead has its own cursor, and a row with a key is read only if no row of the key
-// is between the cursor and the rows that are examined.
+// is between the cursor and the rows that are examined. When no transaction can add
+// a row below a position any more, the next lookahead remembers the keys of the rows up
+// to this position as those of skipped rows. Only then does the cursor pass it.
 //
 // When all rows are examined, lookaheads examine new rows only. After ten times as
 // long as this took, a new round begins at the cursor of the sweeps: it finds rows that
 // were committed late, and rows that were skipped because their group had too many.
 type lookahead struct {
-	cursor  cursor
-	full    int // number of sweeps in a row that have stopped at their limit
+	cursor  cursor // its low may be above passed
+	passed  int64  // a key of a row up to this position that is not in memory is in skipped
+	full    int    // number of sweeps in a row that have stopped at their limit
 	next    time.Time
 	epoch   int       // changes when the result of the lookahead under way must be ignored
 	found   time.Time // when a lookahead last found a message
@@ -146,12 +149,12 @@ func (s *Scheduler) planLookahead(now time.Time) *Read {
 		l.skipped = newKeySet()
 		l.cursor = cursor{low: s.cursor.low, era: l.epoch}
 	}
-	l.cursor.low = max(l.cursor.low, s.cursor.low)
+	l.cursor.low, l.passed = max(l.cursor.low, s.cursor.low), max(l.passed, s.cursor.low)
 	l.cursor.seen = max(l.cursor.seen, l.cursor.low)
 	l.began = now
 	read := s.newRead(limit, bytes)
 	read.Lookahead, read.From, read.Examine = true, l.cursor.seen, s.config.LookaheadRows
-	read.Late = l.cursor.low
+	read.Late, read.Passed = l.passed, l.cursor.low
 	read.Groups, read.PerGroup = long, s.perGroup()
 	read.epoch = l.epoch
 	_, read.settled = l.cursor.sights()
@@ -222,6 +225,7 @@ func (s *Scheduler) addLookahead(now time.Time, read *Read, rows []*Message, at 
 	for hash := range first {
 		l.skipped.add(hash)
 	}
+	l.passed = read.Passed
 	l.cursor.advance(at, read.settled)
 	if at.Covered == Everything && l.ended.IsZero() {
 		l.ended = now

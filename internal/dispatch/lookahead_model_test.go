@@ -56,6 +56,11 @@ func (w *world) ahead(r *Read) ([]*Message, Reach) {
 			at.Skipped = append(at.Skipped, Skipped{row.Position, hash})
 		}
 	}
+	for _, row := range w.table {
+		if row.Key != "" && row.Position > r.Late && row.Position <= r.Passed && !slices.Contains(r.Known, row.Position) {
+			at.Skipped = append(at.Skipped, Skipped{row.Position, hashOf(row.Key)})
+		}
+	}
 	w.foundAhead += len(found)
 	return found, at
 }
