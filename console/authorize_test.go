@@ -2,16 +2,17 @@ package console_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/console"
 )
@@ -36,12 +37,20 @@ var acts = map[string]console.Action{
 func (b *bench) refuses(t *testing.T) {
 	t.Helper()
 	for query := range acts {
-		assert.Equal(t, http.StatusForbidden, b.do(http.MethodGet, "change?"+query, nil).StatusCode, query)
+		if got := b.do(http.MethodGet, "change?"+query, nil).StatusCode; got != http.StatusForbidden {
+			t.Errorf(`%s: b.do(http.MethodGet, "change?"+query, nil).StatusCode is %d, want %d`, query, got, http.StatusForbidden)
+		}
 		form, err := url.ParseQuery(query + "&limit=10&why=because")
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		a := b.do(http.MethodPost, "change", form)
-		assert.Equal(t, http.StatusForbidden, a.StatusCode, query)
-		assert.Contains(t, a.text, "you may not", query)
+		if a.StatusCode != http.StatusForbidden {
+			t.Errorf("%s: a.StatusCode is %d, want %d", query, a.StatusCode, http.StatusForbidden)
+		}
+		if !strings.Contains(a.text, "you may not") {
+			t.Errorf("%s: %q is missing:\n%s", query, "you may not", a.text)
+		}
 	}
 	for page, form := range map[string]url.Values{
 		"edit":   {"id": {"1"}, "payload": {"{}"}, "metadata": {"{}"}, "why": {"because"}, "confirmed": {"1"}, "exact": {"e30="}},
@@ -49,10 +58,16 @@ func (b *bench) refuses(t *testing.T) {
 		"stop":   {"job": {"x"}},
 		"note":   {"group": {"g"}, "note": {"text"}},
 	} {
-		assert.Equal(t, http.StatusForbidden, b.do(http.MethodPost, page, form).StatusCode, page)
+		if got := b.do(http.MethodPost, page, form).StatusCode; got != http.StatusForbidden {
+			t.Errorf("%s: b.do(http.MethodPost, page, form).StatusCode is %d, want %d", page, got, http.StatusForbidden)
+		}
 	}
-	assert.Equal(t, http.StatusForbidden, b.do(http.MethodGet, "edit?id=1", nil).StatusCode)
-	assert.Empty(t, b.audits())
+	if got := b.do(http.MethodGet, "edit?id=1", nil).StatusCode; got != http.StatusForbidden {
+		t.Errorf(`b.do(http.MethodGet, "edit?id=1", nil).StatusCode is %d, want %d`, got, http.StatusForbidden)
+	}
+	if got := b.audits(); len(got) != 0 {
+		t.Errorf("b.audits are %q, want none", got)
+	}
 }
 
 func TestReadOnlyShowsEverythingAndChangesNothing(t *testing.T) {
@@ -63,9 +78,13 @@ func TestReadOnlyShowsEverythingAndChangesNothing(t *testing.T) {
 		"entry?id=1", "replays", "forwarders", "consumers", "parked", "parked-message?id=5", "life?message=failed-1", "reconcile", "audit",
 	} {
 		text := b.get(page).text
-		assert.NotRegexp(t, `change\?|<button name="do"|method="post"|type="checkbox" name="id"|href="edit`, text, "a button on %s", page)
+		if regexp.MustCompile(`change\?|<button name="do"|method="post"|type="checkbox" name="id"|href="edit`).MatchString(text) {
+			t.Errorf("a button on %s: %s matches %s", page, text, `change\?|<button name="do"|method="post"|type="checkbox" name="id"|href="edit`)
+		}
 	}
-	assert.Contains(t, b.get("entry?id=1").text, "&#34;order&#34;: 10")
+	if got := b.get("entry?id=1").text; !strings.Contains(got, "&#34;order&#34;: 10") {
+		t.Errorf("%q is missing:\n%s", "&#34;order&#34;: 10", got)
+	}
 	b.refuses(t)
 }
 
@@ -78,7 +97,9 @@ func TestNobodyChangesAnythingWithoutAName(t *testing.T) {
 			b.seed()
 			b.get("quarantine")
 			b.refuses(t)
-			assert.True(t, b.logs.Has("Console refused an action", "Authorize returned no actor"))
+			if !b.logs.Has("Console refused an action", "Authorize returned no actor") {
+				t.Error(`b.logs.Has("Console refused an action", "Authorize returned no actor") returned false`)
+			}
 		})
 	}
 }
@@ -96,12 +117,20 @@ func TestAuthorizeThatFailsOrPanicsRefuses(t *testing.T) {
 			pages, _ := b.console.Pages()
 			for _, page := range pages {
 				a := b.do(http.MethodGet, page+"?id=1&of=dead&do=retry&all=1", nil)
-				assert.Equal(t, http.StatusForbidden, a.StatusCode, page)
-				assert.NotContains(t, a.text, "secret", page)
-				assert.NotContains(t, a.text, "order", page)
+				if a.StatusCode != http.StatusForbidden {
+					t.Errorf("%s: a.StatusCode is %d, want %d", page, a.StatusCode, http.StatusForbidden)
+				}
+				if strings.Contains(a.text, "secret") {
+					t.Errorf("%s: %q is there:\n%s", page, "secret", a.text)
+				}
+				if strings.Contains(a.text, "order") {
+					t.Errorf("%s: %q is there:\n%s", page, "order", a.text)
+				}
 			}
 			b.refuses(t)
-			assert.True(t, b.logs.Has("Console refused an action", "secret"))
+			if !b.logs.Has("Console refused an action", "secret") {
+				t.Error(`b.logs.Has("Console refused an action", "secret") returned false`)
+			}
 		})
 	}
 }
@@ -118,14 +147,19 @@ func TestEachChangeAsksForItsOwnAction(t *testing.T) {
 		}
 	})
 	b.seed()
-	assert.ElementsMatch(t, b.console.Acts(), slices.Collect(maps.Values(acts)), "acts has all of them")
+	got, want := slices.Sorted(maps.Values(acts)), slices.Sorted(slices.Values(b.console.Acts()))
+	if !slices.Equal(got, want) {
+		t.Errorf("acts are %q, want all of them: %q", got, want)
+	}
 	for _, allowed = range acts {
 		for query, action := range acts {
 			want := http.StatusForbidden
 			if action == allowed {
 				want = http.StatusOK
 			}
-			assert.Equal(t, want, b.do(http.MethodGet, "change?"+query, nil).StatusCode, "%s with %s", query, allowed)
+			if got := b.do(http.MethodGet, "change?"+query, nil).StatusCode; got != want {
+				t.Errorf(`%s with %s: b.do(http.MethodGet, "change?"+query, nil).StatusCode is %d, want %d`, query, allowed, got, want)
+			}
 		}
 	}
 }
@@ -142,15 +176,23 @@ func TestMessagesAreShownOnlyToThoseWhoMayReadThem(t *testing.T) {
 	b.seed()
 	for _, page := range []string{"message?id=1", "letter?id=1", "copy?id=1", "entry?id=1", "parked-message?id=5"} {
 		text := b.get(page).text
-		assert.NotContains(t, text, "order&#34;", page)
-		assert.NotContains(t, text, "0af7", page)
-		assert.Contains(t, text, "You may not: read message", page)
+		if strings.Contains(text, "order&#34;") {
+			t.Errorf("%s: %q is there:\n%s", page, "order&#34;", text)
+		}
+		if strings.Contains(text, "0af7") {
+			t.Errorf("%s: %q is there:\n%s", page, "0af7", text)
+		}
+		if want := "You may not: read message"; !strings.Contains(text, want) {
+			t.Errorf("%s: %q is missing:\n%s", page, want, text)
+		}
 	}
 	for _, page := range []string{
 		"payload?of=outbox&id=1", "payload?of=dead&id=1", "payload?of=sent&id=1", "payload?of=quarantine&id=1",
 		"payload?of=parked&id=5", "edit?id=1",
 	} {
-		assert.Equal(t, http.StatusForbidden, b.do(http.MethodGet, page, nil).StatusCode, page)
+		if got := b.do(http.MethodGet, page, nil).StatusCode; got != http.StatusForbidden {
+			t.Errorf("%s: b.do(http.MethodGet, page, nil).StatusCode is %d, want %d", page, got, http.StatusForbidden)
+		}
 	}
 }
 
@@ -179,21 +221,49 @@ func TestPayloadCanBeRedactedAndForbidden(t *testing.T) {
 		"entry?id=2": "card data is not shown", "entry?id=3": "Config.Payload panicked",
 	} {
 		text := b.get(page).text
-		assert.Contains(t, text, part, page)
-		assert.NotContains(t, text, "secret", page)
-		assert.NotContains(t, text, `href="edit`, page)
+		if !strings.Contains(text, part) {
+			t.Errorf("%s: %q is missing:\n%s", page, part, text)
+		}
+		if strings.Contains(text, "secret") {
+			t.Errorf("%s: %q is there:\n%s", page, "secret", text)
+		}
+		if want := `href="edit`; strings.Contains(text, want) {
+			t.Errorf("%s: %q is there:\n%s", page, want, text)
+		}
 	}
-	assert.JSONEq(t, `{"pin":"…"}`, b.get("payload?of=quarantine&id=1").text)
-	assert.Equal(t, http.StatusForbidden, b.do(http.MethodGet, "payload?of=quarantine&id=2", nil).StatusCode)
-	assert.Equal(t, http.StatusForbidden, b.do(http.MethodGet, "payload?of=quarantine&id=3", nil).StatusCode)
+	var payload map[string]string
+	if err := json.Unmarshal([]byte(b.get("payload?of=quarantine&id=1").text), &payload); err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]string{"pin": "…"}; !maps.Equal(payload, want) {
+		t.Errorf("payload is %q, want %q", payload, want)
+	}
+	if got := b.do(http.MethodGet, "payload?of=quarantine&id=2", nil).StatusCode; got != http.StatusForbidden {
+		t.Errorf("StatusCode is %d, want %d", got, http.StatusForbidden)
+	}
+	if got := b.do(http.MethodGet, "payload?of=quarantine&id=3", nil).StatusCode; got != http.StatusForbidden {
+		t.Errorf("StatusCode is %d, want %d", got, http.StatusForbidden)
+	}
 	// A message that is shown with gaps cannot be edited, because the gaps would be stored.
-	assert.Equal(t, http.StatusBadRequest, b.do(http.MethodGet, "edit?id=1", nil).StatusCode)
-	assert.Equal(t, http.StatusForbidden, b.do(http.MethodGet, "edit?id=2", nil).StatusCode)
-	assert.Equal(t, http.StatusOK, b.do(http.MethodGet, "edit?id=4", nil).StatusCode)
+	if got := b.do(http.MethodGet, "edit?id=1", nil).StatusCode; got != http.StatusBadRequest {
+		t.Errorf(`b.do(http.MethodGet, "edit?id=1", nil).StatusCode is %d, want %d`, got, http.StatusBadRequest)
+	}
+	if got := b.do(http.MethodGet, "edit?id=2", nil).StatusCode; got != http.StatusForbidden {
+		t.Errorf(`b.do(http.MethodGet, "edit?id=2", nil).StatusCode is %d, want %d`, got, http.StatusForbidden)
+	}
+	if got := b.do(http.MethodGet, "edit?id=4", nil).StatusCode; got != http.StatusOK {
+		t.Errorf(`b.do(http.MethodGet, "edit?id=4", nil).StatusCode is %d, want %d`, got, http.StatusOK)
+	}
 	form := url.Values{"id": {"1"}, "payload": {"{}"}, "metadata": {"{}"}, "why": {"because"}, "confirmed": {"1"}, "exact": {"e30="}}
-	assert.Equal(t, http.StatusBadRequest, b.do(http.MethodPost, "edit", form).StatusCode)
-	assert.Empty(t, b.audits())
-	assert.Zero(t, b.logs.Count("pin"), "a payload is in the log")
+	if got := b.do(http.MethodPost, "edit", form).StatusCode; got != http.StatusBadRequest {
+		t.Errorf(`b.do(http.MethodPost, "edit", form).StatusCode is %d, want %d`, got, http.StatusBadRequest)
+	}
+	if got := b.audits(); len(got) != 0 {
+		t.Errorf("b.audits are %q, want none", got)
+	}
+	if got := b.logs.Count("pin"); got != 0 {
+		t.Errorf(`b.logs.Count("pin") is %d, want 0: a payload is in the log`, got)
+	}
 }
 
 func TestADownloadIsSavedAndNeverShown(t *testing.T) {
@@ -201,8 +271,16 @@ func TestADownloadIsSavedAndNeverShown(t *testing.T) {
 	payload := "<script>alert(1)</script>\x00\r\n"
 	b.quarantine("payments", "orders.placed", message.NewMessage("one", []byte(payload)), errCard)
 	a := b.get("payload?of=quarantine&id=1")
-	assert.Equal(t, payload, a.text)
-	assert.Equal(t, "application/octet-stream", a.Header.Get("Content-Type"))
-	assert.Equal(t, `attachment; filename="message-1.bin"`, a.Header.Get("Content-Disposition"))
-	assert.Equal(t, "nosniff", a.Header.Get("X-Content-Type-Options"))
+	if a.text != payload {
+		t.Errorf("a.text is %q, want %q", a.text, payload)
+	}
+	if got := a.Header.Get("Content-Type"); got != "application/octet-stream" {
+		t.Errorf(`a.Header.Get("Content-Type") is %q, want "application/octet-stream"`, got)
+	}
+	if got, want := a.Header.Get("Content-Disposition"), `attachment; filename="message-1.bin"`; got != want {
+		t.Errorf(`a.Header.Get("Content-Disposition") is %q, want %q`, got, want)
+	}
+	if got := a.Header.Get("X-Content-Type-Options"); got != "nosniff" {
+		t.Errorf(`a.Header.Get("X-Content-Type-Options") is %q, want "nosniff"`, got)
+	}
 }

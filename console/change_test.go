@@ -1,21 +1,18 @@
 package console_test
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/poison"
 )
 
 // count returns how many rows of a table match.
@@ -43,12 +40,22 @@ func TestEachChangeIsMadeAndAudited(t *testing.T) {
 			b := sharedBench(t, db)
 			why := "because of " + c.query
 			a := b.change(c.query, why)
-			assert.Equal(t, http.StatusOK, a.StatusCode, c.query)
-			assert.Contains(t, a.text, c.result, "%s\n%s", c.query, strings.Join(b.logs.Lines(), "\n"))
-			assert.Contains(t, a.text, "because of", c.query)
-			assert.Zero(t, b.count(c.table, c.where), c.query)
+			if a.StatusCode != http.StatusOK {
+				t.Errorf("%s: a.StatusCode is %d, want %d", c.query, a.StatusCode, http.StatusOK)
+			}
+			if !strings.Contains(a.text, c.result) {
+				t.Errorf("%q is missing: %s\n%s:\n%s", c.result, c.query, strings.Join(b.logs.Lines(), "\n"), a.text)
+			}
+			if !strings.Contains(a.text, "because of") {
+				t.Errorf("%s: %q is missing:\n%s", c.query, "because of", a.text)
+			}
+			if got := b.count(c.table, c.where); got != 0 {
+				t.Errorf("%s: b.count(c.table, c.where) is %d, want 0", c.query, got)
+			}
 			audits := strings.Join(b.audits(), "\n")
-			assert.Regexp(t, `ann \| [a-z_ -]+ \| [a-z0-9-]* \| `+why, audits, c.query)
+			if !regexp.MustCompile(`ann \| [a-z_ -]+ \| [a-z0-9-]* \| ` + why).MatchString(audits) {
+				t.Errorf("%s: %s does not match %s", c.query, audits, `ann \| [a-z_ -]+ \| [a-z0-9-]* \| `+why)
+			}
 		}
 	})
 }
@@ -73,11 +80,17 @@ func TestEveryChangeNeedsAReason(t *testing.T) {
 		} {
 			form.Set("why", why)
 			a := b.do(http.MethodPost, "change", form)
-			assert.Equal(t, http.StatusBadRequest, a.StatusCode, query)
-			assert.Contains(t, a.text, text, query)
+			if a.StatusCode != http.StatusBadRequest {
+				t.Errorf("%s: a.StatusCode is %d, want %d", query, a.StatusCode, http.StatusBadRequest)
+			}
+			if !strings.Contains(a.text, text) {
+				t.Errorf("%s: %q is missing:\n%s", query, text, a.text)
+			}
 		}
 	}
-	assert.Empty(t, b.audits())
+	if got := b.audits(); len(got) != 0 {
+		t.Errorf("b.audits are %q, want none", got)
+	}
 }
 
 // Messages that fail after somebody has read the form are not a part of it.
@@ -85,13 +98,21 @@ func TestAChangeTakesNoMoreThanWasShown(t *testing.T) {
 	b := quickBench(t, nil)
 	b.seed()
 	form := b.fields(b.get("change?do=discard&consumer=payments"), "change")
-	assert.Equal(t, "3", form.Get("limit"))
+	if got := form.Get("limit"); got != "3" {
+		t.Errorf(`form.Get("limit") is %q, want "3"`, got)
+	}
 	b.quarantine("payments", "orders.placed", message.NewMessage("newer", []byte("{}")), errCard)
 	form.Set("why", "test orders")
-	assert.Contains(t, b.follow(b.do(http.MethodPost, "change", form)).text, "3 of 3")
-	assert.Equal(t, 1, b.count("once_parked", "message_id = 'newer' AND state = 'quarantined'"))
+	if got := b.follow(b.do(http.MethodPost, "change", form)).text; !strings.Contains(got, "3 of 3") {
+		t.Errorf("%q is missing:\n%s", "3 of 3", got)
+	}
+	if got := b.count("once_parked", "message_id = 'newer' AND state = 'quarantined'"); got != 1 {
+		t.Errorf(`b.count("once_parked", "message_id = 'newer' AND state = 'quarantined'") is %d, want 1`, got)
+	}
 	form.Del("limit")
-	assert.Equal(t, http.StatusBadRequest, b.do(http.MethodPost, "change", form).StatusCode, "a form without the number")
+	if got := b.do(http.MethodPost, "change", form).StatusCode; got != http.StatusBadRequest {
+		t.Errorf(`b.do(http.MethodPost, "change", form).StatusCode is %d, want %d: a form without the number`, got, http.StatusBadRequest)
+	}
 }
 
 // A forwarder has a lease, so a due message may be on its way.
@@ -100,13 +121,25 @@ func TestCancelLeavesOutWhatMayBeSent(t *testing.T) {
 	b.seed()
 	b.exec(`UPDATE once_slots SET owner = 'idle', lease_until = ` + b.in(time.Hour))
 	page := b.get("change?do=cancel&all=1").text
-	assert.Contains(t, page, "3 messages")
-	assert.Contains(t, page, "1 message would be left out")
+	if !strings.Contains(page, "3 messages") {
+		t.Errorf("%q is missing:\n%s", "3 messages", page)
+	}
+	if want := "1 message would be left out"; !strings.Contains(page, want) {
+		t.Errorf("%q is missing:\n%s", want, page)
+	}
 	forced := b.get("change?all=1&do=cancel&force=1").text
-	assert.Contains(t, forced, "4 messages")
-	assert.Contains(t, forced, `<input type="hidden" name="force" value="1">`)
-	assert.Contains(t, b.change("do=cancel&all=1", "void").text, "3 of 3")
-	assert.Equal(t, 1, b.count("once_outbox", "message_id = 'due-1'"))
+	if !strings.Contains(forced, "4 messages") {
+		t.Errorf("%q is missing:\n%s", "4 messages", forced)
+	}
+	if want := `<input type="hidden" name="force" value="1">`; !strings.Contains(forced, want) {
+		t.Errorf("%q is missing:\n%s", want, forced)
+	}
+	if got := b.change("do=cancel&all=1", "void").text; !strings.Contains(got, "3 of 3") {
+		t.Errorf("%q is missing:\n%s", "3 of 3", got)
+	}
+	if got := b.count("once_outbox", "message_id = 'due-1'"); got != 1 {
+		t.Errorf(`b.count("once_outbox", "message_id = 'due-1'") is %d, want 1`, got)
+	}
 }
 
 func TestTwoOperatorsAtOnce(t *testing.T) {
@@ -128,145 +161,31 @@ func TestTwoOperatorsAtOnce(t *testing.T) {
 	changed := 0
 	for i, a := range answers {
 		if a.StatusCode == http.StatusConflict { // the other one runs
-			assert.Contains(t, a.text, "is running")
+			if !strings.Contains(a.text, "is running") {
+				t.Errorf("%q is missing:\n%s", "is running", a.text)
+			}
 			continue
 		}
-		require.Equal(t, http.StatusSeeOther, a.StatusCode, i)
+		if a.StatusCode != http.StatusSeeOther {
+			t.Fatalf("%d: a.StatusCode is %d, want %d", i, a.StatusCode, http.StatusSeeOther)
+		}
 		if strings.Contains(b.do(http.MethodGet, a.Header.Get("Location"), nil, as("ann")).text, "1 of 1") {
 			changed++
 		}
 	}
-	assert.Equal(t, 1, changed, "one of them has discarded it")
-	assert.Len(t, b.audits(), 1)
-	assert.Zero(t, b.count("once_outbox_dead", "true"))
-	assert.Contains(t, b.do(http.MethodGet, "change?do=discard-dead&id=1", nil, as("bob")).text, "Somebody else may have been faster")
-}
-
-func TestReplayFromDryRunToResult(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := benchIn(t, db, nil)
-		for i := range 12 {
-			b.quarantine("payments", "orders.placed", message.NewMessage(fmt.Sprint("m", i), fmt.Appendf(nil, `{"order":%d}`, i)), errCard)
-		}
-		done := b.consume(nil)
-		page := b.get("change?do=replay&all=1")
-		assert.Contains(t, page.text, "12 messages")
-		form := b.fields(page, "change")
-		assert.Equal(t, "payments", form.Get("consumer"), "the replay does not keep other consumers from theirs")
-		assert.Equal(t, "1", form.Get("canary"), "a replay begins carefully")
-		form.Set("why", "the gateway is back")
-		a := b.do(http.MethodPost, "change", form)
-		require.Equal(t, http.StatusSeeOther, a.StatusCode, a.text)
-		testkit.Eventually(t, time.Minute, "the replay has ended", func() bool {
-			return strings.Contains(b.get("replay?id=1").text, `s-finished`)
-		})
-		assert.Equal(t, "replay?id=1", b.do(http.MethodGet, a.Header.Get("Location"), nil).Header.Get("Location"))
-		text := b.get("replay?id=1").text
-		assert.Contains(t, text, "12 of 12")
-		assert.Contains(t, text, "the gateway is back")
-		assert.Contains(t, text, "canary of 1")
-		assert.NotContains(t, text, "hx-get", "the result does not change any more")
-		assert.Len(t, done.all(), 12)
-		assert.Contains(t, b.get("replays").text, "replay?id=1")
-		assert.Contains(t, b.get("entry?id=1").text, "resolved")
-	})
-}
-
-// A failed canary stops the replay, and it can be resumed.
-func TestAReplayStopsAtAFailureAndIsResumed(t *testing.T) {
-	b := newBench(t, nil)
-	for i, payload := range []string{"bad", "one", "two"} {
-		b.quarantine("payments", "orders.placed", message.NewMessage(fmt.Sprint("m", i), []byte(payload)), errCard)
+	if changed != 1 {
+		t.Errorf("changed is %d, want 1: one of them has discarded it", changed)
 	}
-	done := b.consume(nil)
-	b.change("do=replay&consumer=payments", "try")
-	testkit.Eventually(t, time.Minute, "the replay has stopped", func() bool {
-		return strings.Contains(b.get("replay?id=1").text, `s-stopped`)
-	})
-	page := b.get("replay?id=1")
-	assert.Contains(t, page.text, "1 failed again of the canary")
-	assert.Empty(t, done.all())
-	assert.Contains(t, b.get("").text, "Replay 1 is stopped")
-	form := b.fields(page, "replay")
-	assert.Contains(t, b.do(http.MethodPost, "replay", form).text, "say why")
-	form.Set("why", "the others are fine")
-	assert.Equal(t, http.StatusSeeOther, b.do(http.MethodPost, "replay", form).StatusCode)
-	testkit.Eventually(t, time.Minute, "the replay has ended", func() bool {
-		return strings.Contains(b.get("replay?id=1").text, `s-finished`)
-	})
-	assert.ElementsMatch(t, []string{"one", "two"}, done.all())
-	form.Set("why", "again")
-	testkit.Eventually(t, time.Minute, "the change that resumed it has ended, and another one is refused", func() bool {
-		return strings.Contains(b.follow(b.do(http.MethodPost, "replay", form)).text, "the replay has finished")
-	})
-}
-
-func TestARunningReplayIsStoppedByAnybodyWhoMay(t *testing.T) {
-	b := newBench(t, nil)
-	for i := range 3 {
-		b.quarantine("payments", "orders.placed", message.NewMessage(fmt.Sprint("m", i), []byte("ok")), errCard)
+	if got := b.audits(); len(got) != 1 {
+		t.Errorf("%d audits, want 1: %q", len(got), got)
 	}
-	gate := make(chan struct{})
-	done := b.consume(gate)
-	b.change("do=replay&consumer=payments", "try")
-	testkit.Eventually(t, time.Minute, "the canary waits for its handler", func() bool {
-		return b.count("once_parked", "state = 'waiting'") == 1
-	})
-	page := b.get("replay?id=1")
-	assert.Contains(t, page.text, "hx-get", "the page is live")
-	// The consumer has a running replay.
-	form := b.fields(b.get("change?do=replay&consumer=payments"), "change")
-	form.Set("why", "me too")
-	a := b.do(http.MethodPost, "change", form)
-	assert.Equal(t, http.StatusConflict, a.StatusCode)
-	assert.Contains(t, a.text, "Replay quarantined messages by ann is running")
-	a = b.follow(b.do(http.MethodPost, "stop", b.fields(page, "stop")))
-	assert.Contains(t, a.text, "s-paused")
-	close(gate)
-	testkit.Eventually(t, time.Minute, "the canary is handled", func() bool { return len(done.all()) == 1 })
-	assert.Equal(t, 2, b.count("once_parked", "state = 'quarantined'"))
-}
-
-// Another process, such as the command line, runs the replay.
-func TestAReplayOfAnotherProcessIsStopped(t *testing.T) {
-	b := newBench(t, nil)
-	for i := range 3 {
-		b.quarantine("payments", "orders.placed", message.NewMessage(fmt.Sprint("m", i), []byte("ok")), errCard)
+	if got := b.count("once_outbox_dead", "true"); got != 0 {
+		t.Errorf(`b.count("once_outbox_dead", "true") is %d, want 0`, got)
 	}
-	gate := make(chan struct{})
-	b.consume(gate)
-	other, err := poison.New(b.DB, poison.Config{Schema: b.tables})
-	require.NoError(t, err)
-	ended := make(chan error)
-	go func() {
-		act := poison.Act{Actor: "bob", Why: "try"}
-		_, err := other.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{Canary: 1})
-		ended <- err
-	}()
-	testkit.Eventually(t, time.Minute, "the canary waits for its handler", func() bool {
-		return b.count("once_parked", "state = 'waiting'") == 1
-	})
-	form := b.fields(b.get("replay?id=1"), "stop")
-	assert.Equal(t, http.StatusBadRequest, b.do(http.MethodPost, "stop", form).StatusCode, "why is missing")
-	form.Set("why", "wrong queue")
-	a := b.follow(b.do(http.MethodPost, "stop", form))
-	assert.Contains(t, a.text, "s-stopped")
-	close(gate)
-	require.ErrorIs(t, <-ended, poison.ErrReplayStopped)
-	assert.Equal(t, 2, b.count("once_parked", "state = 'quarantined'"))
-}
-
-func TestAReplayToAConsumerThatDoesNotRunIsRefused(t *testing.T) {
-	b := quickBench(t, nil)
-	b.seed()
-	form := b.fields(b.get("change?do=replay&consumer=payments"), "change")
-	form.Set("why", "try")
-	job := b.do(http.MethodPost, "change", form).Header.Get("Location")
-	testkit.Eventually(t, time.Minute, "the replay is refused", func() bool {
-		text := b.get(job).text
-		return strings.Contains(text, "the consumer is not running") && strings.Contains(text, "s-abandoned")
-	})
-	assert.Equal(t, 4, b.count("once_parked", "state = 'quarantined'"))
+	want := "Somebody else may have been faster"
+	if got := b.do(http.MethodGet, "change?do=discard-dead&id=1", nil, as("bob")).text; !strings.Contains(got, want) {
+		t.Errorf("%q is missing:\n%s", want, got)
+	}
 }
 
 // Closing the console pauses what runs: nothing is lost, and nothing is left behind.
@@ -277,12 +196,20 @@ func TestCloseEndsWhatRuns(t *testing.T) {
 	defer close(gate)
 	b.consume(gate)
 	b.change("do=replay&consumer=payments", "try")
-	require.NoError(t, b.console.Close())
-	assert.Contains(t, b.get("replay?id=1").text, "s-paused")
+	if err := b.console.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.get("replay?id=1").text; !strings.Contains(got, "s-paused") {
+		t.Errorf("%q is missing:\n%s", "s-paused", got)
+	}
 	form := url.Values{"do": {"discard-dead"}, "all": {"1"}, "limit": {"1"}, "why": {"because"}}
 	a := b.do(http.MethodPost, "change", form)
-	assert.Equal(t, http.StatusServiceUnavailable, a.StatusCode)
-	assert.Contains(t, a.text, "The process is stopping")
+	if a.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("a.StatusCode is %d, want %d", a.StatusCode, http.StatusServiceUnavailable)
+	}
+	if !strings.Contains(a.text, "The process is stopping") {
+		t.Errorf("%q is missing:\n%s", "The process is stopping", a.text)
+	}
 }
 
 func TestAFailingDatabaseIsNotDescribed(t *testing.T) {
@@ -290,7 +217,13 @@ func TestAFailingDatabaseIsNotDescribed(t *testing.T) {
 	b.seed()
 	b.exec(`ALTER TABLE once_outbox_dead RENAME TO secret_table`)
 	a := b.do(http.MethodGet, "dead", nil)
-	assert.Equal(t, http.StatusInternalServerError, a.StatusCode)
-	assert.NotContains(t, a.text, "outbox_dead")
-	assert.True(t, b.logs.Has("Console page failed", "outbox_dead"))
+	if a.StatusCode != http.StatusInternalServerError {
+		t.Errorf("a.StatusCode is %d, want %d", a.StatusCode, http.StatusInternalServerError)
+	}
+	if strings.Contains(a.text, "outbox_dead") {
+		t.Errorf("%q is there:\n%s", "outbox_dead", a.text)
+	}
+	if !b.logs.Has("Console page failed", "outbox_dead") {
+		t.Error(`b.logs.Has("Console page failed", "outbox_dead") returned false`)
+	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/embedded"
@@ -35,11 +34,17 @@ func (b *bench) consume(gate <-chan struct{}) *handled {
 	b.Helper()
 	var h handled
 	transport, err := embedded.New(b.DB, embedded.Config{Schema: b.tables, Logger: watermill.NopLogger{}})
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	consumer, err := once.NewConsumer(b.DB, once.ConsumerConfig{Schema: b.tables, Logger: watermill.NopLogger{}})
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	consumer.AddHandler(router, "payments", "orders.placed", transport.Subscriber(),
 		func(ctx context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			if gate != nil {
@@ -63,7 +68,9 @@ func (b *bench) consume(gate <-chan struct{}) *handled {
 	<-router.Running()
 	b.Cleanup(func() {
 		cancel()
-		require.NoError(b, errors.Join(router.Close(), <-ended))
+		if err := errors.Join(router.Close(), <-ended); err != nil {
+			b.Fatal(err)
+		}
 	})
 	return &h
 }

@@ -3,12 +3,11 @@ package console_test
 import (
 	"encoding/base64"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/internal/testkit"
@@ -26,23 +25,49 @@ func TestAnEditIsComparedThenStored(t *testing.T) {
 		form.Set("why", "negative amount")
 		form.Set("keep", "1")
 		review := b.do(http.MethodPost, "edit", form)
-		require.Equal(t, http.StatusOK, review.StatusCode, review.text)
-		assert.Contains(t, review.text, `&#34;amount&#34;: <del>-</del>5`)
-		assert.Contains(t, review.text, "fixed")
-		assert.Empty(t, b.audits(), "nothing is stored before the confirmation")
+		if review.StatusCode != http.StatusOK {
+			t.Fatalf("review.StatusCode is %d, want %d\n%s", review.StatusCode, http.StatusOK, review.text)
+		}
+		if want := `&#34;amount&#34;: <del>-</del>5`; !strings.Contains(review.text, want) {
+			t.Errorf("%q is missing:\n%s", want, review.text)
+		}
+		if !strings.Contains(review.text, "fixed") {
+			t.Errorf("%q is missing:\n%s", "fixed", review.text)
+		}
+		if got := b.audits(); len(got) != 0 {
+			t.Errorf("b.audits are %q, want none: nothing is stored before the confirmation", got)
+		}
 		a := b.do(http.MethodPost, "edit", b.fields(review, "edit"))
-		require.Equal(t, "entry?id=2", a.Header.Get("Location"), a.text)
+		if got := a.Header.Get("Location"); got != "entry?id=2" {
+			t.Fatalf("a.Header.Get(\"Location\") is %q, want \"entry?id=2\"\n%s", got, a.text)
+		}
 		e, err := b.store.Get(t.Context(), 2)
-		require.NoError(t, err)
-		assert.Equal(t, "{\n  \"amount\": 5\n}\n", string(e.Message.Payload))
-		assert.Equal(t, "yes", e.Message.Metadata["fixed"])
-		assert.Equal(t, "quarantined", e.State)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := "{\n  \"amount\": 5\n}\n"; string(e.Message.Payload) != want {
+			t.Errorf("e.Message.Payload is %q, want %q", string(e.Message.Payload), want)
+		}
+		if e.Message.Metadata["fixed"] != "yes" {
+			t.Errorf(`e.Message.Metadata["fixed"] is %q, want "yes"`, e.Message.Metadata["fixed"])
+		}
+		if e.State != "quarantined" {
+			t.Errorf(`e.State is %q, want "quarantined"`, e.State)
+		}
 		text := b.get("entry?id=2").text
-		assert.Contains(t, text, `<a href="entry?id=1">entry 1</a>`)
-		assert.Contains(t, strings.Join(b.audits(), "\n"), "negative amount")
+		if want := `<a href="entry?id=1">entry 1</a>`; !strings.Contains(text, want) {
+			t.Errorf("%q is missing:\n%s", want, text)
+		}
+		if got := strings.Join(b.audits(), "\n"); !strings.Contains(got, "negative amount") {
+			t.Errorf("%q is missing:\n%s", "negative amount", got)
+		}
 		again := b.do(http.MethodPost, "edit", b.fields(review, "edit"))
-		assert.Equal(t, http.StatusBadRequest, again.StatusCode)
-		assert.Contains(t, again.text, "only quarantined entries can be edited")
+		if again.StatusCode != http.StatusBadRequest {
+			t.Errorf("again.StatusCode is %d, want %d", again.StatusCode, http.StatusBadRequest)
+		}
+		if want := "only quarantined entries can be edited"; !strings.Contains(again.text, want) {
+			t.Errorf("%q is missing:\n%s", want, again.text)
+		}
 	})
 }
 
@@ -76,20 +101,34 @@ func TestAnEditKeepsEveryByte(t *testing.T) {
 			form.Set("why", "because")
 			form.Set("keep", "1")
 			review := b.do(http.MethodPost, "edit", form)
-			require.Equal(t, http.StatusOK, review.StatusCode, review.text)
-			assert.Contains(t, review.text, "Payload and metadata are unchanged.")
+			if review.StatusCode != http.StatusOK {
+				t.Fatalf("review.StatusCode is %d, want %d\n%s", review.StatusCode, http.StatusOK, review.text)
+			}
+			if want := "Payload and metadata are unchanged."; !strings.Contains(review.text, want) {
+				t.Errorf("%q is missing:\n%s", want, review.text)
+			}
 			// More editing, and comparing again, changes nothing either.
 			more := b.fields(review, "edit")
 			more.Set("back", "1")
 			form = b.fields(b.do(http.MethodPost, "edit", more), "edit")
 			review = b.do(http.MethodPost, "edit", form)
-			assert.Contains(t, review.text, "Payload and metadata are unchanged.")
+			if want := "Payload and metadata are unchanged."; !strings.Contains(review.text, want) {
+				t.Errorf("%q is missing:\n%s", want, review.text)
+			}
 			a := b.do(http.MethodPost, "edit", b.fields(review, "edit"))
-			require.Equal(t, http.StatusSeeOther, a.StatusCode, a.text)
+			if a.StatusCode != http.StatusSeeOther {
+				t.Fatalf("a.StatusCode is %d, want %d\n%s", a.StatusCode, http.StatusSeeOther, a.text)
+			}
 			e, err := b.store.Get(t.Context(), id+1)
-			require.NoError(t, err)
-			assert.Equal(t, payload, string(e.Message.Payload))
-			assert.Equal(t, "line\r\none & <two>", e.Message.Metadata["odd"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(e.Message.Payload) != payload {
+				t.Errorf("e.Message.Payload is %q, want %q", string(e.Message.Payload), payload)
+			}
+			if want := "line\r\none & <two>"; e.Message.Metadata["odd"] != want {
+				t.Errorf(`e.Message.Metadata["odd"] is %q, want %q`, e.Message.Metadata["odd"], want)
+			}
 		})
 	}
 }
@@ -98,7 +137,9 @@ func TestAnEditIsCheckedBeforeItIsStored(t *testing.T) {
 	b := quickBench(t, func(c *console.Config) { c.MaxEdit = 1000 })
 	b.quarantine("payments", "orders.placed", message.NewMessage("one", []byte(`{"a":1}`)), errCard)
 	b.quarantine("payments", "orders.placed", message.NewMessage("large", make([]byte, 1001)), errCard)
-	assert.Contains(t, b.do(http.MethodGet, "edit?id=2", nil).text, "1,001 bytes, more than 1,000 bytes")
+	if got, want := b.do(http.MethodGet, "edit?id=2", nil).text, "1,001 bytes, more than 1,000 bytes"; !strings.Contains(got, want) {
+		t.Errorf("%q is missing:\n%s", want, got)
+	}
 	for name, c := range map[string]struct {
 		field, value, text string
 		status             int
@@ -118,8 +159,12 @@ func TestAnEditIsCheckedBeforeItIsStored(t *testing.T) {
 		form.Set("why", "because")
 		form.Set(c.field, c.value)
 		a := b.do(http.MethodPost, "edit", form)
-		assert.Equal(t, c.status, a.StatusCode, name)
-		assert.Contains(t, a.text, c.text, name)
+		if a.StatusCode != c.status {
+			t.Errorf("%s: a.StatusCode is %d, want %d", name, a.StatusCode, c.status)
+		}
+		if !strings.Contains(a.text, c.text) {
+			t.Errorf("%s: %q is missing:\n%s", name, c.text, a.text)
+		}
 	}
 	// The confirmation is checked in the same way.
 	form := b.fields(b.get("edit?id=1"), "edit")
@@ -127,10 +172,16 @@ func TestAnEditIsCheckedBeforeItIsStored(t *testing.T) {
 	form = b.fields(b.do(http.MethodPost, "edit", form), "edit")
 	for _, exact := range []string{"%%%", base64.StdEncoding.EncodeToString(make([]byte, 1001))} {
 		form.Set("exact", exact)
-		assert.Equal(t, http.StatusBadRequest, b.do(http.MethodPost, "edit", form).StatusCode)
+		if got := b.do(http.MethodPost, "edit", form).StatusCode; got != http.StatusBadRequest {
+			t.Errorf(`b.do(http.MethodPost, "edit", form).StatusCode is %d, want %d`, got, http.StatusBadRequest)
+		}
 	}
-	assert.Empty(t, b.audits())
-	assert.Zero(t, b.logs.Count(`{"a":1}`))
+	if got := b.audits(); len(got) != 0 {
+		t.Errorf("b.audits are %q, want none", got)
+	}
+	if got := b.logs.Count(`{"a":1}`); got != 0 {
+		t.Errorf("b.logs.Count is %d, want 0", got)
+	}
 }
 
 func TestAnEditIsHandledAtOnceUnlessItIsKept(t *testing.T) {
@@ -141,10 +192,18 @@ func TestAnEditIsHandledAtOnceUnlessItIsKept(t *testing.T) {
 	form.Set("why", "because")
 	review := b.fields(b.do(http.MethodPost, "edit", form), "edit")
 	a := b.do(http.MethodPost, "edit", review)
-	assert.Equal(t, http.StatusConflict, a.StatusCode)
-	assert.Contains(t, a.text, "the consumer is not running")
+	if a.StatusCode != http.StatusConflict {
+		t.Errorf("a.StatusCode is %d, want %d", a.StatusCode, http.StatusConflict)
+	}
+	if want := "the consumer is not running"; !strings.Contains(a.text, want) {
+		t.Errorf("%q is missing:\n%s", want, a.text)
+	}
 	done := b.consume(nil)
-	assert.Equal(t, http.StatusSeeOther, b.do(http.MethodPost, "edit", review).StatusCode)
+	if got := b.do(http.MethodPost, "edit", review).StatusCode; got != http.StatusSeeOther {
+		t.Errorf(`b.do(http.MethodPost, "edit", review).StatusCode is %d, want %d`, got, http.StatusSeeOther)
+	}
 	testkit.Eventually(t, 60e9, "the edited message is handled", func() bool { return len(done.all()) == 1 })
-	assert.Equal(t, []string{"good"}, done.all())
+	if got, want := done.all(), []string{"good"}; !slices.Equal(got, want) {
+		t.Errorf("done.all is %q, want %q", got, want)
+	}
 }

@@ -4,10 +4,9 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
-
-	"github.com/stretchr/testify/assert"
 
 	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/internal/testkit"
@@ -19,26 +18,44 @@ func TestANoteStaysWithItsFailureGroup(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := benchIn(t, db, nil)
 		b.seed()
-		assert.Contains(t, b.get("quarantine").text, "new: 3 in the last hour")
+		if got := b.get("quarantine").text; !strings.Contains(got, "new: 3 in the last hour") {
+			t.Errorf("%q is missing:\n%s", "new: 3 in the last hour", got)
+		}
 		group := regexp.MustCompile(`group=([0-9a-f]+)`).FindStringSubmatch(b.get("entry?id=1").text)[1]
 		page := "quarantine?group=" + group
 		fields := b.fields(b.get(page), "note")
 		fields.Set("note", "  the gateway is <b>down</b>,\nticket 17 ")
 		a := b.do(http.MethodPost, "note", fields)
-		assert.Equal(t, http.StatusSeeOther, a.StatusCode)
-		assert.Equal(t, page, a.Header.Get("Location"))
+		if a.StatusCode != http.StatusSeeOther {
+			t.Errorf("a.StatusCode is %d, want %d", a.StatusCode, http.StatusSeeOther)
+		}
+		if got := a.Header.Get("Location"); got != page {
+			t.Errorf(`a.Header.Get("Location") is %q, want %q`, got, page)
+		}
 		const shown = "the gateway is &lt;b&gt;down&lt;/b&gt;, ticket 17"
 		for _, p := range []string{"quarantine", page, "entry?id=1"} {
-			assert.Contains(t, b.get(p).text, shown, p)
+			if got := b.get(p).text; !strings.Contains(got, shown) {
+				t.Errorf("%s: %q is missing:\n%s", p, shown, got)
+			}
 		}
-		assert.NotContains(t, b.get("entry?id=4").text, shown)
-		assert.Equal(t, []string{"ann | note |  | the gateway is <b>down</b>, ticket 17"}, b.audits())
+		if got := b.get("entry?id=4").text; strings.Contains(got, shown) {
+			t.Errorf("%q is there:\n%s", shown, got)
+		}
+		if got, want := b.audits(), []string{"ann | note |  | the gateway is <b>down</b>, ticket 17"}; !slices.Equal(got, want) {
+			t.Errorf("b.audits are %q, want %q", got, want)
+		}
 
 		b.follow(b.change("do=discard&group="+group, "a test"))
-		assert.Contains(t, b.get(page).text, shown)
-		assert.Contains(t, b.get(page).text, "No failure matches.")
+		if got := b.get(page).text; !strings.Contains(got, shown) {
+			t.Errorf("%q is missing:\n%s", shown, got)
+		}
+		if got := b.get(page).text; !strings.Contains(got, "No failure matches.") {
+			t.Errorf("%q is missing:\n%s", "No failure matches.", got)
+		}
 		b.do(http.MethodPost, "note", url.Values{"group": {group}, "note": {" "}})
-		assert.NotContains(t, b.get(page).text, shown)
+		if got := b.get(page).text; strings.Contains(got, shown) {
+			t.Errorf("%q is there:\n%s", shown, got)
+		}
 	})
 }
 
@@ -50,13 +67,19 @@ func TestABadNoteIsRefused(t *testing.T) {
 		"invisible": {"group": {"g"}, "note": {"a\u202eb"}},
 		"large id":  {"group": {strings.Repeat("g", 300)}, "note": {"x"}},
 	} {
-		assert.Equal(t, http.StatusBadRequest, b.do(http.MethodPost, "note", form).StatusCode, name)
+		if got := b.do(http.MethodPost, "note", form).StatusCode; got != http.StatusBadRequest {
+			t.Errorf(`%s: b.do(http.MethodPost, "note", form).StatusCode is %d, want %d`, name, got, http.StatusBadRequest)
+		}
 	}
-	assert.Empty(t, b.audits())
+	if got := b.audits(); len(got) != 0 {
+		t.Errorf("b.audits are %q, want none", got)
+	}
 }
 
 // Who may not leave notes sees no form.
 func TestTheNoteFormNeedsItsAction(t *testing.T) {
 	b := quickBench(t, func(c *console.Config) { c.Authorize = console.ReadOnly })
-	assert.NotContains(t, b.get("quarantine?group=x").text, "Save the note")
+	if got := b.get("quarantine?group=x").text; strings.Contains(got, "Save the note") {
+		t.Errorf("%q is there:\n%s", "Save the note", got)
+	}
 }

@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/operate"
 )
@@ -31,16 +28,27 @@ func until(ctx context.Context, progress func(report)) (report, error) {
 func TestAPanicEndsTheChangeAndNotTheService(t *testing.T) {
 	all, logs := newTestJobs(t)
 	j := &job{Title: "Test"}
-	require.NoError(t, all.start(j, func(_ context.Context, progress func(report)) (report, error) {
+	err := all.start(j, func(_ context.Context, progress func(report)) (report, error) {
 		progress(report{Done: 7})
 		panic("secret")
-	}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	<-j.ended
 	state := j.State()
-	assert.False(t, state.Running())
-	assert.Equal(t, 7, state.Report.Done)
-	assert.Equal(t, "It failed. The log of the service says why.", state.Problem())
-	assert.True(t, logs.Has("Console change panicked", "secret"))
+	if state.Running() {
+		t.Error("state.Running returned true")
+	}
+	if state.Report.Done != 7 {
+		t.Errorf("state.Report.Done is %d, want 7", state.Report.Done)
+	}
+	if got, want := state.Problem(), "It failed. The log of the service says why."; got != want {
+		t.Errorf("state.Problem is %q, want %q", got, want)
+	}
+	if !logs.Has("Console change panicked", "secret") {
+		t.Error(`logs.Has("Console change panicked", "secret") returned false`)
+	}
 }
 
 func TestOnlySomeChangesRunAtATime(t *testing.T) {
@@ -48,39 +56,67 @@ func TestOnlySomeChangesRunAtATime(t *testing.T) {
 	var running []*job
 	for i := range mostJobs {
 		j := &job{Title: "Test", Who: operate.Act{Actor: "ann"}, lock: fmt.Sprint(i)}
-		require.NoError(t, all.start(j, until))
+		if err := all.start(j, until); err != nil {
+			t.Fatal(err)
+		}
 		running = append(running, j)
 		if i == 0 {
 			_, same := errors.AsType[busyError](all.start(&job{lock: "0"}, until))
-			assert.True(t, same, "the same lock")
+			if !same {
+				t.Error("same is false: the same lock")
+			}
 		}
 	}
 	_, many := errors.AsType[busyError](all.start(&job{lock: "other"}, until))
-	assert.True(t, many, "too many")
+	if !many {
+		t.Error("many is false: too many")
+	}
 	running[0].stop()
 	<-running[0].ended
-	assert.True(t, running[0].State().Stopped())
-	assert.Equal(t, 2, running[0].State().Report.Done)
-	require.NoError(t, all.start(&job{lock: "0"}, until), "the lock is free again")
+	if !running[0].State().Stopped() {
+		t.Error("running[0].State.Stopped returned false")
+	}
+	if got := running[0].State().Report.Done; got != 2 {
+		t.Errorf("running[0].State().Report.Done is %d, want 2", got)
+	}
+	if err := all.start(&job{lock: "0"}, until); err != nil {
+		t.Fatalf("%v: the lock is free again", err)
+	}
 	all.close()
 	for _, j := range all.latest() {
-		assert.False(t, j.State().Running(), "close waits for all")
+		if j.State().Running() {
+			t.Error("j.State.Running returned true: close waits for all")
+		}
 	}
-	require.ErrorIs(t, all.start(&job{lock: "new"}, until), errClosed)
+	if err := all.start(&job{lock: "new"}, until); !errors.Is(err, errClosed) {
+		t.Fatalf("start: got %v, want errClosed", err)
+	}
 }
 
 func TestOldChangesAreForgotten(t *testing.T) {
 	all, _ := newTestJobs(t)
 	kept := &job{lock: "running"}
-	require.NoError(t, all.start(kept, until))
+	if err := all.start(kept, until); err != nil {
+		t.Fatal(err)
+	}
 	var last *job
 	for range keptJobs + 10 {
 		last = &job{}
-		require.NoError(t, all.start(last, func(context.Context, func(report)) (report, error) { return report{}, nil }))
+		if err := all.start(last, func(context.Context, func(report)) (report, error) { return report{}, nil }); err != nil {
+			t.Fatal(err)
+		}
 		<-last.ended
 	}
-	assert.LessOrEqual(t, len(all.latest()), keptJobs)
-	assert.Same(t, last, all.get(last.ID))
-	assert.Same(t, kept, all.get(kept.ID), "a running change is not forgotten")
-	assert.Nil(t, all.get("unknown"))
+	if got := len(all.latest()); got > keptJobs {
+		t.Errorf("len(all.latest) is %d, want at most %d", got, keptJobs)
+	}
+	if got := all.get(last.ID); got != last {
+		t.Errorf("all.get(last.ID) is %p, want %p", got, last)
+	}
+	if got := all.get(kept.ID); got != kept {
+		t.Errorf("all.get(kept.ID) is %p, want %p: a running change is not forgotten", got, kept)
+	}
+	if got := all.get("unknown"); got != nil {
+		t.Errorf(`all.get("unknown") is %+v, want nil`, got)
+	}
 }

@@ -4,12 +4,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/console"
 )
@@ -22,7 +20,9 @@ func TestTwoOperatorsOfTwoProcessesAtOnce(t *testing.T) {
 	bob, err := console.Handler(b.DB, console.Config{
 		Authorize: func(*http.Request, console.Action) (string, error) { return "bob", nil }, Logger: b.logs,
 	})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer bob.Close()
 	other := httptest.NewServer(bob)
 	defer other.Close()
@@ -57,15 +57,22 @@ func TestTwoOperatorsOfTwoProcessesAtOnce(t *testing.T) {
 			})
 		}
 		group.Wait()
-		assert.Len(t, b.audits(), before+rows, query)
+		if got := b.audits(); len(got) != before+rows {
+			t.Errorf("%s: %d audits, want %d: %q", query, len(got), before+rows, got)
+		}
 		done := 0
 		for _, a := range answers {
 			if strings.Contains(a.text, "1 of 1") || strings.Contains(a.text, "Edited from") {
 				done++
 				continue
 			}
-			assert.Regexp(t, `Not possible now|That cannot be used|0 of 1|s-abandoned|not here any more|No such entry`, a.text, query)
+			if !regexp.MustCompile(`Not possible now|That cannot be used|0 of 1|s-abandoned|not here any more|No such entry`).MatchString(a.text) {
+				t.Errorf("%s: %s does not match %s",
+					query, a.text, `Not possible now|That cannot be used|0 of 1|s-abandoned|not here any more|No such entry`)
+			}
 		}
-		assert.Equal(t, 1, done, "%s: %s\n%s", query, answers[0].text, answers[1].text)
+		if done != 1 {
+			t.Errorf("done is %d, want 1: %s: %s\n%s", done, query, answers[0].text, answers[1].text)
+		}
 	}
 }

@@ -2,12 +2,10 @@ package console_test
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/internal/testkit"
@@ -78,12 +76,20 @@ func TestEveryPageShowsTheMessages(t *testing.T) {
 		for page, parts := range texts {
 			text := b.get(page).text
 			for _, part := range parts {
-				assert.Contains(t, text, part, page)
+				if !strings.Contains(text, part) {
+					t.Errorf("%s: %q is missing:\n%s", page, part, text)
+				}
 			}
-			assert.Contains(t, text, `<div class="environment purple">test</div>`, page)
+			if want := `<div class="environment purple">test</div>`; !strings.Contains(text, want) {
+				t.Errorf("%s: %q is missing:\n%s", page, want, text)
+			}
 		}
-		assert.NotContains(t, b.get("quarantine?consumer=shipping").text, "failed-1")
-		assert.NotContains(t, b.get("dead?reason=unacceptable").text, "dead-1")
+		if got := b.get("quarantine?consumer=shipping").text; strings.Contains(got, "failed-1") {
+			t.Errorf("%q is there:\n%s", "failed-1", got)
+		}
+		if got := b.get("dead?reason=unacceptable").text; strings.Contains(got, "dead-1") {
+			t.Errorf("%q is there:\n%s", "dead-1", got)
+		}
 	})
 }
 
@@ -96,8 +102,13 @@ func TestTheLastDaysAreCounted(t *testing.T) {
 			return strings.Contains(b.get("days").text, time.Now().UTC().AddDate(0, 0, -29).Format("2006-01-02"))
 		})
 		cell := func(n string) string { return `\s*<td class="number"[^>]*>` + n + `</td>` }
-		assert.Regexp(t, cell("1")+cell("0")+cell("4")+cell("2"), b.get("days").text) // sent, handled, quarantined, dead
-		assert.Contains(t, unescape(b.get("").text), `"labels":["Sent","Given up","Handled"]`)
+		row := cell("1") + cell("0") + cell("4") + cell("2") // sent, handled, quarantined, dead
+		if got := b.get("days").text; !regexp.MustCompile(row).MatchString(got) {
+			t.Errorf("%s does not match %s", got, row)
+		}
+		if got, want := unescape(b.get("").text), `"labels":["Sent","Given up","Handled"]`; !strings.Contains(got, want) {
+			t.Errorf("%q is missing:\n%s", want, got)
+		}
 	})
 }
 
@@ -125,7 +136,9 @@ func TestAnEmptyDatabaseSaysWhatWouldBeThere(t *testing.T) {
 			"audit?actor=x":          "No act matches.",
 			"change?do=discard&id=1": "Nothing.",
 		} {
-			assert.Contains(t, b.get(page).text, part, page)
+			if got := b.get(page).text; !strings.Contains(got, part) {
+				t.Errorf("%s: %q is missing:\n%s", page, part, got)
+			}
 		}
 	})
 }
@@ -171,10 +184,16 @@ func TestAMistakeInTheURLIsNamed(t *testing.T) {
 		"nosuch":                                         {http.StatusNotFound, "No such page"},
 	} {
 		a := b.do(http.MethodGet, page, nil)
-		assert.Equal(t, want.status, a.StatusCode, page)
-		assert.Contains(t, a.text, want.text, page)
+		if a.StatusCode != want.status {
+			t.Errorf("%s: a.StatusCode is %d, want %d", page, a.StatusCode, want.status)
+		}
+		if !strings.Contains(a.text, want.text) {
+			t.Errorf("%s: %q is missing:\n%s", page, want.text, a.text)
+		}
 	}
-	assert.Zero(t, b.logs.Count("Console page failed"), "a mistake of a reader is no failure")
+	if got := b.logs.Count("Console page failed"); got != 0 {
+		t.Errorf(`b.logs.Count("Console page failed") is %d, want 0: a mistake of a reader is no failure`, got)
+	}
 }
 
 func TestAListHasPages(t *testing.T) {
@@ -183,10 +202,16 @@ func TestAListHasPages(t *testing.T) {
 		b.die("orders.placed", "id", "", "{}", "exhausted", "no queue")
 	}
 	first := b.get("dead?topic=orders.placed")
-	assert.Contains(t, first.text, `href="dead?after=100&amp;topic=orders.placed" rel="next"`)
+	if want := `href="dead?after=100&amp;topic=orders.placed" rel="next"`; !strings.Contains(first.text, want) {
+		t.Errorf("%q is missing:\n%s", want, first.text)
+	}
 	second := b.get("dead?after=100&topic=orders.placed")
-	assert.Equal(t, 1, strings.Count(second.text, `href="letter?id=`))
-	assert.NotContains(t, second.text, `rel="next"`)
+	if got := strings.Count(second.text, `href="letter?id=`); got != 1 {
+		t.Errorf("%d letters, want 1", got)
+	}
+	if want := `rel="next"`; strings.Contains(second.text, want) {
+		t.Errorf("%q is there:\n%s", want, second.text)
+	}
 }
 
 func TestThePagesWorkUnderAnyPath(t *testing.T) {
@@ -199,21 +224,31 @@ func TestThePagesWorkUnderAnyPath(t *testing.T) {
 	b.server.Config.Handler = mux
 	for _, b.prefix = range []string{"/", "/a/b/c/", "/stripped/"} {
 		text := b.get("").text
-		assert.Contains(t, text, `<a href="outbox">`)
-		assert.NotRegexp(t, `(href|src|action)="/`, text, "a link is not relative")
+		if want := `<a href="outbox">`; !strings.Contains(text, want) {
+			t.Errorf("%q is missing:\n%s", want, text)
+		}
+		if regexp.MustCompile(`(href|src|action)="/`).MatchString(text) {
+			t.Errorf("%s matches %s: a link is not relative", text, `(href|src|action)="/`)
+		}
 		b.get("outbox")
 		b.get("console.css")
 	}
 	b.prefix = "/"
-	assert.Equal(t, "./bare/", b.do(http.MethodGet, "bare", nil).Header.Get("Location"))
+	if got := b.do(http.MethodGet, "bare", nil).Header.Get("Location"); got != "./bare/" {
+		t.Errorf(`b.do(http.MethodGet, "bare", nil).Header.Get("Location") is %q, want "./bare/"`, got)
+	}
 }
 
 func TestTheConfigurationIsChecked(t *testing.T) {
 	_, err := console.Handler(nil, console.Config{Color: "pink", MaxEdit: -1, Environment: " production"})
-	require.Error(t, err)
+	if err == nil {
+		t.Fatal("got no error")
+	}
 	for _, part := range []string{
 		"console: db is nil", "Authorize is nil", `Color is "pink"`, "MaxEdit is -1", `Environment is " production"`,
 	} {
-		assert.ErrorContains(t, err, part)
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("got %v, want an error with %q", err, part)
+		}
 	}
 }

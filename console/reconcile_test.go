@@ -2,11 +2,9 @@ package console_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/reconcile"
@@ -18,29 +16,54 @@ func TestReportsOfReconciliationsAreShown(t *testing.T) {
 		b := benchIn(t, db, nil)
 		b.seed()
 		archive, err := reconcile.NewArchive(db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)})
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		at := time.Now()
 		complete := reconcile.Report{Consumer: "payments", Topics: []string{"orders.placed"}, Sent: 10, Known: 10}
 		for range 21 {
-			require.NoError(t, archive.Keep(t.Context(), complete))
+			if err := archive.Keep(t.Context(), complete); err != nil {
+				t.Fatal(err)
+			}
 		}
-		require.NoError(t, archive.Keep(t.Context(), reconcile.Report{
+		err = archive.Keep(t.Context(), reconcile.Report{
 			Consumer: "<b>mail", Topics: []string{"orders.placed"}, Sent: 12, Known: 11,
 			Missing:  []reconcile.Missing{{MessageID: "sent-1", Topic: "orders.placed", SentLogID: 1, SentAt: at, LastSentAt: at}},
 			Phantoms: []reconcile.Phantom{{MessageID: "ghost", State: reconcile.Quarantined, At: at, Dead: true}},
-		}))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 		list := b.get("reconcile")
-		assert.Contains(t, list.text, "&lt;b&gt;mail")
-		assert.Contains(t, list.text, ">differs<")
-		assert.Contains(t, b.get("reconcile?before=3").text, "report?id=2")
-		assert.Contains(t, list.text, "reconcile?before=3")
-		assert.Contains(t, b.get("report?id=1").text, ">complete<")
+		if !strings.Contains(list.text, "&lt;b&gt;mail") {
+			t.Errorf("%q is missing:\n%s", "&lt;b&gt;mail", list.text)
+		}
+		if !strings.Contains(list.text, ">differs<") {
+			t.Errorf("%q is missing:\n%s", ">differs<", list.text)
+		}
+		if got := b.get("reconcile?before=3").text; !strings.Contains(got, "report?id=2") {
+			t.Errorf("%q is missing:\n%s", "report?id=2", got)
+		}
+		if !strings.Contains(list.text, "reconcile?before=3") {
+			t.Errorf("%q is missing:\n%s", "reconcile?before=3", list.text)
+		}
+		if got := b.get("report?id=1").text; !strings.Contains(got, ">complete<") {
+			t.Errorf("%q is missing:\n%s", ">complete<", got)
+		}
 		report := b.get("report?id=22").text
 		for _, part := range []string{"sent-1", "copy?id=1", "ghost", "a dead letter", "change?do=replay-sent&amp;id=1"} {
-			assert.Contains(t, report, part)
+			if !strings.Contains(report, part) {
+				t.Errorf("%q is missing:\n%s", part, report)
+			}
 		}
-		assert.Contains(t, b.get("change?do=replay-sent&id=1").text, "1 message")
-		assert.Equal(t, http.StatusNotFound, b.do(http.MethodGet, "report?id=99", nil).StatusCode)
-		assert.Equal(t, http.StatusBadRequest, b.do(http.MethodGet, "reconcile?before=x", nil).StatusCode)
+		if got := b.get("change?do=replay-sent&id=1").text; !strings.Contains(got, "1 message") {
+			t.Errorf("%q is missing:\n%s", "1 message", got)
+		}
+		if got := b.do(http.MethodGet, "report?id=99", nil).StatusCode; got != http.StatusNotFound {
+			t.Errorf(`b.do(http.MethodGet, "report?id=99", nil).StatusCode is %d, want %d`, got, http.StatusNotFound)
+		}
+		if got := b.do(http.MethodGet, "reconcile?before=x", nil).StatusCode; got != http.StatusBadRequest {
+			t.Errorf(`b.do(http.MethodGet, "reconcile?before=x", nil).StatusCode is %d, want %d`, got, http.StatusBadRequest)
+		}
 	})
 }

@@ -8,12 +8,11 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/outbox"
@@ -44,11 +43,16 @@ func TestTextsOfOthersAreNeverMarkup(t *testing.T) {
 	b.exec(`INSERT INTO once_forwarders (owner, destination, lease_until) VALUES ($1, $1, now() + interval '1 hour')`, attack)
 	b.exec(`UPDATE once_slots SET owner = $1, lease_until = now() + interval '1 hour' WHERE slot = 1`, attack)
 	archive, err := reconcile.NewArchive(b.DB, b.tables)
-	require.NoError(t, err)
-	require.NoError(t, archive.Keep(t.Context(), reconcile.Report{
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = archive.Keep(t.Context(), reconcile.Report{
 		Consumer: attack, Topics: []string{attack}, Missing: []reconcile.Missing{{MessageID: attack, Topic: attack, SentLogID: 1}},
 		Phantoms: []reconcile.Phantom{{MessageID: attack, State: reconcile.Quarantined}},
-	}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	b.exec(`INSERT INTO once_audit (actor, action, subject, consumer, message_id, why) VALUES ($1, $1, $1, $1, $1, $1)`, attack)
 	query := url.QueryEscape(attack)
 	pages := []string{
@@ -63,36 +67,62 @@ func TestTextsOfOthersAreNeverMarkup(t *testing.T) {
 	}
 	for _, page := range pages {
 		a := b.do(http.MethodGet, page, nil)
-		assert.NotContains(t, a.text, "<script>alert", page)
-		assert.NotContains(t, a.text, "<img", page)
-		assert.Contains(t, a.Header.Get("Content-Security-Policy"), "script-src 'self';", page)
+		if strings.Contains(a.text, "<script>alert") {
+			t.Errorf("%s: %q is there:\n%s", page, "<script>alert", a.text)
+		}
+		if strings.Contains(a.text, "<img") {
+			t.Errorf("%s: %q is there:\n%s", page, "<img", a.text)
+		}
+		if got := a.Header.Get("Content-Security-Policy"); !strings.Contains(got, "script-src 'self';") {
+			t.Errorf("%s: %q is missing:\n%s", page, "script-src 'self';", got)
+		}
 	}
 	// The same through a note, through a change and its result, and through an edit.
 	group := regexp.MustCompile(`group=([0-9a-f]+)`).FindStringSubmatch(b.get("entry?id=1").text)[1]
 	b.do(http.MethodPost, "note", url.Values{"group": {group}, "note": {attack}})
 	for _, page := range []string{"quarantine", "quarantine?group=" + group, "entry?id=1"} {
 		text := b.get(page).text
-		assert.Contains(t, unescape(text), attack, page)
-		assert.NotContains(t, text, "<script>alert", page)
+		if got := unescape(text); !strings.Contains(got, attack) {
+			t.Errorf("%s: %q is missing:\n%s", page, attack, got)
+		}
+		if strings.Contains(text, "<script>alert") {
+			t.Errorf("%s: %q is there:\n%s", page, "<script>alert", text)
+		}
 	}
 	a := b.change("do=cancel&topic="+query+"&force=1", attack)
-	assert.NotContains(t, a.text, "<script>alert")
+	if strings.Contains(a.text, "<script>alert") {
+		t.Errorf("%q is there:\n%s", "<script>alert", a.text)
+	}
 	form := b.fields(b.get("edit?id=1"), "edit")
 	form.Set("why", attack)
 	a = b.do(http.MethodPost, "edit", form)
-	assert.Contains(t, a.text, "Review")
-	assert.NotContains(t, a.text, "<script>alert")
-	assert.Positive(t, id)
+	if !strings.Contains(a.text, "Review") {
+		t.Errorf("%q is missing:\n%s", "Review", a.text)
+	}
+	if strings.Contains(a.text, "<script>alert") {
+		t.Errorf("%q is there:\n%s", "<script>alert", a.text)
+	}
+	if id <= 0 {
+		t.Errorf("id is %d, want more than 0", id)
+	}
 }
 
 func TestCharactersThatAreNotShownAreWritten(t *testing.T) {
 	b := quickBench(t, nil)
 	b.quarantine("payments", "orders.placed", message.NewMessage("a\u202eb", []byte("x\u202ey\x00")), errors.New("zero\u200bwidth"))
 	text := b.get("entry?id=1&view=text").text
-	assert.Contains(t, text, `a\u202eb`)
-	assert.Contains(t, text, `x\u202ey\u0000`)
-	assert.Contains(t, text, `zero\u200bwidth`)
-	assert.NotContains(t, text, "\u202e")
+	if want := `a\u202eb`; !strings.Contains(text, want) {
+		t.Errorf("%q is missing:\n%s", want, text)
+	}
+	if want := `x\u202ey\u0000`; !strings.Contains(text, want) {
+		t.Errorf("%q is missing:\n%s", want, text)
+	}
+	if want := `zero\u200bwidth`; !strings.Contains(text, want) {
+		t.Errorf("%q is missing:\n%s", want, text)
+	}
+	if strings.Contains(text, "\u202e") {
+		t.Errorf("%q is there:\n%s", "\u202e", text)
+	}
 }
 
 func TestEveryAnswerHasTheHeaders(t *testing.T) {
@@ -101,19 +131,35 @@ func TestEveryAnswerHasTheHeaders(t *testing.T) {
 	for _, page := range []string{"", "outbox", "nosuch", "console.js", "payload?of=dead&id=1", "entry?id=99", "change?do=replay&all=1"} {
 		h := b.do(http.MethodGet, page, nil).Header
 		policy := h.Get("Content-Security-Policy")
-		assert.True(t, strings.HasPrefix(policy, "default-src 'none';"), page)
-		assert.NotContains(t, policy, "unsafe", page)
-		assert.Contains(t, policy, "frame-ancestors 'none'", page)
-		assert.Equal(t, "DENY", h.Get("X-Frame-Options"), page)
-		assert.Equal(t, "nosniff", h.Get("X-Content-Type-Options"), page)
-		assert.Equal(t, "no-referrer", h.Get("Referrer-Policy"), page)
+		if !strings.HasPrefix(policy, "default-src 'none';") {
+			t.Errorf("%s: %q does not begin with %q", page, policy, "default-src 'none';")
+		}
+		if strings.Contains(policy, "unsafe") {
+			t.Errorf("%s: %q is there:\n%s", page, "unsafe", policy)
+		}
+		if !strings.Contains(policy, "frame-ancestors 'none'") {
+			t.Errorf("%s: %q is missing:\n%s", page, "frame-ancestors 'none'", policy)
+		}
+		if got := h.Get("X-Frame-Options"); got != "DENY" {
+			t.Errorf(`%s: h.Get("X-Frame-Options") is %q, want "DENY"`, page, got)
+		}
+		if got := h.Get("X-Content-Type-Options"); got != "nosniff" {
+			t.Errorf(`%s: h.Get("X-Content-Type-Options") is %q, want "nosniff"`, page, got)
+		}
+		if got := h.Get("Referrer-Policy"); got != "no-referrer" {
+			t.Errorf(`%s: h.Get("Referrer-Policy") is %q, want "no-referrer"`, page, got)
+		}
 		if page != "console.js" {
-			assert.Equal(t, "no-store", h.Get("Cache-Control"), page)
+			if got := h.Get("Cache-Control"); got != "no-store" {
+				t.Errorf(`%s: h.Get("Cache-Control") is %q, want "no-store"`, page, got)
+			}
 		}
 	}
 	for _, page := range []string{"", "outbox", "entry?id=1", "edit?id=1", "change?do=replay&all=1"} {
 		text := b.get(page).text
-		assert.NotRegexp(t, `<style|\sstyle=|<script>|\son[a-z]+="`, text, "inline code on %s", page)
+		if regexp.MustCompile(`<style|\sstyle=|<script>|\son[a-z]+="`).MatchString(text) {
+			t.Errorf("inline code on %s: %s matches %s", page, text, `<style|\sstyle=|<script>|\son[a-z]+="`)
+		}
 	}
 }
 
@@ -138,13 +184,23 @@ func TestAnotherSiteCannotChangeAnything(t *testing.T) {
 		_, forms := b.console.Pages()
 		for _, page := range forms {
 			a := b.do(http.MethodPost, page, form, change)
-			assert.Equal(t, http.StatusForbidden, a.StatusCode, "%s: %s", name, page)
-			assert.Contains(t, a.text, "does not come from this page", name)
+			if a.StatusCode != http.StatusForbidden {
+				t.Errorf("a.StatusCode is %d, want %d: %s: %s", a.StatusCode, http.StatusForbidden, name, page)
+			}
+			if want := "does not come from this page"; !strings.Contains(a.text, want) {
+				t.Errorf("%s: %q is missing:\n%s", name, want, a.text)
+			}
 		}
 	}
-	assert.Equal(t, 2, b.number(`SELECT COUNT(*) FROM once_outbox_dead`))
-	assert.Empty(t, b.audits())
-	assert.Equal(t, http.StatusSeeOther, b.do(http.MethodPost, "change", form).StatusCode, "its own page can")
+	if got := b.number(`SELECT COUNT(*) FROM once_outbox_dead`); got != 2 {
+		t.Errorf("b.number is %d, want 2", got)
+	}
+	if got := b.audits(); len(got) != 0 {
+		t.Errorf("b.audits are %q, want none", got)
+	}
+	if got := b.do(http.MethodPost, "change", form).StatusCode; got != http.StatusSeeOther {
+		t.Errorf(`b.do(http.MethodPost, "change", form).StatusCode is %d, want %d: its own page can`, got, http.StatusSeeOther)
+	}
 }
 
 func TestAReadingRequestChangesNothing(t *testing.T) {
@@ -153,17 +209,31 @@ func TestAReadingRequestChangesNothing(t *testing.T) {
 	form := b.fields(b.get("change?do=discard-dead&all=1"), "change")
 	form.Set("why", "because")
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
-		assert.Equal(t, http.StatusOK, b.do(method, "change?"+form.Encode(), nil).StatusCode)
-		assert.Equal(t, http.StatusMethodNotAllowed, b.do(method, "stop", nil).StatusCode)
+		if got := b.do(method, "change?"+form.Encode(), nil).StatusCode; got != http.StatusOK {
+			t.Errorf(`b.do(method, "change?"+form.Encode(), nil).StatusCode is %d, want %d`, got, http.StatusOK)
+		}
+		if got := b.do(method, "stop", nil).StatusCode; got != http.StatusMethodNotAllowed {
+			t.Errorf(`b.do(method, "stop", nil).StatusCode is %d, want %d`, got, http.StatusMethodNotAllowed)
+		}
 	}
 	for _, method := range []string{http.MethodPut, http.MethodDelete, http.MethodPatch, http.MethodOptions, http.MethodTrace} {
 		a := b.do(method, "change?"+form.Encode(), nil)
-		assert.Equal(t, http.StatusMethodNotAllowed, a.StatusCode, method)
-		assert.Equal(t, "GET, HEAD, POST", a.Header.Get("Allow"))
+		if a.StatusCode != http.StatusMethodNotAllowed {
+			t.Errorf("%s: a.StatusCode is %d, want %d", method, a.StatusCode, http.StatusMethodNotAllowed)
+		}
+		if got := a.Header.Get("Allow"); got != "GET, HEAD, POST" {
+			t.Errorf(`a.Header.Get("Allow") is %q, want "GET, HEAD, POST"`, got)
+		}
 	}
-	assert.Equal(t, http.StatusMethodNotAllowed, b.do(http.MethodPost, "outbox", form).StatusCode)
-	assert.Equal(t, http.StatusMethodNotAllowed, b.do(http.MethodPost, "console.js", form).StatusCode)
-	assert.Empty(t, b.audits())
+	if got := b.do(http.MethodPost, "outbox", form).StatusCode; got != http.StatusMethodNotAllowed {
+		t.Errorf(`b.do(http.MethodPost, "outbox", form).StatusCode is %d, want %d`, got, http.StatusMethodNotAllowed)
+	}
+	if got := b.do(http.MethodPost, "console.js", form).StatusCode; got != http.StatusMethodNotAllowed {
+		t.Errorf(`b.do(http.MethodPost, "console.js", form).StatusCode is %d, want %d`, got, http.StatusMethodNotAllowed)
+	}
+	if got := b.audits(); len(got) != 0 {
+		t.Errorf("b.audits are %q, want none", got)
+	}
 }
 
 func TestAPathLeadsToNoFile(t *testing.T) {
@@ -182,32 +252,52 @@ func (b *bench) leadsToNoFile(t *testing.T) {
 	} {
 		a := b.do(http.MethodGet, path, nil)
 		answers := []int{http.StatusNotFound, http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusOK}
-		assert.Contains(t, answers, a.StatusCode, path)
-		assert.NotContains(t, a.text, "root:", path)
+		if !slices.Contains(answers, a.StatusCode) {
+			t.Errorf("%s: answers are %v, without %d", path, answers, a.StatusCode)
+		}
+		if strings.Contains(a.text, "root:") {
+			t.Errorf("%s: %q is there:\n%s", path, "root:", a.text)
+		}
 		if a.StatusCode == http.StatusOK {
-			assert.Contains(t, a.text, "Needs a person", path) // a folder is the first page
+			if !strings.Contains(a.text, "Needs a person") { // a folder is the first page
+				t.Errorf("%s: %q is missing:\n%s", path, "Needs a person", a.text)
+			}
 		}
 	}
 }
 
 func TestTheFilesOfOthersAreUnchanged(t *testing.T) {
 	sums, err := os.ReadFile("assets/SHA256SUMS")
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for line := range strings.SplitSeq(strings.TrimSpace(string(sums)), "\n") {
 		sum, name, _ := strings.Cut(line, "  ")
 		content, err := os.ReadFile("assets/" + name)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		got := sha256.Sum256(content)
-		assert.Equal(t, sum, hex.EncodeToString(got[:]), name)
+		if seen := hex.EncodeToString(got[:]); seen != sum {
+			t.Errorf("%s: hex.EncodeToString(got[:]) is %q, want %q", name, seen, sum)
+		}
 	}
-	assert.Len(t, strings.Split(strings.TrimSpace(string(sums)), "\n"), 5)
+	if got := strings.Split(strings.TrimSpace(string(sums)), "\n"); len(got) != 5 {
+		t.Errorf("len(strings.Split) is %d, want 5: %q", len(got), got)
+	}
 }
 
 func TestAFileIsCachedByItsSum(t *testing.T) {
 	b := quickBench(t, nil)
 	text := b.get("").text
 	name := regexp.MustCompile(`console\.css\?v=[0-9a-f]+`).FindString(text)
-	assert.Contains(t, b.get(name).Header.Get("Cache-Control"), "immutable")
-	assert.Equal(t, "no-cache", b.get("console.css?v=old").Header.Get("Cache-Control"), "another version is asked for again")
-	assert.Equal(t, "text/css; charset=utf-8", b.get(name).Header.Get("Content-Type"))
+	if got := b.get(name).Header.Get("Cache-Control"); !strings.Contains(got, "immutable") {
+		t.Errorf("%q is missing:\n%s", "immutable", got)
+	}
+	if got := b.get("console.css?v=old").Header.Get("Cache-Control"); got != "no-cache" {
+		t.Errorf(`b.get("console.css?v=old").Header.Get("Cache-Control") is %q, want "no-cache": another version is asked for again`, got)
+	}
+	if got := b.get(name).Header.Get("Content-Type"); got != "text/css; charset=utf-8" {
+		t.Errorf(`b.get(name).Header.Get("Content-Type") is %q, want "text/css; charset=utf-8"`, got)
+	}
 }

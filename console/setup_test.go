@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/internal/parked"
@@ -61,22 +60,30 @@ func quickBench(t *testing.T, change func(*console.Config)) *bench {
 func benchIn(t *testing.T, db testkit.Database, change func(*console.Config)) *bench {
 	t.Helper()
 	b := &bench{T: t, Database: db, tables: schema.Config{Dialect: schema.Dialect(db.Dialect)}, logs: &testkit.Logs{}, prefix: "/ops/once/"}
-	require.NoError(t, schema.Up(t.Context(), db.DB, b.tables))
+	if err := schema.Up(t.Context(), db.DB, b.tables); err != nil {
+		t.Fatal(err)
+	}
 	var err error
 	b.store, err = poison.New(db.DB, poison.Config{Schema: b.tables, Logger: testkit.Logger(t), ReplayToAbsent: true})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	config := console.Config{Schema: b.tables, Authorize: ann, Environment: "test", Color: console.Purple, Logger: b.logs}
 	if change != nil {
 		change(&config)
 	}
 	b.console, err = console.Handler(db.DB, config)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	mux := http.NewServeMux()
 	mux.Handle(b.prefix, b.console)
 	b.server = httptest.NewServer(mux)
 	t.Cleanup(func() {
 		b.server.Close()
-		require.NoError(t, b.console.Close())
+		if err := b.console.Close(); err != nil {
+			t.Fatal(err)
+		}
 	})
 	return b
 }
@@ -84,14 +91,17 @@ func benchIn(t *testing.T, db testkit.Database, change func(*console.Config)) *b
 // exec runs a statement.
 func (b *bench) exec(query string, args ...any) {
 	b.Helper()
-	_, err := b.ExecContext(b.Context(), query, args...)
-	require.NoError(b, err)
+	if _, err := b.ExecContext(b.Context(), query, args...); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // number returns the result of a query for one number.
 func (b *bench) number(query string) (n int) {
 	b.Helper()
-	require.NoError(b, b.QueryRowContext(b.Context(), query).Scan(&n))
+	if err := b.QueryRowContext(b.Context(), query).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
 	return n
 }
 
@@ -107,13 +117,17 @@ func (b *bench) in(d time.Duration) string {
 func (b *bench) publish(topic, id, key, payload string, metadata message.Metadata) {
 	b.Helper()
 	box, err := outbox.New(outbox.Config{Schema: b.tables})
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	m := message.NewMessage(id, []byte(payload))
 	maps.Copy(m.Metadata, metadata)
 	if key != "" {
 		outbox.SetOrderingKey(m, key)
 	}
-	require.NoError(b, box.InTx(b.Context(), b.DB, func(_ *sql.Tx, events message.Publisher) error { return events.Publish(topic, m) }))
+	if err := box.InTx(b.Context(), b.DB, func(_ *sql.Tx, events message.Publisher) error { return events.Publish(topic, m) }); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // die inserts a dead letter, and blocks its key if it has one.
@@ -145,10 +159,16 @@ func (b *bench) quarantine(consumer, topic string, msg *message.Message, problem
 	b.Helper()
 	msg.SetContext(parked.WithDelivery(b.Context(), &parked.Delivery{Consumer: consumer, Topic: topic}))
 	_, err := b.store.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, problem })(msg)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	entries, err := b.store.List(b.Context(), poison.Filter{MessageID: msg.UUID, Consumer: consumer})
-	require.NoError(b, err)
-	require.Len(b, entries, 1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if len(entries) != 1 {
+		b.Fatalf("%d entries, want 1: %+v", len(entries), entries)
+	}
 	return entries[0].ID
 }
 
@@ -156,13 +176,17 @@ func (b *bench) quarantine(consumer, topic string, msg *message.Message, problem
 func (b *bench) park(consumer, topic, id, key string) {
 	b.Helper()
 	store, err := parked.NewStore(b.DB, b.tables)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	m := message.NewMessage(id, []byte(`{"order":7}`))
 	m.Metadata["trace"] = "0af7"
 	if key != "" {
 		outbox.SetOrderingKey(m, key)
 	}
-	require.NoError(b, store.DeliverTo(b.Context(), topic, []parked.Subscription{{Consumer: consumer, KeyOrder: true}}, m))
+	if err := store.DeliverTo(b.Context(), topic, []parked.Subscription{{Consumer: consumer, KeyOrder: true}}, m); err != nil {
+		b.Fatal(err)
+	}
 }
 
 var errCard = errors.New("card gateway answered 502")
@@ -213,7 +237,9 @@ func (b *bench) do(method, page string, form url.Values, change ...func(r *http.
 		body = strings.NewReader(form.Encode())
 	}
 	r, err := http.NewRequestWithContext(b.Context(), method, b.server.URL+b.prefix+page, body)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	if form != nil {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
@@ -224,10 +250,14 @@ func (b *bench) do(method, page string, form url.Values, change ...func(r *http.
 	client := *b.server.Client()
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	response, err := client.Do(r)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	return answer{response, string(text)}
 }
 
@@ -235,7 +265,9 @@ func (b *bench) do(method, page string, form url.Values, change ...func(r *http.
 func (b *bench) get(page string) answer {
 	b.Helper()
 	a := b.do(http.MethodGet, page, nil)
-	require.Equal(b, http.StatusOK, a.StatusCode, "%s: %s\n%s", page, a.text, strings.Join(b.logs.Lines(), "\n"))
+	if a.StatusCode != http.StatusOK {
+		b.Fatalf("a.StatusCode is %d, want %d: %s: %s\n%s", a.StatusCode, http.StatusOK, page, a.text, strings.Join(b.logs.Lines(), "\n"))
+	}
 	return a
 }
 
@@ -244,7 +276,9 @@ func (b *bench) get(page string) answer {
 func (b *bench) fields(a answer, path string) url.Values {
 	b.Helper()
 	form := regexp.MustCompile(`(?s)<form method="post" action="` + path + `".*?</form>`).FindString(a.text)
-	require.NotEmpty(b, form, "no form for %s on\n%s", path, a.text)
+	if form == "" {
+		b.Fatalf("no form for %s on\n%s: form is empty", path, a.text)
+	}
 	values := url.Values{}
 	for _, tag := range regexp.MustCompile(`<input [^>]*>`).FindAllString(form, -1) {
 		attribute := func(name string) string {
@@ -290,14 +324,20 @@ func (b *bench) follow(a answer) answer {
 func (b *bench) audits() (lines []string) {
 	b.Helper()
 	rows, err := b.QueryContext(b.Context(), `SELECT actor, action, message_id, why FROM once_audit ORDER BY id`)
-	require.NoError(b, err)
+	if err != nil {
+		b.Fatal(err)
+	}
 	defer rows.Close()
 	for rows.Next() {
 		var f [4]string
-		require.NoError(b, rows.Scan(&f[0], &f[1], &f[2], &f[3]))
+		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3]); err != nil {
+			b.Fatal(err)
+		}
 		lines = append(lines, strings.Join(f[:], " | "))
 	}
-	require.NoError(b, rows.Err())
+	if err := rows.Err(); err != nil {
+		b.Fatal(err)
+	}
 	return lines
 }
 

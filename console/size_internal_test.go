@@ -10,9 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/pending"
@@ -24,10 +21,15 @@ func zipped(t *testing.T, content []byte) int {
 	t.Helper()
 	var out bytes.Buffer
 	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
-	require.NoError(t, err)
-	_, err = w.Write(content)
-	require.NoError(t, err)
-	require.NoError(t, w.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
 	return out.Len()
 }
 
@@ -45,9 +47,12 @@ func TestTheOverviewIsSmall(t *testing.T) {
 	}
 	o.judge()
 	var html bytes.Buffer
-	require.NoError(t, templates["overview"].ExecuteTemplate(&html, "layout.html", page{
+	err := templates["overview"].ExecuteTemplate(&html, "layout.html", page{
 		Title: "Overview", Template: "overview", Live: liveSeconds, Charts: true, Body: o,
-	}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	sum := zipped(t, html.Bytes())
 	t.Logf("page: %d bytes, %d zipped", html.Len(), sum)
 	for name, file := range assets {
@@ -55,15 +60,21 @@ func TestTheOverviewIsSmall(t *testing.T) {
 		t.Logf("%s: %d zipped", name, size)
 		sum += size
 	}
-	assert.Less(t, sum, 60_000)
+	if sum >= 60_000 {
+		t.Errorf("sum is %d, want less than 60_000", sum)
+	}
 }
 
 // luminance is the relative luminance of WCAG 2.2 of a color such as "#1b2127".
 func luminance(t *testing.T, color string) float64 {
 	t.Helper()
 	number, err := strconv.ParseUint(color[1:], 16, 32)
-	require.NoError(t, err, color)
-	require.Len(t, color, 7)
+	if err != nil {
+		t.Fatalf("%s: %v", color, err)
+	}
+	if len(color) != 7 {
+		t.Fatalf("len(color) is %d, want 7", len(color))
+	}
 	channel := func(shift uint) float64 {
 		c := float64(number>>shift&0xff) / 255
 		if c <= 0.04045 {
@@ -85,7 +96,9 @@ func contrast(t *testing.T, a, b string) float64 {
 func TestColorsHaveContrast(t *testing.T) {
 	css := string(assets["console.css"].content)
 	themes := regexp.MustCompile(`(?s):root \{(.*?)\n *\}`).FindAllStringSubmatch(css, -1)
-	require.Len(t, themes, 2)
+	if len(themes) != 2 {
+		t.Fatalf("%d themes, want 2: %q", len(themes), themes)
+	}
 	for i, theme := range themes {
 		colors := map[string]string{}
 		for _, found := range regexp.MustCompile(`--([a-z0-9-]+): (#[0-9a-f]{6});`).FindAllStringSubmatch(theme[1], -1) {
@@ -107,16 +120,28 @@ func TestColorsHaveContrast(t *testing.T) {
 			}
 		}
 		for _, pair := range pairs {
-			require.NotEmpty(t, colors[pair[0]], pair)
-			require.NotEmpty(t, colors[pair[1]], pair)
-			assert.GreaterOrEqual(t, contrast(t, colors[pair[0]], colors[pair[1]]), 4.5, "theme %d: %s on %s", i, pair[0], pair[1])
+			if colors[pair[0]] == "" {
+				t.Fatalf("%v: colors[pair[0]] is empty", pair)
+			}
+			if colors[pair[1]] == "" {
+				t.Fatalf("%v: colors[pair[1]] is empty", pair)
+			}
+			if got := contrast(t, colors[pair[0]], colors[pair[1]]); got < 4.5 {
+				t.Errorf("theme %d: %s on %s: contrast is %v, want at least 4.5", i, pair[0], pair[1], got)
+			}
 		}
 		// The borders of fields and of states are graphics.
-		assert.GreaterOrEqual(t, contrast(t, colors["strong-line"], colors["surface"]), 3.0, "theme %d", i)
+		if got := contrast(t, colors["strong-line"], colors["surface"]); got < 3.0 {
+			t.Errorf("theme %d: contrast is %v, want at least 3.0", i, got)
+		}
 	}
 	banners := regexp.MustCompile(`\.environment(?:\.[a-z]+)? \{[^}]*background: (#[0-9a-f]{6});`).FindAllStringSubmatch(css, -1)
-	require.Len(t, banners, 6)
+	if len(banners) != 6 {
+		t.Fatalf("%d banners, want 6: %q", len(banners), banners)
+	}
 	for _, found := range banners {
-		assert.GreaterOrEqual(t, contrast(t, "#ffffff", found[1]), 4.5, found[1])
+		if got := contrast(t, "#ffffff", found[1]); got < 4.5 {
+			t.Errorf(`%s: contrast("#ffffff", found[1]) is %v, want at least 4.5`, found[1], got)
+		}
 	}
 }

@@ -1,11 +1,10 @@
 package console
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/assert"
 
 	"github.com/watermill-once/once/status"
 )
@@ -40,27 +39,45 @@ func TestDiff(t *testing.T) {
 		"two changes":      {"a\nb\nc\nd", "A\nb\nc\nD", "[a]\nb\nc\n[d]\n", "[A]\nb\nc\n[D]\n"},
 	} {
 		old, edited := sides(diff(c.before, c.after))
-		assert.Equal(t, c.old, old, name)
-		assert.Equal(t, c.edited, edited, name)
+		if old != c.old {
+			t.Errorf("%s: old is %q, want %q", name, old, c.old)
+		}
+		if edited != c.edited {
+			t.Errorf("%s: edited is %q, want %q", name, edited, c.edited)
+		}
 	}
 	large := strings.Repeat("a\n", 5000)
-	assert.Len(t, diff(large, strings.ReplaceAll(large, "a", "b")), 5000, "too large to be compared line by line")
+	if got := diff(large, strings.ReplaceAll(large, "a", "b")); len(got) != 5000 {
+		t.Errorf("len(diff) is %d, want 5000: too large to be compared line by line: %+v", len(got), got)
+	}
 }
 
 func TestASeriesIsBounded(t *testing.T) {
 	var s series
 	now := time.Unix(0, 0)
-	assert.Empty(t, s.chart("n"))
+	if got := s.chart("n"); got != "" {
+		t.Errorf(`s.chart("n") is %q, want nothing`, got)
+	}
 	for i := range 10 * mostSamples {
 		s.add(now.Add(time.Duration(i)*sampleEvery), float64(i))
 	}
-	assert.LessOrEqual(t, len(s.times), mostSamples)
-	assert.GreaterOrEqual(t, len(s.times), mostSamples/2)
-	assert.Equal(t, int64(0), s.times[0])
-	for i := 1; i < len(s.times); i++ {
-		assert.Less(t, s.times[i-1], s.times[i])
+	if len(s.times) > mostSamples {
+		t.Errorf("len(s.times) is %d, want at most %d", len(s.times), mostSamples)
 	}
-	assert.Contains(t, s.chart("n"), `{"labels":["n"],"data":[[0,`)
+	if len(s.times) < mostSamples/2 {
+		t.Errorf("len(s.times) is %d, want at least %d", len(s.times), mostSamples/2)
+	}
+	if s.times[0] != 0 {
+		t.Errorf("s.times[0] is %d, want 0", s.times[0])
+	}
+	for i := 1; i < len(s.times); i++ {
+		if s.times[i-1] >= s.times[i] {
+			t.Errorf("s.times[i-1] is %d, want less than %d", s.times[i-1], s.times[i])
+		}
+	}
+	if got, want := s.chart("n"), `{"labels":["n"],"data":[[0,`; !strings.Contains(got, want) {
+		t.Errorf("%q is missing:\n%s", want, got)
+	}
 }
 
 func TestASeriesWithAWindowForgets(t *testing.T) {
@@ -68,55 +85,109 @@ func TestASeriesWithAWindowForgets(t *testing.T) {
 	for i := range 3 * 3600 / 5 {
 		s.add(time.Unix(int64(i*5), 0), float64(i))
 	}
-	assert.LessOrEqual(t, len(s.times), mostSamples)
-	assert.InDelta(t, 3600, s.times[len(s.times)-1]-s.times[0], 10)
-	assert.Len(t, s.values[0], len(s.times))
+	if len(s.times) > mostSamples {
+		t.Errorf("len(s.times) is %d, want at most %d", len(s.times), mostSamples)
+	}
+	if math.Abs(float64(s.times[len(s.times)-1]-s.times[0])-3600) > 10 {
+		t.Errorf("s.times[len(s.times)-1]-s.times[0] is %v, want 3600, give or take 10", s.times[len(s.times)-1]-s.times[0])
+	}
+	if len(s.values[0]) != len(s.times) {
+		t.Errorf("%d values, want %d: %v", len(s.values[0]), len(s.times), s.values[0])
+	}
 }
 
 func TestRatesAreAveraged(t *testing.T) {
 	var f flow
 	at := time.Unix(1000, 0)
 	_, _, known := f.add(status.Flow{At: at, Written: 100, Removed: 90})
-	assert.False(t, known)
+	if known {
+		t.Error("known is true")
+	}
 	for i := 1; i <= 60; i++ {
 		in, out, known := f.add(status.Flow{At: at.Add(time.Duration(i) * time.Second), Written: int64(100 + 50*i), Removed: int64(90 + 40*i)})
-		assert.True(t, known)
-		assert.InDelta(t, 50, in, 0.001)
-		assert.InDelta(t, 40, out, 0.001)
+		if !known {
+			t.Error("known is false")
+		}
+		if math.Abs(in-50) > 0.001 {
+			t.Errorf("in is %v, want 50, give or take 0.001", in)
+		}
+		if math.Abs(out-40) > 0.001 {
+			t.Errorf("out is %v, want 40, give or take 0.001", out)
+		}
 	}
-	assert.Less(t, len(f.samples), 20)
+	if len(f.samples) >= 20 {
+		t.Errorf("len(f.samples) is %d, want less than 20", len(f.samples))
+	}
 	_, _, known = f.add(status.Flow{At: at.Add(time.Hour), Written: 3}) // the statistics were reset
-	assert.False(t, known)
-	assert.Equal(t, "<0.1", perSecond(0.01))
-	assert.Equal(t, "2.5", perSecond(2.5))
-	assert.Equal(t, "1,234", perSecond(1234.5))
-	assert.Equal(t, "0", perSecond(0))
+	if known {
+		t.Error("known is true")
+	}
+	if got := perSecond(0.01); got != "<0.1" {
+		t.Errorf(`perSecond(0.01) is %q, want "<0.1"`, got)
+	}
+	if got := perSecond(2.5); got != "2.5" {
+		t.Errorf(`perSecond(2.5) is %q, want "2.5"`, got)
+	}
+	if got := perSecond(1234.5); got != "1,234" {
+		t.Errorf(`perSecond(1234.5) is %q, want "1,234"`, got)
+	}
+	if got := perSecond(0); got != "0" {
+		t.Errorf(`perSecond(0) is %q, want "0"`, got)
+	}
 }
 
 func TestThePaceOfAReplay(t *testing.T) {
 	var p paces
 	at := time.Unix(1000, 0)
-	assert.Zero(t, p.add(7, at, 0))
+	if got := p.add(7, at, 0); got != 0 {
+		t.Errorf("p.add(7, at, 0) is %v, want 0", got)
+	}
 	for i := 1; i <= 100; i++ {
-		assert.InDelta(t, 20, p.add(7, at.Add(time.Duration(i)*time.Second), 20*i), 0.001)
+		if got := p.add(7, at.Add(time.Duration(i)*time.Second), 20*i); math.Abs(got-20) > 0.001 {
+			t.Errorf("p.add is %v, want 20, give or take 0.001", got)
+		}
 		p.add(7, at.Add(time.Duration(i)*time.Second+time.Millisecond), 20*i) // a second browser
 	}
-	assert.LessOrEqual(t, len(p.all[7]), 17)
-	assert.Zero(t, p.add(7, at.Add(time.Hour), 3)) // began again
+	if len(p.all[7]) > 17 {
+		t.Errorf("len(p.all[7]) is %d, want at most 17", len(p.all[7]))
+	}
+	if got := p.add(7, at.Add(time.Hour), 3); got != 0 { // began again
+		t.Errorf("p.add is %v, want 0", got)
+	}
 	for id := range int64(1000) {
 		p.add(id, at, 0)
 	}
-	assert.LessOrEqual(t, len(p.all), mostPaces)
+	if len(p.all) > mostPaces {
+		t.Errorf("len(p.all) is %d, want at most %d", len(p.all), mostPaces)
+	}
 }
 
 func TestNumbersAndTimesForPeople(t *testing.T) {
-	assert.Equal(t, "1,234,567", count(1234567))
-	assert.Equal(t, "-123", count(-123))
-	assert.Equal(t, "999", count(999))
-	assert.Equal(t, "1 message", plural(1, "message", "messages"))
-	assert.Equal(t, "now", ago(0))
-	assert.Equal(t, "in 5 min", ago(-5*time.Minute))
-	assert.Equal(t, "30 h ago", ago(30*time.Hour))
-	assert.Equal(t, "3 days ago", ago(80*time.Hour))
-	assert.Equal(t, "1.5 KiB", size(1536))
+	if got := count(1234567); got != "1,234,567" {
+		t.Errorf(`count(1234567) is %q, want "1,234,567"`, got)
+	}
+	if got := count(-123); got != "-123" {
+		t.Errorf(`count(-123) is %q, want "-123"`, got)
+	}
+	if got := count(999); got != "999" {
+		t.Errorf(`count(999) is %q, want "999"`, got)
+	}
+	if got := plural(1, "message", "messages"); got != "1 message" {
+		t.Errorf(`plural(1, "message", "messages") is %q, want "1 message"`, got)
+	}
+	if got := ago(0); got != "now" {
+		t.Errorf(`ago(0) is %q, want "now"`, got)
+	}
+	if got := ago(-5 * time.Minute); got != "in 5 min" {
+		t.Errorf(`ago(-5*time.Minute) is %q, want "in 5 min"`, got)
+	}
+	if got := ago(30 * time.Hour); got != "30 h ago" {
+		t.Errorf(`ago(30*time.Hour) is %q, want "30 h ago"`, got)
+	}
+	if got := ago(80 * time.Hour); got != "3 days ago" {
+		t.Errorf(`ago(80*time.Hour) is %q, want "3 days ago"`, got)
+	}
+	if got := size(1536); got != "1.5 KiB" {
+		t.Errorf(`size(1536) is %q, want "1.5 KiB"`, got)
+	}
 }

@@ -1,0 +1,203 @@
+package console_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+)
+
+func TestReplayFromDryRunToResult(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := benchIn(t, db, nil)
+		for i := range 12 {
+			b.quarantine("payments", "orders.placed", message.NewMessage(fmt.Sprint("m", i), fmt.Appendf(nil, `{"order":%d}`, i)), errCard)
+		}
+		done := b.consume(nil)
+		page := b.get("change?do=replay&all=1")
+		if !strings.Contains(page.text, "12 messages") {
+			t.Errorf("%q is missing:\n%s", "12 messages", page.text)
+		}
+		form := b.fields(page, "change")
+		if got := form.Get("consumer"); got != "payments" {
+			t.Errorf(`form.Get("consumer") is %q, want "payments": the replay does not keep other consumers from theirs`, got)
+		}
+		if got := form.Get("canary"); got != "1" {
+			t.Errorf(`form.Get("canary") is %q, want "1": a replay begins carefully`, got)
+		}
+		form.Set("why", "the gateway is back")
+		a := b.do(http.MethodPost, "change", form)
+		if a.StatusCode != http.StatusSeeOther {
+			t.Fatalf("a.StatusCode is %d, want %d\n%s", a.StatusCode, http.StatusSeeOther, a.text)
+		}
+		testkit.Eventually(t, time.Minute, "the replay has ended", func() bool {
+			return strings.Contains(b.get("replay?id=1").text, `s-finished`)
+		})
+		if got := b.do(http.MethodGet, a.Header.Get("Location"), nil).Header.Get("Location"); got != "replay?id=1" {
+			t.Errorf(`Get("Location") is %q, want "replay?id=1"`, got)
+		}
+		text := b.get("replay?id=1").text
+		if !strings.Contains(text, "12 of 12") {
+			t.Errorf("%q is missing:\n%s", "12 of 12", text)
+		}
+		if !strings.Contains(text, "the gateway is back") {
+			t.Errorf("%q is missing:\n%s", "the gateway is back", text)
+		}
+		if !strings.Contains(text, "canary of 1") {
+			t.Errorf("%q is missing:\n%s", "canary of 1", text)
+		}
+		if strings.Contains(text, "hx-get") {
+			t.Errorf("%q is there: the result does not change any more:\n%s", "hx-get", text)
+		}
+		if got := done.all(); len(got) != 12 {
+			t.Errorf("len(done.all) is %d, want 12: %q", len(got), got)
+		}
+		if got := b.get("replays").text; !strings.Contains(got, "replay?id=1") {
+			t.Errorf("%q is missing:\n%s", "replay?id=1", got)
+		}
+		if got := b.get("entry?id=1").text; !strings.Contains(got, "resolved") {
+			t.Errorf("%q is missing:\n%s", "resolved", got)
+		}
+	})
+}
+
+// A failed canary stops the replay, and it can be resumed.
+func TestAReplayStopsAtAFailureAndIsResumed(t *testing.T) {
+	b := newBench(t, nil)
+	for i, payload := range []string{"bad", "one", "two"} {
+		b.quarantine("payments", "orders.placed", message.NewMessage(fmt.Sprint("m", i), []byte(payload)), errCard)
+	}
+	done := b.consume(nil)
+	b.change("do=replay&consumer=payments", "try")
+	testkit.Eventually(t, time.Minute, "the replay has stopped", func() bool {
+		return strings.Contains(b.get("replay?id=1").text, `s-stopped`)
+	})
+	page := b.get("replay?id=1")
+	if want := "1 failed again of the canary"; !strings.Contains(page.text, want) {
+		t.Errorf("%q is missing:\n%s", want, page.text)
+	}
+	if got := done.all(); len(got) != 0 {
+		t.Errorf("done.all is %q, want none", got)
+	}
+	if got := b.get("").text; !strings.Contains(got, "Replay 1 is stopped") {
+		t.Errorf("%q is missing:\n%s", "Replay 1 is stopped", got)
+	}
+	form := b.fields(page, "replay")
+	if got := b.do(http.MethodPost, "replay", form).text; !strings.Contains(got, "say why") {
+		t.Errorf("%q is missing:\n%s", "say why", got)
+	}
+	form.Set("why", "the others are fine")
+	if got := b.do(http.MethodPost, "replay", form).StatusCode; got != http.StatusSeeOther {
+		t.Errorf(`b.do(http.MethodPost, "replay", form).StatusCode is %d, want %d`, got, http.StatusSeeOther)
+	}
+	testkit.Eventually(t, time.Minute, "the replay has ended", func() bool {
+		return strings.Contains(b.get("replay?id=1").text, `s-finished`)
+	})
+	got := done.all()
+	slices.Sort(got)
+	if want := []string{"one", "two"}; !slices.Equal(got, want) {
+		t.Errorf("done are %q, want %q", got, want)
+	}
+	form.Set("why", "again")
+	testkit.Eventually(t, time.Minute, "the change that resumed it has ended, and another one is refused", func() bool {
+		return strings.Contains(b.follow(b.do(http.MethodPost, "replay", form)).text, "the replay has finished")
+	})
+}
+
+func TestARunningReplayIsStoppedByAnybodyWhoMay(t *testing.T) {
+	b := newBench(t, nil)
+	for i := range 3 {
+		b.quarantine("payments", "orders.placed", message.NewMessage(fmt.Sprint("m", i), []byte("ok")), errCard)
+	}
+	gate := make(chan struct{})
+	done := b.consume(gate)
+	b.change("do=replay&consumer=payments", "try")
+	testkit.Eventually(t, time.Minute, "the canary waits for its handler", func() bool {
+		return b.count("once_parked", "state = 'waiting'") == 1
+	})
+	page := b.get("replay?id=1")
+	if !strings.Contains(page.text, "hx-get") {
+		t.Errorf("%q is missing: the page is live:\n%s", "hx-get", page.text)
+	}
+	// The consumer has a running replay.
+	form := b.fields(b.get("change?do=replay&consumer=payments"), "change")
+	form.Set("why", "me too")
+	a := b.do(http.MethodPost, "change", form)
+	if a.StatusCode != http.StatusConflict {
+		t.Errorf("a.StatusCode is %d, want %d", a.StatusCode, http.StatusConflict)
+	}
+	if want := "Replay quarantined messages by ann is running"; !strings.Contains(a.text, want) {
+		t.Errorf("%q is missing:\n%s", want, a.text)
+	}
+	a = b.follow(b.do(http.MethodPost, "stop", b.fields(page, "stop")))
+	if !strings.Contains(a.text, "s-paused") {
+		t.Errorf("%q is missing:\n%s", "s-paused", a.text)
+	}
+	close(gate)
+	testkit.Eventually(t, time.Minute, "the canary is handled", func() bool { return len(done.all()) == 1 })
+	if got := b.count("once_parked", "state = 'quarantined'"); got != 2 {
+		t.Errorf(`b.count("once_parked", "state = 'quarantined'") is %d, want 2`, got)
+	}
+}
+
+// Another process, such as the command line, runs the replay.
+func TestAReplayOfAnotherProcessIsStopped(t *testing.T) {
+	b := newBench(t, nil)
+	for i := range 3 {
+		b.quarantine("payments", "orders.placed", message.NewMessage(fmt.Sprint("m", i), []byte("ok")), errCard)
+	}
+	gate := make(chan struct{})
+	b.consume(gate)
+	other, err := poison.New(b.DB, poison.Config{Schema: b.tables})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() {
+		act := poison.Act{Actor: "bob", Why: "try"}
+		_, err := other.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{Canary: 1})
+		ended <- err
+	}()
+	testkit.Eventually(t, time.Minute, "the canary waits for its handler", func() bool {
+		return b.count("once_parked", "state = 'waiting'") == 1
+	})
+	form := b.fields(b.get("replay?id=1"), "stop")
+	if got := b.do(http.MethodPost, "stop", form).StatusCode; got != http.StatusBadRequest {
+		t.Errorf(`b.do(http.MethodPost, "stop", form).StatusCode is %d, want %d: why is missing`, got, http.StatusBadRequest)
+	}
+	form.Set("why", "wrong queue")
+	a := b.follow(b.do(http.MethodPost, "stop", form))
+	if !strings.Contains(a.text, "s-stopped") {
+		t.Errorf("%q is missing:\n%s", "s-stopped", a.text)
+	}
+	close(gate)
+	if err := <-ended; !errors.Is(err, poison.ErrReplayStopped) {
+		t.Fatalf("got %v, want ErrReplayStopped", err)
+	}
+	if got := b.count("once_parked", "state = 'quarantined'"); got != 2 {
+		t.Errorf(`b.count("once_parked", "state = 'quarantined'") is %d, want 2`, got)
+	}
+}
+
+func TestAReplayToAConsumerThatDoesNotRunIsRefused(t *testing.T) {
+	b := quickBench(t, nil)
+	b.seed()
+	form := b.fields(b.get("change?do=replay&consumer=payments"), "change")
+	form.Set("why", "try")
+	job := b.do(http.MethodPost, "change", form).Header.Get("Location")
+	testkit.Eventually(t, time.Minute, "the replay is refused", func() bool {
+		text := b.get(job).text
+		return strings.Contains(text, "the consumer is not running") && strings.Contains(text, "s-abandoned")
+	})
+	if got := b.count("once_parked", "state = 'quarantined'"); got != 4 {
+		t.Errorf(`b.count("once_parked", "state = 'quarantined'") is %d, want 4`, got)
+	}
+}
