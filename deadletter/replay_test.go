@@ -187,11 +187,12 @@ func TestReplayMatchingStopsWhenItsContextEnds(t *testing.T) {
 		b.insertDead(messages(30)...)
 		ctx, cancel := context.WithCancel(b.Context())
 		defer cancel()
-		began := time.Now()
+		began, stopped := time.Now(), 0
 		report, err := b.letters.ReplayMatching(ctx, ann, everything, deadletter.Plan{
 			Rate: 20, // 5 a batch
 			Progress: func(r deadletter.Report) {
-				if r.Replayed == 10 {
+				if r.Replayed >= 10 && stopped == 0 { // more at once on a busy machine
+					stopped = r.Replayed
 					cancel()
 				}
 			},
@@ -199,20 +200,20 @@ func TestReplayMatchingStopsWhenItsContextEnds(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			b.Fatalf("got %v, want context.Canceled", err)
 		}
-		if want := (deadletter.Report{Total: 30, Replayed: 10}); !reflect.DeepEqual(report, want) {
+		if want := (deadletter.Report{Total: 30, Replayed: stopped}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
 		if got := time.Since(began); got < 240*time.Millisecond {
 			b.Fatalf("time.Since(began) is %v, want at least %v: the rate was kept", got, 240*time.Millisecond)
 		}
-		if got := b.pending(); got != 10 {
-			b.Fatalf("pending is %d, want 10", got)
+		if got := b.pending(); got != stopped {
+			b.Fatalf("pending is %d, want %d", got, stopped)
 		}
-		if got := b.dead(); got != 20 {
-			b.Fatalf("dead is %d, want 20", got)
+		if got := b.dead(); got != 30-stopped {
+			b.Fatalf("dead is %d, want %d", got, 30-stopped)
 		}
-		if got := b.audits(); len(got) != 10 {
-			b.Fatalf("%d audits, want 10: %q", len(got), got)
+		if got := b.audits(); len(got) != stopped {
+			b.Fatalf("%d audits, want %d: %q", len(got), stopped, got)
 		}
 
 		report, err = b.letters.ReplayMatching(b.Context(), ann, deadletter.Filter{All: true, Limit: 3}, deadletter.Plan{})
@@ -222,8 +223,8 @@ func TestReplayMatchingStopsWhenItsContextEnds(t *testing.T) {
 		if want := (deadletter.Report{Total: 3, Replayed: 3}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
-		if got := b.pending(); got != 13 {
-			b.Fatalf("pending is %d, want 13", got)
+		if got := b.pending(); got != stopped+3 {
+			b.Fatalf("pending is %d, want %d", got, stopped+3)
 		}
 	})
 }

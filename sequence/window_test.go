@@ -78,7 +78,7 @@ func TestHeldVersionsAreQuarantinedAfterTheWindow(t *testing.T) {
 		entries := b.entries(parked.Quarantined)
 		if len(entries) != 1 || entries[0].Reason != poison.ReasonGap ||
 			!strings.Contains(entries[0].Error, ": sequence: version 3 of account \"a\" came, and no earlier version in ") ||
-			!strings.HasSuffix(entries[0].Error, "ms: versions must begin at 1 (Config.First); replay it to begin with it") {
+			!strings.HasSuffix(entries[0].Error, "s: versions must begin at 1 (Config.First); replay it to begin with it") {
 			t.Fatalf("entries %+v", entries)
 		}
 		b.replay(entries[0])

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,8 +36,12 @@ func open(ctx context.Context, o options, stdout, stderr io.Writer) (*app, error
 	return a, nil
 }
 
+// startTimeout limits how long the process waits for databases and the broker. A busy
+// machine can need many seconds to create the tables.
+const startTimeout = 2 * time.Minute
+
 func (a *app) open(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("no answer within %s", startTimeout))
 	defer cancel()
 	logger := slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: a.options.logLevel}))
 	providers, err := telemetry.Start(ctx, "orders", logger)
@@ -100,7 +105,7 @@ func (a *app) openPart(ctx context.Context, p *part, config service.Config, logg
 		Names: p.names, DB: audit, Tables: p.database.Tables, Quarantine: p.service.Quarantine(),
 	})
 	if err := audit.PingContext(ctx); err != nil {
-		return fmt.Errorf("-db: %w", err)
+		return fmt.Errorf("-db: %w", cmp.Or(context.Cause(ctx), err))
 	}
 	return nil
 }
