@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/lib/pq"
 
+	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
 )
 
@@ -84,5 +85,45 @@ func TestOneTransactionIn32PaysForItsCheck(t *testing.T) {
 	handle(96, 128)
 	if later := handle(128, 192); checked-later != 62 {
 		t.Errorf("64 messages take %d round trips, and later %d: want a difference of 62", checked, later)
+	}
+}
+
+// A handler that has ended its transaction once probably does so again. Then all
+// transactions are checked. The driver notices ROLLBACK itself, also in a transaction
+// without a check.
+func TestAllTransactionsAreCheckedAfterOneThatItsHandlerEnded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		statement string
+		checked   bool
+	}{
+		"found by the check":  {`ROLLBACK AND CHAIN`, true},
+		"found by the driver": {`ROLLBACK`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, testkit.Postgres(t), nil)
+			n := 0
+			handle := func(statement string) error {
+				n++
+				_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+					tx, _ := dedup.TxFromContext(msg.Context())
+					_, err := tx.ExecContext(msg.Context(), statement)
+					return nil, err
+				})(message.NewMessage(fmt.Sprint("m", n), nil))
+				return err
+			}
+			const harmless = `INSERT INTO effects (message_id) VALUES ('m')`
+			for n < 130 || c.checked && n < 159 {
+				if err := handle(harmless); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := handle(c.statement); err == nil {
+				t.Fatalf("message %d: the transaction has ended, and there is no error", n)
+			}
+			if err := handle(`ROLLBACK AND CHAIN`); err == nil {
+				t.Errorf("message %d: the transaction was not checked", n)
+			}
+		})
 	}
 }
