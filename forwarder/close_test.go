@@ -162,3 +162,18 @@ func TestTrap75_CloseDoesNotWaitForAPublishThatHangs(t *testing.T) {
 		<-returned
 	})
 }
+
+// If the lease cannot be given back, Close does not fail, because the lease runs out.
+func TestLeaseThatCannotBeGivenBackIsLogged(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		log := &testkit.Logs{}
+		cfg := quick(config)
+		cfg.Logger = log
+		f := start(t, db, newBroker(), cfg)
+		_, err := db.Exec(`ALTER TABLE once_slots RENAME TO once_slots_gone`)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		require.Equal(t, 1, log.Count("ERROR The lease could not be given back, it will run out", "once_slots"), log.Lines())
+	})
+}
