@@ -32,7 +32,10 @@ func (f *fetcher) arrive(t *testing.T, tenant, id string, size int) {
 // ids and their bytes.
 func (f *fetcher) drain(t *testing.T) (ids string, bytes int) {
 	t.Helper()
-	for f.fetch(t.Context()) {
+	for fetches := 0; f.fetch(t.Context()); fetches++ {
+		if fetches == 100 {
+			t.Fatal("the buffer does not become full")
+		}
 	}
 	for f.queue.len() > 0 {
 		c, _ := f.queue.next()

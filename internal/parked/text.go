@@ -104,13 +104,10 @@ func errorType(err error) string {
 	if known, ok := errors.AsType[knownError](err); ok {
 		return known.typ
 	}
-	for {
-		inner := errors.Unwrap(err)
-		if inner == nil {
-			return fmt.Sprintf("%T", err)
-		}
-		err = inner
+	if inner := errors.Unwrap(err); inner != nil {
+		return errorType(inner)
 	}
+	return fmt.Sprintf("%T", err)
 }
 
 // varying matches the parts of an error text that differ between two occurrences of
