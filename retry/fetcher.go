@@ -152,9 +152,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 			}
 		}
 		select {
-		case <-closing:
-			closing = nil
-			f.stop(ctx)
+		case <-closing: // the next round stops
 		case claim := <-f.finished:
 			again = f.removeFinished(claim) || f.moreDue
 		case <-f.wake:

@@ -1,0 +1,63 @@
+package forwarder
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// These defaults and limits are documented.
+func TestConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
+	t.Parallel()
+	c := Config{}.withDefaults()
+	require.NotNil(t, c.Backoff)
+	require.NotNil(t, c.Classify)
+	require.NotNil(t, c.Logger)
+	c.Backoff, c.Classify, c.Logger = nil, nil, nil
+	require.Equal(t, Config{
+		Schema: schema.Config{}.WithDefaults(), BatchSize: 1000, Window: 1024, BufferBytes: 64 << 20, Workers: 16,
+		PollMin: 5 * time.Millisecond, PollMax: 250 * time.Millisecond, StallTimeout: 10 * time.Second,
+		Lease: 15 * time.Second, MaxAttempts: 20, CloseTimeout: 5 * time.Second,
+	}, c)
+	require.Equal(t, time.Second, Config{PollMin: time.Second}.withDefaults().PollMax)
+
+	for name, field := range map[string]struct {
+		set         func(c *Config, value int)
+		least, most int // most is 0 if there is no limit
+	}{
+		"BatchSize":    {func(c *Config, n int) { c.BatchSize = n }, 1, 100_000},
+		"Window":       {func(c *Config, n int) { c.Window = n }, 1, 100_000},
+		"BufferBytes":  {func(c *Config, n int) { c.BufferBytes = n }, 1, 1 << 40},
+		"Workers":      {func(c *Config, n int) { c.Workers = n }, 1, 10_000},
+		"MaxAttempts":  {func(c *Config, n int) { c.MaxAttempts = n }, 1, 1_000_000},
+		"PollMin":      {func(c *Config, n int) { c.PollMin = time.Duration(n) }, int(time.Millisecond), 0},
+		"PollMax":      {func(c *Config, n int) { c.PollMax = time.Duration(n) }, int(5 * time.Millisecond), 0},
+		"StallTimeout": {func(c *Config, n int) { c.StallTimeout = time.Duration(n) }, int(10 * time.Millisecond), 0},
+		"Lease":        {func(c *Config, n int) { c.Lease = time.Duration(n) }, int(500 * time.Millisecond), 0},
+		"CloseTimeout": {func(c *Config, n int) { c.CloseTimeout = time.Duration(n) }, int(time.Millisecond), 0},
+		"KeepSent":     {func(c *Config, n int) { c.KeepSent = time.Duration(n) }, int(time.Minute), 0},
+		"AfterDead":    {func(c *Config, n int) { c.AfterDead = AfterDead(n) }, int(SendSuccessors), int(BlockKey)},
+		`Policies["t"].MaxAttempts`: {func(c *Config, n int) {
+			c.Policies = map[string]Policy{"t": {MaxAttempts: n}}
+		}, 0, 1_000_000},
+		`Policies["t"].AfterDead`: {func(c *Config, n int) {
+			c.Policies = map[string]Policy{"t": {AfterDead: AfterDead(n)}}
+		}, int(SendSuccessors), int(BlockKey)},
+	} {
+		try := func(value int) error {
+			c := Config{}.withDefaults()
+			field.set(&c, value)
+			return c.validate()
+		}
+		require.NoError(t, try(field.least), name)
+		require.ErrorContains(t, try(field.least-1), name+" is ")
+		if field.most > 0 {
+			require.NoError(t, try(field.most), name)
+			require.ErrorContains(t, try(field.most+1), name+" is ")
+		}
+	}
+	require.Error(t, Config{Policies: map[string]Policy{"": {}}}.withDefaults().validate())
+}
