@@ -120,28 +120,24 @@ type predecessor struct{ destination string }
 // renewing its lease at this moment, replace waits for the renewal and then keeps the
 // row.
 func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
-	rows, err := tx.QueryContext(ctx, s.sql.replace, s.destination)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	var (
 		last  *predecessor
 		until int64
 	)
-	for rows.Next() {
+	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var (
 			gone  predecessor
 			ended int64
 		)
-		if err := rows.Scan(&gone.destination, &ended); err != nil {
-			return nil, err
+		if err := scan(&gone.destination, &ended); err != nil {
+			return err
 		}
 		if last == nil || ended > until {
 			last, until = &gone, ended
 		}
-	}
-	return last, rows.Err()
+		return nil
+	}, s.sql.replace, s.destination)
+	return last, err
 }
 
 // joinAlone returns a statement that keeps other instances from joining until the

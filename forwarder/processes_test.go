@@ -69,6 +69,7 @@ type process struct {
 	*osexec.Cmd
 
 	stdin io.Closer
+	ended <-chan struct{} // closed when the process has ended
 }
 
 func startProcess(t *testing.T, db testkit.Database, broker string) *process {
@@ -80,17 +81,12 @@ func startProcess(t *testing.T, db testkit.Database, broker string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p := &process{Cmd: command, stdin: stdin}
-	t.Cleanup(p.kill)
-	return p
+	return &process{Cmd: command, stdin: stdin, ended: testkit.StartChild(t, command)}
 }
 
 func (p *process) kill() {
 	_ = p.Process.Kill() // the process may have ended
-	_ = p.Wait()
+	<-p.ended
 }
 
 // stream writes messages with several keys until it is stopped.
@@ -246,8 +242,8 @@ func TestTrap18_ProcessesThatAreFrozenOrKilled(t *testing.T) {
 	if err := one.stdin.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := one.Wait(); err != nil {
-		t.Fatal(err)
+	if <-one.ended; !one.ProcessState.Success() {
+		t.Fatal(one.ProcessState)
 	}
 	if got := slotsOf(t, db.DB); len(got) != 0 {
 		t.Fatalf("slotsOf(db.DB) is %v, want none: what it had is given back", got)

@@ -100,15 +100,11 @@ func startProcess(t *testing.T, dsn, role string) (kill func()) {
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), processDSN+"="+dsn, processRole+"="+role)
 	command.Stderr = os.Stderr
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill = sync.OnceFunc(func() {
+	ended := testkit.StartChild(t, command)
+	return func() {
 		_ = command.Process.Kill()
-		_ = command.Wait()
-	})
-	t.Cleanup(kill)
-	return kill
+		<-ended
+	}
 }
 
 // A consumer and an operator work on the same messages, and are killed again and again.

@@ -92,15 +92,11 @@ func startForwarder(t *testing.T, dsn, file string) (kill func()) {
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), processDSN+"="+dsn, processFile+"="+file)
 	command.Stderr = os.Stderr
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill = sync.OnceFunc(func() {
+	ended := testkit.StartChild(t, command)
+	return func() {
 		_ = command.Process.Kill()
-		_ = command.Wait()
-	})
-	t.Cleanup(kill)
-	return kill
+		<-ended
+	}
 }
 
 // sentIn returns the time of the last publish of each message in the file.

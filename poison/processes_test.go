@@ -118,20 +118,21 @@ func TestTrap52KilledReplayIsResumed(t *testing.T) {
 		effects := func() int { return b.number(`SELECT COUNT(*) FROM effects`) }
 
 		for _, enough := range []int{5, all / 4, all * 6 / 10} { // the first one during the canary
-			p := startConsumer(t, db, enough+all/10-effects()) // or it could finish before anybody looks
+			p, ended := startConsumer(t, db, enough+all/10-effects()) // or it could finish before anybody looks
 			waitFor(t, func() bool { return effects() >= enough })
 			if err := p.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Wait(); err == nil {
+			if <-ended; p.ProcessState.Success() {
 				t.Fatal("it had finished before it was killed")
 			}
 		}
 		if left := b.number(`SELECT COUNT(*) FROM once_parked WHERE state = 'quarantined'`); left == 0 || left == all {
 			t.Fatalf("%d are left, which is not the middle", left)
 		}
-		if err := startConsumer(t, db, 2*all).Wait(); err != nil {
-			t.Fatal(err)
+		p, ended := startConsumer(t, db, 2*all)
+		if <-ended; !p.ProcessState.Success() {
+			t.Fatal(p.ProcessState)
 		}
 
 		if n, ids := effects(), b.number(`SELECT COUNT(DISTINCT message_id) FROM effects`); n != all || ids != all {
@@ -179,19 +180,12 @@ func waitFor(t *testing.T, cond func() bool) {
 	}
 }
 
-func startConsumer(t *testing.T, db testkit.Database, most int) *osexec.Cmd {
+func startConsumer(t *testing.T, db testkit.Database, most int) (*osexec.Cmd, <-chan struct{}) {
 	t.Helper()
 	command := osexec.Command(os.Args[0])
 	command.Env = append(os.Environ(), processDriver+"="+db.Dialect, processDSN+"="+db.DSN, processMost+"="+strconv.Itoa(most))
 	command.Stderr = os.Stderr
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = command.Process.Kill() // it may have ended
-		_ = command.Wait()
-	})
-	return command
+	return command, testkit.StartChild(t, command)
 }
 
 // importMany puts n messages into quarantine with one import.

@@ -16,7 +16,7 @@ import (
 type child struct {
 	cmd  *exec.Cmd
 	log  string
-	gone chan struct{} // closed when the process has ended
+	gone <-chan struct{} // closed when the process has ended
 }
 
 // startChild starts cmd in its own process group, so that Ctrl-C in a terminal does not
@@ -33,9 +33,21 @@ func startChild(cmd *exec.Cmd, log string, lastSignal syscall.Signal) (*child, e
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setpgid = true
-	dieWithParent(cmd.SysProcAttr, lastSignal)
+	gone, err := StartChild(cmd, lastSignal)
+	if err != nil {
+		return nil, err
+	}
+	return &child{cmd: cmd, log: log, gone: gone}, nil
+}
 
-	c := &child{cmd: cmd, log: log, gone: make(chan struct{})}
+// StartChild starts cmd. The system sends it lastSignal when this process ends. The
+// returned channel is closed when the child has ended, so do not call Wait.
+func StartChild(cmd *exec.Cmd, lastSignal syscall.Signal) (gone <-chan struct{}, err error) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	dieWithParent(cmd.SysProcAttr, lastSignal)
+	ended := make(chan struct{})
 	started := make(chan error)
 	go func() {
 		// Linux sends lastSignal when the thread that forked ends, so the thread must
@@ -46,13 +58,13 @@ func startChild(cmd *exec.Cmd, log string, lastSignal syscall.Signal) (*child, e
 		started <- err
 		if err == nil {
 			_ = cmd.Wait() // the exit status does not matter
-			close(c.gone)
+			close(ended)
 		}
 	}()
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	return c, nil
+	return ended, nil
 }
 
 func (c *child) pid() int { return c.cmd.Process.Pid }

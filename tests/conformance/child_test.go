@@ -210,8 +210,8 @@ type process struct {
 	*exec.Cmd
 
 	stdin   io.Closer
-	hanging chan struct{} // closed when a handler begins to hang
-	ended   chan struct{} // closed when the process has ended
+	hanging chan struct{}   // closed when a handler begins to hang
+	ended   <-chan struct{} // closed when the process has ended
 }
 
 // hanging is what a process prints when its handler begins to hang.
@@ -225,19 +225,13 @@ func begin(t *testing.T, l life) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{Cmd: exec.Command(testkit.Program(t, "")), hanging: make(chan struct{}), ended: make(chan struct{})}
+	p := &process{Cmd: exec.Command(testkit.Program(t, "")), hanging: make(chan struct{})}
 	p.Env = append(os.Environ(), environment+"="+string(told))
 	p.Stdout, p.Stderr = &signal{given: p.hanging}, os.Stderr
-	if p.stdin, err = p.StdinPipe(); err == nil {
-		err = p.Start()
-	}
-	if err != nil {
+	if p.stdin, err = p.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		_ = p.Wait() // the result is in ProcessState
-		close(p.ended)
-	}()
+	p.ended = testkit.StartChild(t, p.Cmd)
 	return p
 }
 

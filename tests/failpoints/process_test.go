@@ -24,7 +24,7 @@ type process struct {
 	point  string
 	stdin  io.Closer
 	stderr buffer
-	ended  chan struct{} // closed when the process has ended
+	ended  <-chan struct{} // closed when the process has ended
 }
 
 // buffer is a buffer that can be read while it is being written.
@@ -54,23 +54,13 @@ func begin(t *testing.T, program string, l life, point string, environ ...string
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{Cmd: exec.Command(program), point: point, ended: make(chan struct{})}
+	p := &process{Cmd: exec.Command(program), point: point}
 	p.Env = slices.Concat(os.Environ(), environ, []string{environment + "=" + string(told), failpoint.Variable + "=" + point})
 	p.Stderr = &p.stderr
-	if p.stdin, err = p.StdinPipe(); err == nil {
-		err = p.Start()
-	}
-	if err != nil {
+	if p.stdin, err = p.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		_ = p.Wait() // the result is in ProcessState
-		close(p.ended)
-	}()
-	t.Cleanup(func() { // needed if the test has failed
-		_ = p.Process.Kill()
-		<-p.ended
-	})
+	p.ended = testkit.StartChild(t, p.Cmd)
 	return p
 }
 

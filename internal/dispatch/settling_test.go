@@ -1,0 +1,44 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A settlement is a transaction of the forwarder's own. When it has ended, reads begin
+// above the positions that were read before it. Without outcomes there is no settlement.
+func TestReadsBeginAboveWhatWasReadBeforeASettlement(t *testing.T) {
+	for _, wrote := range []bool{true, false} {
+		s := New(Config{
+			BatchSize: 10, Window: 2, BufferBytes: 1 << 20, PollMin: time.Second, PollMax: time.Second,
+			StallTimeout: time.Hour, CloseTimeout: time.Second, RescanEvery: time.Hour,
+			Policy: policyOf, Pause: func(int) time.Duration { return time.Second },
+			Jitter: func(d time.Duration) time.Duration { return d },
+		})
+		s.SetSlots([]int64{0})
+		now := time.Now()
+		s.RowsRead(now, s.Step(now).Read, []*Message{{Position: 1, ID: "a", Topic: "t"}}, snapshot(1, 107, 107))
+		given := s.Step(now)
+		require.Len(t, given.Publish, 1)
+		require.Nil(t, given.Settle)
+		s.Published(now, given.Publish[0], Confirmed, nil)
+		var settlement *Settlement
+		for settlement == nil {
+			now = now.Add(time.Millisecond)
+			settlement = s.Step(now).Settle
+		}
+		s.Settled(now, settlement, Settled{Confirmed: true, Wrote: wrote})
+		from := int64(0)
+		for range 3 {
+			now = now.Add(time.Second)
+			c := s.Step(now)
+			require.Nil(t, c.Settle)
+			require.NotNil(t, c.Read)
+			from = c.Read.From
+			s.RowsRead(now, c.Read, nil, snapshot(0, 110, 110))
+		}
+		require.Equal(t, wrote, from == 1, "the last read began above position %d", from)
+	}
+}

@@ -1,0 +1,26 @@
+package testkit
+
+import (
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/watermill-once/once/internal/servers"
+)
+
+// StartChild starts a process, which is killed when the test ends. It is also killed if
+// this process ends before, for example by the timeout of go test, even if the child is
+// stopped then. Otherwise its open transactions would block other tests. The returned
+// channel is closed when the child has ended, so do not call Wait.
+func StartChild(t testing.TB, command *exec.Cmd) (ended <-chan struct{}) {
+	t.Helper()
+	ended, err := servers.StartChild(command, syscall.SIGKILL)
+	if err != nil {
+		t.Fatalf("testkit: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill() // it may have ended
+		<-ended
+	})
+	return ended
+}
