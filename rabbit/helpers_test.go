@@ -111,8 +111,22 @@ func newPublisher(t testing.TB, config amqp.Config, cfg rabbit.PublisherConfig) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.Close() })
+	t.Cleanup(func() { closes(t, p.Close) })
 	return p
+}
+
+// closes fails the test if Close does not return. Its error does not matter.
+func closes(t testing.TB, closer func() error) {
+	done := make(chan struct{})
+	go func() {
+		_ = closer()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Error("Close does not return")
+	}
 }
 
 func newMessage(id string) *message.Message {

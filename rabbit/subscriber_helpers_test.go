@@ -29,7 +29,7 @@ func newSubscriber(t testing.TB, config amqp.Config, cfg rabbit.SubscriberConfig
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() })
+	t.Cleanup(func() { closes(t, s.Close) })
 	return s
 }
 

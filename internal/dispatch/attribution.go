@@ -79,12 +79,7 @@ func (a *attribution) clear(m *Message) {
 }
 
 func (a *attribution) loseSlots(lost map[int64]bool) {
-	a.candidates = slices.DeleteFunc(a.candidates, func(m *Message) bool {
-		if lost[m.Slot] {
-			m.candidate = false
-		}
-		return lost[m.Slot]
-	})
+	a.candidates = slices.DeleteFunc(a.candidates, func(m *Message) bool { return lost[m.Slot] })
 }
 
 // errStalled is the error that is recorded with messages that wait because their topic

@@ -25,10 +25,12 @@ func TestReadsBeginAboveWhatWasReadBeforeASettlement(t *testing.T) {
 		require.Nil(t, given.Settle)
 		s.Published(now, given.Publish[0], Confirmed, nil)
 		var settlement *Settlement
-		for settlement == nil {
-			now = now.Add(time.Millisecond)
-			settlement = s.Step(now).Settle
+		for range 100 {
+			if now = now.Add(time.Millisecond); settlement == nil {
+				settlement = s.Step(now).Settle
+			}
 		}
+		require.NotNil(t, settlement)
 		s.Settled(now, settlement, Settled{Confirmed: true, Wrote: wrote})
 		from := int64(0)
 		for range 3 {

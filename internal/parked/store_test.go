@@ -196,6 +196,26 @@ func TestQuarantineStoresAtMostMaxCountAttempts(t *testing.T) {
 	})
 }
 
+// SQLite stores higher counts, if somebody edits the row. One more must not overflow.
+func TestClaimReturnsAtMostMaxCountAttempts(t *testing.T) {
+	t.Parallel()
+	db := testkit.SQLite(t)
+	s := newStore(t, db)
+	if err := s.Deliver(t.Context(), "t", []string{"c"}, message.NewMessage("m", nil)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`UPDATE once_parked SET attempts = 9223372036854775807, rounds = 9223372036854775807`); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range claim(t, s, parked.Select{Consumer: "c", Topic: "t", Owner: "o", Limit: 1, Lease: time.Minute}) {
+		if c.Attempts != parked.MaxCount || c.Rounds != parked.MaxCount {
+			t.Errorf("%d attempts and %d rounds", c.Attempts, c.Rounds)
+		}
+		return
+	}
+	t.Error("it is not claimed")
+}
+
 func TestFailuresOfOneCauseHaveOneFingerprint(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
