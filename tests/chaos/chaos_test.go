@@ -61,6 +61,13 @@ func TestWhatIsBrokenIsFound(t *testing.T) {
 			t.Errorf("not found: %+v", r.totals)
 		}
 	})
+	t.Run("order of commits", func(t *testing.T) {
+		t.Parallel()
+		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantKeyLock}, "publish-first")
+		if r.passed() || r.Inversions == 0 {
+			t.Errorf("not found: %+v", r.totals)
+		}
+	})
 	t.Run("mails", func(t *testing.T) {
 		t.Parallel()
 		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantIntents}, "intents")

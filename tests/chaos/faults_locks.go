@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -55,6 +56,10 @@ func lockFaults() []fault {
 			name: "late-commit", about: "an event of a low position is committed after those behind it were sent",
 			on: writing, alone: true, writes: true,
 			strike: lateCommit,
+		},
+		{
+			name: "publish-first", about: "transactions with events of one key publish them, and then wait for each other's row lock",
+			on: writing, alone: true, strike: publishFirst,
 		},
 	}
 }
@@ -151,4 +156,69 @@ func lateCommit(ctx context.Context, s *strike) (string, error) {
 	}
 	err = s.write(ctx, event{id: key + "-next", kind: plain, key: key, number: 2})
 	return fmt.Sprintf("%d others were sent before it was committed", behind), err
+}
+
+const publishFirstRounds = 30
+
+// publishFirst commits pairs of transactions with events of one key. Both lock the key,
+// publish, and then lock a row. Without the lock of the key, the second one would publish
+// its event before it waits for the row, and the event could be sent first.
+func publishFirst(ctx context.Context, s *strike) (string, error) {
+	safe := !s.one(writing).planted(plantKeyLock)
+	for range publishFirstRounds {
+		key := fmt.Sprintf("pair-%d", s.Uint64())
+		if err := s.exec(ctx, `INSERT INTO keys (ordering_key, number) VALUES ($1, 2)`, key); err != nil {
+			return "", err
+		}
+		lock := func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `SELECT FROM keys WHERE ordering_key = $1 FOR UPDATE`, key)
+			return err
+		}
+		begin := func(tx *sql.Tx) error {
+			if safe {
+				return outbox.LockKey(ctx, tx, key)
+			}
+			return nil
+		}
+		end := func(tx *sql.Tx, to message.Publisher, number int64) error {
+			return errors.Join(put(ctx, tx, to, event{id: fmt.Sprintf("%s.%d", key, number), kind: plain, key: key, number: number}), lock(tx))
+		}
+
+		second := make(chan error, 1)
+		err := outbox.InTx(ctx, s.db, func(first *sql.Tx, to message.Publisher) error {
+			if err := errors.Join(begin(first), lock(first)); err != nil {
+				return err
+			}
+			pid := make(chan int, 1)
+			go func() {
+				second <- outbox.InTx(ctx, s.db, func(tx *sql.Tx, to message.Publisher) error {
+					var own int
+					if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&own); err != nil {
+						return err
+					}
+					pid <- own
+					return errors.Join(begin(tx), end(tx, to, 2))
+				})
+			}()
+			var other int
+			select {
+			case other = <-pid:
+			case err := <-second:
+				return err
+			}
+			if err := s.until(ctx, "the second transaction waits for the first", func() bool {
+				return s.number(ctx, `SELECT COUNT(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'`, other) == 1
+			}); err != nil {
+				return err
+			}
+			return end(first, to, 1)
+		})
+		if err == nil {
+			err = <-second
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d transactions waited for the one before them", publishFirstRounds), nil
 }

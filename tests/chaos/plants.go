@@ -22,10 +22,11 @@ const (
 	plantDelete  = "delete"  // the forwarder deletes rows before the confirm: messages are lost
 	plantOrder   = "order"   // the forwarder sends several messages of a key at the same time: their order changes
 	plantIntents = "intents" // the consumer does not ask whether a mail was sent: mails double
+	plantKeyLock = "keylock" // transactions publish without the lock of the key: their order changes
 	plantOutbox  = "outbox"  // the writer commits an event in a separate transaction: phantoms appear
 )
 
-var plants = []string{plantInbox, plantDelete, plantOrder, plantOutbox, plantIntents}
+var plants = []string{plantInbox, plantDelete, plantOrder, plantOutbox, plantIntents, plantKeyLock}
 
 // planted reports whether a part is broken on purpose.
 func (l life) planted(plant string) bool { return slices.Contains(strings.Split(l.Plant, ","), plant) }
