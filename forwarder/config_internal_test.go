@@ -1,10 +1,10 @@
 package forwarder
 
 import (
+	"reflect"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/schema"
 )
@@ -13,16 +13,20 @@ import (
 func TestConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 	t.Parallel()
 	c := Config{}.withDefaults()
-	require.NotNil(t, c.Backoff)
-	require.NotNil(t, c.Classify)
-	require.NotNil(t, c.Logger)
+	if c.Backoff == nil || c.Classify == nil || c.Logger == nil {
+		t.Errorf("a function or the logger is nil: %+v", c)
+	}
 	c.Backoff, c.Classify, c.Logger = nil, nil, nil
-	require.Equal(t, Config{
+	if want := (Config{
 		Schema: schema.Config{}.WithDefaults(), BatchSize: 1000, Window: 1024, BufferBytes: 64 << 20, Workers: 16,
 		PollMin: 5 * time.Millisecond, PollMax: 250 * time.Millisecond, StallTimeout: 10 * time.Second,
 		Lease: 15 * time.Second, MaxAttempts: 20, CloseTimeout: 5 * time.Second,
-	}, c)
-	require.Equal(t, time.Second, Config{PollMin: time.Second}.withDefaults().PollMax)
+	}); !reflect.DeepEqual(c, want) {
+		t.Errorf("got %+v, want %+v", c, want)
+	}
+	if got := (Config{PollMin: time.Second}).withDefaults().PollMax; got != time.Second {
+		t.Errorf("PollMax is %v", got)
+	}
 
 	for name, field := range map[string]struct {
 		set         func(c *Config, value int)
@@ -47,17 +51,21 @@ func TestConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 			c.Policies = map[string]Policy{"t": {AfterDead: AfterDead(n)}}
 		}, int(SendSuccessors), int(BlockKey)},
 	} {
-		try := func(value int) error {
+		try := func(value int, valid bool) {
 			c := Config{}.withDefaults()
 			field.set(&c, value)
-			return c.validate()
+			if err := c.validate(); valid != (err == nil) || err != nil && !strings.Contains(err.Error(), name+" is ") {
+				t.Errorf("%s = %d: %v", name, value, err)
+			}
 		}
-		require.NoError(t, try(field.least), name)
-		require.ErrorContains(t, try(field.least-1), name+" is ")
+		try(field.least, true)
+		try(field.least-1, false)
 		if field.most > 0 {
-			require.NoError(t, try(field.most), name)
-			require.ErrorContains(t, try(field.most+1), name+" is ")
+			try(field.most, true)
+			try(field.most+1, false)
 		}
 	}
-	require.Error(t, Config{Policies: map[string]Policy{"": {}}}.withDefaults().validate())
+	if err := (Config{Policies: map[string]Policy{"": {}}}).withDefaults().validate(); err == nil {
+		t.Error("a policy for the topic without a name is accepted")
+	}
 }

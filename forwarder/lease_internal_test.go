@@ -4,8 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/watermill-once/once/internal/testkit"
 )
 
@@ -13,15 +11,21 @@ import (
 // up then.
 func TestFailedWorkWaitsForTheEndOfItsPause(t *testing.T) {
 	now := time.Now()
-	l := &loop{wakeAt: now.Add(time.Hour)}
 	f := fault{until: now.Add(time.Minute)}
-	require.True(t, f.waits(l, now))
-	require.Equal(t, f.until, l.wakeAt)
-
-	l.wakeAt = now.Add(time.Hour)
-	require.False(t, f.waits(l, f.until))
-	require.False(t, new(fault).waits(l, now), "nothing has failed")
-	require.Equal(t, now.Add(time.Hour), l.wakeAt)
+	for _, c := range []struct {
+		fault *fault
+		at    time.Time
+		waits bool
+	}{{&f, now, true}, {&f, f.until, false}, {&fault{}, now, false}} {
+		l := &loop{wakeAt: now.Add(time.Hour)}
+		want := l.wakeAt
+		if c.waits {
+			want = f.until
+		}
+		if got := c.fault.waits(l, c.at); got != c.waits || !l.wakeAt.Equal(want) {
+			t.Errorf("after %v waits is %t, and the loop wakes up after %v", c.at.Sub(now), got, l.wakeAt.Sub(now))
+		}
+	}
 }
 
 func TestNumberOfSlotsIsLoggedOnlyIfItHasChanged(t *testing.T) {
@@ -30,10 +34,11 @@ func TestNumberOfSlotsIsLoggedOnlyIfItHasChanged(t *testing.T) {
 	for _, slots := range []int{0, 0, 5, 5, 0, 5} {
 		l.logShare(slots, 2)
 	}
-	waiting := "INFO Other instances forward, waiting"
-	require.Equal(t, 2, logs.Count(waiting, "slots=0", "instances=2"), logs.Lines())
-	require.Equal(t, 2, logs.Count("INFO Forwarding", "slots=5", "instances=2"), logs.Lines())
-	require.Len(t, logs.Lines(), 4)
+	waiting := logs.Count("INFO Other instances forward, waiting", "slots=0", "instances=2")
+	forwarding := logs.Count("INFO Forwarding", "slots=5", "instances=2")
+	if waiting != 2 || forwarding != 2 || len(logs.Lines()) != 4 {
+		t.Error(logs.Lines())
+	}
 }
 
 // A read that finds slots without an owner has the lease asked for soon. It never
@@ -42,12 +47,12 @@ func TestUnownedSlotsAreAskedForSoon(t *testing.T) {
 	now := time.Now()
 	for lease, soon := range map[time.Duration]time.Duration{time.Minute: time.Second, 1500 * time.Millisecond: 500 * time.Millisecond} {
 		l := &loop{Forwarder: &Forwarder{config: Config{Lease: lease}}}
-		l.tenure.asked, l.tenure.next = now, now.Add(lease)
-		l.unowned()
-		require.Equal(t, now.Add(soon), l.tenure.next, lease)
-
-		l.tenure.next = now.Add(soon / 2)
-		l.unowned()
-		require.Equal(t, now.Add(soon/2), l.tenure.next, lease)
+		l.tenure.asked = now
+		for next, want := range map[time.Duration]time.Duration{lease: soon, soon / 2: soon / 2} {
+			l.tenure.next = now.Add(next)
+			if l.unowned(); !l.tenure.next.Equal(now.Add(want)) {
+				t.Errorf("lease %v, next request after %v: becomes %v, want %v", lease, next, l.tenure.next.Sub(now), want)
+			}
+		}
 	}
 }

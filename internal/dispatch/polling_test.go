@@ -3,8 +3,6 @@ package dispatch
 import (
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // While nothing arrives, the pauses between reads grow. A hint makes them short again,
@@ -21,28 +19,37 @@ func TestPausesBetweenReadsGrowUntilAHint(t *testing.T) {
 	sweep := func() {
 		t.Helper()
 		read := s.Step(now).Read
-		require.NotNil(t, read)
+		if read == nil {
+			t.Fatal("nothing is read")
+		}
 		s.RowsRead(now, read, nil, Reach{Covered: Everything})
 	}
 	pause := func() time.Duration {
 		t.Helper()
 		c := s.Step(now)
-		require.Nil(t, c.Read)
+		if c.Read != nil {
+			t.Fatal("it reads")
+		}
 		return c.WakeAt.Sub(now)
 	}
 	rows := []*Message{{Position: 1, ID: "a", Topic: "t"}}
 	s.RowsRead(now, s.Step(now).Read, rows, Reach{Highest: 1, Covered: Everything})
-	require.Equal(t, time.Second, pause(), "something was found")
+	if got := pause(); got != time.Second {
+		t.Errorf("after a row was found, the pause is %v", got)
+	}
 
 	for _, want := range []time.Duration{10 * time.Second, time.Minute} {
 		now = now.Add(4 * want)
 		sweep()
-		require.GreaterOrEqual(t, pause(), want)
+		if got := pause(); got < want || got > time.Minute {
+			t.Errorf("%v after the last row, the pause is %v", 4*want, got)
+		}
 	}
-	require.Equal(t, time.Minute, pause())
 
 	s.Hint(now)
 	now = now.Add(time.Second)
 	sweep()
-	require.Equal(t, time.Second, pause(), "after the hint")
+	if got := pause(); got != time.Second {
+		t.Errorf("after the hint, the pause is %v", got)
+	}
 }

@@ -3,8 +3,6 @@ package dispatch
 import (
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // A settlement is a transaction of the forwarder's own. When it has ended, reads begin
@@ -21,8 +19,9 @@ func TestReadsBeginAboveWhatWasReadBeforeASettlement(t *testing.T) {
 		now := time.Now()
 		s.RowsRead(now, s.Step(now).Read, []*Message{{Position: 1, ID: "a", Topic: "t"}}, snapshot(1, 107, 107))
 		given := s.Step(now)
-		require.Len(t, given.Publish, 1)
-		require.Nil(t, given.Settle)
+		if len(given.Publish) != 1 || given.Settle != nil {
+			t.Fatalf("%d messages, settlement %v", len(given.Publish), given.Settle)
+		}
 		s.Published(now, given.Publish[0], Confirmed, nil)
 		var settlement *Settlement
 		for range 100 {
@@ -30,17 +29,22 @@ func TestReadsBeginAboveWhatWasReadBeforeASettlement(t *testing.T) {
 				settlement = s.Step(now).Settle
 			}
 		}
-		require.NotNil(t, settlement)
+		if settlement == nil {
+			t.Fatal("the confirm is not recorded")
+		}
 		s.Settled(now, settlement, Settled{Confirmed: true, Wrote: wrote})
 		from := int64(0)
 		for range 3 {
 			now = now.Add(time.Second)
 			c := s.Step(now)
-			require.Nil(t, c.Settle)
-			require.NotNil(t, c.Read)
+			if c.Settle != nil || c.Read == nil {
+				t.Fatalf("read %v, settlement %v", c.Read, c.Settle)
+			}
 			from = c.Read.From
 			s.RowsRead(now, c.Read, nil, snapshot(0, 110, 110))
 		}
-		require.Equal(t, wrote, from == 1, "the last read began above position %d", from)
+		if wrote != (from == 1) {
+			t.Errorf("wrote is %t, and the last read began above position %d", wrote, from)
+		}
 	}
 }
