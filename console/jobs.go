@@ -172,7 +172,7 @@ func (all *jobs) start(j *job, do work) error {
 	return nil
 }
 
-// background runs work that is no change, until close. It does nothing after close.
+// background runs work that changes nothing, and cancels it on close. It does nothing after close.
 func (all *jobs) background(work func(ctx context.Context)) {
 	all.mu.Lock()
 	defer all.mu.Unlock()

@@ -167,7 +167,7 @@ func count[N int | int64](n N) string {
 	return digits
 }
 
-// counted is count for templates.
+// counted is like count, for a number of any type in a template.
 func counted(n any) string {
 	if big, ok := n.(int64); ok {
 		return count(big)

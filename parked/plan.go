@@ -52,9 +52,9 @@ type Report struct {
 	Handled []int64
 
 	// Abandoned are the IDs of changed messages whose claim had ended without a result:
-	// their process died or is frozen. A frozen process does not complete them, unless the
-	// inbox cannot know: without dedup, for a message without an id and for consumers in
-	// dedup.Config.Idempotent its handler may still be running.
+	// their process died or is frozen. A frozen process does not complete them, because
+	// the inbox has their ids. There are exceptions, for which its handler may still be
+	// running: without dedup, messages without an id, and dedup.Config.Idempotent.
 	Abandoned []int64
 }
 

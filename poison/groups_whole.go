@@ -48,7 +48,7 @@ func (t *table) wholeGroups(ctx context.Context, f Filter) (found []Group, err e
 	return found, nil
 }
 
-// fingerprints returns those of a page. It steps from one to the next in the index.
+// fingerprints returns the fingerprints of a page of groups. It steps from one to the next in the index.
 // DISTINCT would read all entries.
 func (t *table) fingerprints(ctx context.Context, tx *sql.Tx, f Filter) (prints []string, err error) {
 	if f.Fingerprint != "" {
