@@ -40,3 +40,8 @@ func _(db *sql.DB) (*pending.Messages, error) {
 	messages, err := pending.New(db, pending.Config{WithoutContent: true})
 	return messages, err
 }
+
+func _(ctx context.Context, messages *pending.Messages) error {
+	err := messages.Pause(ctx, pending.Act{Actor: "ann", Why: "the mail server is down"}, pending.Scope{Topic: "mails"})
+	return err
+}

@@ -40,6 +40,7 @@ type outboxPage struct {
 	Topics  []pending.Topic
 	Partly  bool // Topics are those of the first rows
 	Blocked []blockedKey
+	Pauses  []pending.Pause
 
 	Messages []pending.Message
 	Next     string // URL of the next page
@@ -70,6 +71,9 @@ func (c *Console) getOutbox(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	body.Topics, body.Partly = backlog.Topics, backlog.Next > 0
+	if body.Pauses, err = c.outbox.ListPaused(r.Context()); err != nil {
+		return err
+	}
 	list, err := c.outbox.List(r.Context(), s.pending())
 	if err != nil {
 		return err

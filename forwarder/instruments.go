@@ -168,8 +168,8 @@ func (i *instruments) note(s *dispatch.Scheduler) {
 
 // observables are the metrics whose values are read when the metrics are collected.
 type observables struct {
-	inFlight, slots, pending, blockedKeys, deadLetters metric.Int64Observable
-	lag                                                metric.Float64Observable
+	inFlight, slots, pending, blockedKeys, deadLetters, pauses metric.Int64Observable
+	lag                                                        metric.Float64Observable
 }
 
 func newObservables(meter telemetry.Meter) observables {
@@ -180,6 +180,7 @@ func newObservables(meter telemetry.Meter) observables {
 		pending:     meter.Gauge("once.forwarder.pending", "{message}", "Messages in the outbox, counted up to 100,000."),
 		blockedKeys: meter.Gauge("once.forwarder.blocked_keys", "{key}", "Ordering keys whose head was not accepted, counted up to 100,000."),
 		deadLetters: meter.Gauge("once.forwarder.dead_letters", "{message}", "Dead letters that are there, counted up to 100,000."),
+		pauses:      meter.Gauge("once.forwarder.pauses", "{pause}", "Topics and tenants that an operator has paused."),
 	}
 }
 
@@ -199,9 +200,10 @@ func (f *Forwarder) observe() (end func()) {
 			o.ObserveInt64(s.pending, seen.pending)
 			o.ObserveInt64(s.blockedKeys, seen.blockedKeys)
 			o.ObserveInt64(s.deadLetters, seen.dead)
+			o.ObserveInt64(s.pauses, seen.pauses)
 		}
 		return nil
-	}, s.inFlight, s.slots, s.lag, s.pending, s.blockedKeys, s.deadLetters)
+	}, s.inFlight, s.slots, s.lag, s.pending, s.blockedKeys, s.deadLetters, s.pauses)
 }
 
 // countedUpTo is the maximum number of rows that are counted for the metrics.
@@ -209,6 +211,6 @@ const countedUpTo = 100_000
 
 // boundedStats is like Stats, but the counts stop at countedUpTo.
 type boundedStats struct {
-	lag                        time.Duration
-	pending, blockedKeys, dead int64
+	lag                                time.Duration
+	pending, blockedKeys, dead, pauses int64
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/dispatch"
-	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/schema"
 )
@@ -38,8 +37,7 @@ type ahead struct {
 func (s *store) lookAhead(ctx context.Context, read *dispatch.Read, r *reader) (looked ahead, err error) {
 	err = s.read(ctx, func(tx *sql.Tx) error {
 		r.rows, r.head, r.began = nil, head{}, time.Now()
-		if err := tx.QueryRowContext(ctx, s.sql.snapshot).
-			Scan(&r.head.horizon, &r.head.ceiling, &r.head.unowned, &r.head.blocked); err != nil {
+		if err := r.head.scan(tx.QueryRowContext(ctx, s.sql.snapshot)); err != nil {
 			return err
 		}
 		var err error
@@ -73,7 +71,8 @@ func (s *store) examine(ctx context.Context, tx *sql.Tx, read *dispatch.Read) (a
 	}
 	err := tx.QueryRowContext(ctx, s.sql.examine, read.From, s.dialect.List(read.Known), s.dialect.List(read.Slots),
 		s.dialect.Strings(read.Keys), read.Limit, read.PerGroup, s.dialect.Strings(read.Topics), read.Examine,
-		s.dialect.Strings(topics), s.dialect.Strings(tenants), read.Late, read.Passed).Scan(&highest, &rows, &taken, &skipped)
+		s.dialect.Strings(topics), s.dialect.Strings(tenants), read.Late, read.Passed,
+		s.dialect.Strings(read.Pauses.Topics), s.dialect.Strings(read.Pauses.Tenants)).Scan(&highest, &rows, &taken, &skipped)
 	if err != nil {
 		return ahead{}, err
 	}
@@ -134,21 +133,21 @@ func pairs(text string, each func(a, b int64)) error {
 // with a key. $6 is the maximum number of rows of a group, and $9 and $10 are the
 // groups to leave out. It leaves out keys that have a row above $11 that is not above $1,
 // and returns among the other rows the first of each key above $11 that is not above $12.
-// See the other parameters at mayBeRead.
+// It leaves out the topics $13 and the tenants $14, which are paused. See the other
+// parameters at mayBeRead.
 //
 // It reads the metadata only of rows that have a tenant, because that takes as long as
 // all else.
 func examineQuery(d dialect.Dialect) string {
-	tenant := `CASE WHEN strpos(CAST(o.metadata AS text), '"` + meta.TenantID + `"') > 0
-	                THEN COALESCE(substr(` + outboxrow.MetadataField(d, meta.TenantID) + `, 1, 255), '') ELSE '' END`
 	return d.SQL(`
 		WITH examined AS MATERIALIZED (
 			SELECT position, ordering_key, topic, tenant, position IN {list $2 bigint} AS known,
 			       CASE WHEN due_at IS NOT NULL THEN 1 = 0
 			            WHEN (topic, tenant) IN (SELECT g.topic, g.tenant
 			                                     FROM unnest($9::text::text[], $10::text::text[]) AS g(topic, tenant)) THEN 1 = 0
+			            WHEN topic IN {list $13 text} OR tenant IN {list $14 text} THEN 1 = 0
 			            ELSE ` + mayBeRead + ` END AS may
-			FROM (SELECT o.position, o.ordering_key, o.topic, o.slot, o.due_at, ` + tenant + ` AS tenant
+			FROM (SELECT o.position, o.ordering_key, o.topic, o.slot, o.due_at, ` + outboxrow.Tenant(d) + ` AS tenant
 			      FROM {outbox} AS o WHERE o.position > $1 ORDER BY o.position LIMIT $8) AS o),
 		late AS MATERIALIZED (
 			SELECT DISTINCT ordering_key FROM {outbox} AS o

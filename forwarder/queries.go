@@ -12,6 +12,8 @@ import (
 type queries struct {
 	read, refill            dialect.Statement
 	readWithHead            dialect.Statement
+	readPaused              dialect.Statement
+	refillPaused            dialect.Statement
 	snapshot                string
 	examine, ahead          string
 	remove                  string
@@ -50,6 +52,8 @@ func newQueries(d dialect.Dialect) queries {
 		read:         d.Statement("", sweep),
 		readWithHead: d.Statement("", headOfRead+` UNION ALL `+sweep),
 		refill:       d.Statement("", ofKeys),
+		readPaused:   d.Statement("", leaveOutPaused(d, sweep, "$8", "$9")),
+		refillPaused: d.Statement("", leaveOutPaused(d, ofKeys, "$6", "$7")),
 		snapshot:     snapshotQuery(d),
 		examine:      examineQuery(d),
 		ahead:        aheadQuery(d),

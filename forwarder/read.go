@@ -16,10 +16,13 @@ import (
 // arguments returns the arguments of the query of a read.
 func (s *store) arguments(read *dispatch.Read) []any {
 	args := []any{read.From, s.dialect.List(read.Known), s.dialect.List(read.Slots), s.dialect.Strings(read.Keys), int64(read.Limit)}
-	if read.Refill {
-		return args
+	if !read.Refill {
+		args = append(args, int64(max(1, read.Limit/2)), s.dialect.Strings(read.Topics))
 	}
-	return append(args, int64(max(1, read.Limit/2)), s.dialect.Strings(read.Topics))
+	if !read.Pauses.None() {
+		args = append(args, s.dialect.Strings(read.Pauses.Topics), s.dialect.Strings(read.Pauses.Tenants))
+	}
+	return args
 }
 
 // errFull ends a read that has reached its limit of bytes.
@@ -61,6 +64,12 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 		got.reach = looked.complete(r.rows)
 	}
 	got.reach.Horizon, got.reach.Ceiling = r.head.horizon, r.head.ceiling
+	if got.reach.Pauses, err = decodePauses(r.head.pauses); err != nil {
+		return found{}, err
+	}
+	if !read.Pauses.None() && got.reach.Covered == dispatch.Everything {
+		got.reach.Highest = max(got.reach.Highest, r.head.highest) // of the rows that the query left out
+	}
 	slices.SortFunc(got.rows, func(a, b *dispatch.Message) int { return cmp.Compare(a.Position, b.Position) })
 	return got, nil
 }
@@ -70,7 +79,7 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 func (s *store) readRows(ctx context.Context, read *dispatch.Read, r *reader) error {
 	args := s.arguments(read)
 	switch {
-	case s.inTx:
+	case s.inTx, !read.Pauses.None():
 		return s.readInTx(ctx, read, args, r)
 	case read.Refill:
 		return s.readAlone(ctx, s.sql.refill, args, r.scanAll)
@@ -102,14 +111,16 @@ func (s *store) readAlone(ctx context.Context, query dialect.Statement, args []a
 func (s *store) readInTx(ctx context.Context, read *dispatch.Read, args []any, r *reader) error {
 	return s.read(ctx, func(tx *sql.Tx) error {
 		r.rows, r.head, r.began = nil, head{}, time.Now()
-		query := s.sql.refill
+		query, queryPaused := s.sql.refill, s.sql.refillPaused
 		if !read.Refill {
-			query = s.sql.read
-			if err := tx.QueryRowContext(ctx, s.sql.snapshot).
-				Scan(&r.head.horizon, &r.head.ceiling, &r.head.unowned, &r.head.blocked); err != nil {
+			query, queryPaused = s.sql.read, s.sql.readPaused
+			if err := r.head.scan(tx.QueryRowContext(ctx, s.sql.snapshot)); err != nil {
 				return err
 			}
 			s.inTx = r.head.blocked || !s.alone
+		}
+		if !read.Pauses.None() {
+			query = queryPaused
 		}
 		rows, err := tx.QueryContext(ctx, query.Query(), args...)
 		if err != nil {
@@ -127,9 +138,16 @@ func (s *store) readInTx(ctx context.Context, read *dispatch.Read, args []any, r
 type head struct {
 	horizon, ceiling int64
 	unowned          bool
-	blocked          bool // some keys are blocked
-	serializable     bool // the default isolation level is SERIALIZABLE
-	replica          bool // the server accepts no writes
+	blocked          bool   // some keys are blocked
+	serializable     bool   // the default isolation level is SERIALIZABLE
+	replica          bool   // the server accepts no writes
+	pauses           string // see listPauses
+	highest          int64  // position, if anything is paused
+}
+
+// scan scans the result of snapshotQuery.
+func (h *head) scan(row *sql.Row) error {
+	return row.Scan(&h.horizon, &h.ceiling, &h.unowned, &h.blocked, &h.pauses, &h.highest)
 }
 
 // reader scans rows. It is allocated once per read, and its fields with it.
@@ -159,8 +177,8 @@ func (r *reader) scanHead(rows *sql.Rows) error {
 		return cmp.Or(rows.Err(), errors.New("forwarder: a read has returned nothing"))
 	}
 	var flags int64
-	var none [8]sql.RawBytes
-	err := rows.Scan(&r.head.horizon, &none[0], &none[1], &none[2], &none[3], &none[4], &none[5], &none[6], &none[7],
+	var none [7]sql.RawBytes
+	err := rows.Scan(&r.head.horizon, &none[0], &none[1], &none[2], &none[3], &none[4], &r.head.pauses, &none[5], &none[6],
 		&r.head.ceiling, &flags, new(sql.RawBytes))
 	r.head.unowned, r.head.blocked = flags&unownedSlots != 0, flags&blockedKeys != 0
 	r.head.serializable, r.head.replica = flags&serializable != 0, flags&replica != 0
@@ -199,6 +217,9 @@ func (r *reader) scan(rows *sql.Rows, m *dispatch.Message) error {
 		r.topics[known] = known
 	}
 	m.Topic = known
+	if m.Attempts < 0 { // see leaveOutPaused
+		m.Paused, m.Attempts, m.Payload = true, 0, nil
+	}
 	m.Tenant = r.tenants.of(m.Metadata)
 	m.BlocksKey, m.SuccessorsAfter = r.successors.Valid, r.successors.Int64
 	if r.created == "" || r.createdMillis != r.millis {

@@ -37,6 +37,10 @@ type Stats struct {
 
 	// Dead is the number of dead letters.
 	Dead int
+
+	// Pauses is the number of paused topics and tenants, see pending.Messages.Pause. The
+	// other numbers include their messages.
+	Pauses int
 }
 
 // Stats reads the tables and returns the numbers. It counts rows, so its cost grows
@@ -49,7 +53,7 @@ func (f *Forwarder) Stats(ctx context.Context) (Stats, error) {
 	)
 	err := f.store.read(ctx, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, f.store.sql.stats).
-			Scan(&stats.Pending, &stats.Deferred, &oldest, &stats.Failing, &failing, &stats.BlockedKeys, &stats.Dead, &now)
+			Scan(&stats.Pending, &stats.Deferred, &oldest, &stats.Failing, &failing, &stats.BlockedKeys, &stats.Dead, &stats.Pauses, &now)
 	})
 	if err != nil {
 		return Stats{}, fmt.Errorf("forwarder: stats: %w", err)
@@ -72,7 +76,7 @@ func (s *store) boundedStats(ctx context.Context) (boundedStats, error) {
 	)
 	err := s.read(ctx, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, s.sql.boundedStats, countedUpTo).
-			Scan(&seen.pending, &first, &due, &failing, &seen.blockedKeys, &seen.dead, &now)
+			Scan(&seen.pending, &first, &due, &failing, &seen.blockedKeys, &seen.dead, &seen.pauses, &now)
 	})
 	for _, since := range []sql.NullInt64{first, due, failing} {
 		if since.Valid {
@@ -91,6 +95,7 @@ func statsQuery(d dialect.Dialect) string {
 			       (SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1),
 			       (SELECT COUNT(*) FROM {blocked_keys}),
 			       (SELECT COUNT(*) FROM {outbox_dead}),
+			       (SELECT COUNT(*) FROM {pauses}),
 			       {clock}`)
 }
 
@@ -102,5 +107,6 @@ func boundedStatsQuery(d dialect.Dialect) string {
 			       ` + outboxrow.WaitingSince + `,
 			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {blocked_keys} LIMIT $1) AS h),
 			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox_dead} LIMIT $1) AS d),
+			       (SELECT COUNT(*) FROM {pauses}),
 			       {clock}`)
 }

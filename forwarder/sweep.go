@@ -79,10 +79,10 @@ const (
 // PostgreSQL. All rows have the same snapshot. So the locks of transactions that release
 // keys cannot be looked at before the snapshot, and the horizon is 0 while any key is
 // blocked. The next read must be in a transaction then. Its columns are those of a row:
-// position is the horizon, created is the ceiling, waited contains flags.
+// position is the horizon, metadata the pauses, created the ceiling, waited contains flags.
 var headOfRead = fmt.Sprintf(`
 	SELECT CASE WHEN `+anyBlocked+` THEN 0 ELSE pg_snapshot_xmin(pg_current_snapshot())::text::bigint END AS position,
-	       0::smallint AS slot, '' AS message_id, '' AS topic, '' AS ordering_key, ''::bytea AS payload, '' AS metadata,
+	       0::smallint AS slot, '' AS message_id, '' AS topic, '' AS ordering_key, ''::bytea AS payload, `+pausesOfPostgres+` AS metadata,
 	       0 AS attempts, NULL::bigint AS successors_after,
 	       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS created,
 	       CASE WHEN `+anyUnowned+` THEN %d ELSE 0 END + CASE WHEN `+anyBlocked+` THEN %d ELSE 0 END +
@@ -93,9 +93,9 @@ var headOfRead = fmt.Sprintf(`
 const anyUnowned = `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR lease_until < {now})`
 
 // snapshotQuery returns the horizon (all transactions below it have ended), the ceiling
-// (no transaction from it on has ended), whether any slots have no owner, and whether
-// any keys are blocked. It runs just before the rows are read, so that every transaction
-// that has ended for this query is visible to the read.
+// (no transaction from it on has ended), whether any slots have no owner, whether
+// any keys are blocked, the pauses, and, if there are any, the highest position. It runs
+// just before the rows are read, so that every transaction that has ended for this query is visible to the read.
 func snapshotQuery(d dialect.Dialect) string {
 	// A transaction that releases a key may not see rows that are committed at the same
 	// time, and this read does not see yet that the key is released. In this case the
@@ -110,5 +110,6 @@ func snapshotQuery(d dialect.Dialect) string {
 		snapshot = `0, 0`
 	}
 	return d.SQL(`
-		SELECT ` + snapshot + `, ` + anyUnowned + `, ` + anyBlocked)
+		SELECT ` + snapshot + `, ` + anyUnowned + `, ` + anyBlocked + `, ` + listPauses(d) + `,
+		       CASE WHEN EXISTS (SELECT 1 FROM {pauses}) THEN COALESCE((SELECT MAX(position) FROM {outbox}), 0) ELSE 0 END`)
 }

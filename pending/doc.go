@@ -1,9 +1,12 @@
 // Package pending shows the messages of an outbox that wait to be forwarded, sends
-// those that back off now, and cancels messages.
+// those that back off now, cancels messages, and pauses topics and tenants.
 //
 //	              ┌─ Retry ───▶ due now
 //	once_outbox ──┤
 //	              └─ Cancel ──▶ once_outbox_dead
+//
+// [Messages.Pause] keeps the messages of a topic or a tenant in the outbox until
+// [Messages.Resume].
 //
 // All calls work on the tables. They need no forwarder, and any number may run.
 //
@@ -31,5 +34,5 @@
 // before it recorded that.
 //
 // To read the code, start with message.go and window.go (reading), then
-// cancel.go and candidate.go.
+// cancel.go and candidate.go, and pause.go.
 package pending

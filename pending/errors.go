@@ -12,6 +12,9 @@ var (
 	ErrNeedsForce = errors.New("a forwarder may be sending it: stop the forwarders, " +
 		"wait until it backs off, or use CancelMatching with Plan.Force")
 
+	// ErrNotPaused says that the topic or the tenant is not paused.
+	ErrNotPaused = errors.New("not paused")
+
 	// ErrMaybeSent says that a commit took so long that a cancelled message may have
 	// become due and been sent as well.
 	ErrMaybeSent = errors.New("the commit took too long, the cancelled messages may have been sent as well")

@@ -6,9 +6,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
@@ -44,8 +46,15 @@ func (m *Messages) list(ctx context.Context, f Filter) (Page, error) {
 			return err
 		}
 		p = Page{Next: w.next}
+		paused, err := m.pauses(ctx, tx)
+		if err != nil {
+			return err
+		}
 		return m.rows(ctx, tx, w, m.columns, limit(n), func(scan func(dest ...any) error) error {
 			message, err := scanMessage(scan)
+			message.Paused = slices.ContainsFunc(paused, func(p Pause) bool {
+				return p.Includes(message.Topic, message.Metadata[meta.TenantID])
+			})
 			p.Messages = append(p.Messages, message)
 			return err
 		})
@@ -122,6 +131,9 @@ type Topic struct {
 
 	// Oldest is the age of the message that was written first.
 	Oldest time.Duration
+
+	// Paused reports whether the topic is paused. The other fields include its messages.
+	Paused bool
 }
 
 // Backlog is the topics in a part of the outbox.
@@ -156,6 +168,10 @@ func (m *Messages) backlog(ctx context.Context, f Filter) (Backlog, error) {
 			return err
 		}
 		b = Backlog{Next: w.next}
+		paused, err := m.pauses(ctx, tx)
+		if err != nil {
+			return err
+		}
 		columns := `o.topic, ` + outboxrow.State + ` AS state, COUNT(*), {clock} - {millis MIN(o.created_at)}`
 		return m.rows(ctx, tx, w, columns, `GROUP BY o.topic, state ORDER BY o.topic`, func(scan func(dest ...any) error) error {
 			var (
@@ -168,6 +184,7 @@ func (m *Messages) backlog(ctx context.Context, f Filter) (Backlog, error) {
 				return err
 			}
 			b.add(topic, state, n, time.Duration(max(0, age))*time.Millisecond)
+			b.Topics[len(b.Topics)-1].Paused = slices.ContainsFunc(paused, func(p Pause) bool { return p.Topic == topic })
 			return nil
 		})
 	})

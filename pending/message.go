@@ -51,6 +51,11 @@ type Message struct {
 
 	State State
 
+	// Paused reports whether the message waits because its topic or its tenant is paused,
+	// see [Messages.Pause]. It is false for a message that waits for a paused message of
+	// its ordering key. With Config.WithoutContent it tells of topics only.
+	Paused bool
+
 	// DueAt is when the message is due, or zero if it has been due since CreatedAt.
 	DueAt time.Time
 

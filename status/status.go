@@ -76,6 +76,10 @@ type Outbox struct {
 
 	// BlockedKeys counts the ordering keys whose head was not accepted.
 	BlockedKeys Count
+
+	// Pauses are the paused topics and tenants, the oldest first, at most 100. The counts
+	// include their messages, and so does Oldest.
+	Pauses []Pause
 }
 
 // Failure is entries in quarantine with one cause.
@@ -104,6 +108,9 @@ func (r *Reader) Read(ctx context.Context) (Status, error) {
 			return err
 		}
 		if s.Forwarders, err = r.forwarders(ctx, tx); err != nil {
+			return err
+		}
+		if s.Outbox.Pauses, err = r.pauses(ctx, tx); err != nil {
 			return err
 		}
 		if s.Failures, err = r.failures(ctx, tx); err != nil {

@@ -351,3 +351,20 @@ func TestDaysCountWhatTheTablesKnow(t *testing.T) {
 		}
 	})
 }
+
+func TestReadListsPauses(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.exec(`INSERT INTO once_pauses (kind, name, actor, why, paused_at)
+			VALUES ('tenant', 'acme', 'ann', 'too loud', ` + b.in(-time.Hour) + `)`)
+		b.exec(`INSERT INTO once_pauses (kind, name, actor, why) VALUES ('topic', 'mails', 'bob', 'no server')`)
+		s, err := b.reader.Read(b.Context())
+		require.NoError(b, err)
+		require.Len(b, s.Outbox.Pauses, 2)
+		require.InDelta(b, time.Hour.Seconds(), s.At.Sub(s.Outbox.Pauses[0].Since).Seconds(), 60)
+		s.Outbox.Pauses[0].Since, s.Outbox.Pauses[1].Since = time.Time{}, time.Time{}
+		require.Equal(b, []status.Pause{
+			{Tenant: "acme", Actor: "ann", Why: "too loud"},
+			{Topic: "mails", Actor: "bob", Why: "no server"},
+		}, s.Outbox.Pauses)
+	})
+}

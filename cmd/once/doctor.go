@@ -55,6 +55,7 @@ var (
 	tableChecks = []check{
 		{"durability", (*doctor).durability},
 		{"forwarders", (*doctor).forwarders},
+		{"pauses", (*doctor).pauses},
 		{"refused", (*doctor).refused},
 		{"dead letters", (*doctor).deadLetters},
 		{"quarantine", (*doctor).quarantine},

@@ -64,6 +64,31 @@ func twoDestinations(instances []status.Forwarder) []finding {
 	}}
 }
 
+// longPause is the age from which a pause is reported, because somebody may have
+// forgotten it.
+const longPause = time.Hour
+
+func (d *doctor) pauses(ctx context.Context) (found []finding, err error) {
+	now, err := d.status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range now.Outbox.Pauses {
+		if paused := now.At.Sub(p.Since); paused >= longPause {
+			flag := "--topic " + p.Topic
+			if p.Tenant != "" {
+				flag = "--tenant " + p.Tenant
+			}
+			found = append(found, finding{
+				What: fmt.Sprintf("The %s has been paused for %s, by %s: %s", scopeText(p.Topic, p.Tenant), age(paused), p.Actor, p.Why),
+				Why:  "Its messages stay in the outbox, which grows, and nothing is sent. The lag includes them.",
+				Do:   "If the reason is gone: once outbox resume " + flag,
+			})
+		}
+	}
+	return found, nil
+}
+
 func (d *doctor) refused(ctx context.Context) (found []finding, err error) {
 	cause := `COALESCE(last_error, '')`
 	if d.db.withoutContent {

@@ -68,10 +68,16 @@ func TestDoctorLooksAtTheTables(t *testing.T) {
 		exec(`INSERT INTO once_inbox (message_id, consumer, processed_at, digest) VALUES ('old', 'payments', ` + long + `, 'x')`)
 		exec(`UPDATE once_outbox SET attempts = 1, last_error = 'NO_ROUTE', failing_since = ` + failing)
 		exec(`DELETE FROM once_forwarders`)
+		exec(`INSERT INTO once_pauses (kind, name, actor, why, paused_at) VALUES ('topic', 'mails', 'ann', 'no server', ` + failing + `)`)
+		exec(`INSERT INTO once_pauses (kind, name, actor, why) VALUES ('tenant', 'acme', 'ann', 'too loud')`)
 		out := object[doctorJSON](s, exitFound, "doctor")
 		s.has(out, "forwarders", "No forwarder runs, and 1 message waits")
 		s.has(out, "refused", "topic \"orders\", the first 1h0m ago: NO_ROUTE")
 		s.has(out, "dead letters", "2 dead letters")
+		s.has(out, "pauses", "topic \"mails\" has been paused for 1h0m, by ann: no server")
+		if n := len(found(out, "pauses")); n != 1 {
+			t.Errorf("%d pauses, but one is young", n)
+		}
 		s.has(out, "retention", "40d old; the retention is 30d")
 		s.says(s.once(exitFound, "doctor"), "RETENTION: ", "  why: ", "  do:  ")
 

@@ -25,9 +25,10 @@ func addPendingFilter(cmd *cobra.Command, f *pending.Filter, state *string) {
 }
 
 func (a *app) outboxCommand() *cobra.Command {
-	return group("outbox", "Messages that wait to be sent: find, try now, cancel",
+	return group("outbox", "Messages that wait to be sent: find, try now, cancel, pause",
 		a.outboxTopicsCommand(), a.outboxListCommand(), a.outboxShowCommand(), a.outboxCountCommand(), a.outboxBlockedCommand(),
-		a.outboxRetryCommand(), a.outboxCancelCommand())
+		a.outboxRetryCommand(), a.outboxCancelCommand(),
+		a.outboxPauseCommand(), a.outboxResumeCommand(), a.outboxPausedCommand())
 }
 
 // withPending is withTables with the messages of the outbox.
@@ -51,6 +52,7 @@ type pendingJSON struct {
 	OrderingKey  string            `json:"ordering_key,omitempty"`
 	Size         int               `json:"size"`
 	State        pending.State     `json:"state"`
+	Paused       bool              `json:"paused,omitempty"`     // its topic or tenant is paused
 	BlockedBy    int64             `json:"blocked_by,omitempty"` // the ID of the message that blocks its key
 	Attempts     int               `json:"attempts"`
 	Error        string            `json:"error,omitempty"`
@@ -70,13 +72,21 @@ type pendingListJSON struct {
 
 func pendingOf(m *pending.Message) pendingJSON {
 	return pendingJSON{
-		ID: m.ID, MessageID: m.MessageID, Topic: m.Topic, OrderingKey: m.OrderingKey, Size: m.Size, State: m.State, BlockedBy: m.BlockedBy,
+		ID: m.ID, MessageID: m.MessageID, Topic: m.Topic, OrderingKey: m.OrderingKey, Size: m.Size, State: m.State, Paused: m.Paused,
+		BlockedBy: m.BlockedBy,
 		Attempts: m.Attempts, Error: m.LastError, MaybeSent: m.Unknown, CreatedAt: m.CreatedAt, DueAt: m.DueAt, FailingSince: m.FailingSince,
 	}
 }
 
 // wait says why a message waits.
 func (j *pendingJSON) wait() string {
+	if j.Paused {
+		return "paused, " + j.reason()
+	}
+	return j.reason()
+}
+
+func (j *pendingJSON) reason() string {
 	switch j.State {
 	case pending.Blocked:
 		return fmt.Sprintf("blocked by %d", j.BlockedBy)
@@ -210,6 +220,7 @@ type topicJSON struct {
 	Delayed       int     `json:"delayed"`
 	Blocked       int     `json:"blocked"`
 	OldestSeconds float64 `json:"oldest_seconds"` // age of the message that was written first
+	Paused        bool    `json:"paused,omitempty"`
 }
 
 func (a *app) outboxTopicsCommand() *cobra.Command {
@@ -227,10 +238,14 @@ func (a *app) outboxTopicsCommand() *cobra.Command {
 			out := topicsJSON{Topics: []topicJSON{}, Next: backlog.Next}
 			var rows [][]string
 			for _, t := range backlog.Topics {
-				out.Topics = append(out.Topics, topicJSON{t.Name, t.Pending, t.Due, t.BackingOff, t.Delayed, t.Blocked, t.Oldest.Seconds()})
+				out.Topics = append(out.Topics, topicJSON{t.Name, t.Pending, t.Due, t.BackingOff, t.Delayed, t.Blocked, t.Oldest.Seconds(), t.Paused})
+				oldest := age(t.Oldest)
+				if t.Paused {
+					oldest += ", paused"
+				}
 				rows = append(rows, []string{
 					t.Name, fmt.Sprint(t.Pending), fmt.Sprint(t.Due), fmt.Sprint(t.BackingOff), fmt.Sprint(t.Delayed),
-					fmt.Sprint(t.Blocked), age(t.Oldest),
+					fmt.Sprint(t.Blocked), oldest,
 				})
 			}
 			text := "No message of the outbox matches.\n"

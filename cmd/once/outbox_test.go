@@ -27,6 +27,29 @@ func stuck(s *shell, db testkit.Database, id string) {
 	}
 }
 
+func TestOutboxPause(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newShell(t, db)
+		commit(s, db, "mails", "m1")
+		s.says(s.once(exitDone, "outbox", "paused"), "Nothing is paused.")
+		s.says(s.once(exitDone, "outbox", "pause", "--topic", "mails", "--why", "no server"), `Paused topic "mails".`)
+		s.says(s.once(exitDone, "outbox", "pause", "--tenant", "acme", "--why", "too loud"), `Paused tenant "acme".`)
+		s.says(s.once(exitDone, "outbox", "paused"), "mails", "no server", "acme", "too loud")
+		s.says(s.once(exitDone, "outbox", "list"), "paused, due")
+		s.says(s.once(exitDone, "outbox", "topics"), ", paused")
+		s.says(s.once(exitDone, "status"), `: topic "mails", by `, "no server", `: tenant "acme"`)
+		if pauses := object[statusJSON](s, exitDone, "status").Outbox.Pauses; len(pauses) != 2 || pauses[0].Topic != "mails" {
+			t.Errorf("status %+v", pauses)
+		}
+		if pauses := object[pausedJSON](s, exitDone, "outbox", "paused").Pauses; len(pauses) != 2 || pauses[1].Why != "too loud" {
+			t.Errorf("paused %+v", pauses)
+		}
+		s.says(s.once(exitDone, "outbox", "resume", "--topic", "mails"), `Resumed topic "mails".`)
+		s.says(s.once(exitFailed, "outbox", "resume", "--topic", "mails"), "not paused", "once outbox paused lists")
+		s.says(s.once(exitDone, "audit", "--action", "pause"), "topic:mails", "tenant:acme", "no server")
+	})
+}
+
 func TestOutbox(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newShell(t, db)

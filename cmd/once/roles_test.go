@@ -81,6 +81,8 @@ func TestWatcherLooks(t *testing.T) {
 	}
 	s.says(s.once(exitDone, "quarantine", "list"), "q1", "payments")
 	s.says(s.once(exitDone, "outbox", "list"), "m2", "backing off")
+	s.says(s.once(exitDone, "outbox", "paused"), "Nothing is paused.")
+	s.says(s.once(exitFailed, "outbox", "pause", "--topic", "orders", "--why", "w"), "permission denied")
 	s.says(s.once(exitFailed, "dead", "show", "1"), "permission denied")
 	s.says(s.once(exitFailed, "dead", "discard", "1", "--why", "w"), "permission denied")
 	if text := s.once(exitFound, "doctor"); strings.Contains(text, "could not be checked") {
@@ -94,6 +96,7 @@ func TestOperatorActs(t *testing.T) {
 	s.env["ONCE_DSN"] = loginOf(t, db, "operator")
 	for _, command := range []string{
 		"outbox list", "outbox show 6", "outbox retry 6", "outbox retry --topic orders --yes", "outbox cancel 5 --force --why w",
+		"outbox pause --topic later --why w", "outbox paused", "outbox resume --topic later",
 		"dead groups", "dead list", "dead show 1", "dead replay 1", "dead discard 2 --why w", "dead export",
 		"sent list", "sent show 1", "sent replay 1", "archive sent " + t.TempDir(),
 		"quarantine groups", "quarantine list", "quarantine show 1", "quarantine discard 1 --why w", "replays list", "audit", "status",

@@ -28,6 +28,8 @@ type backlogJSON struct {
 	OldestSeconds  float64    `json:"oldest_seconds"` // how long the oldest due message has been due
 	FailingSeconds float64    `json:"failing_seconds"`
 	BlockedKeys    atMostJSON `json:"blocked_keys"`
+
+	Pauses []pauseJSON `json:"pauses"` // the counts include their messages
 }
 
 // instanceJSON is a running forwarder.
@@ -146,10 +148,13 @@ func statusOf(s status.Status) statusJSON {
 		Outbox: backlogJSON{
 			Pending: atMostJSON(s.Outbox.Pending), Deferred: atMostJSON(s.Outbox.Deferred), Failing: atMostJSON(s.Outbox.Failing),
 			OldestSeconds: s.Outbox.Oldest.Seconds(), FailingSeconds: s.Outbox.FailingFor.Seconds(),
-			BlockedKeys: atMostJSON(s.Outbox.BlockedKeys),
+			BlockedKeys: atMostJSON(s.Outbox.BlockedKeys), Pauses: []pauseJSON{},
 		},
 		Forwarders: []instanceJSON{}, Failures: []failureJSON{},
 		Dead: atMostJSON(s.Dead), Waiting: atMostJSON(s.Waiting), Held: atMostJSON(s.Held), Quarantine: atMostJSON(s.Quarantine),
+	}
+	for _, p := range s.Outbox.Pauses {
+		out.Outbox.Pauses = append(out.Outbox.Pauses, pauseJSON(p))
 	}
 	for _, f := range s.Forwarders {
 		out.Forwarders = append(out.Forwarders, instanceJSON{f.Owner, f.Destination, f.Slots, f.LeaseUntil})
@@ -180,6 +185,10 @@ func statusText(width int, s status.Status) string {
 	}
 	fmt.Fprintf(&b, "\n            %s, %s, %s\n", atMost(s.Outbox.Deferred, "is due later", "are due later"),
 		atMost(s.Outbox.Failing, "fails", "fail"), atMost(s.Outbox.BlockedKeys, "ordering key is blocked", "ordering keys are blocked"))
+	for _, p := range s.Outbox.Pauses {
+		fmt.Fprintf(&b, "            paused for %s: %s, by %s: %s\n",
+			age(s.At.Sub(p.Since)), scopeText(p.Topic, p.Tenant), plain(p.Actor), plain(p.Why))
+	}
 	fmt.Fprintf(&b, "forwarders  %s", counted(len(s.Forwarders), "instance runs", "instances run"))
 	if s.FreeSlots > 0 && (len(s.Forwarders) > 0 || s.Outbox.Pending.N > 0) { // a consumer's database has no forwarder
 		fmt.Fprintf(&b, "; nobody sends the messages of %s", counted(s.FreeSlots, "slot", "slots"))

@@ -34,6 +34,9 @@ func (w *world) checkPublish(m *Message) {
 	case row.due.After(w.now):
 		w.failf("%d is published %v before it is due", m.Position, row.due.Sub(w.now))
 	}
+	if w.heeds && w.pauses.Include(m.Topic, m.Tenant) && !m.candidate {
+		w.failf("%d is published, but it is paused", m.Position)
+	}
 	if len(w.inFlight) >= w.s.config.Window {
 		w.failf("%d messages are in flight", len(w.inFlight)+1)
 	}

@@ -46,6 +46,11 @@ type Read struct {
 	Keys   []string // sweep: keys to leave out; refill: keys to read
 	Topics []string // topics to leave out, except for rows with a key
 
+	// Pauses are the topics and tenants that are paused. Of their rows a sweep and a
+	// refill return those with a key that have no due time, without contents, see
+	// Message.Paused. They and a lookahead leave out all others.
+	Pauses Pauses
+
 	Examine  int     // lookahead: number of rows to examine
 	Late     int64   // lookahead: return no row of a key that also has a row above Late that is not above From
 	Passed   int64   // lookahead: the rows with a key above Late that are not above Passed are skipped rows, too

@@ -50,10 +50,14 @@ const maxMarks = 64
 
 // Reach describes which part of the outbox a read covered.
 type Reach struct {
-	Highest int64 // the highest position that was returned, or 0
+	Highest int64 // the highest position that was returned or left out because of a pause, or 0
 	Covered int64 // all rows up to this position were returned
 	Horizon int64 // sweep and lookahead: all transactions with a lower id have ended
 	Ceiling int64 // sweep and lookahead: one more than the highest id of a transaction that has ended
+
+	// Pauses is set by a sweep: the topics and tenants that are paused now. If they
+	// are not those of Read.Pauses, the rows are read again.
+	Pauses Pauses
 
 	// Skipped is set by a lookahead: the rows with a key that it has examined and that
 	// are not in the result, and at least one row of each key that Read.Passed tells about.

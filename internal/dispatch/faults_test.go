@@ -62,6 +62,16 @@ var plants = map[string]plant{
 			at.Skipped = nil
 		}
 	}},
+	"paused rows of a key are left out": {rows: func(_ *world, _ *Read, rows *[]*Message, _ *Reach) {
+		*rows = slices.DeleteFunc(*rows, func(m *Message) bool { return m.Paused })
+	}},
+	"a change of the pauses is not seen": {rows: func(_ *world, r *Read, _ *[]*Message, at *Reach) { at.Pauses = r.Pauses }},
+	"the end of a pause is forgotten": {rows: func(w *world, r *Read, _ *[]*Message, at *Reach) {
+		if at.Pauses.None() {
+			w.s.paused.pauses = Pauses{}
+		}
+	}},
+	"held keys are forgotten":           {commands: func(w *world, _ *Commands) { w.s.paused.heldKeys = nil }},
 	"a topic has the policy of another": {policy: func(string) Policy { return policyOf("topic2") }},
 	"open transactions are ignored": {rows: func(_ *world, _ *Read, _ *[]*Message, at *Reach) {
 		at.Horizon = at.Ceiling

@@ -213,6 +213,10 @@ func (s *Scheduler) addLookahead(now time.Time, read *Read, rows []*Message, at 
 		skip(row.KeyHash, row.Position)
 	}
 	for _, m := range rows {
+		if s.paused.holds(m) {
+			skip(m.KeyHash, m.Position)
+			continue
+		}
 		if m.Key != "" {
 			if p, ok := first[m.KeyHash]; l.skipped.has(m.KeyHash) || ok && p < m.Position {
 				skip(m.KeyHash, m.Position)

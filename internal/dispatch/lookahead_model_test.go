@@ -37,6 +37,7 @@ func (w *world) ahead(r *Read) ([]*Message, Reach) {
 		case slices.Contains(r.Known, row.Position):
 			continue
 		case row.Key != "" && late[row.Key]:
+		case r.Pauses.Include(row.Topic, row.Tenant):
 		case !row.due.IsZero(), !slices.Contains(r.Slots, row.Slot), slices.Contains(r.Groups, row.group()):
 		case row.Key == "" && slices.Contains(r.Topics, row.Topic), row.Key != "" && slices.Contains(r.Keys, row.Key):
 		case blocked != nil && blocked.position != row.Position:

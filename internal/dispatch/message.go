@@ -32,6 +32,10 @@ type Message struct {
 	BlocksKey       bool
 	SuccessorsAfter int64
 
+	// Paused reports that the row has a key and is paused. Then Payload and Metadata
+	// are missing, and the row is not to be sent.
+	Paused bool
+
 	// WasUnknown reports that a publish of the message had an unknown outcome. The
 	// Scheduler sets this field.
 	WasUnknown bool

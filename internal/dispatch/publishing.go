@@ -63,7 +63,7 @@ func (s *Scheduler) choose() *Message {
 }
 
 // nextReady removes and returns the first message that may be published and whose topic
-// may send, or nil. It drops messages of excluded topics.
+// may send, or nil. It drops messages of excluded topics and paused messages.
 func (s *Scheduler) nextReady() *Message {
 	share := s.topicShare()
 	for {
@@ -75,10 +75,14 @@ func (s *Scheduler) nextReady() *Message {
 			return nil
 		}
 		t := s.topics.active[m.Topic]
-		if t == nil || !t.excluded() {
+		switch {
+		case s.paused.pauses.Include(m.Topic, m.Tenant):
+			s.holdBack(m)
+		case t != nil && t.excluded():
+			s.drop(t, m)
+		default:
 			return m
 		}
-		s.drop(t, m)
 	}
 }
 

@@ -106,6 +106,10 @@ func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
 		s.rewind(0)
 		s.buffer.refillFromStart()
 		read.Tidy = true
+		if s.paused.heldKeys != nil {
+			s.paused.heldKeys = nil // paused rows may have been cancelled; this sweep finds those that are left
+			s.lookahead.reset()     // it begins above them
+		}
 	}
 	s.wake(r.rescan)
 	read.From = s.cursor.low
@@ -156,7 +160,7 @@ func (s *Scheduler) planRefill(limit, bytes int) *Read {
 
 func (s *Scheduler) newRead(limit, bytes int) *Read {
 	s.reading.busy = true
-	return &Read{Limit: limit, Bytes: bytes, Slots: s.slots, epoch: s.reading.epoch}
+	return &Read{Limit: limit, Bytes: bytes, Slots: s.slots, Pauses: s.paused.pauses, epoch: s.reading.epoch}
 }
 
 // ReadFailed reports to the Scheduler that a read has failed with err.
@@ -190,6 +194,7 @@ func (s *Scheduler) RowsRead(now time.Time, read *Read, rows []*Message, at Reac
 		s.refillAgain(read)
 	case read.Lookahead:
 		s.addLookahead(now, read, rows, at)
+	case !read.Refill && s.setPauses(at.Pauses): // the next sweep reads the rows again
 	case read.epoch != r.epoch:
 		s.refillAgain(read)
 	case read.Refill:
@@ -221,19 +226,24 @@ func (s *Scheduler) addRefill(read *Read, rows []*Message, at Reach) {
 	for _, refill := range read.refills {
 		valid[refill.queue.key] = refill.queue.epoch == refill.epoch
 	}
-	for _, m := range rows {
+	for _, m := range s.paused.keep(rows) {
 		if valid[m.Key] {
 			s.buffer.add(m, true)
 		}
 	}
 	for _, refill := range read.refills {
-		if refill.queue.epoch == refill.epoch {
-			s.buffer.refilled(refill.queue, at.Covered)
+		if q := refill.queue; q.epoch == refill.epoch {
+			covered := at.Covered
+			if s.paused.held(q.key) {
+				covered = Everything // no later message is wanted
+			}
+			s.buffer.refilled(q, covered)
 		}
 	}
 }
 
 func (s *Scheduler) addSweep(now time.Time, read *Read, rows []*Message, at Reach) {
+	rows = s.paused.keep(rows)
 	for _, m := range rows {
 		s.buffer.add(m, false)
 	}

@@ -23,6 +23,7 @@ var (
 //   - messages of one key are published in order, one at a time,
 //   - a confirmed message is not published again by the same process,
 //   - a message is published only while its slot is leased and it is due,
+//   - a paused message is published only if a publish of it began before the pause,
 //   - in the end every message is confirmed or dead, within the time that this may take without a sweep from the start of the outbox.
 //
 // A failure names the seed. Repeat it with -seed=N -schedules=1 -print -v.
@@ -112,8 +113,13 @@ func (w *world) act(longest time.Duration) {
 		w.other()
 	case n < 92:
 		w.s.Hint(w.now)
-	case n < 95:
+	case n < 94:
 		w.release(fmt.Sprint("key", w.rng.IntN(w.profile.keys)))
+	case n < 96:
+		if w.profile.pauses {
+			w.pause(pick(w.rng, Pauses{}, Pauses{}, Pauses{Topics: []string{"topic1"}}, Pauses{Topics: []string{"topic0", "topic1"}},
+				Pauses{Tenants: []string{"a"}}, Pauses{Topics: []string{"topic2"}, Tenants: []string{"b", "many"}}))
+		}
 	case n < 97:
 		w.now = w.now.Add(pick(w.rng, time.Second, 20*time.Second, time.Hour))
 	case n < 98:
@@ -125,6 +131,7 @@ func (w *world) act(longest time.Duration) {
 // end.
 func (w *world) heal() {
 	w.healed = true
+	w.pause(Pauses{})
 	w.deaf = w.profile.silent && w.s.config.Window > 1 && w.s.config.BufferBytes > 10_000
 	var beat func()
 	beat = func() {

@@ -53,6 +53,7 @@ type Scheduler struct {
 	lookahead   lookahead
 	settling    settling
 	topics      topics
+	paused      paused
 	attribution attribution
 
 	sending       bool

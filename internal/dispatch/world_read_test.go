@@ -21,6 +21,8 @@ func (w *world) read(r *Read) {
 		w.after(delay/4, func() {
 			failed := w.fails()
 			rows, at := w.rows(r)
+			at.Pauses = w.pauses
+			changes := w.changes
 			if r.Lookahead {
 				rows, at = w.ahead(r)
 			}
@@ -34,6 +36,7 @@ func (w *world) read(r *Read) {
 					w.s.ReadFailed(w.now, r, errFailed)
 				} else {
 					w.s.RowsRead(w.now, r, rows, at)
+					w.heeds = w.heeds || changes == w.changes && !r.Refill && !r.Lookahead
 				}
 			})
 		})
@@ -43,6 +46,7 @@ func (w *world) read(r *Read) {
 // rows returns the rows that the queries of package forwarder would return.
 func (w *world) rows(r *Read) ([]*Message, Reach) {
 	var byDue, byPos []*stored
+	var left int64
 	for _, row := range w.table {
 		switch blocked := w.blocked[row.Key]; {
 		case slices.Contains(r.Known, row.Position) || !slices.Contains(r.Slots, row.Slot):
@@ -50,6 +54,8 @@ func (w *world) rows(r *Read) ([]*Message, Reach) {
 		case r.Refill && !slices.Contains(r.Keys, row.Key):
 		case !r.Refill && row.Key != "" && slices.Contains(r.Keys, row.Key):
 		case !r.Refill && row.Key == "" && slices.Contains(r.Topics, row.Topic):
+		case (row.Key == "" || !row.due.IsZero()) && r.Pauses.Include(row.Topic, row.Tenant):
+			left = max(left, row.Position)
 		case row.due.IsZero():
 			if row.Position > r.From {
 				byPos = append(byPos, row)
@@ -78,11 +84,16 @@ func (w *world) rows(r *Read) ([]*Message, Reach) {
 		if b := w.blocked[row.Key]; b != nil {
 			m.BlocksKey, m.SuccessorsAfter = true, b.successorsAfter
 		}
-		m.Payload = make([]byte, len(row.Payload))
+		if m.Payload = make([]byte, len(row.Payload)); r.Pauses.Include(m.Topic, m.Tenant) {
+			m.Paused, m.Payload = true, nil
+		}
 		size += m.Size()
 		found = append(found, &m)
 	}
 	at := r.Reach(found, full)
+	if at.Covered == Everything {
+		at.Highest = max(at.Highest, left)
+	}
 	slices.SortFunc(found, byPosition)
 	return found, at
 }

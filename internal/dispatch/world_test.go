@@ -41,6 +41,9 @@ type world struct {
 	refused map[int64]bool // positions that the broker has refused
 	late    map[int64]bool // positions that a process has deleted after its end
 	blocked map[string]*blockedKey
+	pauses  Pauses
+	heeds   bool // a sweep has seen these pauses
+	changes int  // of the pauses
 
 	lastPosition int64
 	lastXID      int64
@@ -67,6 +70,7 @@ type profile struct {
 	explains  bool // the publisher's errors can say that a message was refused
 	blockDead bool // a dead letter blocks its key
 	bulk      bool // one tenant writes many rows at once
+	pauses    bool // an operator pauses topics and tenants
 }
 
 // stored is a row of the outbox in the model.
@@ -104,6 +108,7 @@ func newWorld(seed uint64, p plant) *world {
 	if w.profile.bulk && rng.IntN(2) == 0 { // lookaheads without the sweeps from the start that follow failures
 		w.profile = profile{bulk: true, explains: true, keys: w.profile.keys}
 	}
+	w.profile.pauses = rng.IntN(3) == 0
 	w.restart()
 	return w
 }
@@ -114,6 +119,7 @@ func pick[T any](rng *rand.Rand, choices ...T) T { return choices[rng.IntN(len(c
 // had in memory is lost.
 func (w *world) restart() {
 	w.process++
+	w.heeds = false
 	w.inFlight, w.done, w.sent = map[int64]bool{}, map[int64]bool{}, nil
 	rescan := 1000 * time.Hour
 	if w.profile.blockDead {

@@ -66,6 +66,10 @@ var Points = []string{
 	"pending/burying",
 	"pending/cancelled", // committed
 
+	// An operator pauses or resumes a topic.
+	"pending/pause-changed",
+	"pending/pause-committed",
+
 	// Old entries are deleted from the log of sent messages.
 	"forwarder/sent-forgotten",
 

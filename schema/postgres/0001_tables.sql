@@ -65,6 +65,17 @@ CREATE TABLE {blocked_keys} (
     blocked_at       timestamptz NOT NULL DEFAULT now()
 );
 
+-- Topics and tenants that an operator has paused: forwarders send none of their
+-- messages, and no later message of the same ordering keys.
+CREATE TABLE {pauses} (
+    kind      text        NOT NULL CHECK (kind IN ('topic', 'tenant')),
+    name      text        NOT NULL,
+    actor     text        NOT NULL,
+    why       text        NOT NULL,
+    paused_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (kind, name)
+);
+
 -- Dead letters of the forwarder. They have an id of their own, because a position
 -- may be used again after a failover to a replica that lagged behind. The columns
 -- from tenant on are bounded copies of metadata, to search by; '' if there is none.

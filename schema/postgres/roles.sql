@@ -16,7 +16,7 @@ BEGIN
 END $$;
 
 -- What an earlier version of this text granted goes.
-REVOKE ALL ON {migrations}, {outbox}, {blocked_keys}, {outbox_dead}, {outbox_sent}, {forwarders}, {slots},
+REVOKE ALL ON {migrations}, {outbox}, {blocked_keys}, {pauses}, {outbox_dead}, {outbox_sent}, {forwarders}, {slots},
               {inbox}, {versions}, {parked}, {parked_messages}, {consumers}, {consumer_instances}, {audit}, {replays}, {reconciliations},
               {idempotency_keys}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
@@ -45,7 +45,7 @@ GRANT INSERT, SELECT (position, ordering_key) ON {outbox_dead} TO {role forwarde
 GRANT INSERT, DELETE, SELECT (id, sent_at) ON {outbox_sent} TO {role forwarder};
 GRANT SELECT, INSERT, DELETE ON {forwarders} TO {role forwarder};
 GRANT UPDATE (lease_until) ON {forwarders} TO {role forwarder};
-GRANT SELECT ON {slots} TO {role forwarder};
+GRANT SELECT ON {slots}, {pauses} TO {role forwarder};
 GRANT UPDATE (owner, lease_until) ON {slots} TO {role forwarder};
 
 -- The consumer. Rows of the inbox are never updated: retention locks them
@@ -84,6 +84,7 @@ GRANT SELECT, DELETE, UPDATE (due_at), INSERT (message_id, topic, ordering_key, 
     ON {outbox} TO {role operator};
 GRANT SELECT, UPDATE (lease_until) ON {slots} TO {role operator};
 GRANT USAGE ON SEQUENCE {outbox_position} TO {role operator};
+GRANT SELECT, INSERT (kind, name, actor, why), DELETE ON {pauses} TO {role operator};
 GRANT SELECT, DELETE ON {blocked_keys} TO {role operator};
 GRANT UPDATE (position, successors_after, reason) ON {blocked_keys} TO {role operator};
 GRANT SELECT, INSERT (actor, action, subject, consumer, message_id, why, replay_id) ON {audit} TO {role operator};
@@ -93,7 +94,7 @@ GRANT SELECT, DELETE, INSERT (consumer, missing, phantoms, report) ON {reconcili
 -- no text of an error, in which a handler or a broker may have quoted them.
 GRANT SELECT (position, message_id, topic, ordering_key, slot, created_at, due_at, attempts, unknown, failing_since)
     ON {outbox} TO {role watcher};
-GRANT SELECT ON {blocked_keys}, {forwarders}, {slots}, {versions}, {consumers}, {consumer_instances}, {audit}, {reconciliations} TO {role watcher};
+GRANT SELECT ON {blocked_keys}, {pauses}, {forwarders}, {slots}, {versions}, {consumers}, {consumer_instances}, {audit}, {reconciliations} TO {role watcher};
 GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempts, reason, unknown, died_at,
               tenant, aggregate_type, aggregate_id, event_type, causation_id)
     ON {outbox_dead} TO {role watcher};

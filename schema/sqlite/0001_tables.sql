@@ -42,6 +42,17 @@ CREATE TABLE {blocked_keys} (
     blocked_at       INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
 ) STRICT;
 
+-- Topics and tenants that an operator has paused: forwarders send none of their
+-- messages, and no later message of the same ordering keys.
+CREATE TABLE {pauses} (
+    kind      TEXT    NOT NULL CHECK (kind IN ('topic', 'tenant')),
+    name      TEXT    NOT NULL,
+    actor     TEXT    NOT NULL,
+    why       TEXT    NOT NULL,
+    paused_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    PRIMARY KEY (kind, name)
+) STRICT;
+
 -- Dead letters of the forwarder. The columns from tenant on are bounded copies of
 -- metadata, to search by; '' if there is none.
 CREATE TABLE {outbox_dead} (

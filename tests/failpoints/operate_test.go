@@ -21,16 +21,18 @@ const (
 	releaseDead = "release a key"
 	retryNow    = "retry pending messages"
 	cancelNow   = "cancel pending messages"
-	runParked   = "run parked messages"
-	endParked   = "cancel parked messages"
-	dropParked  = "discard parked messages"
-	retire      = "remove a consumer"
-	replay      = "replay"
-	replayMany  = "replay many"
-	stopMany    = "stop a replay"
-	discard     = "discard"
-	edit        = "edit"
-	importAll   = "import"
+
+	pauseAndResume = "pause a topic, and resume it"
+	runParked      = "run parked messages"
+	endParked      = "cancel parked messages"
+	dropParked     = "discard parked messages"
+	retire         = "remove a consumer"
+	replay         = "replay"
+	replayMany     = "replay many"
+	stopMany       = "stop a replay"
+	discard        = "discard"
+	edit           = "edit"
+	importAll      = "import"
 )
 
 var act = poison.Act{Actor: "test", Why: "to be killed meanwhile"}
@@ -83,6 +85,11 @@ func (a *actor) operate(ctx context.Context) error {
 			_, err = waiting.RetryMatching(ctx, act, pending.Filter{State: pending.BackingOff}, pending.Plan{})
 		case cancelNow:
 			_, err = waiting.CancelMatching(ctx, act, pending.Filter{State: pending.BackingOff}, pending.Plan{})
+		case pauseAndResume:
+			scope := pending.Scope{Topic: orders}
+			if err = waiting.Resume(ctx, act, scope); errors.Is(err, pending.ErrNotPaused) {
+				err = waiting.Pause(ctx, act, scope)
+			}
 		case replayMany:
 			err = a.replayMany(ctx, quarantine)
 		case stopMany:

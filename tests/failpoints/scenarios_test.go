@@ -192,6 +192,19 @@ var scenarios = []scenario{
 		},
 	},
 	{
+		name: "paused and resumed", life: life{Writes: three, Keyed: true, Operate: pauseAndResume}, handled: three,
+		check: func(w *world) {
+			w.inOrder(three...)
+			// Each change has its audit row, and there is none without a change.
+			if more := w.count(`once_audit WHERE action = 'pause'`) - w.count(`once_audit WHERE action = 'resume'`); more != w.count(`once_pauses`) {
+				w.Errorf("the topic was paused %d times more than resumed", more)
+			}
+		},
+		points: []string{
+			"pending/pause-changed", "pending/pause-changed:2", "pending/pause-committed", "pending/pause-committed:2", "pending/pause-changed:5",
+		},
+	},
+	{
 		name: "told to end", life: life{Writes: three, Stops: true}, handled: three,
 		after:  func(l *life) { l.Stops = false },
 		points: []string{"rabbit/requeue", "rabbit/requeued", "rabbit/give-back", "forwarder/leave", "forwarder/leave:2", "forwarder/resigned"},

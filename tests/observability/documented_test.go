@@ -250,6 +250,13 @@ func moveForwarder(w *watch, seen *seen) {
 	w.reaches(1, "once.forwarder.dead", "once.reason=exhausted")
 	w.reaches(2, "once.forwarder.dead_letters", "")
 
+	_, err := db.ExecContext(w.Context(), `INSERT INTO once_pauses (kind, name, actor, why) VALUES ('topic', 'nobody', 'ann', 'a test')`)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.reaches(1, "once.forwarder.pauses", "")
+	seen.look(w)
+
 	// A topic without confirms, while others get them.
 	w.publish(w.Context(), db, box, "stuck", message.NewMessage("stuck", nil))
 	w.eventually("a message waits for its topic", func() bool {

@@ -23,6 +23,7 @@ var may = map[string]map[string]string{
 		"migrations":   "SELECT",
 		"outbox":       "SELECT, UPDATE(attempts due_at failing_since last_error unknown), DELETE",
 		"blocked_keys": "SELECT, INSERT, UPDATE(position reason successors_after), DELETE",
+		"pauses":       "SELECT",
 		"outbox_dead":  "SELECT(ordering_key position), INSERT",
 		"outbox_sent":  "SELECT(id sent_at), INSERT, DELETE",
 		"forwarders":   "SELECT, INSERT, UPDATE(lease_until), DELETE",
@@ -43,6 +44,7 @@ var may = map[string]map[string]string{
 		"migrations":   "SELECT",
 		"outbox":       "SELECT, INSERT(message_id metadata ordering_key payload slot topic unknown), UPDATE(due_at), DELETE",
 		"blocked_keys": "SELECT, UPDATE(position reason successors_after), DELETE",
+		"pauses":       "SELECT, INSERT(actor kind name why), DELETE",
 		"outbox_dead": "SELECT, INSERT(aggregate_id aggregate_type attempts causation_id created_at event_type last_error message_id metadata " +
 			"ordering_key payload position reason tenant topic unknown), UPDATE(created_at), DELETE",
 		"slots":       "SELECT, UPDATE(lease_until)",
@@ -66,6 +68,7 @@ var may = map[string]map[string]string{
 		"migrations":   "SELECT",
 		"outbox":       "SELECT(attempts created_at due_at failing_since message_id ordering_key position slot topic unknown)",
 		"blocked_keys": "SELECT",
+		"pauses":       "SELECT",
 		"outbox_dead": "SELECT(aggregate_id aggregate_type attempts causation_id created_at died_at event_type id message_id ordering_key " +
 			"position reason tenant topic unknown)",
 		"outbox_sent": "SELECT(aggregate_id aggregate_type causation_id created_at event_type id message_id ordering_key position sent_at " +
@@ -152,7 +155,7 @@ func (w *world) has(user, table string, columns []string) string {
 func TestRolesHaveNoOtherRights(t *testing.T) {
 	w := newWorld(t)
 	all := w.all()
-	if len(all) != 17 {
+	if len(all) != 18 {
 		t.Fatalf("%d tables: what are the others for?", len(all))
 	}
 	for _, part := range parts {

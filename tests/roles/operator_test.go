@@ -28,6 +28,7 @@ func (p *part) operate() {
 	p.change(quarantine)
 	p.deadLetters()
 	p.pendingMessages()
+	p.reports()
 	p.parkedMessages()
 	p.journeys()
 	p.reports()
@@ -177,6 +178,22 @@ func (p *part) pendingMessages() {
 	if count.N != 1 || left.Changed != 1 {
 		p.Errorf("%d back off, then %+v", count.N, left)
 	}
+	for _, scope := range []pending.Scope{{Topic: "nobody's"}, {Tenant: "nobody"}} {
+		p.must(messages.Pause(ctx, act, scope))
+		_, err = messages.ListPaused(ctx)
+		p.must(err)
+		p.must(messages.Resume(ctx, act, scope))
+	}
+}
+
+// reports keeps a report of a reconciliation.
+func (p *part) reports() {
+	p.Helper()
+	kept, err := reconcile.NewArchive(p.db, tables)
+	p.must(err)
+	p.must(kept.Keep(p.Context(), reconcile.Report{Consumer: "compared"}))
+	_, err = kept.List(p.Context(), 0)
+	p.must(err)
 }
 
 // parkedMessages runs, cancels and discards messages of a consumer that does not run,

@@ -1,0 +1,138 @@
+package forwarder_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/outbox"
+	waiting "github.com/watermill-once/once/pending"
+	"github.com/watermill-once/once/schema"
+)
+
+var operator = waiting.Act{Actor: "ann", Why: "their mail server is down"}
+
+func newWaiting(t *testing.T, db *sql.DB, config schema.Config) *waiting.Messages {
+	t.Helper()
+	m, err := waiting.New(db, waiting.Config{Schema: config})
+	require.NoError(t, err)
+	return m
+}
+
+// Messages of a paused topic wait, with the later messages of their keys. All others are
+// sent. After the pause, the messages of a key are sent in their order.
+func TestPausedTopicWaits(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker()
+		m := newWaiting(t, db, config)
+		require.NoError(t, m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}))
+		put(t, db, config, "orders", msg("k1", "k"))
+		put(t, db, config, "mails", msg("k2", "k"), msg("mail", ""))
+		put(t, db, config, "orders", msg("k3", "k"), msg("other", ""), msg("o1", "o"))
+		start(t, db, &pipelined{broker: b}, quick(config))
+		eventually(t, "the others are sent", func() bool { return b.has("k1", "other", "o1") })
+		put(t, db, config, "orders", msg("k4", "k"), msg("o2", "o"), msg("last", ""))
+		eventually(t, "later ones are sent", func() bool { return b.has("o2", "last") })
+		meanwhile(50 * time.Millisecond)
+		require.False(t, b.has("k2") || b.has("k3") || b.has("k4") || b.has("mail"))
+
+		require.NoError(t, m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}))
+		drained(t, db)
+		require.Equal(t, []string{"k1", "k2", "k3", "k4"}, sentOf(b, "k"))
+	})
+}
+
+// A tenant that is paused while its messages are read and sent waits, too.
+func TestPausedTenantWaits(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker()
+		m := newWaiting(t, db, config)
+		of := func(tenant, id, key string) {
+			message := msg(id, key)
+			outbox.SetTenant(message, tenant)
+			put(t, db, config, "orders", message)
+		}
+		start(t, db, &pipelined{broker: b}, quick(config))
+		for i := range 20 {
+			of("loud", fmt.Sprint("before", i), "l")
+		}
+		eventually(t, "all are sent", func() bool { return b.has("before19") })
+		require.NoError(t, m.Pause(t.Context(), operator, waiting.Scope{Tenant: "loud"}))
+		eventually(t, "a message waits", func() bool {
+			of("loud", fmt.Sprint("probe", time.Now().UnixNano()), "")
+			meanwhile(100 * time.Millisecond)
+			return pending(t, db) > 0
+		})
+		for i := range 20 {
+			of("loud", fmt.Sprint("during", i), "l")
+		}
+		of("calm", "calm", "")
+		eventually(t, "the other tenant is served", func() bool { return b.has("calm") })
+		meanwhile(50 * time.Millisecond)
+		require.False(t, b.has("during0"))
+		require.NoError(t, m.Resume(t.Context(), operator, waiting.Scope{Tenant: "loud"}))
+		drained(t, db)
+		require.Len(t, sentOf(b, "l"), 40)
+		require.Equal(t, "during0", sentOf(b, "l")[20])
+		require.Equal(t, "during19", sentOf(b, "l")[39])
+	})
+}
+
+// A message that backs off is not tried again while its topic is paused.
+func TestPausedTopicIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker()
+		m := newWaiting(t, db, config)
+		put(t, db, config, "mails", msg("m1", "k"), msg("m2", "k"))
+		exec(t, db, `UPDATE once_outbox SET due_at = created_at, failing_since = created_at, attempts = 1 WHERE message_id = 'm1'`)
+		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
+			SELECT ordering_key, position, position, 'refused' FROM once_outbox WHERE message_id = 'm1'`)
+		require.NoError(t, m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}))
+		put(t, db, config, "orders", msg("o1", "k"), msg("other", ""))
+		f := start(t, db, &pipelined{broker: b}, quick(config))
+		eventually(t, "the other is sent", func() bool { return b.has("other") })
+		meanwhile(50 * time.Millisecond)
+		require.False(t, b.has("m1") || b.has("m2") || b.has("o1"))
+		stats, err := f.Stats(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, stats.Pauses)
+		require.Equal(t, 3, stats.Pending, "paused messages are part of the backlog")
+		require.NoError(t, m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}))
+		drained(t, db)
+		require.Equal(t, []string{"m1", "m2", "o1"}, sentOf(b, "k"))
+	})
+}
+
+// The next instance knows the pause from its first read.
+func TestPauseOutlivesAnInstance(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker()
+		m := newWaiting(t, db, config)
+		require.NoError(t, m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}))
+		put(t, db, config, "mails", msg("mail", ""), msg("k1", "k"))
+		for i := range 3 {
+			other := fmt.Sprint("other", i)
+			put(t, db, config, "orders", msg(other, ""))
+			f, err := forwarder.New(db, &pipelined{broker: b}, quick(config))
+			require.NoError(t, err)
+			ended := make(chan error, 1)
+			go func() { ended <- f.Run(context.Background()) }()
+			eventually(t, "the other is sent", func() bool { return b.has(other) })
+			require.NoError(t, f.Close())
+			require.NoError(t, <-ended)
+		}
+		require.False(t, b.has("mail") || b.has("k1"))
+	})
+}
+
+// sentOf returns the ids that were sent of an ordering key.
+func sentOf(b *broker, key string) []string { return b.ids(func(d delivery) bool { return d.key == key }) }

@@ -1,0 +1,29 @@
+package outboxrow
+
+import (
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/meta"
+)
+
+// Values of the column kind of {pauses}.
+const (
+	PausedTopic  = "topic"
+	PausedTenant = "tenant"
+)
+
+// Tenant returns an expression for the tenant of row o, as [Label] returns it, or "" if it
+// has none.
+func Tenant(d dialect.Dialect) string {
+	field := `COALESCE(substr(` + MetadataField(d, meta.TenantID) + `, 1, 255), '')`
+	if d.SQLite() {
+		return field
+	}
+	// Most rows without a tenant need no decoding.
+	return `CASE WHEN strpos(CAST(o.metadata AS text), '"` + meta.TenantID + `"') > 0 THEN ` + field + ` ELSE '' END`
+}
+
+// Paused returns a condition: the topic of row o is in topics, or its tenant is in
+// tenants. Both are lists in parentheses.
+func Paused(d dialect.Dialect, topics, tenants string) string {
+	return `CASE WHEN o.topic IN ` + topics + ` THEN 1 = 1 ELSE ` + Tenant(d) + ` IN ` + tenants + ` END`
+}

@@ -1,0 +1,39 @@
+package pending_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log"
+
+	_ "github.com/lib/pq"
+
+	"github.com/watermill-once/once/pending"
+)
+
+// The mail server is down: its messages wait, and all others are sent.
+func ExampleMessages_Pause() { //nolint:testableexamples // it needs a database
+	ctx := context.Background()
+	db, err := sql.Open("postgres", "postgres://operator@localhost/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	messages, err := pending.New(db, pending.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ann, mails := pending.Act{Actor: "ann", Why: "the mail server is down"}, pending.Scope{Topic: "mails"}
+	if err := messages.Pause(ctx, ann, mails); err != nil {
+		log.Fatal(err)
+	}
+	paused, err := messages.ListPaused(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, p := range paused {
+		fmt.Println(p.Scope, p.Since, p.Actor, p.Why)
+	}
+	if err := messages.Resume(ctx, ann, mails); err != nil {
+		log.Fatal(err)
+	}
+}

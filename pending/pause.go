@@ -1,0 +1,151 @@
+package pending
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/operate"
+	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// Scope names the messages to pause: those of a topic, or those of a tenant, see
+// outbox.SetTenant. Exactly one of the two must be set.
+type Scope struct{ Topic, Tenant string }
+
+// String returns the scope as the audit names it, such as "topic:orders".
+func (s Scope) String() string {
+	kind, name := s.row()
+	return kind + ":" + name
+}
+
+// Includes reports whether messages of a topic and tenant are in the scope.
+func (s Scope) Includes(topic, tenant string) bool {
+	return s.Topic != "" && s.Topic == topic || s.Tenant != "" && s.Tenant == outboxrow.Label(tenant)
+}
+
+func (s Scope) row() (kind, name string) {
+	if s.Tenant != "" {
+		return outboxrow.PausedTenant, s.Tenant
+	}
+	return outboxrow.PausedTopic, s.Topic
+}
+
+func (s Scope) validate() error {
+	if (s.Topic == "") == (s.Tenant == "") {
+		return fmt.Errorf("Scope is topic %q and tenant %q: set exactly one of the two", s.Topic, s.Tenant)
+	}
+	if _, name := s.row(); parked.Clean(name, len(name)) != name || outboxrow.Label(s.Tenant) != s.Tenant {
+		return fmt.Errorf("Scope is %.300q: no message has this name", s.String())
+	}
+	return nil
+}
+
+// Pause is a topic or a tenant that is paused.
+type Pause struct {
+	Scope
+
+	// Actor paused it, at Since by the database's clock, and gave the reason Why.
+	Actor, Why string
+	Since      time.Time
+}
+
+// Pause makes the forwarders send no more messages of a topic or a tenant, until
+// [Messages.Resume]. Later messages of the same ordering keys wait, whatever their topic
+// and tenant are. All other messages are sent. Act.Why is required.
+//
+// A forwarder sees the pause when it next reads the outbox, usually within
+// forwarder.Config.PollMax. It may still send a message that it had given to its
+// publisher before. If the scope is paused already, Pause changes nothing and returns
+// nil.
+func (m *Messages) Pause(ctx context.Context, act Act, scope Scope) error {
+	err := errors.Join(act.Validate(), scope.validate())
+	if act.Why == "" {
+		err = errors.Join(err, errors.New("Why is empty: say why the messages must wait"))
+	}
+	if err == nil {
+		kind, name := scope.row()
+		err = m.changePause(ctx, act, "pause", scope, `INSERT INTO {pauses} (kind, name, actor, why) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (kind, name) DO NOTHING`, kind, name,
+			parked.Clean(act.Actor, parked.MaxName), parked.Clean(act.Why, parked.MaxError))
+	}
+	if err != nil && !errors.Is(err, errUnchanged) {
+		return fmt.Errorf("pending: pause: %w", err)
+	}
+	return nil
+}
+
+// Resume ends a pause. The forwarders send the messages in their order when they next
+// read the outbox. It returns [ErrNotPaused] if the scope is not paused.
+func (m *Messages) Resume(ctx context.Context, act Act, scope Scope) error {
+	err := errors.Join(act.Validate(), scope.validate())
+	if err == nil {
+		kind, name := scope.row()
+		err = m.changePause(ctx, act, "resume", scope, `DELETE FROM {pauses} WHERE kind = $1 AND name = $2`, kind, name)
+	}
+	if errors.Is(err, errUnchanged) {
+		err = fmt.Errorf("%s: %w", scope, ErrNotPaused)
+	}
+	if err != nil {
+		return fmt.Errorf("pending: resume: %w", err)
+	}
+	return nil
+}
+
+// errUnchanged ends a transaction that would change nothing.
+var errUnchanged = errors.New("unchanged")
+
+// changePause changes one row and writes the audit row.
+func (m *Messages) changePause(ctx context.Context, act Act, action string, scope Scope, query string, args ...any) error {
+	err := m.write(ctx, func(tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, m.dialect.SQL(query), args...)
+		if err != nil {
+			return err
+		}
+		if changed, err := result.RowsAffected(); err != nil || changed == 0 {
+			return errors.Join(err, errUnchanged)
+		}
+		failpoint.Hit("pending/pause-changed")
+		return operate.Audit(ctx, tx, m.dialect, act.Actor, act.Why, action, []string{scope.String()}, []string{""})
+	})
+	failpoint.Hit("pending/pause-committed")
+	return err
+}
+
+// ListPaused returns what is paused, the oldest pause first.
+func (m *Messages) ListPaused(ctx context.Context) ([]Pause, error) {
+	var all []Pause
+	err := m.read(ctx, func(tx *sql.Tx) (err error) {
+		all, err = m.pauses(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pending: list paused: %w", err)
+	}
+	return all, nil
+}
+
+func (m *Messages) pauses(ctx context.Context, tx *sql.Tx) (all []Pause, err error) {
+	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var (
+			p          Pause
+			kind, name string
+			since      int64
+		)
+		if err := scan(&kind, &name, &p.Actor, &p.Why, &since); err != nil {
+			return err
+		}
+		if p.Topic = name; kind == outboxrow.PausedTenant {
+			p.Scope = Scope{Tenant: name}
+		}
+		p.Since = fromMillis(since)
+		all = append(all, p)
+		return nil
+	}, m.dialect.SQL(`SELECT kind, name, actor, why, {millis paused_at} FROM {pauses} ORDER BY paused_at, kind, name`))
+	return all, err
+}
