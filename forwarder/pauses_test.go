@@ -135,4 +135,6 @@ func TestPauseOutlivesAnInstance(t *testing.T) {
 }
 
 // sentOf returns the ids that were sent of an ordering key.
-func sentOf(b *broker, key string) []string { return b.ids(func(d delivery) bool { return d.key == key }) }
+func sentOf(b *broker, key string) []string {
+	return b.ids(func(d delivery) bool { return d.key == key })
+}

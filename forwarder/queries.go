@@ -100,8 +100,7 @@ func newQueries(d dialect.Dialect) queries {
 			FROM {outbox} AS o` + join + `
 			WHERE o.position = $1 AND o.message_id = $2 AND ` + owned("$6")),
 
-		removeOne: d.SQL(`DELETE FROM {outbox} WHERE position = $1 AND message_id = $2`),
-
+		removeOne:  d.SQL(`DELETE FROM {outbox} WHERE position = $1 AND message_id = $2`),
 		unblockOne: d.SQL(`DELETE FROM {blocked_keys} WHERE ordering_key = $1 AND position = $2`),
 
 		blockByDead: d.SQL(`
@@ -121,7 +120,6 @@ func newQueries(d dialect.Dialect) queries {
 		renew: d.SQL(`UPDATE {forwarders} SET lease_until = {after $2} WHERE owner = $1`),
 
 		joinAlone: joinAlone(d),
-
 		replace: d.SQL(`
 			DELETE FROM {forwarders} WHERE destination <> $1 AND lease_until < {now}
 			RETURNING destination, {millis lease_until}`),
