@@ -4,10 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/outbox"
@@ -20,7 +19,9 @@ var operator = waiting.Act{Actor: "ann", Why: "their mail server is down"}
 func newWaiting(t *testing.T, db *sql.DB, config schema.Config) *waiting.Messages {
 	t.Helper()
 	m, err := waiting.New(db, waiting.Config{Schema: config})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return m
 }
 
@@ -31,7 +32,9 @@ func TestPausedTopicWaits(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker()
 		m := newWaiting(t, db, config)
-		require.NoError(t, m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}))
+		if err := m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
+			t.Fatal(err)
+		}
 		put(t, db, config, "orders", msg("k1", "k"))
 		put(t, db, config, "mails", msg("k2", "k"), msg("mail", ""))
 		put(t, db, config, "orders", msg("k3", "k"), msg("other", ""), msg("o1", "o"))
@@ -40,11 +43,17 @@ func TestPausedTopicWaits(t *testing.T) {
 		put(t, db, config, "orders", msg("k4", "k"), msg("o2", "o"), msg("last", ""))
 		eventually(t, "later ones are sent", func() bool { return b.has("o2", "last") })
 		meanwhile(50 * time.Millisecond)
-		require.False(t, b.has("k2") || b.has("k3") || b.has("k4") || b.has("mail"))
+		if b.has("k2") || b.has("k3") || b.has("k4") || b.has("mail") {
+			t.Fatal("b.has('k2') || b.has('k3') || b.has('k4') || b.has('mail')")
+		}
 
-		require.NoError(t, m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}))
+		if err := m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
+			t.Fatal(err)
+		}
 		drained(t, db)
-		require.Equal(t, []string{"k1", "k2", "k3", "k4"}, sentOf(b, "k"))
+		if got, want := strings.Join(sentOf(b, "k"), " "), "k1 k2 k3 k4"; got != want {
+			t.Fatalf("got %v, want %v", got, want)
+		}
 	})
 }
 
@@ -64,7 +73,9 @@ func TestPausedTenantWaits(t *testing.T) {
 			of("loud", fmt.Sprint("before", i), "l")
 		}
 		eventually(t, "all are sent", func() bool { return b.has("before19") })
-		require.NoError(t, m.Pause(t.Context(), operator, waiting.Scope{Tenant: "loud"}))
+		if err := m.Pause(t.Context(), operator, waiting.Scope{Tenant: "loud"}); err != nil {
+			t.Fatal(err)
+		}
 		eventually(t, "a message waits", func() bool {
 			of("loud", fmt.Sprint("probe", time.Now().UnixNano()), "")
 			meanwhile(100 * time.Millisecond)
@@ -76,12 +87,16 @@ func TestPausedTenantWaits(t *testing.T) {
 		of("calm", "calm", "")
 		eventually(t, "the other tenant is served", func() bool { return b.has("calm") })
 		meanwhile(50 * time.Millisecond)
-		require.False(t, b.has("during0"))
-		require.NoError(t, m.Resume(t.Context(), operator, waiting.Scope{Tenant: "loud"}))
+		if b.has("during0") {
+			t.Fatal("b.has('during0')")
+		}
+		if err := m.Resume(t.Context(), operator, waiting.Scope{Tenant: "loud"}); err != nil {
+			t.Fatal(err)
+		}
 		drained(t, db)
-		require.Len(t, sentOf(b, "l"), 40)
-		require.Equal(t, "during0", sentOf(b, "l")[20])
-		require.Equal(t, "during19", sentOf(b, "l")[39])
+		if got := sentOf(b, "l"); len(got) != 40 || got[20] != "during0" || got[39] != "during19" {
+			t.Fatalf("sent in the order %q", got)
+		}
 	})
 }
 
@@ -95,19 +110,30 @@ func TestPausedTopicIsNotTriedAgain(t *testing.T) {
 		exec(t, db, `UPDATE once_outbox SET due_at = created_at, failing_since = created_at, attempts = 1 WHERE message_id = 'm1'`)
 		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
 			SELECT ordering_key, position, position, 'refused' FROM once_outbox WHERE message_id = 'm1'`)
-		require.NoError(t, m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}))
+		if err := m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
+			t.Fatal(err)
+		}
 		put(t, db, config, "orders", msg("o1", "k"), msg("other", ""))
 		f := start(t, db, &pipelined{broker: b}, quick(config))
 		eventually(t, "the other is sent", func() bool { return b.has("other") })
 		meanwhile(50 * time.Millisecond)
-		require.False(t, b.has("m1") || b.has("m2") || b.has("o1"))
+		if b.has("m1") || b.has("m2") || b.has("o1") {
+			t.Fatal("b.has('m1') || b.has('m2') || b.has('o1')")
+		}
 		stats, err := f.Stats(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, 1, stats.Pauses)
-		require.Equal(t, 3, stats.Pending, "paused messages are part of the backlog")
-		require.NoError(t, m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats.Pauses != 1 || stats.Pending != 3 { // paused messages are part of the backlog
+			t.Fatalf("stats %+v", stats)
+		}
+		if err := m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
+			t.Fatal(err)
+		}
 		drained(t, db)
-		require.Equal(t, []string{"m1", "m2", "o1"}, sentOf(b, "k"))
+		if got, want := strings.Join(sentOf(b, "k"), " "), "m1 m2 o1"; got != want {
+			t.Fatalf("got %v, want %v", got, want)
+		}
 	})
 }
 
@@ -117,20 +143,30 @@ func TestPauseOutlivesAnInstance(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker()
 		m := newWaiting(t, db, config)
-		require.NoError(t, m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}))
+		if err := m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
+			t.Fatal(err)
+		}
 		put(t, db, config, "mails", msg("mail", ""), msg("k1", "k"))
 		for i := range 3 {
 			other := fmt.Sprint("other", i)
 			put(t, db, config, "orders", msg(other, ""))
 			f, err := forwarder.New(db, &pipelined{broker: b}, quick(config))
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			ended := make(chan error, 1)
 			go func() { ended <- f.Run(context.Background()) }()
 			eventually(t, "the other is sent", func() bool { return b.has(other) })
-			require.NoError(t, f.Close())
-			require.NoError(t, <-ended)
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
 		}
-		require.False(t, b.has("mail") || b.has("k1"))
+		if b.has("mail") || b.has("k1") {
+			t.Fatal("b.has('mail') || b.has('k1')")
+		}
 	})
 }
 

@@ -1,11 +1,11 @@
 package pending_test
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/pending"
@@ -15,24 +15,46 @@ func TestPauseIsListedAndAudited(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(b *bench) {
 		orders, acme := pending.Scope{Topic: "orders"}, pending.Scope{Tenant: "acme"}
-		require.NoError(b, b.messages.Pause(b.Context(), ann, orders))
-		require.NoError(b, b.messages.Pause(b.Context(), pending.Act{Actor: "bob", Why: "again"}, orders), "it is paused already")
-		require.NoError(b, b.messages.Pause(b.Context(), ann, acme))
+		if err := b.messages.Pause(b.Context(), ann, orders); err != nil {
+			b.Fatal(err)
+		}
+		if err := b.messages.Pause(b.Context(), pending.Act{Actor: "bob", Why: "again"}, orders); err != nil {
+			b.Fatal(err)
+		}
+		b.exec(`UPDATE once_pauses SET paused_at = ` + b.in(-time.Second)) // SQLite's clock has milliseconds
+		if err := b.messages.Pause(b.Context(), ann, acme); err != nil {
+			b.Fatal(err)
+		}
 		all, err := b.messages.ListPaused(b.Context())
-		require.NoError(b, err)
-		require.Len(b, all, 2)
-		require.Equal(b, pending.Pause{Scope: orders, Actor: "ann", Why: "order 7 is void", Since: all[0].Since}, all[0])
-		require.Equal(b, acme, all[1].Scope)
-		require.WithinDuration(b, time.Now(), all[1].Since, time.Minute)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(all) != 2 || all[1].Scope != acme || time.Since(all[1].Since).Abs() > time.Minute {
+			b.Fatalf("paused are %+v", all)
+		}
+		if want := (pending.Pause{Scope: orders, Actor: "ann", Why: "order 7 is void", Since: all[0].Since}); all[0] != want {
+			b.Fatalf("got %+v, want %+v", all[0], want)
+		}
 
-		require.NoError(b, b.messages.Resume(b.Context(), pending.Act{Actor: "bob"}, orders))
-		require.ErrorIs(b, b.messages.Resume(b.Context(), ann, orders), pending.ErrNotPaused)
-		require.Equal(b, []string{
+		if err := b.messages.Resume(b.Context(), pending.Act{Actor: "bob"}, orders); err != nil {
+			b.Fatal(err)
+		}
+		if err := b.messages.Resume(b.Context(), ann, orders); !errors.Is(err, pending.ErrNotPaused) {
+			b.Fatalf("got %v", err)
+		}
+		want := []string{
 			"ann | pause | topic:orders |  | order 7 is void", "ann | pause | tenant:acme |  | order 7 is void", "bob | resume | topic:orders |  | ",
-		}, b.audits())
+		}
+		if got := b.audits(); !slices.Equal(got, want) {
+			b.Fatalf("got %q, want %q", got, want)
+		}
 		all, err = b.messages.ListPaused(b.Context())
-		require.NoError(b, err)
-		require.Len(b, all, 1)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(all) != 1 {
+			b.Fatalf("paused are %+v", all)
+		}
 	})
 }
 
@@ -43,20 +65,30 @@ func TestPauseIsShownWithTheMessages(t *testing.T) {
 		outbox.SetTenant(m, "acme")
 		b.publish("orders", msg("m1", ""), m)
 		b.publish("mails", msg("m2", ""))
-		require.NoError(b, b.messages.Pause(b.Context(), ann, pending.Scope{Topic: "mails"}))
-		require.NoError(b, b.messages.Pause(b.Context(), ann, pending.Scope{Tenant: "acme"}))
+		if err := b.messages.Pause(b.Context(), ann, pending.Scope{Topic: "mails"}); err != nil {
+			b.Fatal(err)
+		}
+		if err := b.messages.Pause(b.Context(), ann, pending.Scope{Tenant: "acme"}); err != nil {
+			b.Fatal(err)
+		}
 		page, err := b.messages.List(b.Context(), pending.Filter{})
-		require.NoError(b, err)
+		if err != nil {
+			b.Fatal(err)
+		}
 		var paused []bool
 		for _, m := range page.Messages {
 			paused = append(paused, m.Paused)
 		}
-		require.Equal(b, []bool{false, true, true}, paused)
+		if want := []bool{false, true, true}; !slices.Equal(paused, want) {
+			b.Fatalf("got %v, want %v", paused, want)
+		}
 		backlog, err := b.messages.Backlog(b.Context(), pending.Filter{})
-		require.NoError(b, err)
-		require.True(b, backlog.Topics[0].Paused)
-		require.False(b, backlog.Topics[1].Paused)
-		require.Equal(b, 1, backlog.Topics[0].Pending, "its messages are counted")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if mails, orders := backlog.Topics[0], backlog.Topics[1]; !mails.Paused || mails.Pending != 1 || orders.Paused {
+			b.Fatalf("the backlog is %+v", backlog)
+		}
 	})
 }
 
@@ -74,8 +106,12 @@ func TestPauseRefusesMistakes(t *testing.T) {
 			"say why the messages must wait":                m.Pause(ctx, pending.Act{Actor: "ann"}, topic),
 			"pending: resume: topic:t: not paused":          m.Resume(ctx, ann, topic),
 		} {
-			require.ErrorContains(b, err, want)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				b.Fatalf("got %v, want %s", err, want)
+			}
 		}
-		require.Empty(b, b.audits())
+		if got := b.audits(); len(got) > 0 {
+			b.Fatalf("got %q", got)
+		}
 	})
 }

@@ -28,7 +28,6 @@ func (p *part) operate() {
 	p.change(quarantine)
 	p.deadLetters()
 	p.pendingMessages()
-	p.reports()
 	p.parkedMessages()
 	p.journeys()
 	p.reports()
@@ -184,16 +183,6 @@ func (p *part) pendingMessages() {
 		p.must(err)
 		p.must(messages.Resume(ctx, act, scope))
 	}
-}
-
-// reports keeps a report of a reconciliation.
-func (p *part) reports() {
-	p.Helper()
-	kept, err := reconcile.NewArchive(p.db, tables)
-	p.must(err)
-	p.must(kept.Keep(p.Context(), reconcile.Report{Consumer: "compared"}))
-	_, err = kept.List(p.Context(), 0)
-	p.must(err)
 }
 
 // parkedMessages runs, cancels and discards messages of a consumer that does not run,
