@@ -74,7 +74,7 @@ func pendingOf(m *pending.Message) pendingJSON {
 	return pendingJSON{
 		ID: m.ID, MessageID: m.MessageID, Topic: m.Topic, OrderingKey: m.OrderingKey, Size: m.Size, State: m.State, Paused: m.Paused,
 		BlockedBy: m.BlockedBy,
-		Attempts: m.Attempts, Error: m.LastError, MaybeSent: m.Unknown, CreatedAt: m.CreatedAt, DueAt: m.DueAt, FailingSince: m.FailingSince,
+		Attempts:  m.Attempts, Error: m.LastError, MaybeSent: m.Unknown, CreatedAt: m.CreatedAt, DueAt: m.DueAt, FailingSince: m.FailingSince,
 	}
 }
 
