@@ -18,6 +18,7 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 		lazy  = series{id: "consumer-lazytx", what: "the same again, BEGIN sent with the first statement by lazytx"}
 		plain = series{id: "consumer-pgx-bare", what: "the transaction without an inbox, pgx's driver"}
 		pgx   = series{id: "consumer-pgx", what: "the same with once.Consumer"}
+		both  = series{id: "consumer-pgx-lazytx", what: "the same again, BEGIN sent with the first statement by lazytx"}
 		two   = series{id: "consumer-sql-open", what: "once.Consumer with a pool as sql.Open makes it, which keeps two connections"}
 		usual = series{id: "consumer-stock", what: "watermill-amqp's subscriber as it comes, with a table of ids"}
 		best  = series{id: "consumer-default", what: "rabbit.Subscriber and once.Consumer as they come"}
@@ -35,6 +36,7 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 		way(&lazy, all, lazyChain(rabbit.SubscriberConfig{InFlight: inFlight}), effects{orders: all, inbox: all}),
 		way(&plain, all, apartWithPgx, effects{orders: all}),
 		way(&pgx, all, chainOn(withPgx, rabbit.SubscriberConfig{InFlight: inFlight}, handled), effects{orders: all, inbox: all}),
+		way(&both, all, chainOn(withLazyPgx, rabbit.SubscriberConfig{InFlight: inFlight}, handled), effects{orders: all, inbox: all}),
 		way(&two, few, chainOn(keepsTwo, rabbit.SubscriberConfig{InFlight: inFlight}, handled), effects{orders: few, inbox: few}),
 		way(&usual, few, stock(1), effects{orders: few, naive: few}),
 		way(&best, all, chain(rabbit.SubscriberConfig{}), effects{orders: all, inbox: all}),
@@ -55,7 +57,8 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 		ours.against(bare, 0),
 		lazy.against(bare, 0.87),
 		plain.row(),
-		pgx.against(plain, 0.9),
+		pgx.against(plain, 0),
+		both.against(plain, 0.9),
 		two.against(ours, 0),
 		usual.row(),
 		best.against(usual, 4),
@@ -66,7 +69,8 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 			eight.against(limit, 0),
 			ours.named("-per-pgbench", "once.Consumer, as above, against pgbench").against(limit, 0),
 			lazy.named("-per-pgbench", "with lazytx, as above, against pgbench").against(limit, 0.45),
-			pgx.named("-per-pgbench", "with pgx, as above, against pgbench").against(limit, 0.6))
+			pgx.named("-per-pgbench", "with pgx, as above, against pgbench").against(limit, 0),
+			both.named("-per-pgbench", "with pgx and lazytx, as above, against pgbench").against(limit, 0.6))
 	}
 	return rows, nil
 }

@@ -47,6 +47,9 @@ func apartWithPgx(s *scene, router *message.Router) error {
 // withPgx returns the pool with pgx's driver.
 func withPgx(s *scene) *sql.DB { return s.db.std }
 
+// withLazyPgx returns the pool with pgx's driver and lazytx.
+func withLazyPgx(s *scene) *sql.DB { return s.db.lazyStd }
+
 func (s *scene) handle(router *message.Router, db *sql.DB, work func(ctx context.Context, tx *sql.Tx, msg *message.Message) error) error {
 	subscriber, err := s.subscriber(rabbit.SubscriberConfig{InFlight: inFlight})
 	if err != nil {

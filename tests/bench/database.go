@@ -35,13 +35,13 @@ func openLazily(dsn string) (*sql.DB, error) {
 	return sized(sql.OpenDB(lazytx.Connector(connector))), nil
 }
 
-// openStd returns a pool with pgx's driver.
-func openStd(dsn string) (*sql.DB, error) {
+// openStd returns two pools with pgx's driver, the second one with lazytx.
+func openStd(dsn string) (plain, lazy *sql.DB, err error) {
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return sized(stdlib.OpenDB(*config)), nil
+	return sized(stdlib.OpenDB(*config)), sized(sql.OpenDB(lazytx.Connector(stdlib.GetConnector(*config)))), nil
 }
 
 func sized(db *sql.DB) *sql.DB {
@@ -54,11 +54,12 @@ func sized(db *sql.DB) *sql.DB {
 type database struct {
 	*sql.DB
 
-	lazy  *sql.DB // a second pool, see openLazily
-	std   *sql.DB // a third pool, with pgx's driver
-	dsn   string
-	name  string
-	admin *sql.DB
+	lazy    *sql.DB // a second pool, see openLazily
+	std     *sql.DB // a third pool, with pgx's driver
+	lazyStd *sql.DB // a fourth pool, with pgx's driver and lazytx
+	dsn     string
+	name    string
+	admin   *sql.DB
 }
 
 func newDatabase(ctx context.Context, dsn string) (*database, error) {
@@ -82,7 +83,7 @@ func newDatabase(ctx context.Context, dsn string) (*database, error) {
 	if d.lazy, err = openLazily(d.dsn); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	if d.std, err = openStd(d.dsn); err != nil {
+	if d.std, d.lazyStd, err = openStd(d.dsn); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
@@ -91,7 +92,7 @@ func newDatabase(ctx context.Context, dsn string) (*database, error) {
 // Close closes the pools and drops the database.
 func (d *database) Close() error {
 	defer d.admin.Close()
-	for _, pool := range []*sql.DB{d.DB, d.lazy, d.std} {
+	for _, pool := range []*sql.DB{d.DB, d.lazy, d.std, d.lazyStd} {
 		if pool != nil {
 			_ = pool.Close()
 		}
