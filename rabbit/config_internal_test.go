@@ -93,3 +93,42 @@ func TestSubscriberConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestQuotedNamesAreShortened(t *testing.T) {
+	t.Parallel()
+	name := strings.Repeat("n", 300)
+	if got := quote(name); got != `"`+name+`"` {
+		t.Error(got)
+	}
+	if got := quote(name + "n"); got != `"`+name+`"... (301 bytes)` {
+		t.Error(got)
+	}
+}
+
+// Each of these functions is called for every topic, so New must refuse a nil one.
+func TestConfigWithoutAFunctionIsRefused(t *testing.T) {
+	t.Parallel()
+	complete := amqp.NewDurablePubSubConfig("amqp://broker", amqp.GenerateQueueNameTopicName)
+	for name, remove := range map[string]func(config *amqp.Config){
+		"Exchange.GenerateName":      func(config *amqp.Config) { config.Exchange.GenerateName = nil },
+		"Queue.GenerateName":         func(config *amqp.Config) { config.Queue.GenerateName = nil },
+		"Publish.GenerateRoutingKey": func(config *amqp.Config) { config.Publish.GenerateRoutingKey = nil },
+	} {
+		config := complete
+		remove(&config)
+		for part, needed := range map[string]bool{
+			"publisher":  name != "Queue.GenerateName",
+			"subscriber": name != "Publish.GenerateRoutingKey",
+		} {
+			topology, subscriber := SubscriberConfig{}.withDefaults(config)
+			err := subscriber.validate(topology)
+			if part == "publisher" {
+				topology, publisher := PublisherConfig{}.withDefaults(config)
+				err = publisher.validate(topology)
+			}
+			if needed != (err != nil && strings.Contains(err.Error(), name+" is nil")) {
+				t.Errorf("%s without %s: %v", part, name, err)
+			}
+		}
+	}
+}
