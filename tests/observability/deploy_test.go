@@ -174,6 +174,21 @@ func TestDashboardsUseMetricsThatExist(t *testing.T) {
 	}
 }
 
+var scalerQuery = regexp.MustCompile(`(?m)^ +query: (.+)$`)
+
+// Each query of the autoscaler's example uses metrics that exist.
+func TestAutoscalerUsesMetricsThatExist(t *testing.T) {
+	exported := exportedNames(t)
+	scaler := text(t, deploy+"keda/scaledobject.yaml")
+	queries := scalerQuery.FindAllStringSubmatch(scaler, -1)
+	if n := strings.Count(scaler, "type: prometheus"); n == 0 || len(queries) != n {
+		t.Fatalf("%d triggers, %d queries can be read", n, len(queries))
+	}
+	for _, query := range queries {
+		checkExpression(t, "the autoscaler", query[1], exported)
+	}
+}
+
 // promtool returns the path of Prometheus's promtool: that of PROMTOOL, or the one in
 // PATH, or the one that scripts/deps.sh has unpacked.
 func promtool(t *testing.T) string {
