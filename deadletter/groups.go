@@ -13,13 +13,13 @@ import (
 const fingerprint = `reason || ': ' || last_error`
 
 // groupedLetters is how many letters Groups looks at if the Filter has no condition.
-const groupedLetters = 20_000
+const groupedLetters = 10_000
 
 // Groups returns the letters that match, grouped by reason and error, in
 // ascending order of Fingerprint. Filter.Limit and Filter.AfterGroup count
 // groups.
 //
-// If the Filter has no condition, Groups looks at the latest 20,000 letters, so that it
+// If the Filter has no condition, Groups looks at the latest 10,000 letters, so that it
 // is quick with a million of them. If there are more, every group has Group.More, and a
 // group without any of the latest letters is missing. [Letters.Count] and
 // [Letters.DryRun] count all.
@@ -54,11 +54,18 @@ func (l *Letters) groups(ctx context.Context, f Filter) ([]Group, error) {
 	if more {
 		from = `(SELECT * FROM {outbox_dead} ORDER BY id DESC LIMIT ` + c.Arg(groupedLetters) + `) AS latest`
 	}
+	limit := cmp.Or(f.Limit, page)
+	// Few letters are grouped in one pass. Many could have very many errors, so the groups
+	// of the page are found first.
 	c.Add(fingerprint+` > %s`, f.AfterGroup)
+	inPage := c.String()
+	if !more {
+		inPage = fingerprint + ` IN (SELECT DISTINCT ` + fingerprint + ` FROM ` + from + ` ` + c.Where() + `
+			ORDER BY 1 LIMIT ` + c.Arg(limit) + `)`
+	}
 	query := `SELECT ` + fingerprint + ` AS fingerprint, reason, last_error, topic, COUNT(*), {millis MIN(died_at)}, {millis MAX(died_at)}
 		FROM (SELECT reason, last_error, topic, died_at FROM ` + from + ` ` + where + `) AS matching
-		WHERE ` + fingerprint + ` IN (SELECT DISTINCT ` + fingerprint + ` FROM ` + from + ` ` + c.Where() + `
-		                              ORDER BY 1 LIMIT ` + c.Arg(cmp.Or(f.Limit, page)) + `)
+		WHERE ` + inPage + `
 		GROUP BY reason, last_error, topic ORDER BY fingerprint, topic`
 	var groups []Group
 	err := l.table.read(ctx, func(tx *sql.Tx) error {
@@ -69,9 +76,10 @@ func (l *Letters) groups(ctx context.Context, f Filter) ([]Group, error) {
 			)
 			err := rows.Scan(&g.Fingerprint, &g.Reason, &g.Error, &g.Topics[0], &g.Count, &first, &last)
 			g.FirstFailedAt, g.LastFailedAt = fromMillis(first), fromMillis(last)
-			if n := len(groups); n > 0 && groups[n-1].Fingerprint == g.Fingerprint {
+			switch n := len(groups); {
+			case n > 0 && groups[n-1].Fingerprint == g.Fingerprint:
 				addTo(&groups[n-1], g)
-			} else {
+			case n < limit:
 				groups = append(groups, g)
 			}
 			return err

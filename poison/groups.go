@@ -16,9 +16,10 @@ import (
 // to groups.
 //
 // If the Filter has no condition other than Fingerprint, Groups takes as long with a
-// million entries as with a few: each group counts at most 10,000 of its latest entries,
-// or 1,000 if the page has more than five groups. A group with more entries has
-// Group.More. [Quarantine.Count] and [Quarantine.DryRun] count all.
+// million entries as with a few. It counts the latest entries of each group: at most
+// 10,000 if the page has one group, 2,000 of up to five groups, 500 of up to 20 groups,
+// and 100 of more. A group with more entries has Group.More. [Quarantine.Count] and
+// [Quarantine.DryRun] count all.
 func (q *Quarantine) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	f = f.withPage()
 	if err := f.validate(); err != nil {

@@ -19,12 +19,20 @@ func (f Filter) wholeGroups() bool {
 		f.Consumer+f.Topic+f.MessageID+f.Tenant+f.AggregateType+f.AggregateID+f.EventType+f.Reason+f.ErrorType == ""
 }
 
-// Counts of groups end at one of these numbers, depending on how many groups a page has.
-const (
-	countsOfFew  = 10_000
-	countsOfMany = 1_000
-	fewGroups    = 5
-)
+// countsOf returns the number at which the counts of groups end. A page reads about
+// 10,000 entries at most, however many groups it has.
+func countsOf(groups int) int {
+	switch {
+	case groups <= 1:
+		return 10_000
+	case groups <= 5:
+		return 2_000
+	case groups <= 20:
+		return 500
+	default:
+		return 100
+	}
+}
 
 // wholeGroups reads a bounded number of rows: one for each fingerprint, and then the
 // latest entries of each group.
@@ -32,10 +40,7 @@ func (t *table) wholeGroups(ctx context.Context, f Filter) (found []Group, err e
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
 		found = nil
 		prints, err := t.fingerprints(ctx, tx, f)
-		bound := countsOfFew
-		if len(prints) > fewGroups {
-			bound = countsOfMany
-		}
+		bound := countsOf(len(prints))
 		for part := range slices.Chunk(prints, pageSize) { // SQLite combines at most 500 queries
 			groups, partErr := t.latestOf(ctx, tx, part, bound)
 			found, err = append(found, groups...), errors.Join(err, partErr)
