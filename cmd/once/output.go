@@ -35,19 +35,21 @@ func (a *app) print(v any, text string) error {
 }
 
 // table renders rows below a head, each column as wide as its widest cell. If width is
-// not 0, the last column is cut so that a row fits.
+// not 0, the widest columns are cut so that a row fits, but no column below its head.
 func table(width int, head []string, rows [][]string) string {
+	all := append([][]string{head}, rows...)
 	wide := make([]int, len(head))
-	for _, row := range append([][]string{head}, rows...) {
+	for _, row := range all {
 		for i, cell := range row {
 			wide[i] = max(wide[i], utf8.RuneCountInString(plain(cell)))
 		}
 	}
+	fit(wide, head, width)
 	var b strings.Builder
-	for _, row := range append([][]string{head}, rows...) {
+	for _, row := range all {
 		var line strings.Builder
 		for i, cell := range row {
-			cell = plain(cell)
+			cell = cut(plain(cell), wide[i])
 			line.WriteString(cell)
 			if i < len(row)-1 {
 				line.WriteString(strings.Repeat(" ", wide[i]-utf8.RuneCountInString(cell)+2))
@@ -56,6 +58,29 @@ func table(width int, head []string, rows [][]string) string {
 		b.WriteString(cut(strings.TrimRight(line.String(), " "), width) + "\n")
 	}
 	return b.String()
+}
+
+// shortest is the least width to which a column is cut.
+const shortest = 8
+
+// fit narrows the widest columns until a row has at most width characters.
+func fit(wide []int, head []string, width int) {
+	total := 2 * (len(wide) - 1)
+	for _, w := range wide {
+		total += w
+	}
+	for ; width > 0 && total > width; total-- {
+		widest := -1
+		for i, w := range wide {
+			if w > max(shortest, utf8.RuneCountInString(head[i])) && (widest < 0 || w >= wide[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return // the lines are cut
+		}
+		wide[widest]--
+	}
 }
 
 // cut returns text with at most width characters, or all of it if width is 0.

@@ -177,11 +177,37 @@ func TestManPages(t *testing.T) {
 	s.says(string(page), "stop-on-failure", "SYNOPSIS")
 }
 
-// A row is cut at the width of the terminal, and what steers a terminal is replaced.
+// The widest columns are cut to the width of the terminal, and what steers a terminal is
+// replaced.
 func TestTable(t *testing.T) {
-	got := table(20, []string{"ID", "ERROR"}, [][]string{{"17", "no queue for orders.placed"}, {"4", "a\x1b[2Jb\nc"}})
-	want := "ID  ERROR\n17  no queue for or…\n4   a·[2Jb·c\n"
-	if got != want {
-		t.Errorf("got\n%s", got)
+	for _, test := range []struct {
+		width int
+		head  []string
+		rows  [][]string
+		want  string
+	}{
+		{
+			20,
+			[]string{"ID", "ERROR"},
+			[][]string{{"17", "no queue for orders.placed"}, {"4", "a\x1b[2Jb\nc"}},
+			"ID  ERROR\n17  no queue for or…\n4   a·[2Jb·c\n",
+		},
+		{
+			40,
+			[]string{"ID", "MESSAGE", "TOPIC", "STATE"},
+			[][]string{{"1", "0198c3a4-1111-7abc-8def-0123456789ab", "orders.placed", "waiting"}},
+			"ID  MESSAGE        TOPIC         STATE\n1   0198c3a4-111…  orders.plac…  waiting\n",
+		},
+		{
+			0,
+			[]string{"ID", "MESSAGE"},
+			[][]string{{"1", strings.Repeat("long", 20)}},
+			"ID  MESSAGE\n1   " + strings.Repeat("long", 20) + "\n",
+		},
+		{10, []string{"A", "LONG HEAD", "B"}, [][]string{{"1", "2", "3"}}, "A  LONG H…\n1  2     …\n"},
+	} {
+		if got := table(test.width, test.head, test.rows); got != test.want {
+			t.Errorf("width %d: got\n%s", test.width, got)
+		}
 	}
 }
