@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// replaysPage is the replays of the quarantine, which the database keeps, and the
-// latest changes of this process.
+// replaysPage is the replays that the database keeps, and the latest changes of this
+// process.
 type replaysPage struct {
 	Replays []poison.Replay
 	Next    string
@@ -46,13 +46,15 @@ func (c *Console) getReplays(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Replays", Template: "replays", Section: "replays", Body: body})
 }
 
-// replayPage is one replay of the quarantine.
+// replayPage is one replay.
 type replayPage struct {
 	Replay  poison.Replay
+	Outcome bool // what became of the messages is known: they came from the quarantine
 	Job     *job // that runs the replay in this process, or nil
 	Problem string
 	Chart   string
 	Left    int    // not replayed
+	Done    int    // handled, or replayed if Outcome is not set
 	Rate    string // messages a second, or ""
 	Rest    string // how long it probably takes, or ""
 	Took    string // how long it has taken, or ""
@@ -72,7 +74,13 @@ func (c *Console) getReplay(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	body := replayPage{Replay: replay, May: c.buttons(r, ReplayQuarantined, Stop), Left: max(0, replay.Total-replay.Replayed)}
+	body := replayPage{
+		Replay: replay, Outcome: replay.Source == operate.SourceQuarantine,
+		May: c.buttons(r, replayAction(replay.Source), Stop), Left: max(0, replay.Total-replay.Replayed),
+	}
+	if body.Done = replay.Resolved; !body.Outcome {
+		body.Done = replay.Replayed
+	}
 	p := page{Title: fmt.Sprintf("Replay %d", id), Template: "replay", Section: "replays", Charts: true}
 	if j := c.jobs.replaying(id); j != nil {
 		state := j.State()
@@ -85,12 +93,15 @@ func (c *Console) getReplay(w http.ResponseWriter, r *http.Request) error {
 	case poison.ReplayRunning:
 		p.Live = 1
 		ended := replay.Resolved + replay.Failed + replay.Stale
+		if !body.Outcome {
+			ended = replay.Replayed
+		}
 		if rate := c.paces.add(id, time.Now(), ended); rate > 0 {
 			body.Rate = perSecond(rate)
 			body.Rest = age(time.Duration(float64(max(0, replay.Total-ended)) / rate * float64(time.Second)))
 		}
 	case poison.ReplayPaused, poison.ReplayStopped, poison.ReplayAbandoned:
-		body.Resume = true
+		body.Resume = body.May.May(string(replayAction(replay.Source)))
 	}
 	if replay.State == poison.ReplayFinished {
 		body.Took = age(replay.EndedAt.Sub(replay.StartedAt))
@@ -99,13 +110,24 @@ func (c *Console) getReplay(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, p)
 }
 
+// replayAction is what a user must be allowed to do to resume a replay.
+func replayAction(source string) Action {
+	switch source {
+	case operate.SourceDead:
+		return ReplayDead
+	case operate.SourceSent:
+		return ReplaySent
+	default:
+		return ReplayQuarantined
+	}
+}
+
 // postResume continues a replay in this process.
 func (c *Console) postResume(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return formError(err)
 	}
-	actor, err := c.authorize(r, ReplayQuarantined)
-	if err != nil {
+	if _, err := c.authorize(r, Look); err != nil {
 		return err
 	}
 	id, err := strconv.ParseInt(r.PostForm.Get("id"), 10, 64)
@@ -116,15 +138,28 @@ func (c *Console) postResume(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	replay, err := c.quarantine.ReplayOf(r.Context(), id)
+	replay, readErr := c.quarantine.ReplayOf(r.Context(), id)
+	actor, err := c.authorize(r, replayAction(replay.Source))
 	if err != nil {
 		return err
 	}
+	if readErr != nil { // who may not resume does not learn which replays exist
+		return readErr
+	}
 	who := operate.Act{Actor: actor, Why: why}
-	j := &job{Title: fmt.Sprintf("Resume replay %d", id), Who: who, Back: "replays", lock: "quarantine/" + replay.Consumer}
+	j := &job{Title: fmt.Sprintf("Resume replay %d", id), Who: who, Back: "replays", lock: replay.Source + "/" + replay.Consumer}
 	err = c.jobs.start(j, func(ctx context.Context, progress func(report)) (report, error) {
-		done, err := c.quarantine.Resume(ctx, who, id, func(r operate.Report) { progress(replayReport(r)) })
-		return replayReport(done.Report), err
+		switch replay.Source {
+		case operate.SourceDead:
+			done, err := c.letters.Resume(ctx, who, id, func(r operate.Report) { progress(outboxReport(r)) })
+			return outboxReport(done), err
+		case operate.SourceSent:
+			done, err := c.sent.Resume(ctx, who, id, func(r operate.Report) { progress(outboxReport(r)) })
+			return outboxReport(done), err
+		default:
+			done, err := c.quarantine.Resume(ctx, who, id, func(r operate.Report) { progress(replayReport(r)) })
+			return replayReport(done.Report), err
+		}
 	})
 	if err != nil {
 		return err

@@ -15,52 +15,54 @@ import (
 type Filter struct {
 	// All selects everything. A call that changes rows refuses a Filter without
 	// another condition unless All is set, because such a Filter may be a mistake.
-	All bool
+	All bool `json:"all,omitempty"`
 
 	// IDs are the IDs of rows, not of their messages. nil is no condition; a list
 	// without elements matches nothing.
-	IDs []int64
+	IDs []int64 `json:"ids"`
 
 	// MessageID, Topic and OrderingKey are those of the message.
-	MessageID   string
-	Topic       string
-	OrderingKey string
+	MessageID   string `json:"message_id,omitempty"`
+	Topic       string `json:"topic,omitempty"`
+	OrderingKey string `json:"ordering_key,omitempty"`
 
 	// Tenant, AggregateType, AggregateID and EventType are values in the metadata
 	// of the message, see outbox.SetTenant, SetAggregate and SetEventType. Their first
 	// 255 characters are compared.
-	Tenant        string
-	AggregateType string
-	AggregateID   string
-	EventType     string
+	Tenant        string `json:"tenant,omitempty"`
+	AggregateType string `json:"aggregate_type,omitempty"`
+	AggregateID   string `json:"aggregate_id,omitempty"`
+	EventType     string `json:"event_type,omitempty"`
 
 	// Reason is one of the Reason constants. Fingerprint is that of a [Group].
 	// Both are for dead letters only.
-	Reason      string
-	Fingerprint string
+	Reason      string `json:"reason,omitempty"`
+	Fingerprint string `json:"fingerprint,omitempty"`
 
 	// FailedAfter and FailedBefore bound the time at which a message became a dead
 	// letter: FailedAfter itself matches, FailedBefore does not. Both are whole
 	// milliseconds of the database's clock, and for dead letters only.
-	FailedAfter, FailedBefore time.Time
+	FailedAfter  time.Time `json:"failed_after,omitzero"`
+	FailedBefore time.Time `json:"failed_before,omitzero"`
 
 	// SentAfter and SentBefore bound the time at which a message was sent, in the
 	// same way. Both are for the sent log only.
-	SentAfter, SentBefore time.Time
+	SentAfter  time.Time `json:"sent_after,omitzero"`
+	SentBefore time.Time `json:"sent_before,omitzero"`
 
 	// AfterID is the ID of the last row of the page before: rows come in ascending
 	// order of their IDs. AfterGroup is the Fingerprint of the last group of the
 	// page before, and only for Groups.
-	AfterID    int64
-	AfterGroup string
+	AfterID    int64  `json:"after_id,omitempty"`
+	AfterGroup string `json:"after_group,omitempty"`
 
 	// UntilID is the last ID, as of SentLog.SettledID. Defaults to no bound.
-	UntilID int64
+	UntilID int64 `json:"until_id,omitempty"`
 
 	// Limit is the largest number of rows to list, replay, discard or export, or
 	// of groups. Defaults to 100 for List and Groups, and to no limit for the
 	// other calls.
-	Limit int
+	Limit int `json:"limit,omitempty"`
 }
 
 // validate names every field that cannot be used with the table.

@@ -19,6 +19,7 @@ type operation struct {
 
 	act    Act
 	name   string // in audit rows
+	run    run    // the row of once_replays, if it has one
 	unsure string // SQL condition: the message may have been sent
 	unfit  string // SQL condition: the outbox would refuse the message
 	do     func(ctx context.Context, tx *sql.Tx, rows []row) error
@@ -54,12 +55,22 @@ func (t table) changeMatching(ctx context.Context, f Filter, op operation) (Repo
 	}
 	var report Report
 	n, last, err := t.count(ctx, f)
+	if err != nil {
+		return Report{}, err
+	}
 	report.Total = n
 	if f.Limit > 0 {
 		report.Total = min(n, f.Limit)
 	}
+	return t.changeUntil(ctx, f, op, last, report)
+}
+
+// changeUntil changes the rows that match f, up to the ID last, and adds them to the
+// report.
+func (t table) changeUntil(ctx context.Context, f Filter, op operation, last int64, report Report) (Report, error) {
+	var err error
 	rate := operate.NewRate(op.Rate)
-	for after := f.AfterID; err == nil && after < last && (f.Limit == 0 || report.Replayed < f.Limit); {
+	for after := f.AfterID; after < last && (f.Limit == 0 || report.Replayed < f.Limit); {
 		if err = rate.Wait(ctx, batchRows); err != nil {
 			break
 		}
@@ -90,8 +101,11 @@ func (t table) changeBatch(ctx context.Context, f Filter, op operation, last int
 	err := t.write(ctx, func(tx *sql.Tx) error {
 		chosen, skipped, upTo = nil, nil, last
 		rows, err := t.rows(ctx, tx, f, op, last, size)
-		if err != nil || len(rows) == 0 {
+		if err != nil {
 			return err
+		}
+		if len(rows) == 0 {
+			return t.advance(ctx, tx, op.run, upTo, 0)
 		}
 		upTo = rows[len(rows)-1].id
 		for _, r := range rows {
@@ -101,7 +115,10 @@ func (t table) changeBatch(ctx context.Context, f Filter, op operation, last int
 				chosen = append(chosen, r)
 			}
 		}
-		return t.change(ctx, tx, op, chosen)
+		if err := t.change(ctx, tx, op, chosen); err != nil {
+			return err
+		}
+		return t.advance(ctx, tx, op.run, upTo, len(chosen))
 	})
 	if err != nil {
 		return 0, err
@@ -150,7 +167,7 @@ func (t table) change(ctx context.Context, tx *sql.Tx, op operation, rows []row)
 	for i, r := range rows {
 		subjects[i], messageIDs[i] = t.subject+":"+strconv.FormatInt(r.id, 10), r.messageID
 	}
-	err := t.audit(ctx, tx, op.act, op.name, subjects, messageIDs)
+	err := t.audit(ctx, tx, op.act, op.name, op.run.id, subjects, messageIDs)
 	failpoint.Hit("deadletter/batch-audited")
 	return err
 }
@@ -174,6 +191,6 @@ func (t table) rows(ctx context.Context, tx *sql.Tx, f Filter, op operation, las
 }
 
 // audit writes one audit row for each subject.
-func (t table) audit(ctx context.Context, tx *sql.Tx, act Act, name string, subjects, messageIDs []string) error {
-	return operate.Audit(ctx, tx, t.dialect, act.Actor, act.Why, name, subjects, messageIDs)
+func (t table) audit(ctx context.Context, tx *sql.Tx, act Act, name string, replayID int64, subjects, messageIDs []string) error {
+	return operate.Audit(ctx, tx, t.dialect, act.Actor, act.Why, name, replayID, subjects, messageIDs)
 }

@@ -39,7 +39,7 @@ func (l *Letters) release(ctx context.Context, act Act, key string) error {
 		if err := operate.Unblock(ctx, tx, l.table.dialect, []int64{position}, []string{key}); err != nil {
 			return err
 		}
-		err = l.table.audit(ctx, tx, act, "release", []string{"key:" + key}, []string{""})
+		err = l.table.audit(ctx, tx, act, "release", 0, []string{"key:" + key}, []string{""})
 		failpoint.Hit("deadletter/key-released")
 		return err
 	})

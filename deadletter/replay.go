@@ -35,14 +35,26 @@ func (l *Letters) Replay(ctx context.Context, act Act, ids ...int64) error {
 // ReplayMatching does not replay letters that arrive while it runs. When ctx ends,
 // it stops after a batch. The Report counts the replayed letters also if there is
 // an error, but not the letters of a commit with an unknown outcome.
+//
+// The replay leaves a row with its progress, which poison.Quarantine.Replays lists and
+// poison.Quarantine.StopReplay stops ([operate.ErrReplayStopped]). [Letters.Resume]
+// continues it. If no letter matches, there is no row and Report.ID is 0.
 func (l *Letters) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
-	var report Report
-	err := act.Validate()
-	if err == nil {
-		report, err = l.table.changeMatching(ctx, f, l.replay(act, plan))
-	}
+	report, err := l.table.replayMatching(ctx, act, f, l.replay(act, plan))
 	if err != nil {
 		return report, fmt.Errorf("deadletter: replay: %w", err)
+	}
+	return report, nil
+}
+
+// Resume continues a replay that was paused, stopped or abandoned, with its own Filter
+// and Plan. Total and Replayed of the Report are those of the whole replay. progress
+// may be nil. Resume returns [operate.ErrReplayNotFound], [operate.ErrReplayFinished]
+// or [operate.ErrReplayRunning] if there is nothing to continue.
+func (l *Letters) Resume(ctx context.Context, act Act, id int64, progress func(Report)) (Report, error) {
+	report, err := l.table.resume(ctx, act, id, progress, l.replay)
+	if err != nil {
+		return report, fmt.Errorf("deadletter: resume: %w", err)
 	}
 	return report, nil
 }

@@ -81,16 +81,23 @@ func (s *SentLog) Replay(ctx context.Context, act Act, ids ...int64) error {
 //
 // ReplayMatching does not replay messages that are sent while it runs. When ctx
 // ends, it stops after a batch. The Report counts the replayed messages also if
-// there is an error, but not those of a commit with an unknown outcome: another
-// replay of such a batch may send it twice.
+// there is an error, but not those of a commit with an unknown outcome.
+//
+// The replay leaves a row with its progress, as [Letters.ReplayMatching] does, and
+// [SentLog.Resume] continues it without sending a message twice.
 func (s *SentLog) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
-	var report Report
-	err := act.Validate()
-	if err == nil {
-		report, err = s.table.changeMatching(ctx, f, s.replay(act, plan))
-	}
+	report, err := s.table.replayMatching(ctx, act, f, s.replay(act, plan))
 	if err != nil {
 		return report, fmt.Errorf("deadletter: sent log: replay: %w", err)
+	}
+	return report, nil
+}
+
+// Resume continues a replay, as [Letters.Resume] does.
+func (s *SentLog) Resume(ctx context.Context, act Act, id int64, progress func(Report)) (Report, error) {
+	report, err := s.table.resume(ctx, act, id, progress, s.replay)
+	if err != nil {
+		return report, fmt.Errorf("deadletter: sent log: resume: %w", err)
 	}
 	return report, nil
 }

@@ -78,7 +78,7 @@ func TestSentMessagesAreReplayed(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if want := (deadletter.Report{Total: 1, Skipped: []int64{1}}); !reflect.DeepEqual(report, want) {
+		if want := (deadletter.Report{Total: 1, Skipped: []int64{1}}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v: consumers do not remember it", report, want)
 		}
 		if err := forgetful.Replay(b.Context(), ann, 1); !errors.Is(err, deadletter.ErrNeedsForce) {
@@ -95,7 +95,7 @@ func TestSentMessagesAreReplayed(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if want := (deadletter.Report{Total: 1, Replayed: 1}); !reflect.DeepEqual(report, want) {
+		if want := (deadletter.Report{Total: 1, Replayed: 1}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
 		if got := b.sent(); got != 2 {

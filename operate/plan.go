@@ -65,9 +65,8 @@ func (p Plan) Validate() error {
 
 // Report is the state of a replay of many messages.
 type Report struct {
-	// ID is the argument of poison.Quarantine.Resume, State one of poison's Replay
-	// constants. Package deadletter sets neither, because a replay of dead letters
-	// is not stored.
+	// ID is the argument of Resume, and State is one of the Replay constants. ID is 0
+	// if no message matched, because such a replay is not stored.
 	ID    int64
 	State string
 

@@ -110,5 +110,5 @@ func (m *Messages) audit(ctx context.Context, tx *sql.Tx, act Act, action string
 	for i, id := range ids {
 		subjects[i] = "outbox:" + strconv.FormatInt(id, 10)
 	}
-	return operate.Audit(ctx, tx, m.dialect, act.Actor, act.Why, action, subjects, messageIDs)
+	return operate.Audit(ctx, tx, m.dialect, act.Actor, act.Why, action, 0, subjects, messageIDs)
 }

@@ -37,7 +37,7 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 		// An empty name stands for every consumer.
 		running: d.SQL(`
 			SELECT id FROM {replays}
-			WHERE state = 'running' AND lease_until > {now} AND id <> $2
+			WHERE source = 'quarantine' AND state = 'running' AND lease_until > {now} AND id <> $2
 			  AND ($1 = '' OR consumer = '' OR consumer = $1)
 			LIMIT 1`),
 
@@ -137,7 +137,7 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 // its version is stale. It stays true if the entry is then discarded.
 const staleAgain = `state IN ('quarantined', 'discarded') AND reason = '` + ReasonStale + `'`
 
-const replayRow = `r.id, r.consumer, r.filter, r.plan, r.actor, r.why,
+const replayRow = `r.id, r.source, r.consumer, r.filter, r.plan, r.actor, r.why,
 	CASE WHEN r.state = 'running' AND r.lease_until <= {now} THEN 'abandoned' ELSE r.state END,
 	r.stop_reason, r.total, r.until_id, r.after_id, r.replayed, r.resolved, r.failed, r.stale,
 	{millis r.started_at}, {millis r.ended_at}`

@@ -13,6 +13,7 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/operate"
 )
 
 // leasedReplay is a replay that this process runs. Its row has the token until
@@ -34,7 +35,8 @@ type leasedReplay struct {
 
 func (r *leasedReplay) states() []string { return replayStates(r.Plan, r.Filter) }
 
-// beginReplay inserts a replay of the entries that match now, and leases it.
+// beginReplay inserts a replay of the entries that match now, and leases it. If none
+// matches, it inserts nothing, and the replay has no ID.
 func (t *table) beginReplay(ctx context.Context, act Act, f Filter, plan Plan, lease time.Duration) (*leasedReplay, error) {
 	f = f.asStored() // JSON would change invalid UTF-8 in another way
 	r := &leasedReplay{Replay: Replay{Consumer: f.Consumer, Filter: f, Plan: plan, Actor: act.Actor, Why: act.Why}}
@@ -57,6 +59,13 @@ func (t *table) beginReplay(ctx context.Context, act Act, f Filter, plan Plan, l
 	if err != nil {
 		return nil, fmt.Errorf("count the matching entries: %w", err)
 	}
+	switch {
+	case r.Total == 0 && f.Fingerprint != "": // probably misspelt
+		return nil, fmt.Errorf("%w in failure group %q", ErrNotFound, f.Fingerprint)
+	case r.Total == 0:
+		r.State = ReplayFinished
+		return r, t.alone(ctx, f.Consumer, 0, func(*sql.Tx) error { return nil })
+	}
 	err = t.alone(ctx, f.Consumer, 0, func(tx *sql.Tx) error {
 		err := tx.QueryRowContext(ctx, t.sql.replays.insert, parked.Clean(f.Consumer, parked.MaxName), string(filterText), string(planText),
 			parked.Clean(act.Actor, parked.MaxName), parked.Clean(act.Why, parked.MaxError),
@@ -76,6 +85,9 @@ func (t *table) resumeReplay(ctx context.Context, act Act, id int64, lease time.
 	r, err := t.replayOf(ctx, id)
 	if err != nil {
 		return nil, err
+	}
+	if r.Source != operate.SourceQuarantine {
+		return nil, fmt.Errorf("replay %d is of source %q: resume it with package deadletter", id, r.Source)
 	}
 	r.act, r.token = act, uuid.NewString()
 	switch r.State {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/watermill-once/once/operate"
 )
 
 // Replay is the state of a replay of many entries, see
@@ -17,11 +19,16 @@ type Replay struct {
 	// StopReason says why the replay was paused or stopped.
 	StopReason string
 
+	// Source is operate.SourceQuarantine, or SourceDead or SourceSent for a replay of
+	// package deadletter. Such a replay counts only Total and Replayed.
+	Source string
+
 	// Consumer is that of the Filter. If it is empty the replay is of all
 	// consumers.
 	Consumer string
 
-	// Filter and Plan are those of the call, except for Plan.Progress.
+	// Filter and Plan are those of the call, except for Plan.Progress. Filter is empty
+	// for a replay of package deadletter.
 	Filter Filter
 	Plan   Plan
 
@@ -32,45 +39,22 @@ type Replay struct {
 	StartedAt, EndedAt time.Time
 }
 
-// States of a [Replay].
+// States of a [Replay], see package operate.
 const (
-	// ReplayRunning: a process runs the replay.
-	ReplayRunning = "running"
-
-	// ReplayPaused: the context of the replay ended. [Quarantine.Resume]
-	// continues it.
-	ReplayPaused = "paused"
-
-	// ReplayStopped: messages failed again, or somebody stopped the replay, see
-	// Replay.StopReason. [Quarantine.Resume] continues it nevertheless.
-	ReplayStopped = "stopped"
-
-	// ReplayAbandoned: the process died or lost the database.
-	// [Quarantine.Resume] continues the replay.
-	ReplayAbandoned = "abandoned"
-
-	// ReplayFinished: every message was handled or is in quarantine again.
-	ReplayFinished = "finished"
+	ReplayRunning   = operate.ReplayRunning
+	ReplayPaused    = operate.ReplayPaused
+	ReplayStopped   = operate.ReplayStopped
+	ReplayAbandoned = operate.ReplayAbandoned
+	ReplayFinished  = operate.ReplayFinished
 )
 
+// Errors of replays, see package operate.
 var (
-	// ErrReplayRunning says that another replay of the consumer is running.
-	ErrReplayRunning = errors.New("a replay of the consumer is running")
-
-	// ErrReplayNotFound says that there is no replay of that ID.
-	ErrReplayNotFound = errors.New("no such replay")
-
-	// ErrReplayFinished says that the replay has no entries left to resume.
-	ErrReplayFinished = errors.New("the replay has finished")
-
-	// ErrReplayLost says that the replay did not renew its lease in time, and
-	// that another replay has begun or has resumed it.
-	ErrReplayLost = errors.New("the lease of the replay ran out")
-
-	// ErrReplayStopped says that messages failed again, or that somebody called
-	// [Quarantine.StopReplay]. The entries that were not replayed yet stay in
-	// quarantine.
-	ErrReplayStopped = errors.New("the replay was stopped")
+	ErrReplayRunning  = operate.ErrReplayRunning
+	ErrReplayNotFound = operate.ErrReplayNotFound
+	ErrReplayFinished = operate.ErrReplayFinished
+	ErrReplayLost     = operate.ErrReplayLost
+	ErrReplayStopped  = operate.ErrReplayStopped
 )
 
 // ReplayMatching gives all entries that match now back to the consumers that
@@ -89,6 +73,9 @@ var (
 // Messages that could not be decoded return to quarantine at once without a call
 // of the handler, and count as failed: edit them.
 //
+// If no entry matches, no replay is stored and its ID is 0; an unknown
+// Filter.Fingerprint is [ErrNotFound].
+//
 // With an error ReplayMatching returns the latest known state of the replay, if
 // it began.
 func (q *Quarantine) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Replay, error) {
@@ -102,6 +89,9 @@ func (q *Quarantine) ReplayMatching(ctx context.Context, act Act, f Filter, plan
 	r, err := q.table.beginReplay(ctx, act, f, plan, q.config.ReplayLease)
 	if err != nil {
 		return Replay{}, fmt.Errorf("poison: replay: %w", err)
+	}
+	if r.ID == 0 {
+		return r.Replay, nil
 	}
 	return q.run(ctx, r, plan.Progress)
 }
@@ -132,7 +122,8 @@ func (q *Quarantine) ReplayOf(ctx context.Context, id int64) (Replay, error) {
 	return r.Replay, nil
 }
 
-// Replays returns a page of replays, the latest first. before is the ID of the
+// Replays returns a page of replays, also of dead letters and of the sent log in these
+// tables, the latest first. before is the ID of the
 // last replay of the previous page, or 0.
 func (q *Quarantine) Replays(ctx context.Context, before int64) ([]Replay, error) {
 	replays, err := q.table.replays(ctx, before, pageSize)

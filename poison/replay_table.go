@@ -11,6 +11,7 @@ import (
 
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/operate"
 )
 
 // replayOf returns the current state of the replay with that ID.
@@ -65,19 +66,26 @@ func scanReplay(row interface{ Scan(dest ...any) error }) (*leasedReplay, error)
 		started      int64
 		ended        sql.NullInt64
 	)
-	err := row.Scan(&r.ID, &r.Consumer, &filter, &plan, &r.Actor, &r.Why, &r.State, &r.StopReason, &r.Total,
+	err := row.Scan(&r.ID, &r.Source, &r.Consumer, &filter, &plan, &r.Actor, &r.Why, &r.State, &r.StopReason, &r.Total,
 		&r.untilID, &r.afterID, &r.Replayed, &r.Resolved, &r.knownFailures, &r.Stale, &started, &ended, &r.Waiting, &resolved, &stale)
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(json.Unmarshal([]byte(filter), &r.Filter), json.Unmarshal([]byte(plan), &r.Plan)); err != nil {
+	err = json.Unmarshal([]byte(plan), &r.Plan)
+	if r.Source == operate.SourceQuarantine {
+		err = errors.Join(err, json.Unmarshal([]byte(filter), &r.Filter))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("replay %d: filter or plan: %w", r.ID, err)
+	}
+	r.StartedAt, r.EndedAt = time.UnixMilli(started), timeOf(ended)
+	if r.Source != operate.SourceQuarantine {
+		return &r, nil
 	}
 	if r.State != ReplayFinished {
 		r.Resolved, r.Stale = resolved, stale
 	}
 	r.Failed = r.Replayed - r.Resolved - r.Stale - r.Waiting
-	r.StartedAt, r.EndedAt = time.UnixMilli(started), timeOf(ended)
 	return &r, nil
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/operate"
 )
 
 // groupJSON is a failure group, or the sent messages of one topic.
@@ -49,6 +51,10 @@ type changeJSON struct {
 	Skipped []int64     `json:"skipped,omitempty"` // IDs that a replay skipped: they need --force
 	Groups  []groupJSON `json:"groups,omitempty"`  // of a dry run
 	Replay  *replayJSON `json:"replay,omitempty"`
+
+	// ReplayID is the ID of a replay of dead letters or sent messages that were selected
+	// by filters.
+	ReplayID int64 `json:"replay_id,omitempty"`
 }
 
 // act has the flags of the commands that change messages.
@@ -118,7 +124,7 @@ func (a *app) discard(ctx context.Context, ids []int64, yes bool, d discard) err
 		change.Matched += g.Count
 	}
 	change.Changed, err = d.matching()
-	return a.done(ctx, "Discarded", change, "Run the command again for the others.", err)
+	return a.done(ctx, "Discarded", change, "run the command again for the others", err)
 }
 
 // replay are the library's calls to replay messages into the outbox.
@@ -126,7 +132,6 @@ type replay struct {
 	named    func() error
 	groups   func() ([]groupJSON, error) // that match
 	matching func(progress func(deadletter.Report)) (deadletter.Report, error)
-	again    string // what to know about a second call after an interrupt
 }
 
 // replay replays the messages with these IDs, or those that match. Without yes it says
@@ -145,12 +150,26 @@ func (a *app) replay(ctx context.Context, ids []int64, planned, yes bool, r repl
 		}
 		return a.dryRun("replay", groups)
 	}
+	return a.replayMatching(ctx, r.matching)
+}
+
+// replayMatching runs a replay into the outbox and reports how it ended.
+func (a *app) replayMatching(ctx context.Context, run func(progress func(deadletter.Report)) (deadletter.Report, error)) error {
 	p := a.progress()
-	report, err := r.matching(func(r deadletter.Report) {
+	report, err := run(func(r deadletter.Report) {
 		p.line(fmt.Sprintf("%d of %d replayed", r.Replayed, r.Total))
 	})
 	p.end()
-	return a.done(ctx, "Replayed", changeJSON{Matched: report.Total, Changed: report.Replayed, Skipped: report.Skipped}, r.again, err)
+	again := ""
+	if report.ID != 0 {
+		again = fmt.Sprintf("resume it with: once replays resume %d", report.ID)
+	}
+	if errors.Is(err, operate.ErrReplayStopped) {
+		err = fmt.Errorf("%w; %s", err, again)
+	}
+	return a.done(ctx, "Replayed", changeJSON{
+		Matched: report.Total, Changed: report.Replayed, Skipped: report.Skipped, ReplayID: report.ID,
+	}, again, err)
 }
 
 // dryRun says what a command would change.
@@ -185,7 +204,7 @@ func (a *app) done(ctx context.Context, verb string, change changeJSON, again st
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("interrupted after %d of %s. %s", change.Changed, counted(change.Matched, "message", "messages"), again)
+		return fmt.Errorf("interrupted after %d of %s; %s", change.Changed, counted(change.Matched, "message", "messages"), again)
 	case err != nil:
 		return err
 	case len(change.Skipped) > 0:

@@ -63,7 +63,7 @@ type replayable interface {
 
 func (a *app) replayToOutbox(
 	ctx context.Context, from replayable, who deadletter.Act, ids []int64, r *outboxReplay,
-	groups func() ([]groupJSON, error), again string,
+	groups func() ([]groupJSON, error),
 ) error {
 	return a.replay(ctx, ids, r.plan.Force || r.plan.Rate > 0, r.act.yes, replay{
 		named:  func() error { return from.Replay(ctx, who, ids...) },
@@ -72,18 +72,17 @@ func (a *app) replayToOutbox(
 			r.plan.Progress = progress
 			return from.ReplayMatching(ctx, who, r.filter, r.plan)
 		},
-		again: again,
 	})
 }
 
-func (a *app) deadReplayCommand() *cobra.Command { //nolint:dupl // only the types and texts are others
+func (a *app) deadReplayCommand() *cobra.Command {
 	var r outboxReplay
 	cmd := a.outboxReplayCommand(&r, deadConditions, func(who deadletter.Act, ids []int64) func(*cobra.Command, []string) error {
 		return a.withDead(&r.config, func(ctx context.Context, l *deadletter.Letters, _ []string) error {
 			return a.replayToOutbox(ctx, l, who, ids, &r, func() ([]groupJSON, error) {
 				groups, err := l.DryRun(ctx, r.filter, r.plan)
 				return deadGroupsOf(groups), err
-			}, "Run the command again for the others.")
+			})
 		})
 	})
 	cmd.Short = "Put dead letters back into the outbox"

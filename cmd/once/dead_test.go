@@ -118,6 +118,14 @@ func TestDeadLetters(t *testing.T) {
 		if waiting(s) != 3 {
 			t.Errorf("%d messages in the outbox", waiting(s))
 		}
+		list := object[replaysJSON](s, exitDone, "replays", "list").Replays
+		if len(list) != 1 || list[0].ID != replayed.ReplayID || list[0].Source != "dead" || list[0].Replayed != 2 || list[0].Failed != 0 {
+			t.Errorf("replays %+v", list)
+		}
+		s.says(s.once(exitDone, "replays", "list"), "finished", "dead letters")
+		s.says(s.once(exitDone, "replays", "watch", "1"), "Replay 1 finished: 2 of 2 messages replayed.")
+		s.says(s.once(exitFailed, "replays", "resume", "1"), "the replay has finished")
+		s.says(s.once(exitFailed, "dead", "replay", "--group", "unknown", "--yes"), `failure group "unknown": not found`)
 		s.says(s.once(exitFailed, "dead", "replay", first), "not found")
 
 		forwarded(s, db)

@@ -155,5 +155,5 @@ func (a *app) changed(ctx context.Context, verb string, c *outboxChange, change 
 	p.end()
 	return a.done(ctx, verb, changeJSON{
 		Matched: report.Changed + len(report.Skipped), Changed: report.Changed, Skipped: report.Skipped,
-	}, "Run the command again for the others.", err)
+	}, "run the command again for the others", err)
 }

@@ -150,6 +150,12 @@ func TestQuarantine(t *testing.T) {
 			t.Errorf("replays %+v", list)
 		}
 		s.says(s.once(exitDone, "replays", "list"), "stopped", "finished", "ann")
+		s.says(s.once(exitFound, "replays", "watch", "2"), "Replay 2 stopped", "1 failed again", "once replays resume 2")
+		s.says(s.once(exitFailed, "quarantine", "replay", "--group", "unknown", "--yes"), `no such message in failure group "unknown"`)
+		s.says(s.once(exitDone, "quarantine", "replay", "--topic", "unknown", "--yes"), "No message matches.")
+		if list := object[replaysJSON](s, exitDone, "replays", "list"); len(list.Replays) != 2 {
+			t.Errorf("a replay that matched nothing is kept: %+v", list)
+		}
 
 		s.stdin = "5"
 		edited := object[editJSON](s, exitDone, "quarantine", "edit", first, "--payload", "-", "--set", "by=ann", "--why", "the sign was wrong")

@@ -4,17 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/poison"
 )
 
-// replayJSON is a replay of many entries of the quarantine.
+// replayJSON is a replay of many messages. A replay of dead letters or sent messages
+// counts only Total and Replayed.
 type replayJSON struct {
 	ID         int64     `json:"id"`
+	Source     string    `json:"source"`
 	State      string    `json:"state"`
 	StopReason string    `json:"stop_reason,omitempty"`
 	Consumer   string    `json:"consumer,omitempty"`
@@ -38,15 +40,15 @@ type replaysJSON struct {
 
 func replayOf(r *poison.Replay) replayJSON {
 	return replayJSON{
-		ID: r.ID, State: r.State, StopReason: r.StopReason, Consumer: r.Consumer, Total: r.Total, Replayed: r.Replayed,
+		ID: r.ID, Source: r.Source, State: r.State, StopReason: r.StopReason, Consumer: r.Consumer, Total: r.Total, Replayed: r.Replayed,
 		Resolved: r.Resolved, Failed: r.Failed, Stale: r.Stale, Waiting: r.Waiting, Actor: r.Actor, Why: r.Why,
 		StartedAt: r.StartedAt, EndedAt: r.EndedAt,
 	}
 }
 
 func (a *app) replaysCommand() *cobra.Command {
-	return group("replays", "Replays of many entries of the quarantine",
-		a.replaysListCommand(), a.replaysStopCommand(), a.replaysResumeCommand())
+	return group("replays", "Replays of many messages",
+		a.replaysListCommand(), a.replaysWatchCommand(), a.replaysStopCommand(), a.replaysResumeCommand())
 }
 
 func (a *app) replaysListCommand() *cobra.Command {
@@ -54,7 +56,9 @@ func (a *app) replaysListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List replays, the latest first",
-		Args:  noArgs,
+		Long: `List replays of the quarantine, of dead letters and of sent messages, the latest first.
+What became of the messages is known for the quarantine only.`,
+		Args: noArgs,
 		RunE: a.withQuarantine(&poison.Config{}, func(ctx context.Context, q *poison.Quarantine, _ []string) error {
 			replays, err := q.Replays(ctx, int64(before))
 			if err != nil {
@@ -64,21 +68,20 @@ func (a *app) replaysListCommand() *cobra.Command {
 			var rows [][]string
 			for _, r := range replays {
 				out.Replays = append(out.Replays, replayOf(&r))
-				consumer := r.Consumer
-				if consumer == "" {
-					consumer = "all"
+				row := []string{fmt.Sprint(r.ID), r.State, replayedFrom(&r), fmt.Sprint(r.Total), fmt.Sprint(r.Replayed)}
+				if r.Source == operate.SourceQuarantine {
+					row = append(row, fmt.Sprint(r.Resolved), fmt.Sprint(r.Failed), fmt.Sprint(r.Stale), fmt.Sprint(r.Waiting))
+				} else {
+					row = append(row, "-", "-", "-", "-")
 				}
-				rows = append(rows, []string{
-					fmt.Sprint(r.ID), r.State, consumer, fmt.Sprint(r.Total), fmt.Sprint(r.Replayed), fmt.Sprint(r.Resolved),
-					fmt.Sprint(r.Failed), fmt.Sprint(r.Stale), fmt.Sprint(r.Waiting), at(r.StartedAt), r.Actor, r.StopReason,
-				})
+				rows = append(rows, append(row, at(r.StartedAt), r.Actor, r.StopReason))
 			}
 			if len(rows) == 0 {
 				return a.print(out, "There is no replay.\n")
 			}
 			out.Next = replays[len(replays)-1].ID
 			return a.print(out, table(a.width, []string{
-				"ID", "STATE", "CONSUMER", "TOTAL", "REPLAYED", "RESOLVED", "FAILED", "STALE", "WAITING", "STARTED (UTC)", "ACTOR", "STOPPED BECAUSE",
+				"ID", "STATE", "OF", "TOTAL", "REPLAYED", "RESOLVED", "FAILED", "STALE", "WAITING", "STARTED (UTC)", "ACTOR", "STOPPED BECAUSE",
 			}, rows))
 		}),
 	}
@@ -91,7 +94,7 @@ func (a *app) replaysResumeCommand() *cobra.Command {
 		Use:   "resume ID",
 		Short: "Continue a replay that was paused, stopped or abandoned",
 		Args:  oneID,
-		RunE: a.withQuarantine(&poison.Config{}, func(ctx context.Context, q *poison.Quarantine, args []string) error {
+		RunE: a.withTables(func(ctx context.Context, db database, args []string) error {
 			ids, err := parseIDs(args)
 			if err != nil {
 				return err
@@ -99,6 +102,17 @@ func (a *app) replaysResumeCommand() *cobra.Command {
 			who, err := a.poisonAct()
 			if err != nil {
 				return err
+			}
+			q, err := poison.New(db.DB, poison.Config{Schema: db.tables})
+			if err != nil {
+				return err
+			}
+			r, err := q.ReplayOf(ctx, ids[0])
+			if err != nil {
+				return err
+			}
+			if r.Source != operate.SourceQuarantine {
+				return a.resumeOutboxReplay(ctx, db, who, &r)
 			}
 			progress := a.progress()
 			replay, err := q.Resume(ctx, who, ids[0], progress.show)
@@ -140,8 +154,11 @@ that were replayed before are still handled. once replays resume continues it.`,
 
 // replayed reports the end of a replay of many entries.
 func (a *app) replayed(r poison.Replay, err error) error {
-	if r.ID == 0 {
-		return err // it did not begin
+	switch {
+	case r.ID == 0 && err != nil: // it did not begin
+		return err
+	case r.ID == 0:
+		return a.print(changeJSON{}, "No message matches.\n")
 	}
 	j := replayOf(&r)
 	change := changeJSON{Matched: r.Total, Changed: r.Replayed, Replay: &j}
@@ -162,41 +179,4 @@ func (a *app) replayed(r poison.Replay, err error) error {
 		return foundError{}
 	}
 	return nil
-}
-
-// progress shows the progress of a replay on standard error.
-type progress struct {
-	out      io.Writer
-	terminal bool
-	shown    time.Time
-}
-
-// progressEvery is how often a line is written if there is no terminal.
-const progressEvery = 10 * time.Second
-
-func (a *app) progress() *progress {
-	return &progress{out: a.stderr, terminal: a.width > 0, shown: time.Now()}
-}
-
-func (p *progress) show(r poison.Report) {
-	p.line(fmt.Sprintf("replay %d: %d of %d replayed, %d resolved, %d failed, %d stale",
-		r.ID, r.Replayed, r.Total, r.Resolved, r.Failed, r.Stale))
-}
-
-// line overwrites the line of a terminal. Elsewhere it writes a line now and then.
-func (p *progress) line(text string) {
-	switch {
-	case p.terminal:
-		fmt.Fprintf(p.out, "\r%s\x1b[K", text)
-	case time.Since(p.shown) >= progressEvery:
-		p.shown = time.Now()
-		fmt.Fprintln(p.out, text)
-	}
-}
-
-// end leaves the line of a terminal.
-func (p *progress) end() {
-	if p.terminal {
-		fmt.Fprint(p.out, "\r\x1b[K")
-	}
 }

@@ -119,14 +119,14 @@ func sentGroupsOf(groups []deadletter.SentGroup) []groupJSON {
 	return all
 }
 
-func (a *app) sentReplayCommand() *cobra.Command { //nolint:dupl // only the types and texts are others
+func (a *app) sentReplayCommand() *cobra.Command {
 	var r outboxReplay
 	cmd := a.outboxReplayCommand(&r, sentConditions, func(who deadletter.Act, ids []int64) func(*cobra.Command, []string) error {
 		return a.withSent(&r.config, func(ctx context.Context, s *deadletter.SentLog, _ []string) error {
 			return a.replayToOutbox(ctx, s, who, ids, &r, func() ([]groupJSON, error) {
 				groups, err := s.DryRun(ctx, r.filter, r.plan)
 				return sentGroupsOf(groups), err
-			}, "The same command would send these again, too.")
+			})
 		})
 	})
 	cmd.Short = "Put copies of sent messages into the outbox"

@@ -8,13 +8,16 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Audit writes one audit row for each subject, with the id of its message.
-func Audit(ctx context.Context, tx *sql.Tx, d dialect.Dialect, actor, why, action string, subjects, messageIDs []string) error {
+// Audit writes one audit row for each subject, with the id of its message. replayID is
+// 0 if the act is no part of a kept replay.
+func Audit(
+	ctx context.Context, tx *sql.Tx, d dialect.Dialect, actor, why, action string, replayID int64, subjects, messageIDs []string,
+) error {
 	_, err := tx.ExecContext(ctx, d.SQL(`
-		INSERT INTO {audit} (actor, action, subject, message_id, why)
-		SELECT $3, $4, c.subject, c.message_id, $5 FROM `+d.Columns("subject text", "message_id text")),
+		INSERT INTO {audit} (actor, action, subject, message_id, why, replay_id)
+		SELECT $3, $4, c.subject, c.message_id, $5, NULLIF($6, 0) FROM `+d.Columns("subject text", "message_id text")),
 		d.Strings(subjects), d.Strings(messageIDs),
-		parked.Clean(actor, parked.MaxName), action, parked.Clean(why, parked.MaxError))
+		parked.Clean(actor, parked.MaxName), action, parked.Clean(why, parked.MaxError), replayID)
 	return err
 }
 

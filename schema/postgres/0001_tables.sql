@@ -289,6 +289,9 @@ CREATE INDEX {index parked_aggregate} ON {parked} (aggregate_id, aggregate_type)
 CREATE INDEX {index parked_causation} ON {parked} (causation_id)
     WHERE causation_id <> '' AND state IN ('quarantined', 'resolved', 'discarded');
 
+-- Finds the entry that replaces an edited one.
+CREATE INDEX {index parked_edited} ON {parked} (edited_from) WHERE edited_from IS NOT NULL;
+
 -- Finds the entries of a replay, by their outcomes.
 CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_id IS NOT NULL;
 
@@ -353,10 +356,11 @@ CREATE INDEX {index audit_message} ON {audit} (message_id) WHERE message_id <> '
 CREATE INDEX {index audit_note} ON {audit} (subject, id) WHERE action = 'note';
 
 -- Replays of many messages, with their filter and progress. A running replay has a
--- lease: a consumer has one running replay at a time, and a replay can be resumed
--- when its process has died.
+-- lease, and can be resumed when its process has died. A consumer has one running
+-- replay of its quarantine at a time.
 CREATE TABLE {replays} (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    source      text        NOT NULL DEFAULT 'quarantine' CHECK (source IN ('quarantine', 'dead', 'sent')),
     consumer    text        NOT NULL, -- '' stands for all consumers
     filter      json        NOT NULL CHECK (json_typeof(filter) = 'object'),
     plan        json        NOT NULL CHECK (json_typeof(plan) = 'object'),

@@ -104,6 +104,6 @@ GRANT SELECT (message_id, consumer, processed_at, tenant) ON {inbox} TO {role wa
 GRANT SELECT (id, consumer, topic, message_id, ordering_key, tenant, aggregate_type, aggregate_id, event_type, causation_id, state, priority_class, due_at, token, owner, attempts, rounds, crashes,
               replays, replay_id, edited_from, origin, early_since, early_of, early_version, reason, error_type,
               fingerprint, created_at, first_failed_at, last_failed_at, finished_at) ON {parked} TO {role watcher};
-GRANT SELECT (id, consumer, filter, plan, actor, why, state, stop_reason, total, until_id, after_id, replayed,
+GRANT SELECT (id, source, consumer, filter, plan, actor, why, state, stop_reason, total, until_id, after_id, replayed,
               resolved, failed, stale, lease_until, started_at, ended_at) ON {replays} TO {role watcher};
 GRANT SELECT (client, status, created_at) ON {idempotency_keys} TO {role watcher};

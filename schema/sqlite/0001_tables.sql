@@ -252,6 +252,9 @@ CREATE INDEX {index parked_aggregate} ON {parked} (aggregate_id, aggregate_type)
 CREATE INDEX {index parked_causation} ON {parked} (causation_id)
     WHERE causation_id <> '' AND state IN ('quarantined', 'resolved', 'discarded');
 
+-- Finds the entry that replaces an edited one.
+CREATE INDEX {index parked_edited} ON {parked} (edited_from) WHERE edited_from IS NOT NULL;
+
 -- Finds the entries of a replay, by their outcomes.
 CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_id IS NOT NULL;
 
@@ -318,6 +321,7 @@ CREATE INDEX {index audit_note} ON {audit} (subject, id) WHERE action = 'note';
 -- Replays of many messages, with their filter and progress.
 CREATE TABLE {replays} (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    source      TEXT    NOT NULL DEFAULT 'quarantine' CHECK (source IN ('quarantine', 'dead', 'sent')),
     consumer    TEXT    NOT NULL, -- '' stands for all consumers
     filter      TEXT    NOT NULL CHECK (json_type(filter) = 'object'),
     plan        TEXT    NOT NULL CHECK (json_type(plan) = 'object'),

@@ -83,7 +83,7 @@ var may = map[string]map[string]string{
 		"parked": "SELECT(aggregate_id aggregate_type attempts causation_id consumer crashes created_at due_at early_of early_since " +
 			"early_version edited_from error_type event_type fingerprint finished_at first_failed_at id last_failed_at message_id " +
 			"ordering_key origin owner priority_class reason replay_id replays rounds state tenant token topic)",
-		"replays": "SELECT(actor after_id consumer ended_at failed filter id lease_until plan replayed resolved stale started_at state " +
+		"replays": "SELECT(actor after_id consumer ended_at failed filter id lease_until plan replayed resolved source stale started_at state " +
 			"stop_reason total until_id why)",
 		"audit":           "SELECT",
 		"reconciliations": "SELECT",

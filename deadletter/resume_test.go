@@ -1,0 +1,124 @@
+package deadletter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/poison"
+)
+
+// quarantine lists and stops the replays of the tables.
+func (b *bench) quarantine() *poison.Quarantine {
+	b.Helper()
+	q, err := poison.New(b.db, poison.Config{Schema: b.config})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return q
+}
+
+// reported fails the test unless a replay ended with that report and error.
+func (b *bench) reported(got deadletter.Report, err error, want deadletter.Report, wantErr error) {
+	b.Helper()
+	if !errors.Is(err, wantErr) {
+		b.Fatalf("error %v, want %v", err, wantErr)
+	}
+	if !reflect.DeepEqual(got, want) {
+		b.Fatalf("report %+v, want %+v", got, want)
+	}
+}
+
+// refused fails the test unless the error has that text.
+func (b *bench) refused(err error, text string) {
+	b.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		b.Fatalf("error %v, want %q", err, text)
+	}
+}
+
+func TestReplayOfDeadLettersIsListed(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.insertDead(msg("a", ""), msg("b", ""))
+		report, err := b.letters.ReplayMatching(b.Context(), ann, everything, deadletter.Plan{Rate: 1000})
+		finished := deadletter.Report{ID: 1, State: operate.ReplayFinished, Total: 2, Replayed: 2}
+		b.reported(report, err, finished, nil)
+
+		report, err = b.letters.ReplayMatching(b.Context(), ann, everything, deadletter.Plan{}) // nothing matches
+		b.reported(report, err, deadletter.Report{State: operate.ReplayFinished}, nil)
+		_, err = b.letters.ReplayMatching(b.Context(), ann, deadletter.Filter{Fingerprint: "unknown"}, deadletter.Plan{})
+		b.refused(err, `deadletter: replay: failure group "unknown": not found`)
+
+		replays, err := b.quarantine().Replays(b.Context(), 0)
+		if err != nil || len(replays) != 1 {
+			b.Fatalf("%v, %+v", err, replays)
+		}
+		r := replays[0]
+		if r.Source != operate.SourceDead || r.Actor != "ann" || r.Plan.Rate != 1000 || !reflect.DeepEqual(r.Filter, poison.Filter{}) {
+			b.Errorf("replay %+v", r)
+		}
+		b.reported(r.Report, nil, finished, nil)
+		if n := b.count(`SELECT COUNT(*) FROM once_audit WHERE replay_id = 1`); n != 2 {
+			b.Errorf("%d audit rows name the replay", n)
+		}
+		if _, err := b.letters.Resume(b.Context(), ann, 1, nil); !errors.Is(err, operate.ErrReplayFinished) {
+			b.Errorf("error %v", err)
+		}
+		if _, err := b.letters.Resume(b.Context(), ann, 2, nil); !errors.Is(err, operate.ErrReplayNotFound) {
+			b.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestReplayOfSentMessagesIsStoppedAndResumed(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		for i := range 30 {
+			b.record("t", msg(fmt.Sprint("m", i), ""))
+		}
+		q := b.quarantine()
+		report, err := b.log.ReplayMatching(b.Context(), ann, everything, deadletter.Plan{
+			Rate: 20, // 5 a batch
+			Progress: func(r deadletter.Report) {
+				if _, err := q.StopReplay(b.Context(), ann, r.ID); err != nil {
+					b.Error(err)
+				}
+			},
+		})
+		b.refused(err, "by ann: the queue is back")
+		before := report.Replayed
+		b.reported(report, err, deadletter.Report{ID: 1, State: operate.ReplayStopped, Total: 30, Replayed: before}, operate.ErrReplayStopped)
+		if n := b.pending(); n != before { // the batch after the stop is rolled back
+			b.Fatalf("%d pending, want %d", n, before)
+		}
+
+		_, err = b.letters.Resume(b.Context(), ann, report.ID, nil)
+		b.refused(err, `replay 1 is of source "sent", not "dead"`)
+		_, err = q.Resume(b.Context(), ann, report.ID, nil)
+		b.refused(err, `replay 1 is of source "sent"`)
+
+		ctx, cancel := context.WithCancel(b.Context())
+		defer cancel()
+		report, err = b.log.Resume(ctx, ann, report.ID, func(r deadletter.Report) {
+			if _, err := b.log.Resume(b.Context(), ann, r.ID, nil); !errors.Is(err, operate.ErrReplayRunning) {
+				b.Errorf("it was resumed twice: %v", err)
+			}
+			cancel()
+		})
+		paused := report.Replayed
+		b.reported(report, err, deadletter.Report{ID: 1, State: operate.ReplayPaused, Total: 30, Replayed: paused}, context.Canceled)
+		if n := b.pending(); n != paused || paused <= before {
+			b.Fatalf("%d pending, want %d, over %d", n, paused, before)
+		}
+
+		report, err = b.log.Resume(b.Context(), ann, report.ID, nil)
+		b.reported(report, err, deadletter.Report{ID: 1, State: operate.ReplayFinished, Total: 30, Replayed: 30}, nil)
+		if n, distinct := b.pending(), b.count(`SELECT COUNT(DISTINCT message_id) FROM once_outbox`); n != 30 || distinct != 30 {
+			b.Errorf("%d pending of %d messages", n, distinct)
+		}
+	})
+}
