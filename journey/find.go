@@ -63,7 +63,7 @@ func (s *search) run() error {
 	if len(s.messages) == 0 {
 		return nil
 	}
-	for _, read := range []func(ids []string) error{s.outboxRows, s.dead, s.sent, s.parked, s.inbox, s.audit, s.registered} {
+	for _, read := range []func(ids []string) error{s.outboxRows, s.dead, s.sent, s.parked, s.replaced, s.inbox, s.audit, s.registered} {
 		if err := read(s.ids(s.messages)); err != nil {
 			return err
 		}

@@ -1,12 +1,15 @@
 package journey_test
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/journey"
 	"github.com/watermill-once/once/poison"
@@ -186,6 +189,27 @@ func TestJourneyOfParkedMessages(t *testing.T) {
 		for _, c := range b.one("m1").Consumers {
 			if handled := c.Name == "payments"; handled != (c.State == journey.Handled) {
 				b.Fatalf("%s: the state is %v, want handled: %v", c.Name, c.State, handled)
+			}
+		}
+	})
+}
+
+func TestJourneyOfAnEditedMessageNamesItsReplacement(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		entry := b.quarantined(msg("m1", "7", ""))
+		next, err := b.quarantine().Edit(b.Context(), poison.Act{Actor: "ann", Why: "typo"}, entry, func(m *message.Message) error {
+			m.UUID = "m2"
+			return nil
+		}, poison.EditOptions{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for id, want := range map[string]string{
+			"m1": fmt.Sprintf(`Edited for consumer "payments": message m2 (entry %d) replaces it.`, next),
+			"m2": `It replaces message m1 for consumer "payments", which was edited.`,
+		} {
+			if got := b.one(id).Where; !slices.Contains(got, want) {
+				b.Errorf("%s is at %q, want %q", id, got, want)
 			}
 		}
 	})

@@ -3,6 +3,7 @@ package journey
 import (
 	"cmp"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -121,11 +122,7 @@ type parkedRow struct {
 }
 
 func (s *search) parked(ids []string) error {
-	stored, names := map[string]string{}, []string{}
-	for _, id := range ids {
-		name := parked.Clean(id, parked.MaxName)
-		stored[name], names = id, append(names, name)
-	}
+	stored, names := storedNames(ids)
 	return s.each("parked", `SELECT id, message_id, consumer, topic, state, COALESCE(owner, ''), token IS NOT NULL, COALESCE(early_of, ''),
 			tenant, aggregate_type, aggregate_id, event_type, causation_id, reason, error, attempts, crashes, replays,
 			{millis due_at}, {millis created_at}, {millis first_failed_at}, {millis last_failed_at}, {millis finished_at},
@@ -188,6 +185,45 @@ func (m *Message) parkedRow(r *parkedRow) {
 		m.add(event(since, string(state), ""))
 	}
 	m.at(r.consumer, r.topic, state, fromMillis(since))
+}
+
+// replaced says which message an operator put in the place of another one.
+func (s *search) replaced(ids []string) error {
+	stored, names := storedNames(ids)
+	query := `SELECT old.message_id, edited.message_id, edited.consumer, edited.id
+		FROM {parked} AS edited JOIN {parked} AS old ON old.id = edited.edited_from
+		WHERE edited.edited_from IS NOT NULL AND %s.message_id {among $1 text} AND old.message_id <> '' ORDER BY edited.id`
+	type pair struct {
+		from, to, consumer string
+		row                int64
+	}
+	tell := func(side string, say func(p pair)) error {
+		return s.each("parked", fmt.Sprintf(query, side), names, func(scan func(dest ...any) error) error {
+			var p pair
+			err := scan(&p.from, &p.to, &p.consumer, &p.row)
+			if err == nil {
+				say(p)
+			}
+			return err
+		})
+	}
+	return errors.Join(
+		tell("old", func(p pair) {
+			s.byID[stored[p.from]].say(fmt.Sprintf("Edited for consumer %q: message %s (entry %d) replaces it.", p.consumer, p.to, p.row))
+		}),
+		tell("edited", func(p pair) {
+			s.byID[stored[p.to]].say(fmt.Sprintf("It replaces message %s for consumer %q, which was edited.", p.from, p.consumer))
+		}))
+}
+
+// storedNames returns the ids as the table of parked messages has them, and the way back.
+func storedNames(ids []string) (stored map[string]string, names []string) {
+	stored = map[string]string{}
+	for _, id := range ids {
+		name := parked.Clean(id, parked.MaxName)
+		stored[name], names = id, append(names, name)
+	}
+	return stored, names
 }
 
 func (s *search) inbox(ids []string) error {

@@ -98,6 +98,7 @@ var changing = []struct {
 	{regexp.MustCompile(`(:\d\d  )\d(  +backing off)`), "${1}2$2"}, // tries
 	{regexp.MustCompile(`(refused.*message "order-000)\d`), "${1}1"},
 	{regexp.MustCompile(`Entry \d+ replaces`), "Entry 2001 replaces"},
+	{regexp.MustCompile(`message \S+ \(entry \d+\) replaces`), "message 0197c3a2-6f1e-7cc3-98c4-dc0c0c07398f (entry 2001) replaces"},
 	{regexp.MustCompile(`(?m)^replay \d+: .*\n`), ""}, // progress
 	{regexp.MustCompile(`/\S+/(\w+\.\w+|sent)\b`), "$1"},
 }
