@@ -111,7 +111,7 @@ func (m *Messages) changePause(ctx context.Context, act Act, action string, scop
 			return errors.Join(err, errUnchanged)
 		}
 		failpoint.Hit("pending/pause-changed")
-		return operate.Audit(ctx, tx, m.dialect, act.Actor, act.Why, action, []string{scope.String()}, []string{""})
+		return operate.Audit(ctx, tx, m.dialect, act.Actor, act.Why, action, 0, []string{scope.String()}, []string{""})
 	})
 	failpoint.Hit("pending/pause-committed")
 	return err
