@@ -4,44 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
-	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/operate"
 )
-
-// groupJSON is a failure group, or the sent messages of one topic.
-type groupJSON struct {
-	Group         string    `json:"group"`
-	Count         int       `json:"count"`
-	More          bool      `json:"more,omitempty"` // there are more than Count
-	Consumers     []string  `json:"consumers,omitempty"`
-	Topics        []string  `json:"topics"`
-	Reason        string    `json:"reason,omitempty"`
-	ErrorType     string    `json:"error_type,omitempty"`
-	Error         string    `json:"error,omitempty"`
-	FirstFailedAt time.Time `json:"first_failed_at,omitzero"`
-	LastFailedAt  time.Time `json:"last_failed_at,omitzero"`
-	FirstSentAt   time.Time `json:"first_sent_at,omitzero"`
-	LastSentAt    time.Time `json:"last_sent_at,omitzero"`
-	Skipped       []int64   `json:"skipped,omitempty"` // a replay needs --force for these
-}
-
-// groupsJSON is the output of the groups commands.
-type groupsJSON struct {
-	Groups []groupJSON `json:"groups"`
-	Next   string      `json:"next,omitempty"` // --after of the next page
-}
-
-// countJSON is the output of the count commands.
-type countJSON struct {
-	Count int `json:"count"`
-}
 
 // changeJSON is the output of the commands that change messages.
 type changeJSON struct {
@@ -55,45 +22,6 @@ type changeJSON struct {
 	// ReplayID is the ID of a replay of dead letters or sent messages that were selected
 	// by filters.
 	ReplayID int64 `json:"replay_id,omitempty"`
-}
-
-// act has the flags of the commands that change messages.
-type act struct {
-	all, yes bool
-}
-
-func (a *app) addActFlags(cmd *cobra.Command, to *act) {
-	flags := cmd.Flags()
-	flags.BoolVar(&to.all, "all", false, "select all messages")
-	flags.BoolVar(&to.yes, "yes", false, "change what the filters select; without it the command only shows what matches")
-	flags.StringVar(&a.settings.why, "why", "", "the reason, for the audit log")
-}
-
-// selected returns the IDs in args, or nil if filters select the messages. conditions
-// are the names of the filters.
-func (to *act) selected(cmd *cobra.Command, args, conditions []string) ([]int64, error) {
-	ids, err := parseIDs(args)
-	if err != nil {
-		return nil, err
-	}
-	filtered := slices.ContainsFunc(conditions, cmd.Flags().Changed)
-	switch {
-	case len(ids) > 0 && (filtered || to.all):
-		return nil, usagef("give IDs or filters, not both")
-	case to.all && filtered:
-		return nil, usagef("--all selects everything: leave it out, or leave out the filters")
-	case len(ids) == 0 && !filtered && !to.all:
-		return nil, usagef("say which messages: give IDs, filters such as --%s, or --all", conditions[0])
-	}
-	return ids, nil
-}
-
-// needWhy refuses an act that loses messages and has no reason. A dry run needs none.
-func (a *app) needWhy(acts bool) error {
-	if acts && strings.TrimSpace(a.settings.why) == "" {
-		return usagef("say why with --why: the reason is written to the audit log")
-	}
-	return nil
 }
 
 // discard are the library's calls to discard messages that are named by IDs or match.
@@ -222,28 +150,3 @@ func idList(ids []int64) string {
 	}
 	return text
 }
-
-// groupTable renders failure groups, or the groups of sent messages.
-func groupTable(width int, groups []groupJSON) string {
-	head := []string{"COUNT", "TOPIC", "LAST (UTC)", "GROUP"}
-	var rows [][]string
-	for _, g := range groups {
-		count, topics := fmt.Sprint(g.Count), strings.Join(g.Topics, " ")
-		if g.More {
-			count += "+"
-		}
-		switch {
-		case len(g.Consumers) > 0:
-			head = []string{"GROUP", "COUNT", "CONSUMER", "LAST (UTC)", "REASON", "ERROR"}
-			rows = append(rows, []string{g.Group, count, strings.Join(g.Consumers, " "), at(g.LastFailedAt), g.Reason, g.Error})
-		case !g.LastSentAt.IsZero():
-			head = []string{"COUNT", "FIRST (UTC)", "LAST (UTC)", "TOPIC"}
-			rows = append(rows, []string{count, at(g.FirstSentAt), at(g.LastSentAt), topics})
-		default:
-			rows = append(rows, []string{count, topics, at(g.LastFailedAt), g.Group})
-		}
-	}
-	return table(width, head, rows)
-}
-
-func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -56,93 +55,6 @@ func (a *app) withQuarantine(
 	})
 }
 
-// entryJSON is an entry of the quarantine. Lists leave out Metadata and the payload.
-type entryJSON struct {
-	ID            int64             `json:"id"`
-	Consumer      string            `json:"consumer"`
-	Topic         string            `json:"topic"`
-	MessageID     string            `json:"message_id"`
-	Tenant        string            `json:"tenant,omitempty"`
-	State         string            `json:"state"`
-	Reason        string            `json:"reason"`
-	Error         string            `json:"error"`
-	ErrorType     string            `json:"error_type"`
-	Group         string            `json:"group"`
-	Attempts      int               `json:"attempts"`
-	Crashes       int               `json:"crashes"`
-	Replays       int               `json:"replays"`
-	BlocksKey     bool              `json:"blocks_key"`
-	CreatedAt     time.Time         `json:"created_at"`
-	FirstFailedAt time.Time         `json:"first_failed_at,omitzero"`
-	LastFailedAt  time.Time         `json:"last_failed_at,omitzero"`
-	FinishedAt    time.Time         `json:"finished_at,omitzero"`
-	EditedFrom    int64             `json:"edited_from,omitempty"`
-	ReplayID      int64             `json:"replay_id,omitempty"`
-	Damaged       string            `json:"damaged,omitempty"` // why the stored message cannot be read
-	Metadata      map[string]string `json:"metadata,omitempty"`
-	content
-}
-
-// entriesJSON is the output of quarantine list.
-type entriesJSON struct {
-	Entries []entryJSON `json:"entries"`
-	Next    int64       `json:"next,omitempty"` // --after of the next page
-}
-
-func entryOf(e *poison.Entry) entryJSON {
-	j := entryJSON{
-		ID: e.ID, Consumer: e.Consumer, Topic: e.Topic, MessageID: e.MessageID, Tenant: e.Tenant, State: e.State,
-		Reason: e.Reason, Error: e.Error, ErrorType: e.ErrorType, Group: e.Fingerprint,
-		Attempts: e.Attempts, Crashes: e.Crashes, Replays: e.Replays, BlocksKey: e.BlocksKey,
-		CreatedAt: e.CreatedAt, FirstFailedAt: e.FirstFailedAt, LastFailedAt: e.LastFailedAt, FinishedAt: e.FinishedAt,
-		EditedFrom: e.EditedFrom, ReplayID: e.ReplayID,
-	}
-	if e.MessageErr != nil {
-		j.Damaged = e.MessageErr.Error()
-	}
-	return j
-}
-
-func quarantineGroupsOf(groups []poison.Group) []groupJSON {
-	all := []groupJSON{}
-	for _, g := range groups {
-		all = append(all, groupJSON{
-			Group: g.Fingerprint, Count: g.Count, More: g.More, Consumers: g.Consumers, Topics: g.Topics, Reason: g.Reason,
-			ErrorType: g.ErrorType, Error: g.Error, FirstFailedAt: g.FirstFailedAt, LastFailedAt: g.LastFailedAt,
-		})
-	}
-	return all
-}
-
-func (a *app) quarantineGroupsCommand() *cobra.Command {
-	filter := poison.Filter{Limit: 100}
-	cmd := &cobra.Command{
-		Use:   "groups",
-		Short: "List the failure groups: entries with one cause",
-		Args:  noArgs,
-		RunE: a.withQuarantine(&poison.Config{}, func(ctx context.Context, q *poison.Quarantine, _ []string) error {
-			groups, err := q.Groups(ctx, filter)
-			if err != nil {
-				return err
-			}
-			if len(groups) == 0 {
-				return a.print(groupsJSON{Groups: []groupJSON{}}, "No message in quarantine matches.\n")
-			}
-			out := groupsJSON{Groups: quarantineGroupsOf(groups)}
-			text := groupTable(a.width, out.Groups)
-			if len(groups) == filter.Limit {
-				out.Next = groups[len(groups)-1].Fingerprint
-				text += "\nThere may be more: add --after " + out.Next + "\n"
-			}
-			return a.print(out, text)
-		}),
-	}
-	addQuarantineFilter(cmd, &filter)
-	cmd.Flags().Var(atLeast(&filter.Limit, 1), "limit", "largest number of groups")
-	cmd.Flags().StringVar(&filter.AfterGroup, "after", "", "begin after this group")
-	return cmd
-}
-
 func (a *app) quarantineListCommand() *cobra.Command {
 	filter := poison.Filter{Limit: 100}
 	after, replayed := 0, false
@@ -187,79 +99,4 @@ func (a *app) quarantineListCommand() *cobra.Command {
 	cmd.Flags().Var(atLeast(&filter.Limit, 1), "limit", "largest number of entries")
 	cmd.Flags().Var(atLeast(&after, 0), "after", "begin after this ID")
 	return cmd
-}
-
-func (a *app) quarantineShowCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "show ID",
-		Short: "Show one entry with its message, also after it was replayed or discarded",
-		Args:  oneID,
-		RunE: a.withQuarantine(&poison.Config{}, func(ctx context.Context, q *poison.Quarantine, args []string) error {
-			ids, err := parseIDs(args)
-			if err != nil {
-				return err
-			}
-			e, err := q.Get(ctx, ids[0])
-			if err != nil {
-				return err
-			}
-			j := entryOf(&e)
-			text := entryText(&j)
-			if e.Message != nil {
-				j.Metadata, j.content = e.Message.Metadata, contentOf(e.Message.Payload)
-				text += messageText(e.Message.Metadata, e.Message.Payload)
-			}
-			return a.print(j, text)
-		}),
-	}
-}
-
-// entryText renders an entry without its message.
-func entryText(e *entryJSON) string {
-	blocks := ""
-	if e.BlocksKey {
-		blocks = "later messages of its ordering key wait for it"
-	}
-	return fields(
-		"entry", fmt.Sprint(e.ID), "consumer", e.Consumer, "topic", e.Topic, "message id", e.MessageID, "tenant", e.Tenant,
-		"state", e.State, "reason", e.Reason, "error", e.Error, "error type", e.ErrorType, "group", e.Group,
-		"attempts", fmt.Sprint(e.Attempts), "crashes", number(int64(e.Crashes)), "replays", number(int64(e.Replays)),
-		"blocks", blocks, "damaged", e.Damaged, "edited from", number(e.EditedFrom), "replay", number(e.ReplayID),
-		"stored", at(e.CreatedAt), "first failed", at(e.FirstFailedAt), "last failed", at(e.LastFailedAt), "finished", at(e.FinishedAt),
-	)
-}
-
-// number renders n, or "" if it is zero.
-func number(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprint(n)
-}
-
-func (a *app) quarantineCountCommand() *cobra.Command {
-	var filter poison.Filter
-	cmd := &cobra.Command{
-		Use:   "count",
-		Short: "Count entries",
-		Args:  noArgs,
-		RunE: a.withQuarantine(&poison.Config{}, func(ctx context.Context, q *poison.Quarantine, _ []string) error {
-			n, err := q.Count(ctx, filter)
-			if err != nil {
-				return err
-			}
-			return a.print(countJSON{n}, fmt.Sprintln(n))
-		}),
-	}
-	addQuarantineFilter(cmd, &filter)
-	return cmd
-}
-
-// oneID accepts exactly one argument.
-func oneID(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usagef("%s needs one ID, and got %d arguments", cmd.CommandPath(), len(args))
-	}
-	_, err := parseIDs(args)
-	return err
 }

@@ -3,11 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -133,64 +128,4 @@ the next question is written to --file: answer it, and read that answer.`,
 	flags.StringVar(&file, "file", "", "file to write the next question to, if one is necessary")
 	addKeep(flags, &keep)
 	return cmd
-}
-
-func oneFile(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 || args[0] == "" {
-		return usagef("%s needs one file", cmd.CommandPath())
-	}
-	return nil
-}
-
-// readStep reads a file of an exchange; "-" is standard input.
-func (a *app) readStep(name string) (*reconcile.File, error) {
-	if name == "-" {
-		return reconcile.ReadFile(a.stdin)
-	}
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, usageError{err}
-	}
-	defer file.Close()
-	f, err := reconcile.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return f, nil
-}
-
-// writeStep writes a file of an exchange, to standard output if name is empty.
-func (a *app) writeStep(f *reconcile.File, name string) error {
-	if name == "" {
-		_, err := f.WriteTo(a.stdout)
-		return err
-	}
-	n, err := writeFile(name, f)
-	if err != nil {
-		return err
-	}
-	return a.print(reconcileFileJSON{name, n}, fmt.Sprintf("Wrote %s of %s: %s to %s, %d bytes.\n",
-		f.Name(), strings.Join(f.Topics(), ", "), at(f.From()), at(f.Until()), n))
-}
-
-// writeFile writes the whole file or nothing: a process that dies leaves the file
-// that was there before.
-func writeFile(name string, from io.WriterTo) (n int64, err error) {
-	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
-	if err != nil {
-		return 0, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(file.Name()))
-		}
-	}()
-	n, err = from.WriteTo(file)
-	if err == nil {
-		err = file.Sync()
-	}
-	if err = errors.Join(err, file.Close()); err != nil {
-		return n, err
-	}
-	return n, os.Rename(file.Name(), name)
 }
