@@ -63,7 +63,8 @@ var consoleForms = []struct{ page, form string }{
 // consolePages are the pages of the console.
 var consolePages = []string{
 	"", "days", "outbox", "message?id=1", "dead", "letter?id=1", "sent", "copy?id=1", "quarantine", "entry?id=1", "edit?id=1",
-	"forwarders", "consumers", "parked", "parked-message?id=1", "life?message=one", "reconcile", "audit", "replays", "payload?of=quarantine&id=1",
+	"forwarders", "consumers", "parked", "parked-message?id=1", "life?message=one", "reconcile", "audit", "replays",
+	"payload?of=quarantine&id=1",
 }
 
 // openConsole serves the console with the rights of a part.
