@@ -16,7 +16,7 @@ import (
 // the queries are others, and cost more: a sweep runs in a transaction, and looks at
 // the topic and the tenant of each row.
 
-// listPauses is an SQL expression: the pauses as a JSON list, or ” if there are none.
+// listPauses is an SQL expression: the pauses as a JSON list, or an empty text if there are none.
 func listPauses(d dialect.Dialect) string {
 	if d.SQLite() {
 		return `COALESCE((SELECT CASE WHEN COUNT(*) > 0 THEN json_group_array(json_array(kind, name)) END

@@ -199,3 +199,15 @@ func TestLookaheadThatFindsMessagesMakesTheWindowSmaller(t *testing.T) {
 		t.Fatalf("s.window is %d, want 8", got)
 	}
 }
+
+// Trap 100. Rows of keys and topics that sweeps leave out would be read again and again.
+func TestLookaheadLeavesOutExcludedKeysAndTopics(t *testing.T) {
+	t.Parallel()
+	s, look := behind(t)
+	s.buffer.queues["full"] = &keyQueue{key: "full", excluded: true}
+	s.topics.get("stalled").stalled = true
+	read := look(nil, Reach{Highest: 500, Covered: 500, Horizon: 1, Ceiling: 9})
+	if !slices.Equal(read.Keys, []string{"full"}) || !slices.Equal(read.Topics, []string{"stalled"}) {
+		t.Fatalf("it leaves out the keys %q and the topics %q, want full and stalled", read.Keys, read.Topics)
+	}
+}

@@ -268,3 +268,23 @@ func TestKeyOrderHeldRowBecomesTheHeadBeforeItLeaves(t *testing.T) {
 		t.Errorf("a3 is %s: %v", state, err)
 	}
 }
+
+// A head that is postponed and leaves the order of its key makes the next row the head at
+// once. It need not be repaired later.
+func TestKeyOrderPostponedHeadThatLeavesHasASuccessor(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")); err != nil {
+			t.Fatal(err)
+		}
+		head := claim(t, s, selection)[0]
+		head.Claim.Order = parked.BlockWhileRunning
+		if err := s.Postpone(t.Context(), "c", head.Claim, parked.Failure{Attempts: 1, Rounds: 1}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if claimed := claim(t, s, selection); len(claimed) != 1 || claimed[0].Message.UUID != "a2" {
+			t.Fatalf("claimed %+v", claimed)
+		}
+	})
+}
