@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// row is what a row of the table of JSON objects in docs/command-line.md describes.
+type row struct {
+	of        []any // objects with the fields
+	elsewhere []any // objects whose fields other rows or the text above describe
+}
+
+// counts are fields that the text above the table describes.
+type counts struct {
+	More  bool  `json:"more"`
+	About int64 `json:"about"`
+}
+
+// objects has the rows by their first cell.
+var objects = map[string]row{
+	"migrate up, migrate check":   {of: []any{tablesJSON{}}},
+	"migrate sql, migrate roles":  {of: []any{sqlJSON{}}},
+	"... groups":                  {of: []any{groupsJSON{}}},
+	"... count":                   {of: []any{countJSON{}}},
+	"quarantine list":             {[]any{entriesJSON{}}, []any{entryJSON{}}},
+	"quarantine show":             {of: []any{entryJSON{}}},
+	"parked list":                 {[]any{parkedListJSON{}}, []any{parkedJSON{}}},
+	"parked show":                 {of: []any{parkedJSON{}}},
+	"parked run, cancel, discard": {of: []any{parkedChangeJSON{}}},
+	"consumers list":              {of: []any{consumersJSON{}}},
+	"consumers remove":            {of: []any{removedJSON{}}},
+	"dead list":                   {[]any{lettersJSON{}}, []any{letterJSON{}}},
+	"dead show":                   {of: []any{letterJSON{}}},
+	"sent list":                   {[]any{sentListJSON{}}, []any{sentJSON{}}},
+	"sent show":                   {of: []any{sentJSON{}}},
+	"... replay, ... discard, replays resume": {[]any{changeJSON{}}, []any{groupJSON{}, replaysJSON{}}},
+	"outbox list":                 {[]any{pendingListJSON{}}, []any{pendingJSON{}}},
+	"outbox show":                 {of: []any{pendingJSON{}}},
+	"outbox count, outbox topics": {of: []any{partJSON{}, topicsJSON{}}},
+	"outbox paused":               {of: []any{pausedJSON{}}},
+	"outbox pause, outbox resume": {of: []any{scopeJSON{}}},
+	"outbox blocked":              {of: []any{blockedJSON{}}},
+	"outbox retry, outbox cancel": {[]any{changeJSON{}}, []any{groupsJSON{}, replaysJSON{}, replaysOf{}}},
+	"versions list":               {of: []any{versionsJSON{}}},
+	"versions waiting":            {of: []any{waitingListJSON{}}},
+	"audit":                       {of: []any{auditJSON{}}},
+	"archive sent":                {of: []any{archiveJSON{}}},
+	"replays list":                {of: []any{replaysJSON{}}},
+	"quarantine edit":             {of: []any{editJSON{}}},
+	"... export --file":           {of: []any{exportJSON{}}},
+	"quarantine import":           {of: []any{importJSON{}}},
+	"dead release":                {of: []any{releaseJSON{}}},
+	"sweep":                       {of: []any{sweepJSON{}}},
+	"mover --once":                {of: []any{moverJSON{}}},
+	"trace":                       {of: []any{traceJSON{}}},
+	"status":                      {[]any{statusJSON{}}, []any{counts{}, pauseJSON{}}},
+	"doctor":                      {of: []any{doctorJSON{}}},
+}
+
+// replaysOf are the fields of a change that only replays have.
+type replaysOf struct {
+	Replay   int64 `json:"replay"`
+	ReplayID int64 `json:"replay_id"`
+}
+
+// sameAs are rows that refer to another one, and values that look like fields.
+var (
+	sameAs = []string{"replays stop, replays watch"}
+	values = []string{"show", "quarantine", "dead", "sent"}
+)
+
+// quoted finds the names of fields in a cell: what is in backticks, without values.
+var quoted = regexp.MustCompile("`([a-z_]+)`")
+
+// The page names exactly the fields that the objects have.
+func TestPageNamesTheFieldsOfObjects(t *testing.T) {
+	text, err := os.ReadFile("../../docs/command-line.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n## JSON\n")
+	if !found {
+		t.Fatal("the page has no section JSON")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	section, _, _ = strings.Cut(section, "\n### ")
+	left := maps.Clone(objects)
+	for line := range strings.Lines(section) {
+		cells := strings.SplitN(strings.Trim(line, "|\n "), " | ", 2)
+		if !strings.HasPrefix(line, "| `") || len(cells) != 2 {
+			continue
+		}
+		name := strings.ReplaceAll(cells[0], "`", "")
+		if slices.Contains(sameAs, name) {
+			continue
+		}
+		described, ok := left[name]
+		if !ok {
+			t.Errorf("no object for the row %q: add it to objects", name)
+			continue
+		}
+		delete(left, name)
+		documented := map[string]bool{}
+		for _, match := range quoted.FindAllStringSubmatch(cells[1], -1) {
+			documented[match[1]] = true
+		}
+		fields, elsewhere := fieldsOf(described.of), fieldsOf(described.elsewhere)
+		for _, field := range slices.Sorted(maps.Keys(fields)) {
+			if !documented[field] && !elsewhere[field] && field != "payload_base64" {
+				t.Errorf("%s: the page does not name the field %s", name, field)
+			}
+		}
+		for _, field := range slices.Sorted(maps.Keys(documented)) {
+			if !fields[field] && !slices.Contains(values, field) {
+				t.Errorf("%s: the page names %s, and the object has no such field", name, field)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(left)) {
+		t.Errorf("the page has no row %q", name)
+	}
+}
+
+func fieldsOf(objects []any) map[string]bool {
+	fields := map[string]bool{}
+	for _, o := range objects {
+		addFields(fields, reflect.TypeOf(o))
+	}
+	return fields
+}
+
+// addFields adds the names of the fields of an object, and of the objects in it.
+func addFields(fields map[string]bool, kind reflect.Type) {
+	for kind.Kind() == reflect.Pointer || kind.Kind() == reflect.Slice {
+		kind = kind.Elem()
+	}
+	if kind.Kind() != reflect.Struct || kind == reflect.TypeFor[time.Time]() || kind.Implements(reflect.TypeFor[json.Marshaler]()) {
+		return
+	}
+	for f := range kind.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name != "" && name != "-" {
+			fields[name] = true
+		}
+		addFields(fields, f.Type)
+	}
+}
