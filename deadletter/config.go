@@ -26,6 +26,11 @@ type Config struct {
 	// Plan.Force for it. Defaults to 7 days.
 	InboxRetention time.Duration
 
+	// ReplayLease is how long a replay of all that match belongs to its process
+	// after each batch. When a process has died, Resume can continue its replay after
+	// this time. At least 500 ms. Defaults to one minute.
+	ReplayLease time.Duration
+
 	// WithoutContent leaves Size, Metadata and Letter.Error out of lists, so that a database
 	// user with the role of a watcher can call them, see docs/roles.md. Get,
 	// Groups and Export fail for such a user.
@@ -36,6 +41,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
 	c.InboxRetention = cmp.Or(c.InboxRetention, 7*24*time.Hour)
+	c.ReplayLease = cmp.Or(c.ReplayLease, time.Minute)
 	return c
 }
 
@@ -43,6 +49,9 @@ func (c Config) validate() error {
 	err := c.Schema.Validate()
 	if c.InboxRetention < 0 {
 		err = errors.Join(err, fmt.Errorf("InboxRetention is %v: negative", c.InboxRetention))
+	}
+	if c.ReplayLease < 500*time.Millisecond {
+		err = errors.Join(err, fmt.Errorf("ReplayLease is %v: less than 500 ms", c.ReplayLease))
 	}
 	return err
 }
@@ -61,7 +70,7 @@ func (t table) open(db *sql.DB, config Config) (table, error) {
 	if t.dialect, err = dialect.New(config.Schema); err != nil {
 		return table{}, fmt.Errorf("deadletter: %w", err)
 	}
-	t.db, t.inboxRetention = db, config.InboxRetention
+	t.db, t.inboxRetention, t.replayLease = db, config.InboxRetention, config.ReplayLease
 	t.content = strings.NewReplacer()
 	if config.WithoutContent {
 		t.content = strings.NewReplacer("octet_length(payload)", "0", "CAST(metadata AS text)", "''", "last_error", "''")

@@ -17,13 +17,8 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-const (
-	// replayLease is how long a replay belongs to its process without a batch.
-	replayLease = time.Minute
-
-	// endTimeout bounds the statement that records the end of a replay.
-	endTimeout = 10 * time.Second
-)
+// endTimeout bounds the statement that records the end of a replay.
+const endTimeout = 10 * time.Second
 
 // run is the row of a replay that this process runs. The zero value stands for an
 // operation without a row.
@@ -73,7 +68,7 @@ func (t table) resume(ctx context.Context, act Act, id int64, progress func(Repo
 		taken, err := dialect.Affected(tx.ExecContext(ctx, t.dialect.SQL(`
 			UPDATE {replays} SET state = 'running', stop_reason = '', ended_at = NULL, token = $2, lease_until = {after $3}
 			WHERE id = $1 AND state <> 'finished' AND (state <> 'running' OR lease_until <= {now})`),
-			id, op.run.token, replayLease.Milliseconds()))
+			id, op.run.token, t.replayLease.Milliseconds()))
 		if err != nil {
 			return err
 		}
@@ -135,7 +130,7 @@ func (t table) begin(ctx context.Context, act Act, f Filter, plan Plan, total in
 			INSERT INTO {replays} (source, consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
 			VALUES ($1, '', $2, $3, $4, $5, 'running', $6, $7, $8, {after $9}) RETURNING id`),
 			t.subject, string(filter), string(planned), parked.Clean(act.Actor, parked.MaxName), parked.Clean(act.Why, parked.MaxError),
-			total, last, r.token, replayLease.Milliseconds()).Scan(&r.id)
+			total, last, r.token, t.replayLease.Milliseconds()).Scan(&r.id)
 	})
 	failpoint.Hit("deadletter/replay-begun")
 	return r, err
@@ -173,7 +168,7 @@ func (t table) advance(ctx context.Context, tx *sql.Tx, r run, after int64, repl
 	}
 	changed, err := dialect.Affected(tx.ExecContext(ctx, t.dialect.SQL(`
 		UPDATE {replays} SET after_id = $3, replayed = replayed + $4, lease_until = {after $5} WHERE id = $1 AND token = $2`),
-		r.id, r.token, after, replayed, replayLease.Milliseconds()))
+		r.id, r.token, after, replayed, t.replayLease.Milliseconds()))
 	failpoint.Hit("deadletter/replay-advanced")
 	if err != nil || changed > 0 {
 		return err

@@ -17,10 +17,10 @@ const page = 100
 
 // table is what the tables of dead letters and of sent messages have in common.
 type table struct {
-	db             *sql.DB
-	dialect        dialect.Dialect
-	inboxRetention time.Duration
-	content        *strings.Replacer // of the columns that lists leave out with Config.WithoutContent
+	db                          *sql.DB
+	dialect                     dialect.Dialect
+	inboxRetention, replayLease time.Duration
+	content                     *strings.Replacer // of the columns that lists leave out with Config.WithoutContent
 
 	name    string // as a placeholder of dialect.SQL
 	row     string // what a row is, in errors

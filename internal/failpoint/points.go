@@ -52,9 +52,11 @@ var Points = []string{
 	"forwarder/given-up", // committed
 
 	// An operator replays or discards dead letters, or releases their keys.
+	"deadletter/replay-begun",
 	"deadletter/letters-put-back",
 	"deadletter/blocked-keys-moved",
 	"operate/unblocking",
+	"deadletter/replay-advanced",
 	"deadletter/batch-changed",
 	"deadletter/batch-audited",
 	"deadletter/batch-committed",

@@ -171,6 +171,7 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 		"parked: all at once":     {makeParked(nil, parked.Config{Schema: badSchema}), "db Dialect Schema Prefix"},
 		"pending: all at once":    {makePending(nil, pending.Config{Schema: badSchema}), "db Dialect Schema Prefix"},
 		"deadletter: long ago":    {makeLetters(db, deadletter.Config{InboxRetention: math.MinInt64}), "InboxRetention"},
+		"deadletter: short lease": {makeLetters(db, deadletter.Config{ReplayLease: 499 * time.Millisecond}), "ReplayLease"},
 
 		"poison: all at once":         {makePoison(nil, poison.Config{Schema: badSchema, UnackedWait: -1, ReplayLease: -1, CopyTo: "t"}), "db Dialect Schema Prefix UnackedWait ReplayLease CopyTo"},
 		"poison: a short ReplayLease": {makePoison(db, poison.Config{ReplayLease: 499 * time.Millisecond}), "ReplayLease"},

@@ -41,7 +41,7 @@ func (a *actor) operate(ctx context.Context) error {
 	if a.Operate == "" {
 		return nil
 	}
-	letters, err := deadletter.New(a.db, deadletter.Config{Schema: a.schema()})
+	letters, err := deadletter.New(a.db, deadletter.Config{Schema: a.schema(), ReplayLease: lease})
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (a *actor) operate(ctx context.Context) error {
 				err = nil
 			}
 		case replayDead:
-			_, err = letters.ReplayMatching(ctx, act, deadletter.Filter{All: true}, deadletter.Plan{Force: true})
+			err = a.replayDead(ctx, letters, quarantine)
 		case discardDead:
 			_, err = letters.DiscardMatching(ctx, act, deadletter.Filter{All: true})
 		case releaseDead:
@@ -148,6 +148,23 @@ func (a *actor) stopMany(ctx context.Context, quarantine *poison.Quarantine) err
 		return err
 	}
 	return a.replayMany(ctx, quarantine)
+}
+
+// replayDead replays dead letters. It resumes a replay whose process was killed.
+func (a *actor) replayDead(ctx context.Context, letters *deadletter.Letters, quarantine *poison.Quarantine) error {
+	begun, err := quarantine.Replays(ctx, 0)
+	if err != nil {
+		return err
+	}
+	if len(begun) == 0 || begun[0].State == poison.ReplayFinished {
+		_, err = letters.ReplayMatching(ctx, act, deadletter.Filter{All: true}, deadletter.Plan{Force: true})
+		return err
+	}
+	_, err = letters.Resume(ctx, act, begun[0].ID, nil)
+	if errors.Is(err, poison.ErrReplayRunning) {
+		return nil
+	}
+	return err
 }
 
 // replayMany starts a replay, or resumes an existing one.

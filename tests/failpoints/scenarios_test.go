@@ -153,6 +153,7 @@ var scenarios = []scenario{
 			w.audited("replay", 1)
 		},
 		points: []string{
+			"deadletter/replay-begun", "deadletter/replay-advanced",
 			"deadletter/letters-put-back", "deadletter/blocked-keys-moved", "deadletter/batch-changed", "deadletter/batch-audited",
 			"deadletter/batch-committed", "forwarder/key-unblocked",
 		},
