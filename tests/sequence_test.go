@@ -51,14 +51,14 @@ func eachProjection(t *testing.T, test func(p *projection, add func(h once.Handl
 				if db.Dialect == "postgres" {
 					fresh = testkit.Postgres
 				}
-				p := newProjection(t, fresh(t))
+				p := newProjection(t, fresh(t), mode.batches)
 				test(p, func(h once.HandlerFunc, retries retry.Config) { p.run(mode.batches, mode.durable, h, retries) })
 			})
 		}
 	})
 }
 
-func newProjection(t *testing.T, db testkit.Database) *projection {
+func newProjection(t *testing.T, db testkit.Database, batches bool) *projection {
 	t.Helper()
 	p := &projection{T: t, Database: db, schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
 	err := schema.Up(t.Context(), db.DB, p.schema)
@@ -86,7 +86,11 @@ func newProjection(t *testing.T, db testkit.Database) *projection {
 	config.Marshaler = rabbit.Marshaler{}
 	queue := broker.Name("accounts")
 	config.Queue.GenerateName = func(string) string { return queue }
-	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{InFlight: 8, Logger: testkit.Logger(t)})
+	inFlight := 8
+	if batches {
+		inFlight = 0 // by default it is enough for a batch
+	}
+	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{InFlight: inFlight, Logger: testkit.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +145,11 @@ func (p *projection) run(batches, durable bool, h once.HandlerFunc, retries retr
 		})
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(context.WithoutCancel(p.Context())) }()
-	<-router.Running()
+	select {
+	case <-router.Running():
+	case err := <-stopped:
+		p.Fatalf("the router has ended: %v", err)
+	}
 	p.Cleanup(func() {
 		if err := errors.Join(router.Close(), <-stopped); err != nil {
 			p.Error(err)
