@@ -31,7 +31,8 @@ func (b *tab) seedHostile() {
 	b.Helper()
 	for _, query := range []string{
 		`INSERT INTO once_outbox (slot, message_id, topic, ordering_key, payload, metadata, attempts, last_error, due_at, failing_since)
-			VALUES (0, $1, $1, $1, convert_to($1, 'UTF8'), jsonb_build_object($1::text, $1::text), 3, $1, now() + interval '1 hour', now())`,
+			VALUES (0, $1::text, $1::text, $1::text, convert_to($1, 'UTF8'), jsonb_build_object($1::text, $1::text), 3, $1::text,
+				now() + interval '1 hour', now())`,
 		`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ($1, 1, 1, 'refused')`,
 		`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, tenant, payload, metadata, created_at, attempts, last_error,
 			reason, unknown) VALUES (7, $1, $1, $1, $1, convert_to($1, 'UTF8'), jsonb_build_object($1::text, $1::text), now(), 20, $1,
