@@ -279,7 +279,7 @@ func TestKeyOrderPostponedHeadThatLeavesHasASuccessor(t *testing.T) {
 			t.Fatal(err)
 		}
 		head := claim(t, s, selection)[0]
-		head.Claim.Order = parked.BlockWhileRunning
+		head.Order = parked.BlockWhileRunning
 		if err := s.Postpone(t.Context(), "c", head.Claim, parked.Failure{Attempts: 1, Rounds: 1}, time.Hour); err != nil {
 			t.Fatal(err)
 		}
