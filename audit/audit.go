@@ -43,7 +43,8 @@ type Record struct {
 	// Subject names the changed row: a table and an ID, as "parked:17" for an entry of
 	// the quarantine, "dead:17" for a dead letter, "sent:17" for a sent message,
 	// "outbox:17" for a pending message, "replay:17" for a replay, "key:k" for an
-	// ordering key, "topic:t" and "tenant:t" for what was paused, and "group:f" for a failure group of the quarantine.
+	// ordering key, "topic:t" and "tenant:t" for a topic and a tenant
+	// that was paused or resumed, and "group:f" for a failure group of the quarantine.
 	Subject string
 
 	// Consumer and MessageID are those of the message, or empty.

@@ -136,7 +136,8 @@ func (t table) begin(ctx context.Context, act Act, f Filter, plan Plan, total in
 	return r, err
 }
 
-// replayRow returns what is left of a replay that can be resumed.
+// replayRow reads the row of a replay that can be resumed: its filter, its plan, the last
+// row that it may replay, and how many messages it has replayed so far.
 func (t table) replayRow(ctx context.Context, id int64) (f Filter, plan Plan, last int64, report Report, err error) {
 	var source, state, filter, planned string
 	var after int64

@@ -117,7 +117,7 @@ func (m *Messages) changePause(ctx context.Context, act Act, action string, scop
 	return err
 }
 
-// ListPaused returns what is paused, the oldest pause first.
+// ListPaused returns the paused topics and tenants, the oldest pause first.
 func (m *Messages) ListPaused(ctx context.Context) ([]Pause, error) {
 	var all []Pause
 	err := m.read(ctx, func(tx *sql.Tx) (err error) {

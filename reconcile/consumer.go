@@ -70,8 +70,8 @@ func (c *consumer) keys(ctx context.Context) (bool, error) {
 		c.name, keyPrefix, "key;")
 }
 
-// since returns from when on the consumer remembers what it has handled: not
-// before its retention, its registration, or the oldest row of the inbox. That row
+// since returns the time from which on the inbox has all messages that the consumer has
+// handled: not before its retention, its registration, or the oldest row of the inbox. That row
 // tells when retention is shorter than configured. Rows that retention keeps, because
 // their message is parked or they are keys, do not count.
 func (c *consumer) since(ctx context.Context, now time.Time) (time.Time, error) {

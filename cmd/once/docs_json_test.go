@@ -77,7 +77,7 @@ var (
 	values = []string{"show", "quarantine", "dead", "sent"}
 )
 
-// quoted finds the names of fields in a cell: what is in backticks, without values.
+// quoted finds the names of fields in a cell of the table. They are in backticks.
 var quoted = regexp.MustCompile("`([a-z_]+)`")
 
 // The page names exactly the fields that the objects have.

@@ -36,7 +36,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	})
 	t.Run("servers", func(t *testing.T) {
 		if testing.Short() {
-			t.Skip("takes long")
+			t.Skip("takes minutes: runs without -short, in make test-all")
 		}
 		t.Parallel()
 		postgres, broker := testenv.Postgres(t), broker(t)

@@ -196,7 +196,7 @@ var scenarios = []scenario{
 		name: "paused and resumed", life: life{Writes: three, Keyed: true, Operate: pauseAndResume}, handled: three,
 		check: func(w *world) {
 			w.inOrder(three...)
-			// Each change has its audit row, and there is none without a change.
+			// Each change has one audit row, and there are no other audit rows.
 			if more := w.count(`once_audit WHERE action = 'pause'`) - w.count(`once_audit WHERE action = 'resume'`); more != w.count(`once_pauses`) {
 				w.Errorf("the topic was paused %d times more than resumed", more)
 			}

@@ -16,7 +16,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// firsts are first uses of a transaction. They return what they have seen.
+// firsts are functions that use a transaction first. Each returns the results that it
+// has seen, as a text.
 var firsts = map[string]func(ctx context.Context, tx pgx.Tx) (string, error){
 	"exec": func(ctx context.Context, tx pgx.Tx) (string, error) {
 		tag, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1), ($2)`, "first", "second")
@@ -155,8 +156,9 @@ var firsts = map[string]func(ctx context.Context, tx pgx.Tx) (string, error){
 	"nothing": func(context.Context, pgx.Tx) (string, error) { return "", nil },
 }
 
-// BEGIN is sent together with the first statement. Statements, errors, and what is
-// committed are the same as in a transaction of pgx, also if work ignores the error.
+// InTx sends BEGIN together with the first statement. The results of statements, the
+// errors and the committed rows are the same as in a transaction of pgx, also if the
+// service's function ignores an error.
 func TestFirstStatementIsTheSameAsInATransactionOfPgx(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
