@@ -1,10 +1,12 @@
 package once
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
@@ -41,6 +43,12 @@ type ConsumerConfig struct {
 	Dedup  dedup.Config
 	Retry  retry.Config
 	Poison poison.Config
+
+	// Check is outbox.Config.Check for the messages that handlers return: set it to
+	// rabbit.Check if the forwarder sends to RabbitMQ. It must be nil if Dedup.Outbox is
+	// set. Defaults to nil: a message that the broker can never accept becomes a dead
+	// letter.
+	Check func(topic string, msg *message.Message) error
 
 	// Sequence compares the aggregate versions of messages with the versions that
 	// were applied: &sequence.Config{} ignores older versions. Its Tx defaults to
@@ -115,9 +123,12 @@ func (c ConsumerConfig) withSharedDefaults() (ConsumerConfig, error) {
 			*part = c.TracerProvider
 		}
 	}
+	if c.Dedup.Outbox != nil && c.Check != nil {
+		return c, errors.New("once: Check and Dedup.Outbox are set: set outbox.Config.Check of that outbox, and leave Check empty")
+	}
 	if c.Dedup.Outbox == nil {
 		box, err := outbox.New(outbox.Config{
-			Schema: c.Schema, MeterProvider: c.MeterProvider, TracerProvider: c.TracerProvider,
+			Schema: c.Schema, Check: c.Check, MeterProvider: c.MeterProvider, TracerProvider: c.TracerProvider,
 		})
 		if err != nil {
 			return c, err

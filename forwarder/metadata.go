@@ -11,7 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// rowError reports that a row has content that the outbox would not write.
+// rowError reports that a row has content that the outbox would not write, or that the
+// publisher cannot send.
 type rowError struct {
 	what string
 	err  error // the cause, or nil

@@ -24,12 +24,18 @@ type AsyncPublisher interface {
 	PublishAsync(topic string, msg *message.Message, done func(error))
 }
 
+// checker is a publisher that knows which messages it cannot send as they are.
+type checker interface {
+	Check(topic string, msg *message.Message) error
+}
+
 // errNotSent is the result of an order that was not passed to the publisher.
 var errNotSent = errors.New("forwarder: not sent")
 
 // sender passes messages to the publisher and collects the results.
 type sender struct {
 	publisher message.Publisher
+	checker   checker    // the publisher, or nil
 	orders    chan order // has room for the whole window, so that the loop never waits
 	results   results
 	tracer    *telemetry.Tracer // nil if no spans are recorded
@@ -50,8 +56,10 @@ type order struct {
 }
 
 func newSender(publisher message.Publisher, window int) *sender {
+	known, _ := publisher.(checker)
 	return &sender{
 		publisher: publisher,
+		checker:   known,
 		orders:    make(chan order, window),
 		results:   results{some: make(chan struct{}, 1)},
 		begun:     time.Now(),
@@ -86,14 +94,20 @@ func (s *sender) run(o order, publish func(string, *message.Message, func(error)
 		return
 	}
 	msg := message.NewMessage(o.Message.ID, o.Message.Payload)
-	metadata[meta.CreatedAt], metadata[meta.PublishedAt] = o.Message.Created, o.stamp
 	msg.Metadata = metadata
-	o.span = begin(s.tracer, o.Message, msg)
 	defer func() {
 		if value := recover(); value != nil {
 			s.results.add(result{o, fmt.Errorf("forwarder: the publisher panicked: %v", value)})
 		}
 	}()
+	if s.checker != nil {
+		if err := s.checker.Check(o.Message.Topic, msg); err != nil {
+			s.results.add(result{o, rowError{"the publisher cannot send this message", err}})
+			return
+		}
+	}
+	metadata[meta.CreatedAt], metadata[meta.PublishedAt] = o.Message.Created, o.stamp
+	o.span = begin(s.tracer, o.Message, msg)
 	failpoint.Hit("forwarder/publish")
 	publish(o.Message.Topic, msg, func(err error) {
 		failpoint.Hit("forwarder/answered")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/watermill-once/once/schema"
@@ -46,6 +47,11 @@ type Config struct {
 	// MaxPayload is the largest payload in bytes that the outbox accepts. Defaults to
 	// the default of outbox.Config.MaxPayload.
 	MaxPayload int
+
+	// Check is outbox.Config.Check. Messages that it refuses become dead letters when
+	// they are moved. Set it to rabbit.Check if the forwarder sends to RabbitMQ. Defaults
+	// to nil.
+	Check func(topic string, msg *message.Message) error
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
 	// silence.

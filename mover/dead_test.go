@@ -12,6 +12,7 @@ import (
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/mover"
+	"github.com/watermill-once/once/rabbit"
 )
 
 // raw inserts a row that contains no envelope into the stock table.
@@ -70,7 +71,7 @@ func TestTrap22_MalformedFirstRowBlocksNothing(t *testing.T) {
 		message.NewMessage("nul\x00", nil))
 	s.put(t, "u", message.NewMessage("good5", nil))
 
-	moves(t, newMover(t, db, mover.Config{}), 15)
+	moves(t, newMover(t, db, mover.Config{Check: rabbit.Check}), 15)
 	if got, want := outboxIDs(t, db), []string{"good1", "good2", "good3", "good4", "good5"}; !slices.Equal(got, want) {
 		t.Fatalf("outboxIDs are %q, want %q", got, want)
 	}
@@ -115,7 +116,7 @@ func TestTrap22_MalformedFirstRowBlocksNothing(t *testing.T) {
 		t.Fatalf("why is %+v, want %+v", got, want)
 	}
 	want = deadLetter{id: "steers", topic: "t", payload: "\x00body", metadata: `{"x-delay": "5"}`}
-	if got := why(dead[6], "invalid", `metadata "x-delay" would control the broker`); got != want {
+	if got := why(dead[6], "invalid", `metadata "x-delay" would control RabbitMQ`); got != want {
 		t.Fatalf("why is %+v, want %+v", got, want)
 	}
 	if got, want := why(dead[7], "invalid", "id is empty"), (deadLetter{topic: "t", payload: "no id", metadata: `{}`}); got != want {

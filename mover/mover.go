@@ -32,7 +32,9 @@ func New(db *sql.DB, config Config) (*Mover, error) {
 	if db == nil {
 		errs = append(errs, errors.New("db is nil"))
 	}
-	box, err := outbox.New(outbox.Config{Schema: config.Schema, MaxPayload: config.MaxPayload, MeterProvider: config.MeterProvider})
+	box, err := outbox.New(outbox.Config{
+		Schema: config.Schema, MaxPayload: config.MaxPayload, Check: config.Check, MeterProvider: config.MeterProvider,
+	})
 	if err != nil && config.Schema.Validate() == nil { // config.validate reports an invalid Schema already
 		errs = append(errs, err)
 	}

@@ -13,18 +13,14 @@ import (
 )
 
 const (
-	// maxName is the maximum length in bytes of ids, topics, ordering keys and metadata
-	// keys. AMQP has this limit for routing keys and the names of headers.
+	// maxName is the maximum length in bytes of ids, topics and ordering keys. They are
+	// in the indexes of several tables, also those of consumers.
 	maxName = 255
 
-	// maxMetadata is the maximum number of bytes of all metadata keys and values with
-	// their framing. RabbitMQ closes the connection if the headers do not fit into one
-	// frame, by default 128 KiB. Half of this leaves room for headers that are added
-	// later, such as a trace.
-	maxMetadata = 64 << 10
-
-	// headerFraming is the number of bytes that AMQP adds to each header.
-	headerFraming = 6
+	// maxMetadata is the maximum number of bytes of all metadata keys and values. The
+	// forwarder decodes the metadata of each message. Brokers have lower limits, see
+	// Config.Check.
+	maxMetadata = 1 << 20
 )
 
 // check returns the rows for messages, or an error that names all invalid fields of
@@ -49,6 +45,11 @@ func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]rec
 		}
 		c.metadata(msg.Metadata)
 		due := c.due(msg.Metadata)
+		if o.config.Check != nil {
+			if err := o.config.Check(topic, msg); err != nil {
+				c.refused(err)
+			}
+		}
 		if len(errs) == before {
 			records[i] = newRecord(msg, call.metadata(msg), due)
 		}
@@ -85,6 +86,13 @@ func (c checker) refuse(f field, reason string, args ...any) {
 	})
 }
 
+// refused adds the error of Config.Check.
+func (c checker) refused(err error) {
+	*c.errs = append(*c.errs, &FieldError{
+		Index: c.index, MessageID: c.id, Field: "message", Reason: "is refused by Config.Check: " + err.Error(), cause: err,
+	})
+}
+
 func (c checker) name(f field, value string) {
 	if value == "" {
 		c.refuse(f, "is empty")
@@ -108,15 +116,9 @@ func (c checker) text(f field, value string) {
 func (c checker) metadata(metadata message.Metadata) {
 	size := 0
 	for key, value := range metadata {
-		size += len(key) + len(value) + headerFraming
+		size += len(key) + len(value)
 		f := metadataField(key)
-		if len(key) > maxName {
-			c.refuse(f, "is a key of %d bytes, the limit is %d", len(key), maxName)
-		}
 		c.text(f, key)
-		if meta.Steering(key) {
-			c.refuse(f, "would control the broker: rename it")
-		}
 		if !meta.Known(key) {
 			c.refuse(f, "is unknown: names that begin with once_ are reserved for this module, rename it")
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
@@ -32,6 +33,14 @@ type Config struct {
 	// the limit of the broker; otherwise a larger message is stored and becomes a
 	// dead letter later. Defaults to 16 MiB, RabbitMQ's default since 4.0.
 	MaxPayload int
+
+	// Check returns an error for a message that the broker can never accept, so that
+	// Publish refuses it with ErrInvalid, and it never becomes a dead letter. Publish
+	// calls Check for each message, after its own checks. Set it to rabbit.Check if the
+	// forwarder sends to RabbitMQ. Check must not change the message, and must be safe for
+	// concurrent use. Its error must not contain secrets. Defaults to nil: the limits of
+	// the broker are not checked.
+	Check func(topic string, msg *message.Message) error
 
 	// Parameters sends the values of PostgreSQL's rows as parameters of the statement.
 	// By default they are constants in its text, which lib/pq sends in one round trip

@@ -25,18 +25,23 @@
 //
 // # What is refused
 //
-// Messages that the database or the broker would not be able to accept are refused
-// before the insert, with a [FieldError] for each invalid field of each message of
-// the call. Then no message of the call is stored, and the transaction is unchanged.
-// The outbox refuses
+// Messages that cannot be stored or sent are refused before the insert, with a
+// [FieldError] for each invalid field of each message of the call. Then no message of
+// the call is stored, and the transaction is unchanged. The outbox refuses
 //
 //   - an id, topic or ordering key that is empty, longer than 255 bytes, not valid
-//     UTF-8 or contains a NUL; metadata keys and values likewise, except that values
-//     may be longer, up to 64 KiB for all metadata;
-//   - metadata that would control RabbitMQ: CC, BCC, x-..., user-id, expiration;
+//     UTF-8 or contains a NUL;
+//   - metadata that is not valid UTF-8 or contains a NUL, or has more than 1 MiB;
+//   - metadata keys that begin with "once_" and are unknown;
 //   - a payload larger than [Config].MaxPayload;
 //   - a due time that is not in RFC 3339, or that is set together with an ordering
-//     key: a delayed message cannot keep its place.
+//     key: a delayed message cannot keep its place;
+//   - a message for which [Config].Check returns an error.
+//
+// Each broker has limits of its own. Those of RabbitMQ are in rabbit.Check. With
+// [Config].Check set to this function, a message that RabbitMQ cannot take is refused in
+// your transaction. Without it, the message is stored and becomes a dead letter. The
+// package functions, such as [InTx] and [Publisher], have no Check: use [New].
 //
 // # Reading the code
 //

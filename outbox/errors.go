@@ -24,7 +24,7 @@ var (
 )
 
 // FieldError describes one invalid field of one message. It unwraps to
-// [ErrInvalid].
+// [ErrInvalid], and to the error of [Config].Check if there is one.
 type FieldError struct {
 	// Index is the index of the message in the call, from 0.
 	Index int
@@ -33,19 +33,28 @@ type FieldError struct {
 	MessageID string
 
 	// Field is "message", "id", "topic", "payload" or "metadata". For a single metadata
-	// key, it is "metadata" followed by the quoted key.
+	// key, it is "metadata" followed by the quoted key. If Config.Check refused the
+	// message, it is "message".
 	Field string
 
-	// Reason describes the mistake. It contains no payload and no metadata value.
+	// Reason describes the mistake. It contains no payload and no metadata value, unless
+	// Config.Check returned one.
 	Reason string
+
+	cause error // of Config.Check, or nil
 }
 
 func (e *FieldError) Error() string {
 	return fmt.Sprintf("outbox: message %d (id %s): %s %s", e.Index, quote(e.MessageID), e.Field, e.Reason)
 }
 
-// Unwrap returns [ErrInvalid].
-func (e *FieldError) Unwrap() error { return ErrInvalid }
+// Unwrap returns [ErrInvalid], and the error of [Config].Check if there is one.
+func (e *FieldError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{ErrInvalid}
+	}
+	return []error{ErrInvalid, e.cause}
+}
 
 // quote quotes a name, and shortens a long one so that error texts stay readable.
 func quote(s string) string {

@@ -14,6 +14,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
 )
 
 const (
@@ -40,7 +41,7 @@ func (a *actor) write(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	box, err := outbox.New(outbox.Config{MeterProvider: a.tally.meters})
+	box, err := outbox.New(outbox.Config{Check: rabbit.Check, MeterProvider: a.tally.meters})
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,7 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 			_, err := tx.ExecContext(ctx, `INSERT INTO nowhere VALUES ($1)`, msg.Payload)
 			return nil, err
 		case kind == "produces": // a message that the outbox refuses
-			msg.Metadata.Set("BCC", secretMetadata)
+			msg.Metadata.Set("broken", secretMetadata+"\x00")
 			return []*message.Message{once.To("t", msg)}, nil
 		}
 		return nil, errHandler

@@ -76,7 +76,7 @@ func TestForwarderRecordsNoPayloadsAndPasswords(t *testing.T) {
 	}
 	broken := secret("refused")
 	broken.SetContext(ctx)
-	broken.Metadata.Set("BCC", secretMetadata)
+	broken.Metadata.Set("broken", secretMetadata+"\x00")
 	if err := box.Publisher(tx).Publish("t", broken); !errors.Is(err, outbox.ErrInvalid) || strings.Contains(err.Error(), "canary") {
 		t.Errorf("refused: %v", err)
 	}

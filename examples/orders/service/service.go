@@ -121,7 +121,7 @@ func New(database Database, transport Transport, outside Outside, config Config)
 
 func (s *Service) build(config Config) (err error) {
 	logger := watermill.NewSlogLogger(config.Logger)
-	if s.box, err = outbox.New(outbox.Config{Schema: s.database.Tables}); err != nil {
+	if s.box, err = outbox.New(outbox.Config{Schema: s.database.Tables, Check: s.transport.Check}); err != nil {
 		return err
 	}
 	s.keys, err = idempotency.New(s.requests, idempotency.Config{
@@ -139,6 +139,7 @@ func (s *Service) build(config Config) (err error) {
 		Schema:           s.database.Tables,
 		Logger:           logger,
 		DurableConsumers: s.durable(),
+		Check:            s.transport.Check,
 		Durable:          durable.Config{BatchSize: batchSize, Ahead: parkedAtOnce},
 		Dedup:            dedup.Config{Batch: dedup.Batch{Size: batchSize}},
 		Retry: retry.Config{

@@ -12,6 +12,10 @@ type Transport interface {
 	// Subscriber returns the subscriber for a subscription, and creates its queue.
 	Subscriber(to Subscription) (message.Subscriber, error)
 
+	// Check returns an error for a message that the transport can never carry, so that
+	// the outbox refuses it.
+	Check(topic string, msg *message.Message) error
+
 	// Close closes the publisher and every subscriber.
 	Close() error
 }

@@ -33,5 +33,9 @@ func (e *Embedded) Subscriber(Subscription) (message.Subscriber, error) {
 	return e.transport.Subscriber(), nil
 }
 
+// Check implements [Transport]. The embedded transport carries all messages that the
+// outbox stores.
+func (e *Embedded) Check(string, *message.Message) error { return nil }
+
 // Close implements [Transport].
 func (e *Embedded) Close() error { return errors.Join(e.transport.Close(), e.pool.Close()) }

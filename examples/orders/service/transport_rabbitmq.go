@@ -83,6 +83,9 @@ func (t *RabbitMQ) Subscriber(to Subscription) (message.Subscriber, error) {
 	return subscriber, nil
 }
 
+// Check implements [Transport].
+func (t *RabbitMQ) Check(topic string, msg *message.Message) error { return rabbit.Check(topic, msg) }
+
 // Close implements [Transport]. It also closes the subscribers, because the router
 // closes them only if it has run.
 func (t *RabbitMQ) Close() error {

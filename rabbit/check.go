@@ -1,0 +1,96 @@
+package rabbit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/amqpwire"
+	"github.com/watermill-once/once/internal/meta"
+)
+
+const (
+	// maxHeaders is the maximum number of bytes of all headers in Check. RabbitMQ closes
+	// the connection if the headers do not fit into one frame, by default 128 KiB. Half
+	// of this leaves room for headers that are added later, such as a trace.
+	maxHeaders = 64 << 10
+
+	// headerFraming is the number of bytes that AMQP adds to each header.
+	headerFraming = 6
+)
+
+// Check returns an error if RabbitMQ can never accept msg as it is: if metadata would
+// control the broker (see [Marshaler]), if a metadata key has more than 255 bytes, or if
+// all metadata has more than 64 KiB. Set outbox.Config.Check to it, so that the producer
+// gets the error in its transaction. Without it, such a message becomes a dead letter.
+//
+// Check does not use topic, because the configuration decides which exchange and which
+// routing key a topic means. The size of a payload is checked by
+// outbox.Config.MaxPayload. The error wraps [ErrInvalid] or [ErrTooLarge], and contains
+// the keys, but no values.
+func Check(_ string, msg *message.Message) error {
+	var long []string
+	size := 0
+	for key, value := range msg.Metadata {
+		size += len(key) + len(value) + headerFraming
+		if len(key) > amqpwire.MaxShortString {
+			long = append(long, fmt.Sprintf("metadata %s is a key of %d bytes, the limit is %d", shortened(key), len(key), amqpwire.MaxShortString))
+		}
+	}
+	if size > maxHeaders {
+		long = append(long, fmt.Sprintf("metadata has %d bytes, the limit is %d", size, maxHeaders))
+	}
+	if err := checkSteering(msg.Metadata); err != nil {
+		return err
+	}
+	return refusal(ErrTooLarge, long)
+}
+
+// Check returns an error if Publish would remove metadata of msg, because it would
+// control the broker. A forwarder calls Check before Publish, so that metadata is not
+// lost silently: the message becomes a dead letter. If you wrap the publisher of a
+// forwarder, the wrapper should have this method too.
+func (p *Publisher) Check(_ string, msg *message.Message) error { return checkSteering(msg.Metadata) }
+
+func checkSteering(metadata message.Metadata) error {
+	var steering []string
+	for key := range metadata {
+		if meta.Steering(key) {
+			steering = append(steering, fmt.Sprintf("metadata %s would control RabbitMQ: rename it", shortened(key)))
+		}
+	}
+	return refusal(ErrInvalid, steering)
+}
+
+// checkError is the error of Check. Its reasons contain no values of the metadata.
+type checkError struct {
+	kind    error
+	reasons string
+}
+
+// refusal returns an error with the reasons, or nil if there are none.
+func refusal(kind error, reasons []string) error {
+	if len(reasons) == 0 {
+		return nil
+	}
+	slices.Sort(reasons)
+	return &checkError{kind: kind, reasons: strings.Join(reasons, "; ")}
+}
+
+func (e *checkError) Error() string { return e.kind.Error() + ": " + e.reasons }
+
+func (e *checkError) Unwrap() error { return e.kind }
+
+// Unacceptable returns true, as [PublishError].Unacceptable.
+func (e *checkError) Unacceptable() bool { return true }
+
+// shortened quotes a key, and shortens it, so that error texts stay readable.
+func shortened(key string) string {
+	const limit = 64
+	if len(key) > limit {
+		return fmt.Sprintf("%q...", key[:limit])
+	}
+	return fmt.Sprintf("%q", key)
+}

@@ -1,0 +1,61 @@
+package rabbit_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
+)
+
+func TestCheckNamesWhatRabbitMQCannotTake(t *testing.T) {
+	long := strings.Repeat("x", 256)
+	for name, c := range map[string]struct {
+		metadata message.Metadata
+		kind     error
+		want     string
+	}{
+		"none":      {nil, nil, ""},
+		"harmless":  {message.Metadata{"xylophone": "not x-", "account": "not cc", long[:255]: strings.Repeat("y", 60<<10)}, nil, ""},
+		"copies":    {message.Metadata{"BCC": "hunter2"}, rabbit.ErrInvalid, `rabbit: invalid: metadata "BCC" would control RabbitMQ: rename it`},
+		"a user":    {message.Metadata{"User_Id": "hunter2"}, rabbit.ErrInvalid, `rabbit: invalid: metadata "User_Id" would control RabbitMQ: rename it`},
+		"lifetime":  {message.Metadata{"expiration": "1"}, rabbit.ErrInvalid, `rabbit: invalid: metadata "expiration" would control RabbitMQ: rename it`},
+		"long name": {message.Metadata{long: ""}, rabbit.ErrTooLarge, `rabbit: too large: metadata "` + long[:64] + `"... is a key of 256 bytes, the limit is 255`},
+		"much":      {message.Metadata{"a": strings.Repeat("y", 64<<10)}, rabbit.ErrTooLarge, `rabbit: too large: metadata has 65543 bytes, the limit is 65536`},
+		"several": {message.Metadata{"x-b": "1", "cc": "q"}, rabbit.ErrInvalid,
+			`rabbit: invalid: metadata "cc" would control RabbitMQ: rename it; metadata "x-b" would control RabbitMQ: rename it`},
+	} {
+		msg := newMessage("m")
+		msg.Metadata = c.metadata
+		err := rabbit.Check("topic", msg)
+		if c.kind == nil {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		var unacceptable interface{ Unacceptable() bool }
+		if !errors.Is(err, c.kind) || err.Error() != c.want || !errors.As(err, &unacceptable) || !unacceptable.Unacceptable() {
+			t.Errorf("%s: got %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// Trap 32. With Check, the producer gets the error, and no message is stored.
+func TestOutboxWithCheckRefusesSteeringMetadata(t *testing.T) {
+	box, err := outbox.New(outbox.Config{Check: rabbit.Check})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"BCC", "cc", "X-Delay", "x-request-id", "user-id", "User_Id", "expiration"} {
+		msg := newMessage("m")
+		msg.Metadata.Set(key, "1")
+		_, _, err := box.Statements(t.Context(), "topic", msg)
+		if !errors.Is(err, outbox.ErrInvalid) || !errors.Is(err, rabbit.ErrInvalid) || !strings.Contains(err.Error(), key) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
