@@ -39,6 +39,8 @@ package rabbit
 //
 //	marshaler.go                 messages and AMQP messages
 //	marshaler_text.go            header values as text
+//	check.go                     which messages RabbitMQ cannot take
+//	topic_exchange.go            one exchange for all events, with patterns
 //	reconnector.go               keeps a connection up
 //	connection.go                one connection, its requests and its end
 //	connection_config.go         validation and defaults of the connection

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -67,6 +68,41 @@ func ExampleNewSubscriber() {
 	<-done
 	fmt.Println(err)
 	// Output: <nil>
+}
+
+// One topic exchange has all events. The topic of a message is its routing key, here the
+// type of the event, and the topic of a subscription is a pattern.
+func ExampleTopicExchange() {
+	config := rabbit.TopicExchange("amqp://guest:guest@127.0.0.1/", "shop", "billing")
+	publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
+	if err != nil {
+		panic(err)
+	}
+	defer publisher.Close()
+
+	const published, subscribed = "orders.placed", "orders.*"
+	fmt.Println("exchange:", config.Exchange.GenerateName(published), config.Exchange.Type)
+	fmt.Println("routing key:", config.Publish.GenerateRoutingKey(published))
+	queue := config.Queue.GenerateName(subscribed)
+	fmt.Println("queue:", queue, "bound by", config.QueueBind.GenerateRoutingKey(queue))
+	// Output:
+	// exchange: shop topic
+	// routing key: orders.placed
+	// queue: orders.*_billing bound by orders.*
+}
+
+// The outbox refuses messages that RabbitMQ cannot take, before they are stored.
+func ExampleCheck() {
+	events, err := outbox.New(outbox.Config{Check: rabbit.Check})
+	if err != nil {
+		panic(err)
+	}
+	_ = events // events.InTx(ctx, db, ...) refuses this message in your transaction:
+
+	msg := message.NewMessage("id-1", nil)
+	msg.Metadata.Set("x-request-id", "17")
+	fmt.Println(rabbit.Check("orders.placed", msg))
+	// Output: rabbit: invalid: metadata "x-request-id" would control RabbitMQ: rename it
 }
 
 // Metadata does not control the broker, and Unmarshal reads every header.

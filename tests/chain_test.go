@@ -34,6 +34,8 @@ type chain struct {
 	queues   string // type of the queues
 	limit    int32  // delivery limit of the queues, without the first delivery; 0 for none
 	window   int    // of the forwarder; 0 for its default
+	order    retry.KeyOrder
+	topology func(consumer string) wamqp.Config // nil for an exchange of each topic
 	router   *message.Router
 	consumer *once.Consumer
 	forward  *forwarder.Forwarder
@@ -61,6 +63,7 @@ func (c *chain) build() {
 			Policy:       retry.Policy{Immediate: 1, Delayed: 3, Base: 20 * time.Millisecond},
 			PollInterval: 20 * time.Millisecond,
 			Lease:        2 * time.Second,
+			KeyOrder:     c.order,
 		},
 	})
 	if err != nil {
@@ -75,6 +78,9 @@ func (c *chain) build() {
 // config declares a fanout exchange for each topic and a queue for each of its
 // consumers.
 func (c *chain) config(consumer string) wamqp.Config {
+	if c.topology != nil {
+		return c.topology(consumer)
+	}
 	config := wamqp.NewDurablePubSubConfig(c.amqpURL, func(topic string) string { return topic + "." + consumer })
 	config.Marshaler = rabbit.Marshaler{}
 	config.Queue.Arguments = amqp.Table{"x-queue-type": c.queues}
