@@ -1,0 +1,280 @@
+package tests
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/lib/pq"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/lazytx"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+// drivers open the same PostgreSQL database with each driver.
+var drivers = map[string]func(dsn string) (*sql.DB, error){
+	"libpq": func(dsn string) (*sql.DB, error) {
+		connector, err := pq.NewConnector(dsn)
+		return sql.OpenDB(connector), err
+	},
+	"libpq with lazytx": func(dsn string) (*sql.DB, error) {
+		connector, err := pq.NewConnector(dsn)
+		return sql.OpenDB(lazytx.Connector(connector)), err
+	},
+	"pgx": func(dsn string) (*sql.DB, error) {
+		config, err := pgx.ParseConfig(dsn)
+		if err != nil {
+			return nil, err
+		}
+		return sql.OpenDB(stdlib.GetConnector(*config)), nil
+	},
+	"pgx with lazytx": func(dsn string) (*sql.DB, error) {
+		config, err := pgx.ParseConfig(dsn)
+		if err != nil {
+			return nil, err
+		}
+		return sql.OpenDB(lazytx.Connector(stdlib.GetConnector(*config))), nil
+	},
+}
+
+// deliveries is a subscriber whose messages the test delivers.
+type deliveries struct {
+	messages  chan *message.Message
+	closeOnce sync.Once
+}
+
+func (d *deliveries) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	context.AfterFunc(ctx, func() { _ = d.Close() })
+	return d.messages, nil
+}
+
+func (d *deliveries) Close() error {
+	d.closeOnce.Do(func() { close(d.messages) })
+	return nil
+}
+
+// Messages that differ in what happens to their transactions. Each handler call registers
+// a function with AfterCommit. If the message is to fail, the call then fails.
+const (
+	applied     = "applied"     // succeeds at once
+	twice       = "twice"       // is delivered twice
+	retried     = "retried"     // fails as often as immediate attempts are made, and is parked
+	uncommitted = "uncommitted" // the first commit fails
+	panicking   = "panicking"   // the first call panics
+	hopeless    = "hopeless"    // fails always
+	unwritable  = "unwritable"  // returns a message that the outbox refuses, at first
+)
+
+var afterCommitKinds = []string{applied, twice, retried, uncommitted, panicking, hopeless, unwritable}
+
+// afterCommit is a consumer, and what the functions have seen.
+type afterCommit struct {
+	*testing.T
+
+	watcher *sql.DB // a connection that is not in the transaction
+
+	mu       sync.Mutex
+	attempts map[string]int
+	calls    map[string]int
+	early    []string // messages whose function did not see the effect
+}
+
+// handle registers a function, writes the effect, and fails if it is time to.
+func (a *afterCommit) handle(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+	id := msg.UUID
+	a.mu.Lock()
+	a.attempts[id]++
+	attempt := a.attempts[id]
+	a.mu.Unlock()
+	if err := dedup.AfterCommit(ctx, func() { a.called(id) }); err != nil {
+		return nil, err
+	}
+	if _, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, id); err != nil {
+		return nil, err
+	}
+	switch {
+	case id == hopeless:
+		return nil, retry.Permanent(errors.New("no hope"))
+	case id == retried && attempt <= 2:
+		return nil, errors.New("try again")
+	case id == panicking && attempt == 1:
+		panic("on purpose")
+	case id == uncommitted && attempt == 1:
+		_, err := tx.ExecContext(ctx, `INSERT INTO children VALUES ('no such parent')`)
+		return nil, err
+	case id == unwritable && attempt == 1:
+		return []*message.Message{once.To("t", message.NewMessage("", nil))}, nil
+	}
+	return nil, nil
+}
+
+func (a *afterCommit) called(id string) {
+	var seen int
+	err := a.watcher.QueryRowContext(a.Context(), `SELECT COUNT(*) FROM effects WHERE message_id = $1`, id).Scan(&seen)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calls[id]++
+	if err != nil || seen != 1 {
+		a.early = append(a.early, fmt.Sprintf("%s sees %d effects (%v)", id, seen, err))
+	}
+}
+
+func (a *afterCommit) count(query string) (n int) {
+	if err := a.watcher.QueryRowContext(a.Context(), `SELECT COUNT(*) FROM `+query).Scan(&n); err != nil {
+		return -1
+	}
+	return n
+}
+
+// afterCommitModes are the ways to add a handler.
+var afterCommitModes = map[string]func(c *once.Consumer, router *message.Router, name string, sub message.Subscriber, a *afterCommit){
+	"one by one": func(c *once.Consumer, router *message.Router, name string, sub message.Subscriber, a *afterCommit) {
+		c.AddHandler(router, name, "t", sub, a.handle)
+	},
+	"in batches": func(c *once.Consumer, router *message.Router, name string, sub message.Subscriber, a *afterCommit) {
+		c.AddHandlerInBatches(router, name, "t", sub, a.handle)
+	},
+	"batch handler": func(c *once.Consumer, router *message.Router, name string, sub message.Subscriber, a *afterCommit) {
+		c.AddBatchHandler(router, name, "t", sub,
+			func(ctx context.Context, tx *sql.Tx, msgs []*message.Message) (produced []*message.Message, err error) {
+				for _, msg := range msgs {
+					some, err := a.handle(ctx, tx, msg)
+					if err != nil {
+						return nil, err
+					}
+					produced = append(produced, some...)
+				}
+				return produced, nil
+			})
+	},
+}
+
+// In each mode and with each driver, a function of AfterCommit is called exactly once for
+// each message that takes effect, after the effect is committed. It is never called for
+// duplicates, and for transactions that were rolled back or whose commit failed.
+func TestAfterCommitInEachMode(t *testing.T) {
+	t.Parallel()
+	for driver, open := range drivers {
+		for mode, add := range afterCommitModes {
+			for storage, durable := range map[string][]string{"direct": nil, "durable": {"payments"}} {
+				t.Run(driver+"/"+mode+"/"+storage, func(t *testing.T) {
+					if testing.Short() && (driver != "libpq with lazytx" && mode != "in batches") {
+						t.Skip("make test runs a part of the matrix")
+					}
+					t.Parallel()
+					runAfterCommit(t, open, durable, add)
+				})
+			}
+		}
+	}
+}
+
+func runAfterCommit(t *testing.T, open func(dsn string) (*sql.DB, error), durable []string,
+	add func(c *once.Consumer, router *message.Router, name string, sub message.Subscriber, a *afterCommit),
+) {
+	t.Helper()
+	database := testkit.Postgres(t)
+	db, err := open(database.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	db.SetMaxOpenConns(8)
+	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	a := &afterCommit{T: t, watcher: database.DB, attempts: make(map[string]int), calls: make(map[string]int)}
+	for _, query := range []string{
+		`CREATE TABLE effects (message_id text)`, `CREATE TABLE parents (id text PRIMARY KEY)`,
+		`CREATE TABLE children (parent text REFERENCES parents DEFERRABLE INITIALLY DEFERRED)`,
+	} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
+		DurableConsumers: durable,
+		Dedup:            dedup.Config{Batch: dedup.Batch{Size: len(afterCommitKinds)}},
+		Retry: retry.Config{
+			Policy:       retry.Policy{Immediate: 1, Delayed: 5, Base: 10 * time.Millisecond},
+			PollInterval: 20 * time.Millisecond,
+		},
+		Logger: testkit.Logger(t),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub := &deliveries{messages: make(chan *message.Message)}
+	add(consumer, router, "payments", sub, a)
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
+	select {
+	case <-router.Running():
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(router.Close(), <-ended); err != nil {
+			t.Error(err)
+		}
+	}()
+
+	deliver := func(ids ...string) { // all at once, and waits for their acks
+		var acked sync.WaitGroup
+		for _, id := range ids {
+			acked.Go(func() {
+				msg := message.NewMessage(id, []byte(id))
+				sub.messages <- msg
+				select {
+				case <-msg.Acked():
+				case <-msg.Nacked():
+					t.Errorf("%s was nacked", id)
+				case <-time.After(patience):
+					t.Errorf("%s has no ack", id)
+				}
+			})
+		}
+		acked.Wait()
+	}
+	deliver(afterCommitKinds...)
+	settled := func() bool {
+		return a.count(`effects`) == len(afterCommitKinds)-1 && a.count(`once_parked WHERE state = 'waiting'`) == 0
+	}
+	testkit.Eventually(t, patience, "all messages but one take effect", settled)
+	deliver(twice, applied, retried)
+	testkit.Eventually(t, patience, "the duplicates are ignored", settled)
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, id := range afterCommitKinds {
+		want := 1
+		if id == hopeless {
+			want = 0
+		}
+		if a.calls[id] != want {
+			t.Errorf("%s: called %d times in %d attempts, want %d", id, a.calls[id], a.attempts[id], want)
+		}
+	}
+	if len(a.early) > 0 {
+		t.Errorf("not after the commit: %q", a.early)
+	}
+	if n := a.attempts[uncommitted]; n < 2 {
+		t.Errorf("the failed commit was not tried again: %d attempts", n)
+	}
+}
