@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -28,6 +30,11 @@ type Config struct {
 	// Required refuses requests without a key with status 400. By default they are
 	// handled, each one anew.
 	Required bool
+
+	// Documentation is the URL of the page that tells clients how to use keys: how long
+	// they are kept, and which operations need one. Refusals name it as their type and
+	// in the header Link. Defaults to none.
+	Documentation string
 
 	// Retention is how long an answer is kept. A request that is repeated later takes
 	// effect again. At least a minute. Defaults to 24 hours.
@@ -77,10 +84,19 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// documents reports whether a URL can be in the header Link.
+func documents(page string) bool {
+	u, err := url.Parse(page)
+	return page == "" || err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && !strings.ContainsAny(page, "<> \"")
+}
+
 func (c Config) validate() error {
 	errs := []error{c.Schema.Validate()}
 	if c.Client == nil {
 		errs = append(errs, errors.New("Client is nil: return the authenticated client of the request, or set OneClient"))
+	}
+	if !documents(c.Documentation) {
+		errs = append(errs, fmt.Errorf("Documentation is %.300q: must be an absolute URL of HTTP", c.Documentation))
 	}
 	if c.Retention < time.Minute || c.Retention > maxRetention {
 		errs = append(errs, fmt.Errorf("Retention is %v: must be from 1m to 10 years", c.Retention))

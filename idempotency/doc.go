@@ -20,5 +20,5 @@
 //
 // These answers are of the type application/problem+json (RFC 9457).
 //
-// To read the code, start with handler.go, then keys.go and store.go.
+// To read the code, start with handler.go, then key.go (the header), keys.go and store.go.
 package idempotency

@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -13,7 +14,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -38,9 +38,6 @@ const (
 	Replayed = "Idempotent-Replayed" // "true" in an answer that was stored for an earlier request
 )
 
-// maxKey is the maximum length of a key in bytes.
-const maxKey = 255
-
 // Handler returns a handler that calls h once for each client and key. Requests are
 // equal if method, path, query, Content-Type and body are equal.
 func (k *Keys) Handler(h HandlerFunc) http.Handler {
@@ -53,19 +50,20 @@ func (k *Keys) Handler(h HandlerFunc) http.Handler {
 func (k *Keys) serve(w http.ResponseWriter, r *http.Request, h HandlerFunc) {
 	key, problem := keyOf(r)
 	if key == "" && problem == "" && k.config.Required {
-		problem = "the request has no " + Header
+		k.refuse(w, http.StatusBadRequest, "The idempotency key is missing", "the request has no "+Header)
+		return
 	}
 	if problem != "" {
-		refuse(w, http.StatusBadRequest, "The idempotency key is not valid", problem)
+		k.refuse(w, http.StatusBadRequest, "The idempotency key is not valid", problem)
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, k.config.MaxBody))
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		refuse(w, http.StatusRequestEntityTooLarge, "The request is too large", fmt.Sprintf("the limit is %d bytes", k.config.MaxBody))
+		k.refuse(w, http.StatusRequestEntityTooLarge, "The request is too large", fmt.Sprintf("the limit is %d bytes", k.config.MaxBody))
 		return
 	}
 	if err != nil {
-		refuse(w, http.StatusBadRequest, "The request could not be read", "its body ended too early")
+		k.refuse(w, http.StatusBadRequest, "The request could not be read", "its body ended too early")
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
@@ -75,20 +73,20 @@ func (k *Keys) serve(w http.ResponseWriter, r *http.Request, h HandlerFunc) {
 	case err == nil:
 		write(w, a, repeated)
 	case errors.Is(err, errReused):
-		refuse(w, http.StatusUnprocessableEntity, "The idempotency key was used before",
+		k.refuse(w, http.StatusUnprocessableEntity, "The idempotency key was used before",
 			"another request had this key: use a new key for each request, and the same key only to repeat it")
 	case errors.Is(err, errInProgress):
 		w.Header().Set("Retry-After", "1")
-		refuse(w, http.StatusConflict, "A request with this idempotency key is being handled", "repeat the request later")
+		k.refuse(w, http.StatusConflict, "A request with this idempotency key is being handled", "repeat the request later")
 	default:
 		k.config.Logger.Error("Request with an idempotency key failed", err, watermill.LogFields{"method": r.Method, "path": r.URL.Path})
-		fail(w, err)
+		k.fail(w, err)
 	}
 }
 
 // fail answers a request whose transaction was rolled back, or whose commit has an
 // unknown outcome.
-func fail(w http.ResponseWriter, err error) {
+func (k *Keys) fail(w http.ResponseWriter, err error) {
 	status, detail := http.StatusInternalServerError, "repeat it with the same key"
 	if errors.Is(err, dialect.ErrCommitUnknown) {
 		detail = "it may have taken effect: repeat it with the same key"
@@ -97,7 +95,7 @@ func fail(w http.ResponseWriter, err error) {
 		status = http.StatusServiceUnavailable
 		w.Header().Set("Retry-After", "1")
 	}
-	refuse(w, status, "The request failed", detail)
+	k.refuse(w, status, "The request failed", detail)
 }
 
 // unavailable reports whether the same request may succeed a moment later, because the
@@ -155,35 +153,6 @@ func (k *Keys) handle(r *http.Request, req request, h HandlerFunc) (a answer, re
 	return recorder.answer, false, err
 }
 
-// keyOf returns the key of a request, or "" if it has none, and the reason if the key is
-// not valid. The draft says that a key is a string of RFC 8941, in quotes. Many clients
-// send it without quotes, which is accepted too.
-func keyOf(r *http.Request) (key, problem string) {
-	values := r.Header.Values(Header)
-	switch {
-	case len(values) == 0:
-		return "", ""
-	case len(values) > 1:
-		return "", "the request has " + strconv.Itoa(len(values)) + " keys"
-	}
-	key = strings.TrimSpace(values[0])
-	if quoted, ok := strings.CutPrefix(key, `"`); ok {
-		if key, ok = strings.CutSuffix(quoted, `"`); !ok {
-			return "", "its closing quote is missing"
-		}
-		key = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(key)
-	}
-	switch {
-	case key == "":
-		return "", "it is empty"
-	case len(key) > maxKey:
-		return "", fmt.Sprintf("it has %d characters, the limit is %d", len(key), maxKey)
-	case strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' }):
-		return "", "it has characters other than printable ASCII"
-	}
-	return key, ""
-}
-
 // digestOf returns a digest of what makes a request equal to another.
 func digestOf(r *http.Request, body []byte) (digest [sha256.Size]byte) {
 	sum := sha256.New()
@@ -205,9 +174,15 @@ func write(w http.ResponseWriter, a answer, repeated bool) {
 }
 
 // refuse writes a problem of RFC 9457.
-func refuse(w http.ResponseWriter, status int, title, detail string) {
-	text, _ := json.Marshal(map[string]any{"type": "about:blank", "title": title, "detail": strings.ToValidUTF8(detail, ""), "status": status})
+func (k *Keys) refuse(w http.ResponseWriter, status int, title, detail string) {
+	text, _ := json.Marshal(map[string]any{
+		"type": cmp.Or(k.config.Documentation, "about:blank"), "title": title, "detail": strings.ToValidUTF8(detail, ""), "status": status,
+	})
+	if k.config.Documentation != "" {
+		w.Header().Set("Link", "<"+k.config.Documentation+`>; rel="describedby"`)
+	}
 	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Content-Language", "en")
 	w.WriteHeader(status)
 	_, _ = w.Write(text)
 }
