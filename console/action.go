@@ -21,6 +21,11 @@ const (
 	RetryPending  Action = "retry pending"
 	CancelPending Action = "cancel pending"
 
+	// PausePending lets the messages of a topic or a tenant wait in the outbox,
+	// ResumePending ends this.
+	PausePending  Action = "pause pending"
+	ResumePending Action = "resume pending"
+
 	// ReplayDead puts dead letters back into the outbox, DiscardDead deletes them,
 	// and ReleaseKey unblocks an ordering key.
 	ReplayDead  Action = "replay dead"

@@ -22,6 +22,8 @@ import (
 var acts = map[string]console.Action{
 	"do=retry&all=1":            console.RetryPending,
 	"do=cancel&all=1":           console.CancelPending,
+	"do=pause&topic=mails":      console.PausePending,
+	"do=resume&tenant=globex":   console.ResumePending,
 	"do=replay-dead&all=1":      console.ReplayDead,
 	"do=discard-dead&all=1":     console.DiscardDead,
 	"do=release&key=customer-9": console.ReleaseKey,

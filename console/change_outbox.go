@@ -14,9 +14,10 @@ import (
 func (c *Console) newActs() map[string]act {
 	all := map[string]act{}
 	for _, a := range []act{
-		c.retryPending(), c.cancelPending(), c.replayDead(), c.discardDead(), c.releaseKey(), c.replaySent(),
+		c.retryPending(), c.cancelPending(), c.pausePending(), c.resumePending(), c.replayDead(), c.discardDead(), c.releaseKey(), c.replaySent(),
 		c.runParked(), c.cancelParked(), c.discardParked(), c.replayQuarantined(), c.discardQuarantined(),
 	} {
+		a.One, a.Many = cmp.Or(a.One, "message"), cmp.Or(a.Many, "messages")
 		all[a.Name] = a
 	}
 	return all

@@ -28,6 +28,8 @@ func TestEachChangeIsMadeAndAudited(t *testing.T) {
 			{"do=retry&all=1", "1 of 1", "once_outbox", "message_id = 'refused-1' AND " + later, "retry | refused-1"},
 			{"do=retry&state=delayed", "1 of 1", "once_outbox", "message_id = 'later-1' AND " + later, "retry | later-1"},
 			{"do=cancel&id=4", "1 of 1", "once_outbox", "message_id = 'later-1'", "cancel | later-1"},
+			{"do=pause&topic=mails", "1 of 1", "(SELECT 1) AS one", "NOT EXISTS (SELECT 1 FROM once_pauses WHERE kind = 'topic' AND name = 'mails')", ""},
+			{"do=resume&tenant=globex", "1 of 1", "once_pauses", "kind = 'tenant' AND name = 'globex'", ""},
 			{"do=release&key=customer-9", "1 of 1", "once_blocked_keys", "ordering_key = 'customer-9'", "release | "},
 			{"do=replay-dead&topic=orders.placed&reason=exhausted", "1 of 1", "once_outbox_dead", "message_id = 'dead-1'", "replay | dead-1"},
 			{"do=discard-dead&id=2", "1 of 1", "once_outbox_dead", "message_id = 'dead-2'", "discard | dead-2"},
@@ -53,8 +55,8 @@ func TestEachChangeIsMadeAndAudited(t *testing.T) {
 				t.Errorf("%s: b.count(c.table, c.where) is %d, want 0", c.query, got)
 			}
 			audits := strings.Join(b.audits(), "\n")
-			if !regexp.MustCompile(`ann \| [a-z_ -]+ \| [a-z0-9-]* \| ` + why).MatchString(audits) {
-				t.Errorf("%s: %s does not match %s", c.query, audits, `ann \| [a-z_ -]+ \| [a-z0-9-]* \| `+why)
+			if !regexp.MustCompile(`ann \| [a-z_ -]+ \| [a-z0-9:-]* \| ` + why).MatchString(audits) {
+				t.Errorf("%s: %s does not match %s", c.query, audits, `ann \| [a-z_ -]+ \| [a-z0-9:-]* \| `+why)
 			}
 		}
 	})

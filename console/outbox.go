@@ -45,6 +45,8 @@ type outboxPage struct {
 	Messages []pending.Message
 	Next     string // URL of the next page
 	May      buttons
+
+	Pause, Resume bool // there are buttons for it
 }
 
 // blockedKey is an ordering key whose messages wait for one of them.
@@ -65,7 +67,10 @@ func (c *Console) getOutbox(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	body := outboxPage{Filter: s, States: pendingStates, May: c.buttons(r, RetryPending, CancelPending)}
+	body := outboxPage{
+		Filter: s, States: pendingStates, May: c.buttons(r, RetryPending, CancelPending),
+		Pause: c.may(r, PausePending), Resume: c.may(r, ResumePending),
+	}
 	backlog, err := c.outbox.Backlog(r.Context(), pending.Filter{})
 	if err != nil {
 		return err

@@ -220,6 +220,7 @@ func (b *bench) seed() {
 		VALUES ('mail', 'orders.placed', 1 = 1, 'shop', 'sendMail')`)
 	b.exec(`INSERT INTO once_consumer_instances (consumer, topic, owner, program, handler)
 		VALUES ('mail', 'orders.placed', 'host/17/a1', 'shop', 'sendMail')`)
+	b.exec(`INSERT INTO once_pauses (kind, name, actor, why) VALUES ('tenant', 'globex', 'bob', 'their endpoint is down')`)
 }
 
 // answer is what a page has answered.

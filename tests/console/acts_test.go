@@ -38,6 +38,21 @@ var acts = map[console.Action]func(b *tab){
 		b.confirm("Cancel messages of the outbox", "the order is void")
 		b.finds(1, `SELECT COUNT(*) FROM once_outbox_dead WHERE message_id = 'refused-1' AND reason = 'cancelled'`)
 	},
+	console.PausePending: func(b *tab) {
+		b.visit("outbox")
+		b.fill("tenant", "globex")
+		b.click("Pause")
+		b.confirmOne("Pause a topic or a tenant", "1 topic or tenant", "their endpoint is down")
+		b.finds(1, `SELECT COUNT(*) FROM once_pauses WHERE kind = 'tenant' AND name = 'globex' AND why = 'their endpoint is down'`)
+	},
+	console.ResumePending: func(b *tab) {
+		b.exec(`INSERT INTO once_pauses (kind, name, actor, why) VALUES ('topic', 'mails', 'ann', 'the relay is down') ON CONFLICT DO NOTHING`)
+		b.exec(`DELETE FROM once_pauses WHERE name <> 'mails'`)
+		b.visit("outbox")
+		b.click("Resume")
+		b.confirmOne("Resume a topic or a tenant", "1 topic or tenant", "the relay is back")
+		b.finds(0, `SELECT COUNT(*) FROM once_pauses WHERE name = 'mails'`)
+	},
 	console.ReplayDead: func(b *tab) {
 		b.visit("dead")
 		b.choose("dead-1")
@@ -217,7 +232,7 @@ func TestEachActInTheBrowser(t *testing.T) {
 		}
 	}
 	b.visit("audit")
-	for _, act := range []string{"retry", "cancel", "replay", "discard", "release", "run", "note", "edit", "stop", "resume"} {
+	for _, act := range []string{"retry", "cancel", "replay", "discard", "release", "run", "note", "edit", "stop", "resume", "pause"} {
 		b.until("the audit has "+act, fmt.Sprintf(`[...document.querySelectorAll("tbody tr")].some((row) => row.innerText.includes(%q))`, act))
 	}
 }
@@ -253,8 +268,14 @@ func (b *tab) fill(name, text string) {
 // confirm gives a reason in the form of a change, sends it, and waits for its end.
 func (b *tab) confirm(title, why string) {
 	b.Helper()
+	b.confirmOne(title, "1 message", why)
+}
+
+// confirmOne is confirm for a change that is not of a message.
+func (b *tab) confirmOne(title, one, why string) {
+	b.Helper()
 	b.until("the form", fmt.Sprintf(`document.querySelector("h1").innerText === %q`, title))
-	b.until("one message", `document.querySelector(".big")?.innerText === "1 message"`)
+	b.until(one, fmt.Sprintf(`document.querySelector(".big")?.innerText === %q`, one))
 	b.fill("why", why)
 	b.do(chromedp.KeyEvent(kb.Enter))
 	b.until("the end", fmt.Sprintf(`document.querySelector("h1 .s-finished") && document.body.innerText.includes(%q)`, why))
