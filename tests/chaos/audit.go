@@ -23,7 +23,7 @@ type audit struct {
 func (w *world) audit(ctx context.Context, r *report) error {
 	a := &audit{world: w, report: r}
 	for _, check := range []func(context.Context) error{
-		a.effects, a.phantoms, a.journals, a.leftovers, a.quarantine, a.order, a.versions, a.intents,
+		a.effects, a.phantoms, a.journals, a.leftovers, a.quarantine, a.order, a.versions, a.intents, a.pauses,
 	} {
 		if err := check(ctx); err != nil {
 			return fmt.Errorf("audit: %w", err)

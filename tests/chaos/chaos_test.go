@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/watermill-once/once/internal/servers"
@@ -73,6 +74,13 @@ func TestWhatIsBrokenIsFound(t *testing.T) {
 		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantIntents}, "intents")
 		if r.passed() || r.Doubled == 0 {
 			t.Errorf("not found: %+v", r.totals)
+		}
+	})
+	t.Run("pauses", func(t *testing.T) {
+		t.Parallel()
+		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantPauses}, "pauses")
+		if r.passed() || !strings.Contains(strings.Join(r.Faults, "\n"), "were sent while they were paused") {
+			t.Errorf("not found: %q", r.Faults)
 		}
 	})
 	t.Run("lost", func(t *testing.T) {

@@ -86,12 +86,18 @@ type event struct {
 	id, kind, key string
 	number        int64 // number of the event within its key, from 1
 
+	to     string // topic; empty for the ledger or accounts
+	tenant string
+
 	// These fields are for accounts.
 	account string // aggregate whose version is number
 	request string // business key
 }
 
 func (e event) topic() string {
+	if e.to != "" {
+		return e.to
+	}
 	if e.account != "" || e.request != "" {
 		return accounts
 	}
@@ -104,6 +110,9 @@ func (e event) message() *message.Message {
 	if e.key != "" {
 		outbox.SetOrderingKey(msg, e.key)
 		msg.Metadata.Set(headerNumber, strconv.FormatInt(e.number, 10))
+	}
+	if e.tenant != "" {
+		outbox.SetTenant(msg, e.tenant)
 	}
 	if e.account != "" {
 		outbox.SetAggregate(msg, "account", e.account, e.number)

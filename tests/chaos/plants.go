@@ -23,10 +23,11 @@ const (
 	plantOrder   = "order"   // the forwarder sends several messages of a key at the same time: their order changes
 	plantIntents = "intents" // the consumer does not ask whether a mail was sent: mails double
 	plantKeyLock = "keylock" // transactions publish without the lock of the key: their order changes
+	plantPauses  = "pauses"  // the forwarder does not see the pauses: paused messages are sent
 	plantOutbox  = "outbox"  // the writer commits an event in a separate transaction: phantoms appear
 )
 
-var plants = []string{plantInbox, plantDelete, plantOrder, plantOutbox, plantIntents, plantKeyLock}
+var plants = []string{plantInbox, plantDelete, plantOrder, plantOutbox, plantIntents, plantKeyLock, plantPauses}
 
 // planted reports whether a part is broken on purpose.
 func (l life) planted(plant string) bool { return slices.Contains(strings.Split(l.Plant, ","), plant) }

@@ -108,14 +108,18 @@ func (a *actor) play() error {
 // open opens the database with the driver of this life.
 func (l life) open() (*sql.DB, error) {
 	var connector driver.Connector
+	dsn := l.DSN
+	if l.Role == forwarding && l.planted(plantPauses) {
+		dsn += "&search_path=blind,public"
+	}
 	if l.Pgx {
-		config, err := pgx.ParseConfig(l.DSN)
+		config, err := pgx.ParseConfig(dsn)
 		if err != nil {
 			return nil, err
 		}
 		connector = stdlib.GetConnector(*config)
 	} else {
-		c, err := pq.NewConnector(l.DSN)
+		c, err := pq.NewConnector(dsn)
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -37,6 +38,7 @@ type world struct {
 
 	recorder *recorder
 	outside  *outside
+	escaped  atomic.Int64 // messages that were sent while they were paused
 }
 
 // newWorld starts the servers, and creates tables and queues. The caller calls Close on
@@ -181,6 +183,11 @@ func (w *world) connect(context.Context) (err error) {
 
 // begin starts two processes of each role. The writers start paused.
 func (w *world) begin(plant string) error {
+	if (life{Plant: plant}).planted(plantPauses) {
+		if _, err := w.db.Exec(blind); err != nil {
+			return err
+		}
+	}
 	for _, role := range []string{consuming, forwarding, writing} {
 		for n := range 2 {
 			if n == 1 && role == forwarding && plant != "" {
