@@ -25,7 +25,7 @@ func newWaiting(t *testing.T, db *sql.DB, config schema.Config) *waiting.Message
 	return m
 }
 
-// Messages of a paused topic wait, with the later messages of their keys. All others are
+// Trap 101. Messages of a paused topic wait, with the later messages of their keys. All others are
 // sent. After the pause, the messages of a key are sent in their order.
 func TestPausedTopicWaits(t *testing.T) {
 	t.Parallel()
@@ -59,7 +59,7 @@ func TestPausedTopicWaits(t *testing.T) {
 	})
 }
 
-// A tenant that is paused while its messages are read and sent waits, too.
+// Trap 101. A tenant that is paused while its messages are read and sent waits, too.
 func TestPausedTenantWaits(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
@@ -139,7 +139,7 @@ func TestPausedTopicIsNotTriedAgain(t *testing.T) {
 	})
 }
 
-// The next instance knows the pause from its first read.
+// Trap 101. The next instance knows the pause from its first read.
 func TestPauseOutlivesAnInstance(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
