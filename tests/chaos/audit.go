@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,7 +24,7 @@ type audit struct {
 func (w *world) audit(ctx context.Context, r *report) error {
 	a := &audit{world: w, report: r}
 	for _, check := range []func(context.Context) error{
-		a.effects, a.phantoms, a.journals, a.leftovers, a.quarantine, a.order, a.versions, a.intents, a.pauses,
+		a.effects, a.phantoms, a.journals, a.leftovers, a.quarantine, a.order, a.versions, a.intents, a.pauses, a.services,
 	} {
 		if err := check(ctx); err != nil {
 			return fmt.Errorf("audit: %w", err)
@@ -32,9 +33,13 @@ func (w *world) audit(ctx context.Context, r *report) error {
 	return nil
 }
 
-// ids returns the first column of the rows that a query returns.
 func (a *audit) ids(ctx context.Context, query string, args ...any) ([]string, error) {
-	rows, err := a.db.QueryContext(ctx, query, args...)
+	return idsIn(ctx, a.db, query, args...)
+}
+
+// idsIn returns the first column of the rows that a query returns.
+func idsIn(ctx context.Context, db *sql.DB, query string, args ...any) ([]string, error) {
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}

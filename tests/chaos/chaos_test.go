@@ -83,6 +83,13 @@ func TestWhatIsBrokenIsFound(t *testing.T) {
 			t.Errorf("not found: %q", r.Faults)
 		}
 	})
+	t.Run("two services", func(t *testing.T) {
+		t.Parallel()
+		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantInbox}, "two-services")
+		if r.passed() || !strings.Contains(strings.Join(r.Notes, "\n"), "handled twice by the second service") {
+			t.Errorf("not found: %+v, %q", r.totals, r.Notes)
+		}
+	})
 	t.Run("lost", func(t *testing.T) {
 		t.Parallel()
 		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantDelete}, "amqp-refused")

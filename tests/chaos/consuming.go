@@ -102,6 +102,11 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 	if err != nil {
 		return nil, err
 	}
+	answers, err := c.subscriber(8)
+	if err != nil {
+		return nil, err
+	}
+	chain.AddHandler(router, replies, replies, answers, c.handler(replies))
 	chain.AddHandler(router, ledger, ledger, direct, c.handler(ledger))
 	chain.AddHandlerInBatches(router, notices, notices, durable, c.handler(notices))
 	// The retention of this inbox runs with the router.

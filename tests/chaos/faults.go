@@ -5,7 +5,7 @@ func faults() []fault {
 	var all []fault
 	for _, some := range [][]fault{
 		processFaults(), postgresFaults(), lockFaults(), brokerFaults(), topologyFaults(), networkFaults(), messageFaults(), handlerFaults(),
-		accountFaults(), intentFaults(), pauseFaults(),
+		accountFaults(), intentFaults(), pauseFaults(), serviceFaults(),
 	} {
 		all = append(all, some...)
 	}

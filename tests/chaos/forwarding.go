@@ -10,11 +10,23 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// forward runs a forwarder. Its intervals are short, so that it notices faults while
-// they are active. It never gives up on a message.
 func (a *actor) forward(ctx context.Context, db *sql.DB) error {
 	db.SetMaxOpenConns(8)
 	db.SetMaxIdleConns(8)
+	fwd, publisher, err := a.newForwarder(db)
+	if err != nil {
+		return err
+	}
+	if a.planted(plantDelete) || a.planted(plantOrder) {
+		a.forwardBadly(ctx, db, publisher)
+		return publisher.Close()
+	}
+	return errors.Join(fwd.Run(ctx), publisher.Close())
+}
+
+// newForwarder returns a forwarder. Its intervals are short, so that it notices faults
+// while they are active. It never gives up on a message.
+func (a *actor) newForwarder(db *sql.DB) (*forwarder.Forwarder, *rabbit.Publisher, error) {
 	publisher, err := rabbit.NewPublisher(exchanges(a.AMQP), rabbit.PublisherConfig{
 		ConfirmTimeout: 5 * time.Second,
 		ReadyTimeout:   500 * time.Millisecond,
@@ -27,11 +39,7 @@ func (a *actor) forward(ctx context.Context, db *sql.DB) error {
 		Logger:         newLog(a.Name),
 	})
 	if err != nil {
-		return err
-	}
-	if a.planted(plantDelete) || a.planted(plantOrder) {
-		a.forwardBadly(ctx, db, publisher)
-		return publisher.Close()
+		return nil, nil, err
 	}
 	fwd, err := forwarder.New(db, publisher, forwarder.Config{
 		PollMax:       50 * time.Millisecond,
@@ -43,10 +51,7 @@ func (a *actor) forward(ctx context.Context, db *sql.DB) error {
 		MeterProvider: a.tally.meters,
 		Logger:        newLog(a.Name),
 	})
-	if err != nil {
-		return err
-	}
-	return errors.Join(fwd.Run(ctx), publisher.Close())
+	return fwd, publisher, err
 }
 
 const forwarderLease = 2 * time.Second

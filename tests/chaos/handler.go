@@ -35,7 +35,7 @@ func (c *consumer) handler(consumer string) once.HandlerFunc {
 			return nil, err
 		}
 		if _, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id, consumer, intact) VALUES ($1, $2, $3)`,
-			msg.UUID, consumer, bytes.Equal(msg.Payload, payload(msg.UUID, kind))); err != nil {
+			effectOf(consumer, msg.UUID), consumer, bytes.Equal(msg.Payload, payload(msg.UUID, kind))); err != nil {
 			return nil, err
 		}
 		if !echoes(consumer, kind, msg.UUID) {

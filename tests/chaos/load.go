@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"sync"
 	"time"
 
@@ -77,12 +78,16 @@ func (w *world) backlog(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var n int64
-	if err := w.db.QueryRowContext(ctx, `
-		SELECT (SELECT COUNT(*) FROM once_outbox) + (SELECT COUNT(*) FROM once_parked WHERE state = 'waiting')`).Scan(&n); err != nil {
-		return 0, err
+	for _, db := range []*sql.DB{w.db, w.branch} {
+		var waiting int64
+		if err := db.QueryRowContext(ctx, `
+			SELECT (SELECT COUNT(*) FROM once_outbox) + (SELECT COUNT(*) FROM once_parked WHERE state = 'waiting')`).Scan(&waiting); err != nil {
+			return 0, err
+		}
+		n += waiting
 	}
 	return n, w.channel(func(channel *amqp.Channel) error {
-		for _, queue := range []string{queueOf(ledger), queueOf(notices), queueOf(accounts), recorderQueue} {
+		for _, queue := range []string{queueOf(ledger), queueOf(notices), queueOf(accounts), queueOf(replies), queueOf(remote), recorderQueue} {
 			state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 			if err != nil {
 				return err

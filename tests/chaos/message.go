@@ -23,7 +23,8 @@ const (
 	accounts = "accounts"
 )
 
-var topics = []string{ledger, notices, accounts}
+// topics are those of the first service.
+var topics = []string{ledger, notices, accounts, replies}
 
 // Kinds of messages. They differ in what the handler does with them.
 const (

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/lib/pq"
 
+	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 )
@@ -40,26 +41,30 @@ func (c *consumer) addNaively(router *message.Router) error {
 		if err != nil {
 			return err
 		}
-		handle := c.handler(topic)
-		router.AddConsumerHandler(topic, topic, sub, func(msg *message.Message) error {
-			tx, err := c.db.BeginTx(msg.Context(), nil)
-			if err != nil {
-				return err
-			}
-			defer tx.Rollback() //nolint:errcheck // after a commit it does nothing
-			produced, err := handle(msg.Context(), tx, msg)
-			if err != nil {
-				return err
-			}
-			if len(produced) > 0 {
-				if err := outbox.Publisher(tx).Publish(notices, produced...); err != nil {
-					return err
-				}
-			}
-			return tx.Commit()
-		})
+		c.addNaive(router, topic, sub, c.handler(topic), notices)
 	}
 	return nil
+}
+
+// addNaive adds one handler, whose messages are published to a topic.
+func (c *consumer) addNaive(router *message.Router, topic string, sub message.Subscriber, handle once.HandlerFunc, to string) {
+	router.AddConsumerHandler(topic, topic, sub, func(msg *message.Message) error {
+		tx, err := c.db.BeginTx(msg.Context(), nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback() //nolint:errcheck // after a commit it does nothing
+		produced, err := handle(msg.Context(), tx, msg)
+		if err != nil {
+			return err
+		}
+		if len(produced) > 0 {
+			if err := outbox.Publisher(tx).Publish(to, produced...); err != nil {
+				return err
+			}
+		}
+		return tx.Commit()
+	})
 }
 
 // forwardBadly sends the messages of the outbox from several goroutines, and ignores

@@ -101,6 +101,8 @@ func (a *actor) play() error {
 		return a.forward(ctx, db)
 	case consuming:
 		return a.consume(ctx, db)
+	case branching:
+		return a.branch(ctx, db)
 	}
 	return errors.New("no such role: " + a.Role)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -29,7 +30,8 @@ type world struct {
 	rabbit   *servers.Rabbit
 	disk     *disk // contains the outbox; nil if this machine cannot mount a disk
 
-	db *sql.DB // connects directly, without a proxy
+	db     *sql.DB // connects directly, without a proxy
+	branch *sql.DB // the database of the second service
 
 	pg      map[string]*proxy // by role
 	amqp    map[string]*proxy
@@ -96,6 +98,9 @@ func (w *world) prepareDatabase(ctx context.Context) error {
 	if _, err = owner.ExecContext(ctx, tables); err != nil {
 		return err
 	}
+	if err := w.prepareBranch(ctx); err != nil {
+		return err
+	}
 	if w.disk, err = mountDisk(ctx, w.db); err != nil {
 		return err
 	}
@@ -118,7 +123,7 @@ func (w *world) prepareBroker(ctx context.Context) error {
 // is killed soon after their declaration.
 func (w *world) declare(ctx context.Context) error {
 	return errors.Join(w.channel(func(channel *amqp.Channel) error {
-		for _, topic := range topics {
+		for _, topic := range append(slices.Clone(topics), remote) {
 			if err := channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil); err != nil {
 				return err
 			}
@@ -210,7 +215,7 @@ func (w *world) begin(plant string) error {
 			}
 		}
 	}
-	return nil
+	return w.beginBranch(plant)
 }
 
 // of returns the members with the given role.
@@ -261,7 +266,7 @@ func (w *world) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var errs []error
-	for _, role := range []string{writing, forwarding, consuming} {
+	for _, role := range []string{writing, forwarding, branching, consuming} {
 		for _, m := range w.of(role) {
 			if m.stop(ctx) {
 				errs = append(errs, fmt.Errorf("%s did not end within a minute", m.base))
@@ -283,6 +288,9 @@ func (w *world) Close() error {
 	}
 	if w.db != nil {
 		errs = append(errs, w.db.Close())
+	}
+	if w.branch != nil {
+		errs = append(errs, w.branch.Close())
 	}
 	if w.rabbit != nil {
 		errs = append(errs, w.rabbit.Close())

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+// A second service has a database of its own, with its own outbox and inbox, and shares
+// only the broker with the first one. It handles the topic remote, and answers each
+// message with a reply. The effect of a remote message in the first service is that of
+// its reply, so it exists only after both services have handled their messages.
+const (
+	remote  = "remote"
+	replies = "replies"
+)
+
+// branching is the role of the processes of the second service.
+const branching = "branch"
+
+// branchTables are the tables of the second service's business, without a unique
+// constraint.
+const branchTables = `CREATE TABLE effects (message_id text NOT NULL, intact boolean NOT NULL)`
+
+const replySuffix = "+reply"
+
+// branch runs the forwarder and the consumer of the second service.
+func (a *actor) branch(ctx context.Context, db *sql.DB) error {
+	db.SetMaxOpenConns(12)
+	db.SetMaxIdleConns(12)
+	fwd, publisher, err := a.newForwarder(db)
+	if err != nil {
+		return err
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, newLog(a.Name))
+	if err != nil {
+		return err
+	}
+	c := &consumer{actor: a, db: db}
+	sub, err := c.subscriber(8)
+	if err != nil {
+		return err
+	}
+	if a.planted(plantInbox) {
+		c.addNaive(router, remote, sub, reply, replies)
+	} else {
+		chain, err := once.NewConsumer(db, once.ConsumerConfig{
+			Dedup: dedup.Config{Retention: retention, MaxDuplicateAge: retention, LockTimeout: inboxLockTimeout},
+			Retry: retry.Config{
+				Policy: retry.Policy{Immediate: 1, Delayed: 2, Base: 100 * time.Millisecond}, Lease: consumerLease, PollInterval: 50 * time.Millisecond,
+			},
+			Logger: newLog(a.Name), MeterProvider: a.tally.meters,
+		})
+		if err != nil {
+			return err
+		}
+		chain.AddHandler(router, remote, remote, sub, reply)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- fwd.Run(ctx) }()
+	return errors.Join(router.Run(ctx), <-ended, publisher.Close())
+}
+
+// reply is the handler of remote messages.
+func reply(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id, intact) VALUES ($1, $2)`,
+		msg.UUID, bytes.Equal(msg.Payload, payload(msg.UUID, plain)))
+	return []*message.Message{once.To(replies, event{id: msg.UUID + replySuffix, kind: plain}.message())}, err
+}
+
+// effectOf returns the id under which the effect of a message is stored: that of the
+// remote message, if it is a reply.
+func effectOf(consumer, id string) string {
+	if consumer == replies {
+		return strings.TrimSuffix(id, replySuffix)
+	}
+	return id
+}
+
+// prepareBranch creates the database of the second service.
+func (w *world) prepareBranch(ctx context.Context) (err error) {
+	if _, err := w.db.ExecContext(ctx, `CREATE DATABASE branch OWNER `+user); err != nil {
+		return err
+	}
+	if w.branch, err = sql.Open("postgres", as(w.postgres.DSN("branch"), "postgres@", user+"@")); err != nil {
+		return err
+	}
+	w.branch.SetMaxOpenConns(4)
+	if err := schema.Up(ctx, w.branch, schema.Config{}); err != nil {
+		return err
+	}
+	_, err = w.branch.ExecContext(ctx, branchTables)
+	return err
+}
+
+// beginBranch starts the process of the second service. It connects without proxies.
+func (w *world) beginBranch(plant string) error {
+	m := &member{
+		life: life{
+			Role: branching, Plant: plant, DSN: fmt.Sprintf("postgres://%s@%s/branch?sslmode=disable&lock_timeout=2000", user, w.postgres.Address()),
+			AMQP: fmt.Sprintf("amqp://%s:%s@%s/?heartbeat=3", user, password, w.rabbit.Address()),
+		},
+		dir: w.dir, base: branching, before: make(map[string]int64), exits: make(map[int]int64),
+	}
+	w.members = append(w.members, m)
+	return m.start()
+}
+
+// services checks that the second service has applied each remote message once, and that
+// its tables contain no unfinished rows.
+func (a *audit) services(ctx context.Context) error {
+	twice, err := idsIn(ctx, a.branch, `SELECT message_id FROM effects GROUP BY message_id HAVING COUNT(*) > 1`)
+	if err != nil {
+		return err
+	}
+	a.Doubled += len(twice)
+	a.example("handled twice by the second service", twice)
+	wrong, err := idsIn(ctx, a.branch, `
+		SELECT 'altered: ' || message_id FROM effects WHERE NOT intact
+		UNION ALL SELECT 'in the outbox: ' || message_id FROM once_outbox
+		UNION ALL SELECT 'dead letter: ' || message_id FROM once_outbox_dead
+		UNION ALL SELECT state || ': ' || message_id FROM once_parked`)
+	if len(wrong) > 0 {
+		a.wrongf("messages of the second service: %s", strings.Join(wrong[:min(len(wrong), 20)], ", "))
+	}
+	return err
+}
