@@ -61,7 +61,7 @@ func twoServices(ctx context.Context, s *strike) (string, error) {
 	if err := s.until(ctx, "the second service has handled more", answered(remoteCount/2)); err != nil {
 		return "", err
 	}
-	ended := s.number(ctx, `SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = 'branch' AND pid <> pg_backend_pid()`)
+	ended := s.number(ctx, `SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = 'branch'`)
 	if err := s.until(ctx, "all answers have arrived", func() bool {
 		return s.number(ctx, `SELECT COUNT(DISTINCT message_id) FROM effects WHERE message_id = ANY($1)`, ids) == remoteCount
 	}); err != nil {
