@@ -274,7 +274,9 @@ func TestSweepForgetsOldKeys(t *testing.T) {
 }
 
 func TestInvalidConfigIsRefused(t *testing.T) {
-	_, err := idempotency.New(&sql.DB{}, idempotency.Config{Retention: time.Second, SweepInterval: -1, Wait: -1, MaxBody: -1, Documentation: "/keys"})
+	_, err := idempotency.New(&sql.DB{}, idempotency.Config{
+		Retention: time.Second, SweepInterval: -1, Wait: -1, MaxBody: -1, Documentation: "/keys",
+	})
 	want := `idempotency: Client is nil: return the authenticated client of the request, or set OneClient
 idempotency: Documentation is "/keys": must be an absolute URL of HTTP
 idempotency: Retention is 1s: must be from 1m to 10 years

@@ -38,8 +38,11 @@ func TestCheckNamesWhatRabbitMQCannotTake(t *testing.T) {
 			continue
 		}
 		var unacceptable interface{ Unacceptable() bool }
-		if !errors.Is(err, c.kind) || err.Error() != c.kind.Error()+": "+c.want || !errors.As(err, &unacceptable) || !unacceptable.Unacceptable() {
+		if !errors.Is(err, c.kind) || err.Error() != c.kind.Error()+": "+c.want {
 			t.Errorf("%s: got %v, want %s", name, err, c.want)
+		}
+		if !errors.As(err, &unacceptable) || !unacceptable.Unacceptable() {
+			t.Errorf("%s: %v is not unacceptable", name, err)
 		}
 	}
 }
