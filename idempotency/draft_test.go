@@ -143,8 +143,10 @@ func TestDraftProblems(t *testing.T) {
 		w := httptest.NewRecorder()
 		b.handler.ServeHTTP(w, request(t.Context(), body, headers...))
 		var got struct {
-			Type, Title, Detail string
-			Status              int
+			Type   string `json:"type"`
+			Title  string `json:"title"`
+			Detail string `json:"detail"`
+			Status int    `json:"status"`
 		}
 		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 			t.Fatalf("%s: %v in %s", what, err, w.Body)
