@@ -24,9 +24,10 @@ const (
 	pauseKills  = 2
 )
 
-// pauses lets an operator pause a tenant or a topic, and writes messages in its scope, messages of the
-// same keys that are not in its scope, and messages of other keys. Only the last ones may
-// be sent before the resume, also by forwarders that start during the pause.
+// pauses lets an operator pause a tenant or a topic. It writes messages in the scope of
+// the pause, messages of the same keys that are not in its scope, and messages of other
+// keys. Only the last ones may be sent before the resume, also by forwarders that start
+// during the pause.
 func pauses(ctx context.Context, s *strike) (string, error) {
 	messages, err := pending.New(s.db, pending.Config{})
 	if err != nil {
