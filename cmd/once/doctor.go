@@ -64,6 +64,7 @@ var (
 	}
 	postgresChecks = []check{
 		{"rights", (*doctor).rights},
+		{"days", (*doctor).days},
 		{"connections", (*doctor).connections},
 		{"transactions", (*doctor).transactions},
 		{"replication", (*doctor).replication},

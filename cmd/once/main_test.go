@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 		_, _ = writeFile(name, half{}) // until it is killed
 		os.Exit(1)
 	}
+	if dir := os.Getenv(archivingTo); dir != "" {
+		os.Exit(archiveUntilKilled(dir))
+	}
 	testkit.Main(m, testkit.StockAMQP)
 }
 

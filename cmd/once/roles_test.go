@@ -71,7 +71,7 @@ func TestWatcherLooks(t *testing.T) {
 	for _, command := range []string{
 		"status", "outbox list", "outbox topics", "outbox count", "outbox blocked", "dead list", "dead count", "sent list",
 		"quarantine list", "quarantine groups", "quarantine count", "replays list", "versions list", "versions waiting", "audit",
-		"parked list", "parked count", "consumers list",
+		"parked list", "parked count", "consumers list", "archive handled " + t.TempDir(),
 	} {
 		text := s.once(exitDone, strings.Fields(command)...)
 		s.says(text, "lists leave out sizes, metadata and error texts")
@@ -98,7 +98,7 @@ func TestOperatorActs(t *testing.T) {
 		"outbox list", "outbox show 6", "outbox retry 6", "outbox retry --topic orders --yes", "outbox cancel 5 --force --why w",
 		"outbox pause --topic later --why w", "outbox paused", "outbox resume --topic later",
 		"dead groups", "dead list", "dead show 1", "dead replay 1", "dead discard 2 --why w", "dead export",
-		"sent list", "sent show 1", "sent replay 1", "archive sent " + t.TempDir(),
+		"sent list", "sent show 1", "sent replay 1", "archive sent " + t.TempDir(), "archive handled " + t.TempDir(),
 		"quarantine groups", "quarantine list", "quarantine show 1", "quarantine discard 1 --why w", "replays list", "audit", "status",
 	} {
 		if text := s.once(exitDone, strings.Fields(command)...); strings.Contains(text, "leave out") {

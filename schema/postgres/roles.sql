@@ -71,7 +71,7 @@ GRANT SELECT ON {parked_messages} TO {role operator};
 GRANT UPDATE (ordering_key, state, priority_class, due_at, owner, token, attempts, rounds, crashes, replays, replay_id,
               early_since, early_of, early_version, reason, error, error_type, fingerprint,
               first_failed_at, last_failed_at, finished_at) ON {parked} TO {role operator};
-GRANT SELECT (message_id, consumer, processed_at), INSERT, DELETE ON {inbox} TO {role operator};
+GRANT SELECT (message_id, consumer, processed_at, tenant), INSERT, DELETE ON {inbox} TO {role operator};
 GRANT SELECT, INSERT, UPDATE ON {replays} TO {role operator};
 GRANT SELECT ON {forwarders}, {versions} TO {role operator};
 GRANT SELECT, DELETE ON {consumers}, {consumer_instances} TO {role operator};

@@ -49,7 +49,7 @@ var may = map[string]map[string]string{
 			"ordering_key payload position reason tenant topic unknown), UPDATE(created_at), DELETE",
 		"slots":       "SELECT, UPDATE(lease_until)",
 		"outbox_sent": "SELECT, UPDATE(created_at)",
-		"inbox":       "SELECT(consumer message_id processed_at), INSERT, DELETE",
+		"inbox":       "SELECT(consumer message_id processed_at tenant), INSERT, DELETE",
 		"parked": "SELECT, INSERT, UPDATE(attempts crashes due_at early_of early_since early_version error error_type fingerprint " +
 			"finished_at first_failed_at last_failed_at ordering_key owner priority_class reason replay_id replays rounds state token)",
 		"parked_messages": "SELECT",

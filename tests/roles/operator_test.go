@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/handled"
 	"github.com/watermill-once/once/journey"
 	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/pending"
@@ -65,9 +66,16 @@ func (p *part) journeys() {
 	}
 }
 
-// reports keeps a report of a reconciliation, and finds it again.
+// reports archives the inbox, keeps a report of a reconciliation, and finds it again.
 func (p *part) reports() {
 	p.Helper()
+	log, err := handled.New(p.db, handled.Config{Schema: tables})
+	p.must(err)
+	rows, _, err := log.Export(p.Context(), handled.Filter{}, io.Discard)
+	p.must(err)
+	if rows == 0 {
+		p.Error("no row of the inbox is exported")
+	}
 	archive, err := reconcile.NewArchive(p.db, tables)
 	p.must(err)
 	p.must(archive.Keep(p.Context(), reconcile.Report{Consumer: "plain"}))

@@ -1,0 +1,127 @@
+package handled
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+)
+
+const (
+	// settlePoll is the pause between two looks at the transactions.
+	settlePoll = 100 * time.Millisecond
+
+	// margin is how far the result of Settled lies before the time of the call. A
+	// server can be slow to register a transaction that begins, and its clock can be
+	// set back.
+	margin = time.Minute
+)
+
+// ErrReplica says that the database is a replica. A replica does not know which
+// transactions run on its primary.
+var ErrReplica = errors.New("the database is a replica: use the primary")
+
+// Settled returns a time, about a minute ago. No more rows will appear that were handled
+// before it, so an export up to it is complete.
+//
+// The time of a row is that at which its transaction began, and the row appears when the
+// transaction ends. So Settled waits until the transactions of this database that run
+// now have ended, because each of them may still add a row. If ctx ends before that, the
+// error names their sessions.
+//
+// PostgreSQL must be the primary, otherwise Settled fails with [ErrReplica].
+func (l *Log) Settled(ctx context.Context) (time.Time, error) {
+	at, err := l.settled(ctx)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("handled: settled: %w", err)
+	}
+	return at.Add(-margin), nil
+}
+
+// running lists the transactions that may still insert into the inbox. Every running
+// transaction has a lock on its own virtual id. One that was prepared has no session,
+// but still its lock on the inbox.
+const running = `
+	SELECT virtualtransaction, COALESCE(CAST(pid AS text), 'prepared') FROM pg_locks
+	WHERE granted AND (
+		locktype = 'virtualxid' AND pid IN (
+			SELECT pid FROM pg_stat_activity
+			WHERE datname = current_database() AND usesysid IS NOT NULL AND pid <> pg_backend_pid())
+		OR pid IS NULL AND locktype = 'relation' AND mode = 'RowExclusiveLock' AND relation = '{inbox}'::regclass
+		   AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
+
+func (l *Log) settled(ctx context.Context) (time.Time, error) {
+	if l.dialect.SQLite() {
+		return l.lastWriterEnded(ctx)
+	}
+	at, err := l.clock(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	// A transaction that begins after this look has a later time.
+	waitFor, err := l.transactions(ctx, running)
+	tick := time.NewTicker(settlePoll)
+	defer tick.Stop()
+	for err == nil && len(waitFor) > 0 {
+		select {
+		case <-tick.C:
+			waitFor, err = l.transactions(ctx, running+` AND virtualtransaction {among $1 text}`, l.dialect.Strings(slices.Collect(maps.Keys(waitFor))))
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	if ctx.Err() != nil && len(waitFor) > 0 {
+		return time.Time{}, fmt.Errorf("transactions that began before have not ended, and may still add a row: sessions %s: %w",
+			strings.Join(slices.Sorted(maps.Values(waitFor)), ", "), ctx.Err())
+	}
+	return at, err
+}
+
+// lastWriterEnded returns a time at which no other transaction was writing. Rows of
+// SQLite have the time at which they were inserted.
+func (l *Log) lastWriterEnded(ctx context.Context) (at time.Time, err error) {
+	err = l.dialect.Write(ctx, l.db, func(tx *sql.Tx) error {
+		// This takes the write lock and changes nothing.
+		if _, err := tx.ExecContext(ctx, l.dialect.SQL(`DELETE FROM {inbox} WHERE 1 = 0`)); err != nil {
+			return err
+		}
+		var ms int64
+		err := tx.QueryRowContext(ctx, l.dialect.SQL(`SELECT {clock}`)).Scan(&ms)
+		at = time.UnixMilli(ms)
+		return err
+	})
+	return at, err
+}
+
+func (l *Log) clock(ctx context.Context) (at time.Time, err error) {
+	var micros int64
+	var replica bool
+	err = l.dialect.Read(ctx, l.db, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, pg_is_in_recovery()`).
+			Scan(&micros, &replica)
+	})
+	if err == nil && replica {
+		err = ErrReplica
+	}
+	return time.UnixMicro(micros), err
+}
+
+// transactions returns sessions by their transactions.
+func (l *Log) transactions(ctx context.Context, query string, args ...any) (sessions map[string]string, err error) {
+	err = l.dialect.Read(ctx, l.db, func(tx *sql.Tx) error {
+		sessions = map[string]string{}
+		return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			var transaction, session string
+			err := scan(&transaction, &session)
+			sessions[transaction] = session
+			return err
+		}, l.dialect.SQL(query), args...)
+	})
+	return sessions, err
+}
