@@ -169,7 +169,7 @@ func TestStartChecksTheLayout(t *testing.T) {
 	b := newStartBench(t, testkit.Postgres(t)).up()
 	b.tables.Inbox = schema.ByDay
 	b.consumer(once.ConsumerConfig{}, "payments")
-	b.says(`schema: the inbox has another layout: "once_inbox" has no partitions by day: run schema.Up, or apply the end of schema.SQL`)
+	b.says(`schema: the table has another layout: "once_inbox" has no partitions by day: run schema.Up, or apply the end of schema.SQL`)
 }
 
 // pinged is a transport whose broker returns the error says.

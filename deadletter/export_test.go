@@ -127,7 +127,7 @@ func TestExportReturnsAllPages(t *testing.T) {
 }
 
 func TestExportOfTheSentLog(t *testing.T) {
-	eachDatabase(t, func(b *bench) {
+	eachSentLog(t, func(b *bench) {
 		b.record("t", msg("a", ""))
 		var out bytes.Buffer
 		n, err := b.log.Export(b.Context(), deadletter.Filter{}, &out)

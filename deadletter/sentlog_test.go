@@ -16,7 +16,7 @@ import (
 )
 
 func TestSentLogShowsTheWholeMessage(t *testing.T) {
-	eachDatabase(t, func(b *bench) {
+	eachSentLog(t, func(b *bench) {
 		m := msg("m", "key")
 		m.Payload = []byte{0, 255, '\n'}
 		m.Metadata["a"] = "ü"
@@ -67,7 +67,7 @@ func TestSentLogShowsTheWholeMessage(t *testing.T) {
 }
 
 func TestSentMessagesAreReplayed(t *testing.T) {
-	eachDatabase(t, func(b *bench) {
+	eachSentLog(t, func(b *bench) {
 		m := described()
 		m.Payload = []byte{0, 255}
 		b.record("t", m, msg("other", ""))
@@ -125,7 +125,7 @@ func TestSentMessagesAreReplayed(t *testing.T) {
 }
 
 func TestReplayOfSentMessagesByID(t *testing.T) {
-	eachDatabase(t, func(b *bench) {
+	eachSentLog(t, func(b *bench) {
 		b.record("t", msg("a", "key"), msg("b", ""))
 		err := b.log.Replay(b.Context(), ann, 2, 4711)
 		if !errors.Is(err, deadletter.ErrNotFound) {

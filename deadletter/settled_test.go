@@ -10,7 +10,7 @@ import (
 // A row of the sent log may be committed after one with a higher ID. The settled ID
 // waits for it.
 func TestSettledIDWaitsForEarlierRows(t *testing.T) {
-	eachDatabase(t, func(b *bench) {
+	eachSentLog(t, func(b *bench) {
 		id, err := b.log.SettledID(b.Context())
 		if err != nil {
 			b.Fatal(err)

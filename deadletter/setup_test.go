@@ -49,6 +49,23 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 	})
 }
 
+// eachSentLog is eachDatabase, with a sent log by day as well.
+func eachSentLog(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	eachDatabase(t, test)
+	t.Run("by day", func(t *testing.T) {
+		db := testkit.Postgres(t)
+		if err := schema.Up(t.Context(), db.DB, schema.Config{Sent: schema.ByDay}); err != nil {
+			t.Fatal(err)
+		}
+		b := newBench(t, db.DB, schema.Config{})
+		if _, err := b.log.SweepDays(t.Context(), 100*24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		test(b)
+	})
+}
+
 func newBench(t *testing.T, db *sql.DB, config schema.Config) *bench {
 	t.Helper()
 	if err := schema.Up(t.Context(), db, config); err != nil {

@@ -6,8 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+
 	"github.com/watermill-once/once/internal/adaptive"
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/sentdays"
 )
 
 // sentLog is the state of the work that deletes old rows from the sent log.
@@ -16,6 +19,7 @@ type sentLog struct {
 	next    time.Time
 	portion adaptive.Limit
 	fault   fault
+	told    bool // that the days are dropped by another process
 }
 
 // forgetAtOnce is the maximum number of rows of the sent log that one transaction
@@ -23,7 +27,7 @@ type sentLog struct {
 const forgetAtOnce = 1000
 
 // forgetSent deletes rows older than Config.KeepSent from the sent log, one batch at a
-// time. The owner of slot 0 does this for all instances.
+// time, or drops old days. The owner of slot 0 does this for all instances.
 func (l *loop) forgetSent(now time.Time) {
 	s := &l.log
 	if l.config.KeepSent == 0 || s.busy || l.scheduler.Stopping() || !slices.Contains(l.scheduler.Slots(), 0) || s.fault.waits(l, now) {
@@ -36,9 +40,23 @@ func (l *loop) forgetSent(now time.Time) {
 	s.busy = true
 	most := s.portion.Of(forgetAtOnce)
 	l.background(func(ctx context.Context) func() {
+		days, err := sentdays.Sweep(ctx, l.store.db, l.store.dialect, l.config.KeepSent)
+		if err != nil || days.ByDay {
+			return func() { l.sweptDays(days, now, err) }
+		}
 		n, err := l.store.forgetSent(ctx, l.config.KeepSent, most)
 		return func() { l.forgotSent(n == int64(most), now, err) }
 	})
+}
+
+// sweptDays ends the work on a sent log with one partition for each day.
+func (l *loop) sweptDays(days sentdays.Result, began time.Time, err error) {
+	if err == nil && !days.Owner && !l.log.told {
+		l.log.told = true
+		l.config.Logger.Info("The sent log is partitioned by day, and this user does not own it: its owner must drop old days",
+			watermill.LogFields{"table": l.config.Schema.Table("outbox_sent"), "call": "once sweep --keep-sent, or deadletter.SentLog.SweepDays"})
+	}
+	l.forgotSent(false, began, err)
 }
 
 func (l *loop) forgotSent(more bool, began time.Time, err error) {

@@ -73,6 +73,25 @@ func TestTheSentLogForgets(t *testing.T) {
 	})
 }
 
+// In a log with one partition for each day, the forwarder drops old days, and creates
+// coming ones.
+func TestTheSentLogByDayForgetsDays(t *testing.T) {
+	t.Parallel()
+	db := postgres(t)
+	if err := schema.Up(t.Context(), db, schema.Config{Sent: schema.ByDay}); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, `DROP TABLE once_outbox_sent_first`)
+	exec(t, db, `CREATE TABLE once_sent_20240101 PARTITION OF once_outbox_sent FOR VALUES FROM ('2024-01-01Z') TO ('2024-01-02Z')`)
+	start(t, db, newBroker(), keeping(schema.Config{}))
+	put(t, db, schema.Config{}, "t", msg("new", ""))
+	days := func() int {
+		return count(t, db, `SELECT COUNT(*) FROM pg_inherits WHERE inhparent = 'once_outbox_sent'::regclass`)
+	}
+	old := func() int { return count(t, db, `SELECT COUNT(*) FROM pg_class WHERE relname = 'once_sent_20240101'`) }
+	eventually(t, "the old day is dropped, and coming ones are there", func() bool { return old() == 0 && days() == 8 && sent(t, db) == 1 })
+}
+
 var sqlBlock = regexp.MustCompile("(?s)```sql\n(.*?)```")
 
 // The queries in the docs that look for lost messages must find them.

@@ -28,7 +28,7 @@ type bench struct {
 	log     *handled.Log
 }
 
-func newBench(t *testing.T, db testkit.Database, layout schema.InboxLayout) *bench {
+func newBench(t *testing.T, db testkit.Database, layout schema.Layout) *bench {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect), Inbox: layout}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
@@ -193,7 +193,7 @@ func TestExportReadsAllPages(t *testing.T) {
 // not go beyond that time while the transaction runs, even if it has not yet written.
 func TestSettledWaitsForTransactionsThatBeganBefore(t *testing.T) {
 	t.Parallel()
-	for _, layout := range []schema.InboxLayout{schema.Plain, schema.ByDay} {
+	for _, layout := range []schema.Layout{schema.Plain, schema.ByDay} {
 		t.Run(string(layout), func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, testkit.Postgres(t), layout)

@@ -20,9 +20,9 @@ var (
 	// that this code cannot use them.
 	ErrNewer = errors.New("the tables are newer than this code")
 
-	// ErrLayout reports that the inbox does not have the layout that Config.Inbox
-	// names.
-	ErrLayout = errors.New("the inbox has another layout")
+	// ErrLayout reports that the inbox or the sent log does not have the layout that
+	// Config.Inbox or Config.Sent names.
+	ErrLayout = errors.New("the table has another layout")
 )
 
 // validateWith returns an error that names the invalid fields, and a nil db.
@@ -71,11 +71,11 @@ func Check(ctx context.Context, db querier, config Config) error {
 	case !there.compatible():
 		return fmt.Errorf("schema: %w", there.newerError())
 	}
-	switch layout, err := config.layout(ctx, db); {
+	switch err := config.checkLayouts(ctx, db); {
+	case errors.Is(err, ErrLayout):
+		return fmt.Errorf("schema: %w", err)
 	case err != nil:
 		return fmt.Errorf("schema: check: %w", err)
-	case layout != config.Inbox:
-		return fmt.Errorf("schema: %w", config.layoutError(layout))
 	}
 	return nil
 }

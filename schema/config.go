@@ -17,20 +17,20 @@ const (
 	SQLite     Dialect = "sqlite"
 )
 
-// InboxLayout is how the inbox is stored in the database. It determines how expired ids
-// are deleted.
-type InboxLayout string
+// Layout is how the inbox or the sent log is stored in the database. It determines how
+// expired rows are deleted.
+type Layout string
 
 const (
 	// Plain is a single table. Expired ids are deleted row by row. It works with any
 	// ids.
-	Plain InboxLayout = "plain"
+	Plain Layout = "plain"
 
 	// ByDay is a table with one partition for each day. It is made for ids that begin
 	// with their time: UUIDs of version 7 in lower case, such as those of outbox.NewID.
 	// When a day has expired, its partition is dropped. All other ids share one more
 	// partition, in which expired ids are deleted row by row. PostgreSQL only.
-	ByDay InboxLayout = "by_day"
+	ByDay Layout = "by_day"
 )
 
 const (
@@ -63,7 +63,12 @@ type Config struct {
 
 	// Inbox is the layout of the inbox. [Up] converts a plain inbox with its ids to
 	// ByDay, but not back. Use the same value for all packages. Defaults to Plain.
-	Inbox InboxLayout
+	Inbox Layout
+
+	// Sent is the layout of the sent log. [Up] converts a plain log to ByDay, but not
+	// back. The other packages work with both layouts, and find out which one there is.
+	// Defaults to the layout that the table has, which is Plain for a new table.
+	Sent Layout
 }
 
 // WithDefaults returns c with default values in its empty fields.
@@ -103,6 +108,12 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("schema: Inbox is %q: use %q or %q", c.Inbox, Plain, ByDay))
 	case c.Inbox == ByDay && c.Dialect == SQLite:
 		errs = append(errs, fmt.Errorf("schema: Inbox %q: SQLite has no partitions, use %q", c.Inbox, Plain))
+	}
+	switch {
+	case c.Sent != "" && c.Sent != Plain && c.Sent != ByDay:
+		errs = append(errs, fmt.Errorf("schema: Sent is %q: use %q or %q", c.Sent, Plain, ByDay))
+	case c.Sent == ByDay && c.Dialect == SQLite:
+		errs = append(errs, fmt.Errorf("schema: Sent %q: SQLite has no partitions, use %q", c.Sent, Plain))
 	}
 	return errors.Join(errs...)
 }

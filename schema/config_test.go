@@ -25,6 +25,9 @@ func TestConfigErrorNamesField(t *testing.T) {
 		"inbox by day":           {schema.Config{Inbox: schema.ByDay}, ""},
 		"inbox by hour":          {schema.Config{Inbox: "by_hour"}, "Inbox"},
 		"inbox by day in SQLite": {schema.Config{Dialect: schema.SQLite, Inbox: schema.ByDay}, "Inbox"},
+		"sent log by day":        {schema.Config{Sent: schema.ByDay}, ""},
+		"sent log by hour":       {schema.Config{Sent: "by_hour"}, "Sent"},
+		"sent log in SQLite":     {schema.Config{Dialect: schema.SQLite, Sent: schema.ByDay}, "Sent"},
 		"longest prefix":         {schema.Config{Prefix: strings.Repeat("p", 63-len("parked_quarantined"))}, ""},
 	}
 	for name, test := range tests {

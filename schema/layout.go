@@ -5,24 +5,41 @@ import (
 	"database/sql"
 	_ "embed"
 	"fmt"
+	"strings"
 )
 
-// byDay is the SQL that converts a plain inbox into an inbox with one partition for
-// each day.
+// inboxByDay and sentByDay are the SQL that converts a plain table into a table with one
+// partition for each day.
 //
 //go:embed layouts/inbox_by_day.sql
-//go:embed layouts/inbox_by_day.sql
-var byDay string
+var inboxByDay string
 
-// layout returns the layout of the inbox in the database.
-func (c Config) layout(ctx context.Context, db querier) (InboxLayout, error) {
+//go:embed layouts/sent_by_day.sql
+var sentByDay string
+
+// laidOut is a table that has a layout.
+type laidOut struct {
+	table, what, field string
+	want               Layout // "" if any layout will do
+	convert            string
+}
+
+func (c Config) laidOut() []laidOut {
+	return []laidOut{
+		{"inbox", "the inbox", "Inbox", c.Inbox, inboxByDay},
+		{"outbox_sent", "the sent log", "Sent", c.Sent, sentByDay},
+	}
+}
+
+// layout returns the layout of a table in the database.
+func (c Config) layout(ctx context.Context, db querier, table string) (Layout, error) {
 	if c.Dialect == SQLite {
 		return Plain, nil
 	}
-	query := fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('%s') AND relkind = 'p')`, c.Table("inbox"))
+	query := fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('%s') AND relkind = 'p')`, c.Table(table))
 	var partitioned bool
 	if err := db.QueryRowContext(ctx, query).Scan(&partitioned); err != nil {
-		return "", fmt.Errorf("look at %s: %w", c.Table("inbox"), err)
+		return "", fmt.Errorf("look at %s: %w", c.Table(table), err)
 	}
 	if partitioned {
 		return ByDay, nil
@@ -30,30 +47,56 @@ func (c Config) layout(ctx context.Context, db querier) (InboxLayout, error) {
 	return Plain, nil
 }
 
-func (c Config) layoutError(layout InboxLayout) error {
-	if layout == ByDay {
-		return fmt.Errorf("%w: %s has partitions by day: set Config.Inbox to schema.ByDay", ErrLayout, c.Table("inbox"))
-	}
-	return fmt.Errorf("%w: %s has no partitions by day: run schema.Up, or apply the end of schema.SQL", ErrLayout, c.Table("inbox"))
-}
-
-// layOut converts the inbox to the configured layout. It does not change tables that
-// are newer than this code.
-func (c Config) layOut(ctx context.Context, conn *sql.Conn, newer bool) error {
-	layout, err := c.layout(ctx, conn)
-	switch {
-	case err != nil:
-		return err
-	case layout == c.Inbox:
-		return nil
-	case layout == ByDay:
-		return c.layoutError(layout)
-	case newer:
-		return fmt.Errorf("%w: %s has no partitions by day, and is newer than this code: run schema.Up of the newer code",
-			ErrLayout, c.Table("inbox"))
-	}
-	if _, err := conn.ExecContext(ctx, c.expand(byDay)); err != nil {
-		return fmt.Errorf("lay out %s by day: %w", c.Table("inbox"), err)
+// checkLayouts returns an error that wraps ErrLayout if a table has another layout than
+// the configured one.
+func (c Config) checkLayouts(ctx context.Context, db querier) error {
+	for _, t := range c.laidOut() {
+		switch layout, err := c.layout(ctx, db, t.table); {
+		case err != nil:
+			return err
+		case t.want != "" && layout != t.want:
+			return c.layoutError(t, layout)
+		}
 	}
 	return nil
+}
+
+func (c Config) layoutError(t laidOut, layout Layout) error {
+	if layout == ByDay {
+		return fmt.Errorf("%w: %s has partitions by day: set Config.%s to schema.ByDay", ErrLayout, c.Table(t.table), t.field)
+	}
+	return fmt.Errorf("%w: %s has no partitions by day: run schema.Up, or apply the end of schema.SQL", ErrLayout, c.Table(t.table))
+}
+
+// layOut converts the tables to the configured layouts. It does not change tables that
+// are newer than this code.
+func (c Config) layOut(ctx context.Context, conn *sql.Conn, newer bool) error {
+	for _, t := range c.laidOut() {
+		layout, err := c.layout(ctx, conn, t.table)
+		switch {
+		case err != nil:
+			return err
+		case t.want == "" || layout == t.want:
+			continue
+		case layout == ByDay:
+			return c.layoutError(t, layout)
+		case newer:
+			return fmt.Errorf("%w: %s has no partitions by day, and is newer than this code: run schema.Up of the newer code",
+				ErrLayout, c.Table(t.table))
+		}
+		if _, err := conn.ExecContext(ctx, c.expand(t.convert)); err != nil {
+			return fmt.Errorf("lay out %s by day: %w", c.Table(t.table), err)
+		}
+	}
+	return nil
+}
+
+// conversions returns the SQL that converts new tables to the configured layouts.
+func (c Config) conversions() (text string) {
+	for _, t := range c.laidOut() {
+		if t.want == ByDay {
+			text += "\n-- " + strings.ToUpper(t.what[:1]) + t.what[1:] + " by day\n\n" + c.expand(t.convert)
+		}
+	}
+	return text
 }

@@ -65,14 +65,14 @@ func Version() int { return len(migrations(PostgreSQL)) }
 
 // SQL returns the text of all migrations, for your own migration tool. Apply it in one
 // transaction. It records its versions, so that [Check] and a later [Up] know which
-// migrations were applied. If Config.Inbox is ByDay, the text ends with the conversion
-// of the inbox. You can also apply that part to a plain inbox later.
+// migrations were applied. If Config.Inbox or Config.Sent is ByDay, the text ends with the
+// conversion of the table. You can also apply that part to a plain table later.
 func SQL(config Config) (string, error) {
 	text, err := SQLFrom(config, 0)
-	if err == nil && config.Inbox == ByDay {
-		text += "\n-- The inbox by day\n\n" + config.expand(byDay)
+	if err != nil {
+		return "", err
 	}
-	return text, err
+	return text + config.conversions(), nil
 }
 
 // SQLFrom returns the text of the migrations after version. Use it if your own

@@ -18,8 +18,8 @@ import (
 //
 // Up creates the PostgreSQL schema if it is missing. It does not change tables that are
 // newer than this code, and fails with [ErrNewer] if this code cannot use them. It
-// converts a plain inbox if Config.Inbox is ByDay. For the other direction it fails
-// with [ErrLayout]. It fails with [ErrDialect] for a database of another kind, and with
+// converts a plain inbox or sent log if Config.Inbox or Config.Sent is ByDay. For the
+// other direction it fails with [ErrLayout]. It fails with [ErrDialect] for a database of another kind, and with
 // [ErrEncoding] for a database that does not use UTF-8.
 func Up(ctx context.Context, db *sql.DB, config Config) error {
 	if err := config.validateWith(db); err != nil {

@@ -36,12 +36,13 @@ type app struct {
 
 // settings are the flags of all commands.
 type settings struct {
-	dsn, amqpURL          string
-	managementURL         string
-	consumerDSN           string
-	schema, prefix, inbox string
-	actor, why            string
-	json                  bool
+	dsn, amqpURL   string
+	managementURL  string
+	consumerDSN    string
+	schema, prefix string
+	inbox, sent    string // layouts
+	actor, why     string
+	json           bool
 }
 
 // usageError is a mistake in the arguments, the flags or the environment.

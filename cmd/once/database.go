@@ -140,6 +140,8 @@ func remedy(err error) string {
 		return " (run: once migrate up)"
 	case errors.Is(err, schema.ErrNewer):
 		return " (install a newer release of once)"
+	case errors.Is(err, schema.ErrLayout) && strings.Contains(err.Error(), "outbox_sent"):
+		return " (run: once migrate up --sent by_day)"
 	case errors.Is(err, schema.ErrLayout) && strings.Contains(err.Error(), "ByDay"):
 		return " (add --inbox by_day, or set ONCE_INBOX=by_day)"
 	case errors.Is(err, schema.ErrLayout):

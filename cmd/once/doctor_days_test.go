@@ -50,8 +50,14 @@ func TestDoctorLooksAtTheOwnerOfAnInboxByDay(t *testing.T) {
 		}
 		return do
 	}
-	expect("no partition for a coming day")
-	s.once(exitDone, "sweep")
+	expect("The inbox by day has no partition for a coming day")
+	s.says(s.once(exitDone, "sweep", "--keep-sent", "7d"), "The sent log is not partitioned by day")
+	expect()
+	s.says(s.once(exitFound, "migrate", "check", "--sent", "by_day"), "(run: once migrate up --sent by_day)")
+	s.once(exitDone, "migrate", "up", "--sent", "by_day")
+	s.once(exitDone, "migrate", "check", "--sent", "by_day")
+	expect("The sent log by day has no partition for a coming day")
+	s.says(s.once(exitDone, "sweep", "--keep-sent", "7d"), "Dropped 0 days of the sent log.")
 	expect()
 
 	loginOf(t, db, "consumer") // creates the roles, and drops them in the end

@@ -22,8 +22,16 @@ func (a *app) migrateCommand() *cobra.Command {
 		a.migrateUpCommand(), a.migrateCheckCommand(), a.migrateSQLCommand(), a.migrateRolesCommand())
 }
 
+// addSentLayout adds the flag with the layout of the sent log. Other commands do not need
+// it, because they work with both layouts.
+func (a *app) addSentLayout(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().Var(oneOf(&a.settings.sent, string(schema.ByDay)), "sent", "layout of the sent log: by_day (default: the one that it has)")
+	fromEnv(cmd.Flags(), "sent")
+	return cmd
+}
+
 func (a *app) migrateUpCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.addSentLayout(&cobra.Command{
 		Use:   "up",
 		Short: "Create the tables, or upgrade them to this version",
 		Long: `Create the tables, or upgrade them to this version. All missing migrations are applied
@@ -42,11 +50,11 @@ and in several places at once.`,
 			return a.print(tablesJSON{Version: schema.Version(), OK: true},
 				fmt.Sprintf("The tables have version %d.\n", schema.Version()))
 		},
-	}
+	})
 }
 
 func (a *app) migrateCheckCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.addSentLayout(&cobra.Command{
 		Use:   "check",
 		Short: "Say whether this version works with the tables; exit code 3 if not",
 		Args:  noArgs,
@@ -65,7 +73,7 @@ func (a *app) migrateCheckCommand() *cobra.Command {
 			}
 			return foundError{}
 		}),
-	}
+	})
 }
 
 // tablesProblem reports whether an error of schema.Check is about the database, and not
@@ -100,6 +108,9 @@ transaction. It needs no database.`,
 				return err
 			}
 			text, err := schema.SQLFrom(config, from)
+			if from == 0 && err == nil {
+				text, err = schema.SQL(config) // with the layouts
+			}
 			if err != nil {
 				return usageError{err}
 			}
@@ -108,7 +119,7 @@ transaction. It needs no database.`,
 	}
 	cmd.Flags().Var(oneOf(&dialect, string(schema.PostgreSQL), string(schema.SQLite)), "dialect", "kind of database")
 	cmd.Flags().Var(atLeast(&from, 0), "from", "write only the migrations after this version")
-	return cmd
+	return a.addSentLayout(cmd)
 }
 
 func (a *app) migrateRolesCommand() *cobra.Command {
@@ -139,7 +150,8 @@ tables, after every migration. It needs no database.`,
 // tables returns the names of the tables without a database.
 func (a *app) tables(dialect schema.Dialect) (schema.Config, error) {
 	config := schema.Config{
-		Dialect: dialect, Schema: a.settings.schema, Prefix: a.settings.prefix, Inbox: schema.InboxLayout(a.settings.inbox),
+		Dialect: dialect, Schema: a.settings.schema, Prefix: a.settings.prefix,
+		Inbox: schema.Layout(a.settings.inbox), Sent: schema.Layout(a.settings.sent),
 	}
 	if err := config.Validate(); err != nil {
 		return config, usageError{err}

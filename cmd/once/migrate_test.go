@@ -50,3 +50,12 @@ func TestSQLiteFile(t *testing.T) {
 	s.once(exitDone, "migrate", "up")
 	s.says(s.once(exitDone, "status"), "0 messages wait")
 }
+
+// The SQL of all migrations ends with the conversions.
+func TestMigrateSQLHasTheLayouts(t *testing.T) {
+	s := &shell{T: t, env: map[string]string{"ONCE_INBOX": "by_day"}}
+	s.says(s.once(exitDone, "migrate", "sql", "--sent", "by_day"), "-- The inbox by day", "-- The sent log by day")
+	if text := s.once(exitDone, "migrate", "sql", "--from", "1"); strings.Contains(text, "by day") {
+		t.Errorf("migrations after version 1: %s", text)
+	}
+}

@@ -2,33 +2,40 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/spf13/cobra"
 
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/mover"
 )
 
 // sweepJSON is the output of sweep.
 type sweepJSON struct {
-	Removed int64 `json:"removed"`
+	Removed     int64 `json:"removed"`
+	DroppedDays int   `json:"dropped_days"` // of the sent log
 }
 
 func (a *app) sweepCommand() *cobra.Command {
-	retention := 30 * 24 * time.Hour
+	retention, keepSent := 30*24*time.Hour, time.Duration(0)
 	cmd := &cobra.Command{
 		Use:   "sweep",
-		Short: "Remove expired rows of the inbox, once",
+		Short: "Remove expired rows of the inbox, and expired days of the sent log, once",
 		Long: `Remove message ids from the inbox that are older than --retention, and parked messages
 that were resolved or discarded before. once.Consumer does this while its router runs.
 Use this command from cron where no such process may remove rows, for example because
 the inbox has the layout by_day and the process does not own the tables.
 
 Give --retention the longest dedup.Config.Retention of all consumers: a consumer that
-has forgotten an id handles a late copy of its message again.`,
+has forgotten an id handles a late copy of its message again.
+
+With --keep-sent, which is that of the forwarders, the days of a sent log with the layout
+by_day are created and dropped, too. Do this at least once a day if the forwarders do not
+own the tables.`,
 		Args: noArgs,
 		RunE: a.withTables(func(ctx context.Context, db database, _ []string) error {
 			inbox, err := dedup.New(db.DB, dedup.Config{
@@ -41,11 +48,28 @@ has forgotten an id handles a late copy of its message again.`,
 			if err != nil {
 				return err
 			}
-			return a.print(sweepJSON{removed}, fmt.Sprintf("Removed %s.\n", counted(int(removed), "row", "rows")))
+			out, text := sweepJSON{Removed: removed}, fmt.Sprintf("Removed %s.\n", counted(int(removed), "row", "rows"))
+			if keepSent > 0 {
+				log, err := deadletter.NewSentLog(db.DB, deadletter.Config{Schema: db.tables})
+				if err != nil {
+					return err
+				}
+				out.DroppedDays, err = log.SweepDays(ctx, keepSent)
+				switch {
+				case errors.Is(err, deadletter.ErrNotByDay):
+					text += "The sent log is not partitioned by day: the forwarders delete its old rows.\n"
+				case err != nil:
+					return err
+				default:
+					text += fmt.Sprintf("Dropped %s of the sent log.\n", counted(out.DroppedDays, "day", "days"))
+				}
+			}
+			return a.print(out, text)
 		}),
 	}
 	cmd.Flags().Var(duration(&retention), "retention", "how long ids are remembered")
-	fromEnv(cmd.Flags(), "retention")
+	cmd.Flags().Var(duration(&keepSent), "keep-sent", "drop days of the sent log that ended longer ago; at least 1m")
+	fromEnv(cmd.Flags(), "retention", "keep-sent")
 	return cmd
 }
 
