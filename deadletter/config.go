@@ -27,8 +27,8 @@ type Config struct {
 	InboxRetention time.Duration
 
 	// ReplayLease is how long a replay of all that match belongs to its process
-	// after each batch. When a process has died, Resume can continue its replay after
-	// this time. At least 500 ms. Defaults to one minute.
+	// after each batch, a second longer if Plan.Rate is set. When a process has died,
+	// Resume can continue its replay after this time. At least 500 ms. Defaults to one minute.
 	ReplayLease time.Duration
 
 	// WithoutContent leaves Size, Metadata and Letter.Error out of lists, so that a database

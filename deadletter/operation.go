@@ -44,6 +44,16 @@ func (t table) forceColumn(op operation, c *operate.Conditions) string {
 		c.Arg(-t.inboxRetention.Milliseconds()) + `} THEN ` + strconv.Itoa(forgotten) + ` ELSE ` + strconv.Itoa(noForce) + ` END`
 }
 
+// lease returns how long a replay belongs to its process after each batch. A replay with
+// a rate waits between its batches, and must not be taken for dead meanwhile.
+func (t table) lease(plan Plan) int64 {
+	lease := t.replayLease
+	if plan.Rate > 0 {
+		lease += operate.LongestWait
+	}
+	return lease.Milliseconds()
+}
+
 // batchRows bounds the rows of one transaction, because others wait for its locks.
 const batchRows = 100
 

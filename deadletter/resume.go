@@ -25,6 +25,7 @@ const endTimeout = 10 * time.Second
 type run struct {
 	id    int64
 	token string
+	lease int64 // in milliseconds, after each batch
 }
 
 // replayMatching is changeMatching for a replay, which leaves a row with its progress.
@@ -63,12 +64,12 @@ func (t table) resume(ctx context.Context, act Act, id int64, progress func(Repo
 	}
 	plan.Progress = progress
 	op := replay(act, plan)
-	op.run = run{id: id, token: uuid.NewString()}
+	op.run = run{id: id, token: uuid.NewString(), lease: t.lease(plan)}
 	err = t.write(ctx, func(tx *sql.Tx) error {
 		taken, err := dialect.Affected(tx.ExecContext(ctx, t.dialect.SQL(`
 			UPDATE {replays} SET state = 'running', stop_reason = '', ended_at = NULL, token = $2, lease_until = {after $3}
 			WHERE id = $1 AND state <> 'finished' AND (state <> 'running' OR lease_until <= {now})`),
-			id, op.run.token, t.replayLease.Milliseconds()))
+			id, op.run.token, op.run.lease))
 		if err != nil {
 			return err
 		}
@@ -124,13 +125,13 @@ func (t table) begin(ctx context.Context, act Act, f Filter, plan Plan, total in
 	if err != nil {
 		return run{}, err
 	}
-	r := run{token: uuid.NewString()}
+	r := run{token: uuid.NewString(), lease: t.lease(plan)}
 	err = t.write(ctx, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, t.dialect.SQL(`
 			INSERT INTO {replays} (source, consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
 			VALUES ($1, '', $2, $3, $4, $5, 'running', $6, $7, $8, {after $9}) RETURNING id`),
 			t.subject, string(filter), string(planned), parked.Clean(act.Actor, parked.MaxName), parked.Clean(act.Why, parked.MaxError),
-			total, last, r.token, t.replayLease.Milliseconds()).Scan(&r.id)
+			total, last, r.token, r.lease).Scan(&r.id)
 	})
 	failpoint.Hit("deadletter/replay-begun")
 	return r, err
@@ -169,7 +170,7 @@ func (t table) advance(ctx context.Context, tx *sql.Tx, r run, after int64, repl
 	}
 	changed, err := dialect.Affected(tx.ExecContext(ctx, t.dialect.SQL(`
 		UPDATE {replays} SET after_id = $3, replayed = replayed + $4, lease_until = {after $5} WHERE id = $1 AND token = $2`),
-		r.id, r.token, after, replayed, t.replayLease.Milliseconds()))
+		r.id, r.token, after, replayed, r.lease))
 	failpoint.Hit("deadletter/replay-advanced")
 	if err != nil || changed > 0 {
 		return err

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/operate"
@@ -120,5 +121,38 @@ func TestReplayOfSentMessagesIsStoppedAndResumed(t *testing.T) {
 		if n, distinct := b.pending(), b.count(`SELECT COUNT(DISTINCT message_id) FROM once_outbox`); n != 30 || distinct != 30 {
 			b.Errorf("%d pending of %d messages", n, distinct)
 		}
+	})
+}
+
+// A replay with a low rate waits up to a second between its batches. Its lease must be
+// longer, or another process would take it for dead.
+func TestReplayThatWaitsForItsRateKeepsItsLease(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.insertDead(msg("a", ""), msg("b", ""))
+		config := deadletter.Config{Schema: b.config, ReplayLease: 500 * time.Millisecond}
+		letters, err := deadletter.New(b.db, config)
+		if err != nil {
+			b.Fatal(err)
+		}
+		// The batch writes its audit row first, and then the lease.
+		remaining := `SELECT (EXTRACT(EPOCH FROM lease_until - (SELECT MAX(at) FROM once_audit)) * 1000)::bigint FROM once_replays`
+		if b.sqlite() {
+			remaining = `SELECT lease_until - (SELECT MAX(at) FROM once_audit) FROM once_replays`
+		}
+		expect := func(want int) func(deadletter.Report) {
+			return func(deadletter.Report) {
+				if got := b.count(remaining); got < want {
+					b.Errorf("the lease is %d ms, want at least %d", got, want)
+				}
+			}
+		}
+		ctx, cancel := context.WithCancel(b.Context())
+		report, err := letters.ReplayMatching(ctx, ann, everything, deadletter.Plan{Rate: 1, Progress: func(r deadletter.Report) {
+			expect(1500)(r)
+			cancel() // the second batch would come a second later
+		}})
+		b.reported(report, err, deadletter.Report{ID: 1, State: operate.ReplayPaused, Total: 2, Replayed: 1}, context.Canceled)
+		report, err = letters.Resume(b.Context(), ann, 1, expect(1500))
+		b.reported(report, err, deadletter.Report{ID: 1, State: operate.ReplayFinished, Total: 2, Replayed: 2}, nil)
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/poison"
 )
@@ -90,10 +91,14 @@ What became of the messages is known for the quarantine only.`,
 }
 
 func (a *app) replaysResumeCommand() *cobra.Command {
+	var config deadletter.Config
 	cmd := &cobra.Command{
 		Use:   "resume ID",
 		Short: "Continue a replay that was paused, stopped or abandoned",
-		Args:  oneID,
+		Long: `Continue a replay that was paused, stopped, or abandoned because its process died. It
+has the filters, the rate and the other settings with which it began. Give
+--inbox-retention again if the replay of dead letters or sent messages had it.`,
+		Args: oneID,
 		RunE: a.withTables(func(ctx context.Context, db database, args []string) error {
 			ids, err := parseIDs(args)
 			if err != nil {
@@ -112,7 +117,7 @@ func (a *app) replaysResumeCommand() *cobra.Command {
 				return err
 			}
 			if r.Source != operate.SourceQuarantine {
-				return a.resumeOutboxReplay(ctx, db, who, &r)
+				return a.resumeOutboxReplay(ctx, db, who, &r, config)
 			}
 			progress := a.progress()
 			replay, err := q.Resume(ctx, who, ids[0], progress.show)
@@ -120,6 +125,8 @@ func (a *app) replaysResumeCommand() *cobra.Command {
 			return a.replayed(replay, err)
 		}),
 	}
+	cmd.Flags().Var(duration(&config.InboxRetention), "inbox-retention",
+		"of dead letters and sent messages: how long all consumers remember ids (default: 7d)")
 	cmd.Flags().StringVar(&a.settings.why, "why", "", "the reason, for the audit log")
 	return cmd
 }

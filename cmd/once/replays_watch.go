@@ -95,8 +95,10 @@ func (a *app) watched(r *poison.Replay) error {
 }
 
 // resumeOutboxReplay continues a replay of dead letters or sent messages.
-func (a *app) resumeOutboxReplay(ctx context.Context, db database, who operate.Act, r *poison.Replay) error {
-	config := deadletter.Config{Schema: db.tables}
+func (a *app) resumeOutboxReplay(
+	ctx context.Context, db database, who operate.Act, r *poison.Replay, config deadletter.Config,
+) error {
+	config.Schema = db.tables
 	resume := func(progress func(operate.Report)) (operate.Report, error) {
 		letters, err := deadletter.New(db.DB, config)
 		if err != nil {

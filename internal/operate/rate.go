@@ -5,6 +5,10 @@ import (
 	"time"
 )
 
+// LongestWait is the longest time for which [Rate.Wait] waits: at the lowest rate, until
+// the next message.
+const LongestWait = time.Second
+
 // Rate keeps a replay at a number of messages a second.
 type Rate struct {
 	perSecond int
