@@ -15,7 +15,8 @@ func TestSweepDaysSaysWhyItCannotSweep(t *testing.T) {
 		if _, err := b.log.SweepDays(b.Context(), time.Hour); !errors.Is(err, deadletter.ErrNotByDay) {
 			b.Errorf("a plain log: %v", err)
 		}
-		if _, err := b.log.SweepDays(b.Context(), time.Second); err == nil || !strings.Contains(err.Error(), "keep is 1s: must be at least a minute") {
+		_, err := b.log.SweepDays(b.Context(), time.Second)
+		if err == nil || !strings.Contains(err.Error(), "keep is 1s: must be at least a minute") {
 			b.Errorf("a second: %v", err)
 		}
 		if b.sqlite() {
@@ -29,7 +30,7 @@ func TestSweepDaysSaysWhyItCannotSweep(t *testing.T) {
 		}
 		b.db.SetMaxOpenConns(1)
 		b.exec(`SET ROLE pg_read_all_data`)
-		_, err := b.log.SweepDays(b.Context(), time.Hour)
+		_, err = b.log.SweepDays(b.Context(), time.Hour)
 		b.exec(`RESET ROLE`)
 		if !errors.Is(err, deadletter.ErrNotOwner) {
 			b.Errorf("another user: %v", err)

@@ -255,7 +255,8 @@ func TestSettledWaitsForTheWriterOfSQLite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.ExecContext(b.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('slow', 'payments', '')`); err != nil {
+	_, err = tx.ExecContext(b.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('slow', 'payments', '')`)
+	if err != nil {
 		t.Fatal(err)
 	}
 	settled := make(chan time.Time, 1)

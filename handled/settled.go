@@ -71,7 +71,8 @@ func (l *Log) settled(ctx context.Context) (time.Time, error) {
 	for err == nil && len(waitFor) > 0 {
 		select {
 		case <-tick.C:
-			waitFor, err = l.transactions(ctx, running+` AND virtualtransaction {among $1 text}`, l.dialect.Strings(slices.Collect(maps.Keys(waitFor))))
+			these := l.dialect.Strings(slices.Collect(maps.Keys(waitFor)))
+			waitFor, err = l.transactions(ctx, running+` AND virtualtransaction {among $1 text}`, these)
 		case <-ctx.Done():
 			err = ctx.Err()
 		}

@@ -52,8 +52,9 @@ func (d *doctor) daysOf(ctx context.Context, table, prefix, what, sweep string) 
 	if !temporary && table == "inbox" {
 		found = append(found, finding{
 			What: fmt.Sprintf("The owner of the inbox, %s, may not create temporary tables in database %s.", owner, database),
-			Why:  "The sweep keeps the rows that must stay in one while it empties a day. Without it no day is emptied or dropped, and the inbox grows.",
-			Do:   fmt.Sprintf("GRANT TEMPORARY ON DATABASE %s TO %s", database, owner),
+			Why: "The sweep keeps the rows that must stay in one while it empties a day. Without it no day is emptied or dropped, " +
+				"and the inbox grows.",
+			Do: fmt.Sprintf("GRANT TEMPORARY ON DATABASE %s TO %s", database, owner),
 		})
 	}
 	if foreign != "" {

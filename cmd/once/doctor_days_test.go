@@ -62,7 +62,8 @@ func TestDoctorLooksAtTheOwnerOfAnInboxByDay(t *testing.T) {
 
 	loginOf(t, db, "consumer") // creates the roles, and drops them in the end
 	var owner, database string
-	if err := db.QueryRowContext(t.Context(), `SELECT current_database() || '_login', current_database()`).Scan(&owner, &database); err != nil {
+	err := db.QueryRowContext(t.Context(), `SELECT current_database() || '_login', current_database()`).Scan(&owner, &database)
+	if err != nil {
 		t.Fatal(err)
 	}
 	exec := func(query string) {
@@ -71,9 +72,12 @@ func TestDoctorLooksAtTheOwnerOfAnInboxByDay(t *testing.T) {
 			t.Fatalf("%s: %v", query, err)
 		}
 	}
-	exec(fmt.Sprintf(`REVOKE CREATE ON SCHEMA public FROM PUBLIC; REVOKE TEMPORARY ON DATABASE %s FROM PUBLIC; ALTER TABLE once_inbox OWNER TO %s`,
-		database, owner))
-	do := expect("may not create tables in schema public", "may not create temporary tables in database "+database, "do not belong to its owner, "+owner)
+	exec(fmt.Sprintf(`
+		REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+		REVOKE TEMPORARY ON DATABASE %s FROM PUBLIC;
+		ALTER TABLE once_inbox OWNER TO %s`, database, owner))
+	do := expect("may not create tables in schema public", "may not create temporary tables in database "+database,
+		"do not belong to its owner, "+owner)
 	for _, text := range do {
 		exec(strings.TrimPrefix(text, "For each of them: "))
 	}

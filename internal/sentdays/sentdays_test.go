@@ -151,7 +151,8 @@ func TestPlainLogBecomesTheFirstPartition(t *testing.T) {
 	b.expect("IDs", b.list(`SELECT id::text FROM once_outbox_sent ORDER BY id`), []string{"2", "3"})
 	b.expect("indexes", b.list(`SELECT indexname FROM pg_indexes WHERE tablename = 'once_outbox_sent' ORDER BY 1`),
 		[]string{"once_outbox_sent_pkey", "once_sent_aggregate", "once_sent_causation", "once_sent_message"})
-	b.expect("indexes of the first partition", b.list(`SELECT indexname FROM pg_indexes WHERE tablename = 'once_outbox_sent_first' ORDER BY 1`),
+	b.expect("indexes of its first partition",
+		b.list(`SELECT indexname FROM pg_indexes WHERE tablename = 'once_outbox_sent_first' ORDER BY 1`),
 		[]string{"once_outbox_sent_first_pkey", "once_sent_first_aggregate", "once_sent_first_causation", "once_sent_first_message"})
 }
 
