@@ -7,22 +7,22 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 )
 
 // fingerprint is an SQL expression for Group.Fingerprint.
 const fingerprint = `reason || ': ' || last_error`
 
-// groupedLetters is how many letters Groups looks at if the Filter has no condition.
+// groupedLetters is how many of the letters that match Groups looks at.
 const groupedLetters = 10_000
 
 // Groups returns the letters that match, grouped by reason and error, in
 // ascending order of Fingerprint. Filter.Limit and Filter.AfterGroup count
 // groups.
 //
-// If the Filter has no condition, Groups looks at the latest 10,000 letters, so that it
-// is quick with a million of them. If there are more, every group has Group.More, and a
-// group without any of the latest letters is missing. [Letters.Count] and
-// [Letters.DryRun] count all.
+// Groups looks at the latest 10,000 letters that match, so that it is quick with a
+// million of them. If there are more, every group has Group.More, and a group without any
+// of the latest letters is missing. [Letters.Count] and [Letters.DryRun] count all.
 func (l *Letters) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	groups, err := l.groups(ctx, f)
 	if err != nil {
@@ -36,30 +36,19 @@ func (l *Letters) groups(ctx context.Context, f Filter) ([]Group, error) {
 		return nil, err
 	}
 	c := l.table.conditions(f)
-	where, from, more := c.Where(), `{outbox_dead}`, false
-	if where == "" {
-		err := l.table.read(ctx, func(tx *sql.Tx) error {
-			query := l.table.dialect.SQL(`SELECT id FROM {outbox_dead} ORDER BY id DESC LIMIT 1 OFFSET $1`)
-			err := tx.QueryRowContext(ctx, query, groupedLetters).Scan(new(int64))
-			if errors.Is(err, sql.ErrNoRows) {
-				return nil
-			}
-			more = err == nil
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
+	where, from := c.Where(), `{outbox_dead}`
+	more, err := l.table.moreThan(ctx, groupedLetters, where, c.Args)
+	if err != nil {
+		return nil, err
 	}
+	limit, inPage := cmp.Or(f.Limit, page), ""
+	// The latest letters are grouped in one pass. All could have very many errors, so the
+	// groups of the page are found first.
 	if more {
-		from = `(SELECT * FROM {outbox_dead} ORDER BY id DESC LIMIT ` + c.Arg(groupedLetters) + `) AS latest`
-	}
-	limit := cmp.Or(f.Limit, page)
-	// Few letters are grouped in one pass. Many could have very many errors, so the groups
-	// of the page are found first.
-	c.Add(fingerprint+` > %s`, f.AfterGroup)
-	inPage := c.String()
-	if !more {
+		from = `(SELECT * FROM {outbox_dead} ` + where + ` ORDER BY id DESC LIMIT ` + c.Arg(groupedLetters) + `) AS latest`
+		inPage = fingerprint + ` > ` + c.Arg(f.AfterGroup)
+	} else {
+		c.Add(fingerprint+` > %s`, f.AfterGroup)
 		inPage = fingerprint + ` IN (SELECT DISTINCT ` + fingerprint + ` FROM ` + from + ` ` + c.Where() + `
 			ORDER BY 1 LIMIT ` + c.Arg(limit) + `)`
 	}
@@ -68,7 +57,7 @@ func (l *Letters) groups(ctx context.Context, f Filter) ([]Group, error) {
 		WHERE ` + inPage + `
 		GROUP BY reason, last_error, topic ORDER BY fingerprint, topic`
 	var groups []Group
-	err := l.table.read(ctx, func(tx *sql.Tx) error {
+	err = l.table.read(ctx, func(tx *sql.Tx) error {
 		return l.table.query(ctx, tx, query, c, func(rows *sql.Rows) error {
 			var (
 				g           = Group{Topics: make([]string, 1), More: more}
@@ -86,6 +75,20 @@ func (l *Letters) groups(ctx context.Context, f Filter) ([]Group, error) {
 		})
 	})
 	return groups, err
+}
+
+// moreThan reports whether more than n rows match.
+func (t table) moreThan(ctx context.Context, n int, where string, args []any) (more bool, err error) {
+	query := t.dialect.SQL(`SELECT id FROM ` + t.name + ` ` + where + ` ORDER BY id DESC LIMIT 1 OFFSET ` + strconv.Itoa(n))
+	err = t.read(ctx, func(tx *sql.Tx) error {
+		err := tx.QueryRowContext(ctx, query, args...).Scan(new(int64))
+		more = err == nil
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	return more, err
 }
 
 // addTo adds other letters of the group to g.

@@ -163,8 +163,15 @@ func TestGroupsLooksAtTheLatestLetters(t *testing.T) {
 		if got := groups(deadletter.Filter{AfterGroup: "exhausted: new"}); len(got) != 0 {
 			b.Fatalf("groups are %q, want none", got)
 		}
-		if got, want := groups(deadletter.Filter{Topic: "t"}), []string{"new 10000 false", "old 1 false"}; !slices.Equal(got, want) {
-			b.Fatalf("groups are %q, want %q", got, want)
+		if got, want := groups(deadletter.Filter{Topic: "t"}), []string{"new 10000 true"}; !slices.Equal(got, want) {
+			b.Fatalf("groups of the topic are %q, want %q", got, want)
+		}
+		b.exec(`UPDATE once_outbox_dead SET tenant = 'acme'`)
+		if got, want := groups(deadletter.Filter{Tenant: "acme"}), []string{"new 10000 true"}; !slices.Equal(got, want) {
+			b.Fatalf("groups of the tenant are %q, want %q", got, want)
+		}
+		if got, want := groups(deadletter.Filter{MessageID: "oldest"}), []string{"old 1 false"}; !slices.Equal(got, want) {
+			b.Fatalf("groups of the message are %q, want %q", got, want)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/parked"
@@ -18,8 +19,11 @@ import (
 // If the Filter has no condition other than Fingerprint, Groups takes as long with a
 // million entries as with a few. It counts the latest entries of each group: at most
 // 10,000 if the page has one group, 2,000 of up to five groups, 500 of up to 20 groups,
-// and 100 of more. A group with more entries has Group.More. [Quarantine.Count] and
-// [Quarantine.DryRun] count all.
+// and 100 of more. A group with more entries has Group.More.
+//
+// With other conditions, Groups looks at the latest 10,000 entries that match. If there
+// are more, every group has Group.More, and a group without any of them is missing.
+// [Quarantine.Count] and [Quarantine.DryRun] count all.
 func (q *Quarantine) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	f = f.withPage()
 	if err := f.validate(); err != nil {
@@ -33,15 +37,51 @@ func (q *Quarantine) Groups(ctx context.Context, f Filter) ([]Group, error) {
 		}
 		return groups, nil
 	}
-	where := t.where(f, parked.Quarantined)
-	groups, err := t.groups(ctx, `{parked} WHERE `+where.String()+` AND fingerprint IN (
-		SELECT DISTINCT fingerprint FROM {parked}
-		WHERE `+where.String()+` AND fingerprint > `+where.Arg(f.AfterGroup)+`
-		ORDER BY fingerprint LIMIT `+where.Arg(f.limit())+`)`, where.Args)
+	groups, err := t.matchingGroups(ctx, f)
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
 	return groups, nil
+}
+
+// groupedEntries is how many of the entries that match Groups looks at.
+const groupedEntries = 10_000
+
+// matchingGroups returns the groups among the latest entries that match.
+func (t *table) matchingGroups(ctx context.Context, f Filter) ([]Group, error) {
+	where := t.where(f, parked.Quarantined)
+	matching := `{parked} WHERE ` + where.String()
+	more, err := t.moreThan(ctx, groupedEntries, matching, where.Args)
+	if err != nil {
+		return nil, err
+	}
+	if more {
+		matching = `(SELECT * FROM ` + matching + ` ORDER BY id DESC LIMIT ` + where.Arg(groupedEntries) + `) AS latest WHERE 1 = 1`
+	}
+	groups, err := t.groups(ctx, matching+` AND fingerprint IN (
+		SELECT DISTINCT fingerprint FROM `+matching+` AND fingerprint > `+where.Arg(f.AfterGroup)+`
+		ORDER BY fingerprint LIMIT `+where.Arg(f.limit())+`)`, where.Args)
+	for i := range groups {
+		groups[i].More = more
+	}
+	return groups, err
+}
+
+// moreThan reports whether more than n rows match.
+func (t *table) moreThan(ctx context.Context, n int, matching string, args []any) (more bool, err error) {
+	query := t.dialect.SQL(`SELECT id FROM ` + matching + ` ORDER BY id DESC LIMIT 1 OFFSET ` + strconv.Itoa(n))
+	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
+		err := tx.QueryRowContext(ctx, query, args...).Scan(new(int64))
+		more = err == nil
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("count parked messages: %w", err)
+	}
+	return more, nil
 }
 
 // DryRun returns all groups among the entries that ReplayMatching would replay

@@ -56,7 +56,13 @@ func TestGroupsAreCountedUpToABound(t *testing.T) {
 		same(poison.Filter{AfterGroup: "f1"}, more)
 		same(poison.Filter{Fingerprint: "f2"}, more)
 		same(poison.Filter{Fingerprint: "f3"}, "")
-		same(poison.Filter{Fingerprint: "f2", Consumer: "c"}, "f2 10002 false [t0 t1] 1000 2000\n")
+
+		// Other conditions group the latest 10,000 entries that match.
+		same(poison.Filter{Fingerprint: "f2", Consumer: "c"}, "f2 10000 true [t0 t1] 2000 2000\n")
+		same(poison.Filter{Consumer: "c"}, "f2 10000 true [t0 t1] 2000 2000\n")
+		same(poison.Filter{Consumer: "c", AfterGroup: "f2"}, "")
+		same(poison.Filter{Consumer: "other"}, "")
+		same(poison.Filter{Topic: "t1"}, "f1 1000 false [t1] 1000 2000\nf2 5001 false [t1] 1000 2000\n")
 
 		want := "f1 500 true [t0 t1] 1000 2000\nf2 500 true [t0 t1] 1000 2000\n"
 		for n := 3; n <= 6; n++ {
