@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -62,13 +63,19 @@ func (r *Rabbit) write() error {
 		"log.file = false",
 	}, r.config.Settings...)
 
-	ctl := []string{"#!/bin/sh"}
+	environment := []string{"#!/bin/sh"}
 	for _, setting := range r.settings() {
 		name, value, _ := strings.Cut(setting, "=")
-		ctl = append(ctl, fmt.Sprintf("export %s=%s", name, quote(value)))
+		environment = append(environment, fmt.Sprintf("export %s=%s", name, quote(value)))
 	}
-	ctl = append(ctl, fmt.Sprintf(`exec %s "$@"`, quote(filepath.Join(r.config.BinDir, "rabbitmqctl"))))
+	script := func(command ...string) string {
+		for i := range command {
+			command[i] = quote(command[i])
+		}
+		return lines(append(slices.Clone(environment), `exec `+strings.Join(command, " ")+` "$@"`))
+	}
 
+	erlCall, missing := findErlCall()
 	for _, file := range []struct {
 		name, content string
 		mode          os.FileMode
@@ -77,8 +84,12 @@ func (r *Rabbit) write() error {
 		{"env.conf", "", 0o600},
 		{"enabled_plugins", "[].\n", 0o600},
 		{"advanced.config", "[].\n", 0o600},
-		{"rabbitmqctl", lines(ctl), 0o700},
+		{"rabbitmqctl", script(filepath.Join(r.config.BinDir, "rabbitmqctl")), 0o700},
+		{erlCallScript, script(erlCall, "-sname", r.node.name), 0o700},
 	} {
+		if file.name == erlCallScript && missing != nil {
+			continue
+		}
 		if err := os.WriteFile(r.path(file.name), []byte(file.content), file.mode); err != nil {
 			return err
 		}

@@ -2,6 +2,8 @@ package servers_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +65,32 @@ func TestRabbitSurvivesKillFreezeAndAlarm(t *testing.T) {
 		defer func() { _ = conn.Close() }()
 		if conn.Config.ChannelMax != 77 {
 			t.Errorf("channel_max is %d, want 77", conn.Config.ChannelMax)
+		}
+	})
+
+	t.Run("EvalWithAndWithoutErlCall", func(t *testing.T) {
+		quick := server.RabbitCtl()
+		slow := servers.Ctl{quick[0], "--quiet"} // with arguments, it may be any broker's
+		if slow.Quick() {
+			t.Error("erl_call is used for an unknown broker")
+		}
+		ctls := []servers.Ctl{quick, slow}
+		if quick.Quick() { // then rabbitmqctl is not needed
+			dir := t.TempDir()
+			script := filepath.Join(filepath.Dir(quick[0]), "erl_call_broker")
+			if err := os.Symlink(script, filepath.Join(dir, filepath.Base(script))); err != nil {
+				t.Fatal(err)
+			}
+			ctls = append(ctls, servers.Ctl{filepath.Join(dir, "rabbitmqctl")})
+		}
+		for _, ctl := range ctls {
+			value, err := ctl.Eval(t.Context(), "rabbit_vhost:list_names()")
+			if err != nil || value != `[<<"/">>]` {
+				t.Errorf("the virtual hosts are %q (%v)", value, err)
+			}
+			if value, err = ctl.Eval(t.Context(), "error(broken)"); err == nil || !strings.Contains(err.Error(), "broken") {
+				t.Errorf("the value is %q, and the error %v does not have the reason", value, err)
+			}
 		}
 	})
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -17,7 +18,7 @@ import (
 const vhostPrefix = "once-test"
 
 // maxBatch limits how many virtual hosts are created at once, and is how many are deleted
-// at once. Each call of rabbitmqctl takes about half a second of a core.
+// at once. Where erl_call is missing, each call takes half a second of a core.
 const maxBatch = 7
 
 // rabbit creates and deletes virtual hosts on a broker.
@@ -49,8 +50,8 @@ func newRabbit(ctx context.Context, server *servers.Server) (*rabbit, error) {
 	return r, nil
 }
 
-// addVHost returns a new virtual host and its URL. Each call of rabbitmqctl takes about
-// half a second, so addVHost creates several virtual hosts whenever none is left.
+// addVHost returns a new virtual host and its URL. Where creating one is slow, addVHost
+// creates several whenever none is left.
 func (r *rabbit) addVHost(ctx context.Context) (name, address string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -59,7 +60,7 @@ func (r *rabbit) addVHost(ctx context.Context) (name, address string, err error)
 		return "", "", err
 	}
 	address = withVHost(r.url, name)
-	// rabbitmqctl returns before the broker can be used with the virtual host.
+	// The broker may not accept connections to the virtual host yet.
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -79,7 +80,9 @@ func (r *rabbit) takeVHost(ctx context.Context) (string, error) {
 	r.creating.Lock()
 	defer r.creating.Unlock()
 	if len(r.created) == 0 {
-		r.batch = min(2*r.batch+1, maxBatch)
+		if r.batch == 0 || !r.ctl.Quick() {
+			r.batch = min(2*r.batch+1, maxBatch)
+		}
 		names := make([]string, r.batch)
 		for i := range names {
 			names[i] = uniqueName(vhostPrefix, "-")
@@ -96,13 +99,9 @@ func (r *rabbit) takeVHost(ctx context.Context) (string, error) {
 
 // createVHosts creates virtual hosts with all permissions for the user of the AMQP URL.
 func (r *rabbit) createVHosts(ctx context.Context, names []string) error {
-	var vhosts, permissions []string
-	for _, name := range names {
-		vhosts = append(vhosts, fmt.Sprintf(`{"name":%q}`, name))
-		permissions = append(permissions, fmt.Sprintf(`{"user":%q,"vhost":%q,"configure":".*","write":".*","read":".*"}`, r.user, name))
-	}
-	definitions := fmt.Sprintf(`{"vhosts":[%s],"permissions":[%s]}`, strings.Join(vhosts, ","), strings.Join(permissions, ","))
-	_, err := r.ctl.Run(ctx, definitions, "import_definitions")
+	_, err := r.ctl.Eval(ctx, fmt.Sprintf(`[begin ok = rabbit_vhost:add(V, <<"testkit">>),
+		ok = rabbit_auth_backend_internal:set_permissions(<<%q>>, V, <<".*">>, <<".*">>, <<".*">>, <<"testkit">>) end || V <- %s]`,
+		r.user, binaries(names)))
 	return err
 }
 
@@ -131,19 +130,25 @@ func (r *rabbit) deleteUnneeded() {
 	})
 }
 
-// deleteVHosts deletes virtual hosts. It uses eval, because delete_vhost deletes only
-// one virtual host per call.
+// deleteVHosts deletes virtual hosts.
 func (r *rabbit) deleteVHosts(ctx context.Context, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	_, err := r.ctl.Eval(ctx, fmt.Sprintf(`[ok = rabbit_vhost:delete(V, <<"testkit">>) || V <- %s]`, binaries(names)))
+	return err
+}
+
+// binaries returns names as an Erlang list of binaries.
+func binaries(names []string) string {
 	var list []string
 	for _, name := range names {
 		list = append(list, fmt.Sprintf(`<<%q>>`, name))
 	}
-	_, err := r.ctl.Run(ctx, "", "eval",
-		fmt.Sprintf(`[ok = rabbit_vhost:delete(V, <<"testkit">>) || V <- [%s]].`, strings.Join(list, ",")))
-	return err
+	return "[" + strings.Join(list, ",") + "]"
 }
+
+// binary matches a binary that Erlang prints.
+var binary = regexp.MustCompile(`<<"([^"]*)">>`)
 
 // close deletes the virtual hosts that no test has used. It waits until all virtual
 // hosts are deleted.
@@ -166,14 +171,14 @@ func (r *rabbit) close() error {
 func (r *rabbit) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	output, err := r.ctl.Run(ctx, "", "--quiet", "list_vhosts", "name")
+	output, err := r.ctl.Eval(ctx, "rabbit_vhost:list_names()")
 	if err != nil {
 		return err
 	}
 	var names []string
-	for line := range strings.Lines(output) {
-		if name := strings.TrimSpace(line); stale(name, vhostPrefix, "-") {
-			names = append(names, name)
+	for _, match := range binary.FindAllStringSubmatch(output, -1) {
+		if stale(match[1], vhostPrefix, "-") {
+			names = append(names, match[1])
 		}
 	}
 	if len(names) > 0 {
