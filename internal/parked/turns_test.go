@@ -14,10 +14,16 @@ import (
 )
 
 // crowd is many times the number of rows of any claim.
-const crowd = 50_000
+const crowd = 5000
 
-// fill inserts waiting rows, due since an hour ago.
+// fill inserts waiting rows of a tenant, due since an hour ago.
 func fill(t *testing.T, db testkit.Database, class, tenant string, rows int) {
+	t.Helper()
+	fillEach(t, db, class, []string{tenant}, rows)
+}
+
+// fillEach is like fill for several tenants, in one transaction.
+func fillEach(t *testing.T, db testkit.Database, class string, tenants []string, rows int) {
 	t.Helper()
 	numbers, due := `generate_series(1, %d) AS n`, `now() - interval '1 hour'`
 	if db.Dialect != "" && db.Dialect != "postgres" {
@@ -27,8 +33,8 @@ func fill(t *testing.T, db testkit.Database, class, tenant string, rows int) {
 	envelope := parked.Encode(message.NewMessage("filled", nil))
 	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`
 		INSERT INTO once_parked (consumer, topic, message_id, tenant, priority_class, digest, envelope, state, due_at)
-		SELECT 'c', 't', '%s-%s-' || n, '%s', '%s', $1, $2, 'waiting', %s FROM `+numbers,
-		class, tenant, tenant, class, due, rows), []byte("digest"), envelope)
+		SELECT 'c', 't', '%[1]s-' || v.column1 || '-' || n, v.column1, '%[1]s', $1, $2, 'waiting', %[2]s FROM %[3]s, (VALUES ('%[4]s')) AS v`,
+		class, due, fmt.Sprintf(numbers, rows), strings.Join(tenants, "'), ('")), []byte("digest"), envelope)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,12 +141,14 @@ func TestDueRetryIsFoundAmongManyTenants(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
+		var later []string
 		for n := range 300 {
-			d := &parked.Delivery{Consumer: "c", Topic: "t"}
-			name := fmt.Sprintf("later-%03d", n)
-			if err := s.Park(t.Context(), d, of(name, name), parked.Failure{Err: errHandler}, time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			later = append(later, fmt.Sprintf("later-%03d", n))
+		}
+		fillEach(t, db, "retry", later, 1)
+		delay := s.Dialect().SQL(`UPDATE {parked} SET due_at = {after $1}`)
+		if _, err := db.ExecContext(t.Context(), delay, time.Hour.Milliseconds()); err != nil {
+			t.Fatal(err)
 		}
 		fill(t, db, "retry", "z", 10)
 		sel := selection
@@ -163,11 +171,13 @@ func TestEachOfManyTenantsGetsATurn(t *testing.T) {
 		s := newStore(t, db)
 		const tenants = 500
 		want := map[parked.TenantTurn]int{}
+		var names []string
 		for n := range tenants {
 			name := fmt.Sprintf("%03d", n)
-			fill(t, db, "live", name, 3)
+			names = append(names, name)
 			want[parked.TenantTurn{PriorityClass: "live", Tenant: name}] = 3
 		}
+		fillEach(t, db, "live", names, 3)
 		fill(t, db, "live", "250-many", crowd)
 		got := rounds(t, s, 100, want)
 		if many := got[parked.TenantTurn{PriorityClass: "live", Tenant: "250-many"}]; many < 3 || many > 200 {
