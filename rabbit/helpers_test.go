@@ -257,7 +257,7 @@ func suspend(t *testing.T, broker *servers.Rabbit, queue string) (resume func())
 	t.Helper()
 	tell := func(what string) {
 		eval(t, broker, fmt.Sprintf(
-			`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), sys:%s(amqqueue:get_pid(Q)).`,
+			`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), sys:%s(amqqueue:get_pid(Q))`,
 			queue, what))
 	}
 	tell("suspend")

@@ -57,7 +57,7 @@ func alarm(t *testing.T, set func(context.Context) error) {
 // eval evaluates an Erlang expression in the broker.
 func eval(t *testing.T, broker *servers.Rabbit, expression string) {
 	t.Helper()
-	if _, err := broker.Ctl(t.Context(), "eval", expression); err != nil {
+	if _, err := broker.Eval(t.Context(), expression); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -182,9 +182,9 @@ func TestCloseReportsOutstandingMessagesAsUnknown(t *testing.T) {
 func limitMessages(t *testing.T, broker *servers.Rabbit) (end func()) {
 	t.Helper()
 	eval(t, broker, "{ok, Size} = application:get_env(rabbit, max_message_size), "+
-		"application:set_env(rabbit, once_test_size, Size), application:set_env(rabbit, max_message_size, 1000).")
+		"application:set_env(rabbit, once_test_size, Size), application:set_env(rabbit, max_message_size, 1000)")
 	return func() {
-		eval(t, broker, "{ok, Size} = application:get_env(rabbit, once_test_size), application:set_env(rabbit, max_message_size, Size).")
+		eval(t, broker, "{ok, Size} = application:get_env(rabbit, once_test_size), application:set_env(rabbit, max_message_size, Size)")
 	}
 }
 

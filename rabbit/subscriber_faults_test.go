@@ -170,7 +170,7 @@ func TestTrap46_ConsumerTimeoutIsSurvived(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	broker := testkit.PrivateRabbit(t, "consumer_timeout = 1000")
-	eval(t, broker, "application:set_env(rabbit, channel_tick_interval, 500).") // how often the broker checks the timeout
+	eval(t, broker, "application:set_env(rabbit, channel_tick_interval, 500)") // how often the broker checks the timeout
 	queue := declareQueue(t, broker.URL("/"), nil)
 	h := new(heard)
 	cfg := brisk

@@ -3,6 +3,7 @@ package servers
 import (
 	"context"
 	"strings"
+	"time"
 )
 
 // RabbitCtl returns the rabbitmqctl command for this broker.
@@ -16,8 +17,31 @@ func (r *Rabbit) Ctl(ctx context.Context, args ...string) (string, error) {
 	defer cancel()
 	for {
 		output, err := r.RabbitCtl().Run(ctx, "", args...)
-		if err == nil || ctx.Err() != nil || !strings.Contains(output, "requires the 'rabbit' app to be running") {
+		if err == nil || ctx.Err() != nil || !strings.Contains(output, isStarting) {
 			return output, err
+		}
+	}
+}
+
+// isStarting is part of what rabbitmqctl prints while the start of a broker has not ended.
+const isStarting = "requires the 'rabbit' app to be running"
+
+// Eval is like [Ctl.Eval] for this broker. Like [Rabbit.Ctl], it waits until the start of
+// the broker has ended.
+func (r *Rabbit) Eval(ctx context.Context, expression string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.config.Patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		value, err := r.RabbitCtl().Eval(ctx, "case rabbit:is_running() of true -> "+expression+"; false -> it_is_starting end")
+		if value != "it_is_starting" && (err == nil || !strings.Contains(err.Error(), isStarting)) {
+			return value, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return value, context.Cause(ctx)
 		}
 	}
 }
@@ -26,19 +50,19 @@ func (r *Rabbit) Ctl(ctx context.Context, args ...string) (string, error) {
 // itself the broker writes them some seconds later. If it is killed before that, a new
 // queue is lost with its messages, even with confirmed ones.
 func (r *Rabbit) WriteDefinitions(ctx context.Context) error {
-	_, err := r.Ctl(ctx, "eval", "mnesia:sync_log().")
+	_, err := r.Eval(ctx, "mnesia:sync_log()")
 	return err
 }
 
 // RaiseMemoryAlarm makes the broker stop reading from connections that publish, so it
 // confirms no message. [Rabbit.ClearMemoryAlarm] ends this.
 func (r *Rabbit) RaiseMemoryAlarm(ctx context.Context) error {
-	_, err := r.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", "1")
+	_, err := r.Eval(ctx, "vm_memory_monitor:set_vm_memory_high_watermark({absolute, 1})")
 	return err
 }
 
 // ClearMemoryAlarm ends the memory alarm.
 func (r *Rabbit) ClearMemoryAlarm(ctx context.Context) error {
-	_, err := r.Ctl(ctx, "set_vm_memory_high_watermark", "0.8")
+	_, err := r.Eval(ctx, "vm_memory_monitor:set_vm_memory_high_watermark(0.8)")
 	return err
 }
