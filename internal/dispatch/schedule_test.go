@@ -9,13 +9,24 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/watermill-once/once/internal/testkit/race"
 )
 
 var (
-	seeds     = flag.Int("schedules", 10_000, "number of generated schedules")
+	seeds     = flag.Int("schedules", defaultSchedules(), "number of generated schedules")
 	firstSeed = flag.Uint64("seed", 1, "seed of the first schedule; the others follow")
 	printed   = flag.Bool("print", false, "print the events of each schedule")
 )
+
+// defaultSchedules returns fewer schedules with the race detector. A schedule runs on one
+// goroutine, so the detector has nothing to find, and it makes schedules slow.
+func defaultSchedules() int {
+	if race.Enabled {
+		return 1000
+	}
+	return 10_000
+}
 
 // TestSchedules runs generated schedules of reads, outcomes, lost leases, late commits,
 // failures, restarts and clock jumps against a model. It checks that
