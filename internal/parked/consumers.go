@@ -102,11 +102,17 @@ func newConsumerQueries(d dialect.Dialect) consumerQueries {
 //
 //nolint:gochecknoglobals // it cannot change
 var program = sync.OnceValue(func() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Path != "" && info.Path != "command-line-arguments" {
+	info, _ := debug.ReadBuildInfo()
+	return programName(info, os.Args[0])
+})
+
+// programName falls back to the name of the command if info is nil, or has no path.
+func programName(info *debug.BuildInfo, command string) string {
+	if info != nil && info.Path != "" && info.Path != "command-line-arguments" {
 		return Clean(info.Path, MaxName)
 	}
-	return Clean(filepath.Base(os.Args[0]), MaxName)
-})
+	return Clean(filepath.Base(command), MaxName)
+}
 
 // OtherHandler describes the handler that runs the consumer, if other is the
 // registration of another handler than c: of another program, or with another
