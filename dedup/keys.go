@@ -147,11 +147,7 @@ func (i *Inbox) writeKeys(ctx context.Context, old int64) error {
 		}
 		more = len(ids) == keysBatch
 		for len(ids) > 0 {
-			n, bytes := 1, sizes[0]
-			for n < len(ids) && bytes+sizes[n] <= keysBytes {
-				bytes += sizes[n]
-				n++
-			}
+			n := fits(sizes)
 			if err := i.writeKeyBatch(ctx, ids[:n]); err != nil {
 				return err
 			}
@@ -159,6 +155,16 @@ func (i *Inbox) writeKeys(ctx context.Context, old int64) error {
 		}
 	}
 	return nil
+}
+
+// fits returns how many messages one transaction reads, of the first ones with these
+// sizes. It is at least 1.
+func fits(sizes []int64) (n int) {
+	n = 1
+	for bytes := sizes[0]; n < len(sizes) && bytes+sizes[n] <= keysBytes; n++ {
+		bytes += sizes[n]
+	}
+	return n
 }
 
 func (i *Inbox) writeKeyBatch(ctx context.Context, ids []int64) error {

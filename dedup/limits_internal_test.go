@@ -1,0 +1,228 @@
+package dedup
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/telemetry"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// The first hundred transactions are checked, then every 32nd, and all after one that the
+// handler has ended.
+func TestSampleOfCheckedTransactions(t *testing.T) {
+	t.Parallel()
+	s := &sample{}
+	for n := 1; n <= 256; n++ {
+		if got, want := s.next(), n <= 100 || n%32 == 0; got != want {
+			t.Errorf("transaction %d is checked: %t", n, got)
+		}
+	}
+	s.all.Store(true)
+	if !s.next() {
+		t.Error("a transaction is not checked after one that its handler ended")
+	}
+}
+
+func TestKeysAreRememberedLongerThanTheirDuplicatesArrive(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	for want, c := range map[time.Duration]Config{
+		30 * day:                {Retention: 30 * day, MaxDuplicateAge: 7 * day},
+		7*day + time.Hour:       {Retention: 7 * day, MaxDuplicateAge: 7 * day},
+		7*day + 61*time.Minute:  {Retention: 7*day + 61*time.Minute, MaxDuplicateAge: 7 * day},
+		8*day + 1*time.Hour + 1: {Retention: 8 * day, MaxDuplicateAge: 8*day + 1},
+	} {
+		if got := c.keyRetention(); got != want {
+			t.Errorf("%+v: %v, want %v", c, got, want)
+		}
+	}
+}
+
+func TestIDsOfUpTo255BytesAreUsable(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]string{
+		strings.Repeat("x", 255): "",
+		strings.Repeat("x", 256): "it is 256 bytes long, more than 255",
+		"":                       "it is empty",
+		"a\xff":                  "it is not valid UTF-8",
+		"a\x00":                  "it contains NUL",
+	} {
+		if got := unusable(id); got != want {
+			t.Errorf("%.10q: %q, want %q", id, got, want)
+		}
+	}
+}
+
+// once.Plugin compares these values with those of the other parts.
+func TestPartDescribesTheInbox(t *testing.T) {
+	t.Parallel()
+	db := testkit.SQLite(t)
+	config := Config{
+		Schema: schema.Config{Dialect: schema.SQLite}, Consumer: "payments", Retention: 9 * 24 * time.Hour,
+		Batch: Batch{Size: 10, Concurrency: 3},
+	}
+	inbox, err := New(db.DB, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := inbox.Part()
+	if p.Name != "dedup" || p.DB != db.DB || p.Schema.Dialect != schema.SQLite || p.Logger == nil || p.Consumer != "payments" || p.Outbox ||
+		p.Retention != 9*24*time.Hour || p.BatchSize != 10 || p.BatchInFlight != 40 || p.Run == nil ||
+		!slices.Equal(p.Tables, []string{"inbox", "parked", "replays"}) {
+		t.Errorf("%+v", p)
+	}
+	config.SweptElsewhere = true
+	config.Outbox = func(*sql.Tx) message.Publisher { return nil }
+	if inbox, err = New(db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	if p := inbox.Part(); p.Run != nil || !p.Outbox {
+		t.Errorf("%+v", p)
+	}
+}
+
+// lags records the observations of all histograms.
+type lags struct {
+	noop.MeterProvider
+
+	seen []float64
+}
+
+func (l *lags) Meter(string, ...metric.MeterOption) metric.Meter { return lagMeter{lags: l} }
+
+type lagMeter struct {
+	noop.Meter
+
+	lags *lags
+}
+
+func (m lagMeter) Float64Histogram(string, ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
+	return lagHistogram{lags: m.lags}, nil
+}
+
+type lagHistogram struct {
+	noop.Float64Histogram
+
+	lags *lags
+}
+
+func (lagHistogram) Enabled(context.Context) bool { return true }
+
+func (h lagHistogram) Record(_ context.Context, value float64, _ ...metric.RecordOption) {
+	h.lags.seen = append(h.lags.seen, value)
+}
+
+// A clock may be up to a minute ahead. A message does not wait for a year.
+func TestLagThatCannotBeTrueIsNotMeasured(t *testing.T) {
+	t.Parallel()
+	now := time.UnixMilli(time.Now().UnixMilli())
+	for lag, want := range map[time.Duration][]float64{
+		time.Second:                         {1},
+		-time.Second:                        {0},
+		-time.Minute + time.Millisecond:     {0},
+		-time.Minute:                        nil,
+		365*24*time.Hour - time.Second:      {365*24*3600 - 1},
+		365 * 24 * time.Hour:                nil,
+		365*24*time.Hour + time.Millisecond: nil,
+	} {
+		l := &lags{}
+		c := &call{instruments: &instruments{lag: telemetry.NewMeter(l, "dedup").Delays("once.dedup.lag", "", telemetry.Label{
+			Key: telemetry.Since, Values: []string{"created", "published"},
+		})}}
+		c.stamps[sincePublished] = meta.Stamp(now.Add(-lag))
+		if c.recordLag(now); !slices.Equal(l.seen, want) {
+			t.Errorf("a lag of %v is measured as %v, want %v", lag, l.seen, want)
+		}
+	}
+}
+
+// Messages run in separate transactions only four at a time, and with SQLite, which has
+// one writer, one at a time. A message that waits ends with its context.
+func TestFewMessagesOfABatchRunAlone(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		if err := schema.Up(t.Context(), db.DB, config); err != nil {
+			t.Fatal(err)
+		}
+		inbox, err := New(db.DB, Config{Schema: config, Consumer: "payments", Logger: testkit.Logger(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		entered, leave := make(chan string, 10), make(chan struct{})
+		h := inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
+			entered <- msg.UUID
+			<-leave
+			return nil, nil
+		})
+		deliver := func(ctx context.Context, id string) <-chan error {
+			ended, msg := make(chan error, 1), message.NewMessage(id, nil)
+			msg.SetContext(parked.WithTried(ctx, msg, true)) // it failed before
+			go func() {
+				_, err := h(msg)
+				ended <- err
+			}()
+			return ended
+		}
+		most := 4
+		if db.Dialect == "sqlite" {
+			most = 1
+		}
+		var all []<-chan error
+		for n := range most {
+			all = append(all, deliver(t.Context(), string(rune('a'+n))))
+			<-entered
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		waiting := deliver(ctx, "waits")
+		cancel()
+		if err := <-waiting; err == nil || !disposition.Of(err).NotCalled || !errors.Is(err, context.Canceled) || len(entered) != 0 {
+			t.Errorf("the message beyond %d: %v, %d more have begun", most, err, len(entered))
+		}
+		close(leave)
+		for _, ended := range all {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		if err := <-deliver(t.Context(), "later"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A row of the parked messages may be large, so one transaction reads only as many as fit
+// into a megabyte, but at least one.
+func TestParkedMessagesAreReadInSmallBatches(t *testing.T) {
+	t.Parallel()
+	const limit = 1 << 20
+	for _, c := range []struct {
+		sizes []int64
+		want  int
+	}{
+		{[]int64{5}, 1},
+		{[]int64{2 * limit, 1}, 1},
+		{[]int64{limit, 1}, 1},
+		{[]int64{limit - 1, 1}, 2},
+		{[]int64{limit - 1, 2}, 1},
+		{[]int64{limit / 2, limit/2 - 1, 1, 1}, 3},
+	} {
+		if got := fits(c.sizes); got != c.want {
+			t.Errorf("of %v the first %d are read, want %d", c.sizes, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,257 @@
+package retry
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+func fetcherOf(c Config, gathers int) *fetcher {
+	return newFetcher(&subscriber{retries: &Retries{config: c.withDefaults()}, consumer: "payments"}, "orders.placed", nil, gathers)
+}
+
+// With KeyOrder, four messages are claimed in advance for each handler. Only a default
+// Concurrency grows with the batches of the handler.
+func TestFetcherClaimsAsManyAsItsHandlersNeed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		config                Config
+		gathers               int
+		concurrency, capacity int
+	}{
+		"unordered":                     {Config{Concurrency: 3}, 0, 3, 3},
+		"in order":                      {Config{Concurrency: 3, KeyOrder: BlockWhileRetried}, 0, 3, 15},
+		"in batches":                    {Config{}, 1000, 1000, 1000},
+		"in batches, with a number":     {Config{Concurrency: 3}, 1000, 3, 3},
+		"in batches smaller than usual": {Config{}, 1, Config{}.withDefaults().Concurrency, Config{}.withDefaults().Concurrency},
+	} {
+		if f := fetcherOf(c.config, c.gathers); f.concurrency != c.concurrency || f.capacity() != c.capacity {
+			t.Errorf("%s: %d handlers, %d claims; want %d and %d", name, f.concurrency, f.capacity(), c.concurrency, c.capacity)
+		}
+	}
+}
+
+// After a failure the table is asked again within a second.
+func TestFailingFetcherAsksAtLeastEverySecond(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		failing    bool
+		poll, want time.Duration
+	}{
+		{false, time.Hour, time.Hour},
+		{true, time.Hour, time.Second},
+		{true, time.Millisecond, time.Millisecond},
+	} {
+		f := fetcherOf(Config{PollInterval: c.poll}, 0)
+		if f.failing = c.failing; f.pollInterval() != c.want {
+			t.Errorf("failing %t, PollInterval %v: %v, want %v", c.failing, c.poll, f.pollInterval(), c.want)
+		}
+	}
+}
+
+func TestFetchFailuresAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var logs testkit.Logs
+	f := fetcherOf(Config{Logger: &logs}, 0)
+	for range 2 {
+		f.report(t.Context(), errors.New("away"))
+		f.report(t.Context(), errors.New("away"))
+		f.report(t.Context(), nil)
+		f.report(t.Context(), nil)
+	}
+	if n, m := logs.Count("ERROR Parked messages cannot be fetched, retrying", "consumer=payments", "topic=orders.placed", "err=away"),
+		logs.Count("INFO Parked messages are fetched again", "consumer=payments", "topic=orders.placed"); n != 2 || m != 2 || len(logs.Lines()) != 4 {
+		t.Errorf("logged %q", logs.Lines())
+	}
+}
+
+func TestBufferFitsAsManyRowsAsItHasRoomFor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ bytes, rowSize, rows, want int }{
+		{0, 0, 7, 7},
+		{0, 20, 7, 5},
+		{0, 20, 3, 3},
+		{41, 20, 7, 2},
+		{99, 20, 7, 1}, // at least one
+		{99, 0, 7, 7},
+		{100, 20, 7, 0},
+		{100, 0, 7, 0},
+		{120, 0, 7, 0},
+	} {
+		b := &buffer{limit: 100, bytes: c.bytes, rowSize: c.rowSize}
+		if got := b.fit(c.rows); got != c.want {
+			t.Errorf("%+v: %d rows fit", c, got)
+		}
+	}
+	b := &buffer{}
+	claimed := func(sizes ...int) (rows []parked.Claimed) {
+		for _, size := range sizes {
+			rows = append(rows, parked.Claimed{Claim: &parked.Claim{Size: size}})
+		}
+		return rows
+	}
+	for _, c := range []struct {
+		rows []parked.Claimed
+		want int
+	}{{claimed(10, 80, 20), 80}, {claimed(10), 40}, {nil, 20}, {claimed(30), 30}} {
+		if b.observe(c.rows); b.rowSize != c.want {
+			t.Errorf("the estimate is %d, want %d", b.rowSize, c.want)
+		}
+	}
+	if b.tooLarge(errors.New("other")) || b.rowSize != 30 {
+		t.Errorf("another error changes the estimate to %d", b.rowSize)
+	}
+	if !b.tooLarge(&parked.LargeError{Size: 90}) || b.rowSize != 90 {
+		t.Errorf("the estimate is %d, want 90", b.rowSize)
+	}
+}
+
+// An isolated message waits for all others, and all others wait for it.
+func TestIsolationGateAdmitsACrashedMessageAlone(t *testing.T) {
+	t.Parallel()
+	g, woken := &isolationGate{}, 0
+	if !g.enter(2) || g.enterAlone() {
+		t.Error("a crashed message runs together with others")
+	}
+	g.request(func() { woken++ })
+	g.leave(1)
+	if g.leave(0); woken != 0 {
+		t.Error("the subscription is woken while a message is in flight")
+	}
+	if g.leave(1); woken != 1 {
+		t.Errorf("the subscription is woken %d times, want once", woken)
+	}
+	if g.leave(0); woken != 1 {
+		t.Error("the subscription is woken although no message has left")
+	}
+	if !g.enterAlone() || g.enterAlone() {
+		t.Error("not exactly one crashed message runs")
+	}
+	g.withdraw()
+	if g.enter(1) {
+		t.Error("another message runs together with the crashed one")
+	}
+	if g.leave(1); woken != 1 || !g.enter(1) {
+		t.Errorf("others wait after the crashed message; woken %d times", woken)
+	}
+}
+
+// The time of isolation begins with the first request, not with the latest.
+func TestIsolationTimeBeginsWithTheFirstRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &isolationGate{}
+		g.enter(1)
+		g.request(func() {})
+		time.Sleep(isolationTime - time.Second) //nolint:forbidigo // on the clock of synctest
+		g.request(func() {})
+		if g.enter(1) {
+			t.Error("others do not wait")
+		}
+		time.Sleep(time.Second) //nolint:forbidigo // on the clock of synctest
+		if !g.enter(1) {
+			t.Error("others wait longer than isolationTime")
+		}
+	})
+}
+
+// The last of three calls with an undecided outcome counts. Tries that did not call the
+// handler never count, however long they take.
+func TestThirdUndecidedCallCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		called, notCalled := &disposition.Error{Kind: disposition.Undecided}, &disposition.Error{Kind: disposition.Undecided, NotCalled: true}
+		newAttempt := func() *attempt {
+			return &attempt{Retries: &Retries{config: Config{UnackedWait: time.Minute}}}
+		}
+		a := newAttempt()
+		for n, c := range []struct {
+			v    *disposition.Error
+			want bool
+		}{{notCalled, false}, {called, false}, {notCalled, false}, {called, false}, {notCalled, false}, {called, true}} {
+			if got := a.chargesUndecided(c.v); got != c.want {
+				t.Errorf("try %d counts: %t", n, got)
+			}
+			if before := n >= 1; a.failedBefore != before {
+				t.Errorf("try %d: failed before is %t", n, a.failedBefore)
+			}
+		}
+		a = newAttempt()
+		a.chargesUndecided(notCalled)
+		time.Sleep(time.Minute) //nolint:forbidigo // on the clock of synctest
+		if a.chargesUndecided(called) {
+			t.Error("a call counts before UnackedWait is over")
+		}
+		time.Sleep(1) //nolint:forbidigo // on the clock of synctest
+		if a.chargesUndecided(notCalled) || !a.chargesUndecided(called) {
+			t.Error("after UnackedWait not exactly the call of the handler counts")
+		}
+	})
+}
+
+// A short wait is normal. A long one is logged once, and ends with UnackedWait or a
+// shutdown.
+func TestWaitForAnUndecidedMessageIsLoggedAfterASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var logs testkit.Logs
+		closing := make(chan struct{})
+		a := &attempt{
+			Retries:  &Retries{config: Config{UnackedWait: time.Minute, Logger: &logs}},
+			ctx:      t.Context(),
+			delivery: &parked.Delivery{Consumer: "payments", Topic: "orders.placed", Closing: closing},
+			original: message.NewMessage("m1", nil),
+		}
+		away := &disposition.Error{Kind: disposition.Undecided, NotCalled: true, Err: errors.New("away")}
+		began := time.Now()
+		for a.chargesUndecided(away); a.waitUndecided(away); a.chargesUndecided(away) {
+			waited, logged := time.Since(began), 0
+			if waited >= time.Second {
+				logged = 1
+			}
+			if n := logs.Count("ERROR Message is held", "consumer=payments", "topic=orders.placed", "message_uuid=m1", "err=away"); n != logged {
+				t.Fatalf("after %v: logged %q", waited, logs.Lines())
+			}
+		}
+		if waited := time.Since(began); waited <= time.Minute || waited > time.Minute+5*time.Second {
+			t.Errorf("the wait ended after %v", waited)
+		}
+		a.undecided = undecidedTries{since: time.Now()}
+		close(closing)
+		if a.waitUndecided(away) {
+			t.Error("the wait does not end with a shutdown")
+		}
+	})
+}
+
+// After must not be shorter than a millisecond, or the delay would be that of the policy.
+func TestAfterIsAtLeastAMillisecond(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]time.Duration{
+		0: time.Millisecond, -time.Hour: time.Millisecond, time.Millisecond: time.Millisecond, time.Hour: time.Hour,
+	} {
+		err := After(errors.New("later"), d)
+		if v := disposition.Of(err); v.After != want || v.Kind != disposition.Failed || v.Reason != disposition.ReasonFailed {
+			t.Errorf("After(err, %v): %+v", d, v)
+		}
+	}
+}
+
+// A message that could be given up on, but not quarantined, waits as long as before the
+// last round.
+func TestPauseWithoutAQuarantineIsTheLongestOfThePolicy(t *testing.T) {
+	t.Parallel()
+	for delayed, want := range map[int]time.Duration{-1: time.Second, 1: time.Second, 3: 25 * time.Second} {
+		f := fetcherOf(Config{Policy: Policy{Delayed: delayed, Jitter: -1}}, 0)
+		if got := f.longestPause(); got != want {
+			t.Errorf("with %d delayed rounds it is %v, want %v", delayed, got, want)
+		}
+	}
+}
