@@ -113,7 +113,7 @@ func (r *batchRun) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]boo
 	}
 	fresh = make(map[string]bool, len(rows))
 	if len(rows) > 0 {
-		err = query(ctx, tx, func(scan func(...any) error) error {
+		err = dialect.EachRow(ctx, tx, func(scan func(...any) error) error {
 			var id string
 			err := scan(&id)
 			fresh[id] = true
@@ -129,7 +129,7 @@ func (r *batchRun) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]boo
 // digests returns the digests that the inbox contains for ids.
 func (r *batchRun) digests(ctx context.Context, tx *sql.Tx, ids []string) (map[string][]byte, error) {
 	digests := make(map[string][]byte, len(ids))
-	return digests, query(ctx, tx, func(scan func(...any) error) error {
+	return digests, dialect.EachRow(ctx, tx, func(scan func(...any) error) error {
 		var id string
 		var digest []byte
 		err := scan(&id, &digest)
@@ -148,18 +148,4 @@ func (r *batchRun) compareDigest(id identity, digest []byte) error {
 		return collisionError(id, r.consumer)
 	}
 	return errAlreadyHandled
-}
-
-func query(ctx context.Context, tx *sql.Tx, each func(scan func(...any) error) error, query string, args ...any) error {
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := each(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }

@@ -84,17 +84,15 @@ func (i *Inbox) calendar(ctx context.Context) (*calendar, error) {
 		if err != nil {
 			return err
 		}
-		return query(ctx, tx, func(scan func(...any) error) error {
+		return dialect.EachRow(ctx, tx, func(scan func(...any) error) error {
 			var name string
-			if err := scan(&name); err != nil {
-				return err
-			}
+			err := scan(&name)
 			if suffix, ok := strings.CutPrefix(name, prefix); ok {
 				if begin, err := time.Parse(dayName, suffix); err == nil {
 					c.days = append(c.days, i.day(c, begin))
 				}
 			}
-			return nil
+			return err
 		}, i.sql.days.list)
 	})
 	slices.SortFunc(c.days, func(a, b day) int { return a.begin.Compare(b.begin) })

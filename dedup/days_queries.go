@@ -41,7 +41,7 @@ func newDayQueries(d dialect.Dialect) dayQueries {
 		// This does not wait for the lock: the other process does the work, and this
 		// process continues with its next sweep.
 		tryLock:  fmt.Sprintf(`SELECT pg_try_advisory_xact_lock(%d)`, dayLock(d.Config().Table("inbox"))),
-		timeouts: setTimeouts(d, dayLockTimeout, dayIdleTimeout),
+		timeouts: setTimeouts(dayLockTimeout, dayIdleTimeout),
 
 		inbox: d.SQL(`
 			SELECT n.nspname, {millis now()} FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace

@@ -98,7 +98,7 @@ func (i *Inbox) recordParkedKeys(ctx context.Context) (expiredKeys, error) {
 		return expiredKeys{}, err
 	}
 	err = i.dialect.Read(ctx, i.db, func(tx *sql.Tx) error {
-		return query(ctx, tx, func(scan func(...any) error) error {
+		return dialect.EachRow(ctx, tx, func(scan func(...any) error) error {
 			var consumer string
 			err := scan(&consumer)
 			expired.keptConsumers = append(expired.keptConsumers, consumer)
@@ -135,7 +135,7 @@ func (i *Inbox) writeKeys(ctx context.Context, old int64) error {
 	for last, more := int64(0), true; more; {
 		var ids, sizes []int64
 		err := i.dialect.Read(ctx, i.db, func(tx *sql.Tx) error {
-			return query(ctx, tx, func(scan func(...any) error) error {
+			return dialect.EachRow(ctx, tx, func(scan func(...any) error) error {
 				var id, size int64
 				err := scan(&id, &size)
 				ids, sizes = append(ids, id), append(sizes, size)
@@ -170,16 +170,14 @@ func fits(sizes []int64) (n int) {
 func (i *Inbox) writeKeyBatch(ctx context.Context, ids []int64) error {
 	return i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
 		keys := map[int64]string{}
-		err := query(ctx, tx, func(scan func(...any) error) error {
+		err := dialect.EachRow(ctx, tx, func(scan func(...any) error) error {
 			var id int64
 			var envelope []byte
-			if err := scan(&id, &envelope); err != nil {
-				return err
-			}
-			if key, known := i.keyOf(id, envelope); known {
+			err := scan(&id, &envelope)
+			if key, known := i.keyOf(id, envelope); err == nil && known {
 				keys[id] = key
 			}
-			return nil
+			return err
 		}, i.sql.keys.read, i.dialect.List(ids))
 		if err != nil {
 			return err

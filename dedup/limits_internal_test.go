@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/lib/pq"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
@@ -223,6 +225,77 @@ func TestParkedMessagesAreReadInSmallBatches(t *testing.T) {
 	} {
 		if got := fits(c.sizes); got != c.want {
 			t.Errorf("of %v the first %d are read, want %d", c.sizes, got, c.want)
+		}
+	}
+}
+
+// If the sweep has just removed the row of a message, its next attempt inserts it.
+func TestRowThatIsGoneWhenItIsComparedIsNoFailure(t *testing.T) {
+	t.Parallel()
+	r, id := &batchRun{batcher: &batcher{consumer: "payments"}}, identity{id: "m1", digest: [32]byte{1}}
+	if err := r.compareDigest(id, nil); !errors.Is(err, sql.ErrNoRows) || !disposition.Of(err).NotCalled {
+		t.Errorf("got %v", err)
+	}
+	if err := r.compareDigest(id, id.digest[:]); !errors.Is(err, errAlreadyHandled) {
+		t.Errorf("the same content: %v", err)
+	}
+	if err := r.compareDigest(id, []byte("x")); !errors.Is(err, ErrCollision) {
+		t.Errorf("other content: %v", err)
+	}
+}
+
+// If the rows that must stay cannot be read, the day is not emptied.
+func TestDayStaysIfItsRowsCannotBeKept(t *testing.T) {
+	t.Parallel()
+	db := testkit.Postgres(t)
+	config := schema.Config{Inbox: schema.ByDay}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	inbox, err := New(db.DB, Config{Schema: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := inbox.day(&calendar{schema: "public"}, time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC))
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	for _, query := range []string{inbox.sql.days.create(d), `CREATE TEMPORARY TABLE once_kept (n integer)`} {
+		if _, err := tx.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kept, err := inbox.emptyDay(t.Context(), tx, d); kept != 0 || err == nil || !strings.Contains(err.Error(), "once_kept") {
+		t.Errorf("%d rows are kept, %v", kept, err)
+	}
+}
+
+// A database that is away is away for each message of a batch. A lock concerns one.
+func TestOnlyAFailureOfTheWholeDatabaseEndsABatch(t *testing.T) {
+	t.Parallel()
+	away, lock := disposition.NotCalled(errors.New("away")), disposition.NotCalled(&pq.Error{Code: "55P03"})
+	for _, c := range []struct {
+		dialect schema.Dialect
+		err     error
+		want    bool
+	}{
+		{schema.PostgreSQL, away, true}, {schema.PostgreSQL, lock, false}, {schema.PostgreSQL, errors.New("failed"), false},
+		{schema.SQLite, away, true}, {schema.SQLite, lock, true},
+	} {
+		d, err := dialect.New(schema.Config{Dialect: c.dialect})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &batcher{Inbox: &Inbox{dialect: d}}
+		if got := b.databaseFailed(c.err); got != c.want {
+			t.Errorf("%s: %v: %t", c.dialect, c.err, got)
+		}
+	}
+	for state, want := range map[pq.ErrorCode]bool{"40P01": true, "40001": true, "55P03": false} {
+		if got := conflicted(&pq.Error{Code: state}); got != want {
+			t.Errorf("%s: conflict is %t", state, got)
 		}
 	}
 }

@@ -152,11 +152,8 @@ func sweepParked(d dialect.Dialect, from string) string {
 }
 
 // setTimeouts returns a statement that sets the timeouts of a transaction. It has no
-// parameters, so that it needs only one round trip. It is empty for SQLite.
-func setTimeouts(d dialect.Dialect, lock, idle time.Duration) string {
-	if d.SQLite() {
-		return ""
-	}
+// parameters, so that it needs only one round trip.
+func setTimeouts(lock, idle time.Duration) string {
 	return setLockTimeout(lock) + fmt.Sprintf(`; SET LOCAL idle_in_transaction_session_timeout = %d`, idle.Milliseconds())
 }
 

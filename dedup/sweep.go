@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/telemetry"
 	"github.com/watermill-once/once/schema"
@@ -134,7 +135,7 @@ func (i *Inbox) sweepForward(ctx context.Context, statement, from string, args .
 	for {
 		last := int64(math.MinInt64)
 		n, err := i.removeInTx(ctx, func(tx *sql.Tx) (n int64, err error) {
-			err = query(ctx, tx, func(scan func(...any) error) error {
+			err = dialect.EachRow(ctx, tx, func(scan func(...any) error) error {
 				var at int64
 				err := scan(&at)
 				n, last = n+1, max(last, at)
