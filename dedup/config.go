@@ -134,8 +134,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// validate returns the errors of all fields except Schema.
 func (c Config) validate() error {
-	errs := []error{c.Schema.Validate(), c.Batch.validate()}
+	errs := []error{c.Batch.validate()}
 	if why := unusable(c.Consumer); c.Consumer != "" && why != "" {
 		errs = append(errs, fmt.Errorf("Consumer cannot be used: %s", why))
 	}

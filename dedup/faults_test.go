@@ -68,20 +68,20 @@ func TestMessageWhoseLeaseHasEndedIsNotHandled(t *testing.T) {
 func TestOtherConsumerNameThanThatOfRetryIsRefused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), nil)
-	from := func(d parked.Delivery) error {
+	from := func(d *parked.Delivery) error {
 		msg := message.NewMessage("m1", nil)
-		msg.SetContext(parked.WithDelivery(t.Context(), &d))
+		msg.SetContext(parked.WithDelivery(t.Context(), d))
 		_, err := b.inbox.Middleware(apply)(msg)
 		return err
 	}
-	err := from(parked.Delivery{Consumer: "billing", Subscribed: true})
+	err := from(&parked.Delivery{Consumer: "billing", Subscribed: true})
 	if !errors.Is(err, dedup.ErrOtherConsumer) || !disposition.Of(err).NotCalled || !containsText(err, `"payments" and "billing"`) {
 		t.Errorf("got %v", err)
 	}
 	b.expect(0, 0, 0)
-	for _, d := range []parked.Delivery{{Consumer: consumer, Subscribed: true}, {Consumer: "handler-1"}} {
+	for _, d := range []*parked.Delivery{{Consumer: consumer, Subscribed: true}, {Consumer: "handler-1"}} {
 		if err := from(d); err != nil {
-			t.Errorf("%+v: %v", d, err)
+			t.Errorf("%s: %v", d.Consumer, err)
 		}
 	}
 	b.expect(1, 1, 0)

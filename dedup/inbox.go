@@ -38,16 +38,13 @@ type Inbox struct {
 // when messages arrive, see schema.Up.
 func New(db *sql.DB, config Config) (*Inbox, error) {
 	config = config.withDefaults()
-	err := config.validate()
+	d, err := dialect.New(config.Schema)
+	err = errors.Join(err, config.validate())
 	if db == nil {
 		err = errors.Join(errors.New("db is nil"), err)
 	}
 	if err != nil {
 		return nil, fields.Refused("dedup", err)
-	}
-	d, err := dialect.New(config.Schema)
-	if err != nil {
-		return nil, fmt.Errorf("dedup: %w", err)
 	}
 	return &Inbox{db: db, config: config, dialect: d, sql: newQueries(d, config), instruments: newInstruments(config)}, nil
 }

@@ -233,12 +233,17 @@ func TestLimitBoundsAChange(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.fill(250, "busy")
 		some := parked.Filter{Consumer: "busy", Limit: 120}
-		report, err := b.messages.CancelMatching(b.Context(), ann, some, parked.Plan{})
+		var progress []int
+		plan := parked.Plan{Progress: func(r parked.Report) { progress = append(progress, r.Changed) }}
+		report, err := b.messages.CancelMatching(b.Context(), ann, some, plan)
 		if err != nil {
 			b.Fatal(err)
 		}
 		if report.Changed != 120 {
 			b.Fatalf("report.Changed is %d, want 120", report.Changed)
+		}
+		if want := []int{100, 120}; !slices.Equal(progress, want) { // others wait for the locks of a batch
+			b.Fatalf("progress is %v, want %v", progress, want)
 		}
 		report, err = b.messages.CancelMatching(b.Context(), ann, parked.Filter{Consumer: "busy"}, parked.Plan{})
 		if err != nil {

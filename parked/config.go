@@ -3,8 +3,6 @@ package parked
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/watermill-once/once/internal/dialect"
@@ -38,16 +36,9 @@ type Messages struct {
 // that cannot be used. The tables must exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Messages, error) {
 	config.Schema = config.Schema.WithDefaults()
-	err := config.Schema.Validate()
-	if db == nil {
-		err = errors.Join(errors.New("db is nil"), err)
-	}
-	if err != nil {
-		return nil, fields.Refused("parked", err)
-	}
 	s, err := store.NewStore(db, config.Schema)
 	if err != nil {
-		return nil, fmt.Errorf("parked: %w", err)
+		return nil, fields.Refused("parked", err)
 	}
 	columns := messageColumns
 	if config.WithoutContent {

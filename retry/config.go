@@ -149,8 +149,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// validate returns the errors of all fields except Schema.
 func (c Config) validate() error {
-	errs := []error{c.Schema.Validate(), c.Policy.validate("Policy")}
+	errs := []error{c.Policy.validate("Policy")}
 	for i, class := range c.Classes {
 		name := fmt.Sprintf("Classes[%d].", i)
 		if class.Match == nil {

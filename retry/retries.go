@@ -3,7 +3,6 @@ package retry
 import (
 	"database/sql"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -32,16 +31,9 @@ type Retries struct {
 // exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Retries, error) {
 	config = config.withDefaults()
-	err := config.validate()
-	if db == nil {
-		err = errors.Join(errors.New("db is nil"), err)
-	}
-	if err != nil {
-		return nil, fields.Refused("retry", err)
-	}
 	store, err := parked.NewStore(db, config.Schema)
-	if err != nil {
-		return nil, fmt.Errorf("retry: %w", err)
+	if err = errors.Join(err, config.validate()); err != nil {
+		return nil, fields.Refused("retry", err)
 	}
 	used := make(chan struct{})
 	return &Retries{

@@ -28,12 +28,13 @@ type Store struct {
 	process *process
 }
 
-// NewStore returns the table that config names, in db.
+// NewStore returns the table that config names, in db. It fails if db is nil or config
+// is invalid.
 func NewStore(db *sql.DB, config schema.Config) (*Store, error) {
-	if db == nil {
-		return nil, errors.New("db is nil")
-	}
 	d, err := dialect.New(config)
+	if db == nil {
+		err = errors.Join(errors.New("db is nil"), err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,80 @@
+package retry_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/retry"
+)
+
+// rarely makes the consumer look for due messages only when it is woken. Its first look is
+// at the start.
+func rarely(c *retry.Config) { c.PollInterval = time.Hour }
+
+// A message that was stored for its ordering key is handled at once, and so is the next
+// one of its key.
+func TestStoredMessagesDoNotWaitForAPoll(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *retry.Config) {
+			rarely(c)
+			c.KeyOrder = retry.BlockWhileRetried
+		})
+		var calls atomic.Int32
+		b.run(func(*message.Message) error {
+			calls.Add(1)
+			return nil
+		})
+		for n := range 3 {
+			if msg := keyed(fmt.Sprint("a-", n)); !b.transport.deliver(t, msg) {
+				t.Fatal("not acked")
+			}
+		}
+		b.eventually("all are handled", func() bool { return calls.Load() == 3 })
+		b.allHandled()
+	})
+}
+
+// If more messages are due than may be claimed, the next ones are claimed as soon as
+// there is room.
+func TestDueMessagesBeyondTheCapacityDoNotWaitForAPoll(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *retry.Config) {
+			rarely(c)
+			c.Concurrency = 2
+		})
+		for n := range 9 {
+			b.put(fmt.Sprint("m", n))
+		}
+		b.run(func(*message.Message) error { return nil })
+		b.allHandled()
+	})
+}
+
+// Messages behind a head that was deleted by hand are released, logged and handled at
+// once.
+func TestReleasedSuccessorsDoNotWaitForAPoll(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		logs := &testkit.Logs{}
+		b := newBench(t, db, func(c *retry.Config) {
+			rarely(c)
+			c.Lease, c.KeyOrder, c.Logger = shortLease, retry.BlockWhileRetried, logs
+		})
+		b.store("a-1", "a-2", "b-1", "b-2")
+		if _, err := b.ExecContext(t.Context(), `DELETE FROM once_parked WHERE message_id IN ('a-1', 'b-1')`); err != nil {
+			t.Fatal(err)
+		}
+		b.run(func(*message.Message) error { return nil })
+		b.allHandled()
+		if n := logs.Count("INFO Messages behind a missing predecessor are released", "consumer="+consumer, "topic="+topic, "keys=2"); n != 1 {
+			t.Errorf("logged %q", logs.Lines())
+		}
+	})
+}
