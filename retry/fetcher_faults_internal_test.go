@@ -1,0 +1,281 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// away renames a table, so that its statements fail, until back is called.
+func away(t *testing.T, db testkit.Database, table string) (back func()) {
+	t.Helper()
+	rename := func(from, to string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), `ALTER TABLE `+from+` RENAME TO `+to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename(table, "away")
+	return func() { rename("away", table) }
+}
+
+// A message that no handler takes before CloseTimeout returns to its transport.
+func TestMessageThatNobodyTakesIsNackedAfterCloseTimeout(t *testing.T) {
+	t.Parallel()
+	over := make(chan struct{})
+	close(over)
+	s := &subscriber{retries: &Retries{config: Config{}.withDefaults()}, consumer: "payments", closeTimeout: over}
+	f := newFetcher(s, "orders.placed", nil, 0)
+	in, msg := make(chan *message.Message, 1), message.NewMessage("m1", nil)
+	in <- msg
+	close(in)
+	f.forward(t.Context(), in, nil)
+	select {
+	case <-msg.Nacked():
+	default:
+		t.Error("the message was not nacked")
+	}
+	if n := s.unanswered.Load(); n != 1 {
+		t.Errorf("%d messages are counted, want 1", n)
+	}
+}
+
+// Rows that may have been claimed are released before others are claimed, also if the
+// first try fails.
+func TestUnknownClaimsAreReleasedBeforeTheNextClaim(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		f := idleFetcher(t, db)
+		deliver(t, f, "m1")
+		claimed, err := f.store.Claim(t.Context(), parked.Select{Consumer: f.consumer, Topic: f.topic, Limit: 1, Lease: time.Hour})
+		if err != nil || len(claimed) != 1 {
+			t.Fatalf("%d claimed, %v", len(claimed), err)
+		}
+		f.accept(claimed, errors.New("unknown outcome"))
+		if f.queue.len() != 0 || len(f.inFlight) != 0 {
+			t.Error("a message of an unknown claim is handed out")
+		}
+		back := away(t, db, "once_parked")
+		if f.fetch(t.Context()) || !f.failing || len(f.unknown) != 1 {
+			t.Errorf("failing %t, %d unknown claims", f.failing, len(f.unknown))
+		}
+		back()
+		f.fetch(t.Context())
+		if f.failing || len(f.unknown) != 0 || f.queue.len() != 1 {
+			t.Errorf("failing %t, %d unknown claims, %d messages", f.failing, len(f.unknown), f.queue.len())
+		}
+		c, _ := f.queue.next()
+		f.remove(c.Claim)
+	})
+}
+
+// A failed renewal or repair is logged, like a failed fetch.
+func TestFailedUpkeepIsLogged(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		for name, do := range map[string]func(f *fetcher){
+			"renew": func(f *fetcher) { f.renew(t.Context()) }, "tidy": func(f *fetcher) { f.tidy(t.Context()) },
+		} {
+			logs := &testkit.Logs{}
+			f := idleFetcher(t, db)
+			f.config.Logger = logs
+			claim := &parked.Claim{ID: 7, Token: "x"}
+			f.inFlight[claim] = struct{}{}
+			do(f)
+			back := away(t, db, "once_parked")
+			do(f)
+			back()
+			if n := logs.Count("ERROR Parked messages cannot be fetched, retrying"); n != 1 || len(logs.Lines()) != 1 || !f.failing {
+				t.Errorf("%s: logged %q", name, logs.Lines())
+			}
+		}
+	})
+}
+
+// A consumer that cannot be registered is logged once until it is registered.
+func TestFailedRegistrationIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		logs := &testkit.Logs{}
+		f := idleFetcher(t, db)
+		f.config.Logger = logs
+		register := func(ctx context.Context, want time.Duration, logged int) {
+			t.Helper()
+			if next := f.register(ctx); next != want {
+				t.Errorf("registers again after %v, want %v", next, want)
+			}
+			if n := logs.Count("ERROR Consumer cannot be registered as running, retrying", "consumer=payments", "topic=orders.placed"); n != logged ||
+				len(logs.Lines()) != logged {
+				t.Errorf("logged %q, want %d lines", logs.Lines(), logged)
+			}
+		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		register(ended, 5*time.Second, 0)
+		for n := range 2 {
+			back := away(t, db, "once_consumers")
+			register(t.Context(), 5*time.Second, n+1)
+			register(t.Context(), 5*time.Second, n+1)
+			back()
+			register(t.Context(), 30*time.Second, n+1)
+		}
+		back := away(t, db, "once_consumer_instances")
+		f.leave(t.Context())
+		back()
+		if !logs.Has("DEBUG End of the consumer's instance cannot be recorded", "consumer=payments", "topic=orders.placed") {
+			t.Errorf("logged %q", logs.Lines())
+		}
+		var n int
+		count := func() int {
+			if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_consumer_instances`).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		if count() != 1 {
+			t.Errorf("%d instances are registered", n)
+		}
+		if f.leave(t.Context()); count() != 0 {
+			t.Errorf("%d instances are left", n)
+		}
+	})
+}
+
+// Rows of handled messages are removed together, but only while more messages wait. A
+// transport that stores its messages is told how long each was in the table, except for
+// replayed ones, which waited for an operator.
+func TestHandledRowsAreRemovedTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := fetcherOf(Config{Concurrency: 10}, 0)
+		var told []time.Duration
+		f.subscription().Store(parked.Stored{Ahead: 8, Handled: func(lag time.Duration) { told = append(told, lag) }})
+		if f.capacity() != 18 {
+			t.Errorf("%d claims, want 18", f.capacity())
+		}
+		f.queue, f.handled = newFairQueue(nil), make(chan *parked.Claim, 10)
+		ack := func(count int) {
+			for range count {
+				c := &parked.Claim{}
+				c.Manage()
+				c.Handle()
+				f.settle(t.Context(), f.delivery(c), true)
+			}
+		}
+		collect := func() (claims int, took time.Duration) {
+			began := time.Now()
+			return len(f.collectHandled(&parked.Claim{})), time.Since(began)
+		}
+		ack(3)
+		if claims, took := collect(); claims != 4 || took != 0 { // nothing waits
+			t.Errorf("%d are removed after %v, want 4 at once", claims, took)
+		}
+		add(f.queue, "a", 1)
+		if claims, took := collect(); claims != 1 || took != linger {
+			t.Errorf("%d are removed after %v, want 1 after %v", claims, took, linger)
+		}
+		ack(1)
+		go func() {
+			time.Sleep(linger / 2) //nolint:forbidigo // on the clock of synctest
+			ack(1)
+		}()
+		if claims, took := collect(); claims != 3 || took != linger/2 {
+			t.Errorf("%d are removed after %v, want 3 after %v", claims, took, linger/2)
+		}
+		ack(7)
+		if claims, took := collect(); claims != 8 || took != 0 {
+			t.Errorf("%d are removed after %v, want 8 at once", claims, took)
+		}
+		ack(1)
+		close(f.handled)
+		if claims, took := collect(); claims != 2 || took != 0 {
+			t.Errorf("at the end %d are removed after %v, want 2 at once", claims, took)
+		}
+		if len(told) != 13 {
+			t.Errorf("the transport is told of %d messages, want 13", len(told))
+		}
+		f.handled = make(chan *parked.Claim, 1)
+		if f.settle(t.Context(), f.delivery(&parked.Claim{Replays: 1}), true); len(told) != 13 || len(f.handled) != 1 {
+			t.Errorf("a replayed message is told, or is not resolved")
+		}
+	})
+}
+
+// The metrics of the table are observed while there is a subscription.
+func TestTableIsObservedUntilTheLastSubscriptionEnds(t *testing.T) {
+	t.Parallel()
+	r, err := New(testkit.SQLite(t).DB, Config{Schema: schema.Config{Dialect: schema.SQLite}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ended atomic.Int32
+	first := r.watch()
+	r.watchers.end = func() { ended.Add(1) }
+	second := r.watch()
+	for range 2 {
+		if first(); ended.Load() != 0 {
+			t.Error("the observation ends with the first subscription")
+		}
+	}
+	if second(); ended.Load() != 1 {
+		t.Errorf("the observation ends %d times", ended.Load())
+	}
+}
+
+// pinged is a subscriber that can be asked and prepared.
+type pinged struct {
+	message.Subscriber
+
+	topics []string
+}
+
+var errUnreachable = errors.New("the broker is unreachable")
+
+func (*pinged) Ping(context.Context) error { return errUnreachable }
+
+func (p *pinged) SubscribeInitialize(topic string) error {
+	p.topics = append(p.topics, topic)
+	return errUnreachable
+}
+
+// once.Plugin asks the subscriber and the retries what they need.
+func TestPartDescribesTheRetries(t *testing.T) {
+	t.Parallel()
+	db := testkit.SQLite(t)
+	r, err := New(db.DB, Config{
+		Schema: schema.Config{Dialect: schema.SQLite}, Concurrency: 3, ShareConsumer: true,
+		Policy: Policy{Delayed: 1, Base: time.Hour},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := r.Part()
+	if p.Name != "retry" || p.DB != db.DB || p.Schema.Dialect != schema.SQLite || p.Logger == nil || len(p.Tables) != 5 ||
+		p.Concurrency != 3 || p.LongestDelay != time.Hour {
+		t.Errorf("%+v", p)
+	}
+	inner := &pinged{}
+	s := r.Subscriber("payments", inner).(*subscriber) //nolint:forcetypeassert // it would panic in the test
+	if s.ConsumerName() != "payments" || !s.SharesConsumer() {
+		t.Errorf("name %q, shared %t", s.ConsumerName(), s.SharesConsumer())
+	}
+	if err := s.Ping(t.Context()); !errors.Is(err, errUnreachable) {
+		t.Errorf("Ping: %v", err)
+	}
+	if err := s.SubscribeInitialize("orders.placed"); !errors.Is(err, errUnreachable) || len(inner.topics) != 1 {
+		t.Errorf("SubscribeInitialize: %v, topics %q", err, inner.topics)
+	}
+	s.sub = struct{ message.Subscriber }{}
+	if err := errors.Join(s.Ping(t.Context()), s.SubscribeInitialize("orders.placed")); err != nil {
+		t.Errorf("a subscriber without these methods: %v", err)
+	}
+}
