@@ -35,7 +35,8 @@ func TestDayIsEmptiedIfFewRowsMustStay(t *testing.T) {
 		b := newDays(t)
 		const expired = 4000
 		old := b.past(40, kept+expired)
-		b.exec(`UPDATE once_inbox SET processed_at = now() WHERE message_id IN (SELECT message_id FROM `+old+` ORDER BY message_id LIMIT $1)`, kept)
+		b.exec(`UPDATE once_inbox SET processed_at = now()
+			WHERE message_id IN (SELECT message_id FROM `+old+` ORDER BY message_id LIMIT $1)`, kept)
 		removed := b.sweep()
 		if n := b.count(old); n != kept {
 			t.Errorf("%d rows are left, want %d", n, kept)

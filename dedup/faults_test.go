@@ -22,10 +22,12 @@ func TestIDThatTheDatabaseCannotStoreFailsForGood(t *testing.T) {
 	b := inBatches(t, testkit.Postgres(t), 3, nil)
 	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN RAISE EXCEPTION 'no such character' USING ERRCODE = '22P05'; END $$`)
-	b.exec(`CREATE TRIGGER refuse BEFORE INSERT ON once_inbox FOR EACH ROW WHEN (NEW.message_id IN ('m01', 'alone')) EXECUTE FUNCTION refuse()`)
+	b.exec(`CREATE TRIGGER refuse BEFORE INSERT ON once_inbox FOR EACH ROW
+		WHEN (NEW.message_id IN ('m01', 'alone')) EXECUTE FUNCTION refuse()`)
 	refused := func(err error) {
 		t.Helper()
-		if v := disposition.Of(err); !errors.Is(err, dedup.ErrInvalidID) || v.Kind != disposition.Permanent || v.Reason != disposition.ReasonInvalidID {
+		v := disposition.Of(err)
+		if !errors.Is(err, dedup.ErrInvalidID) || v.Kind != disposition.Permanent || v.Reason != disposition.ReasonInvalidID {
 			t.Errorf("got %v, disposition %+v", err, v)
 		}
 	}

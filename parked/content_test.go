@@ -43,10 +43,12 @@ func TestLongReasonIsShortened(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if one := page.Messages[0]; len(one.Error) != store.MaxError || !strings.HasPrefix(one.Error, "cancelled by aaa") || one.FirstFailedAt.IsZero() {
+		one := page.Messages[0]
+		if len(one.Error) != store.MaxError || !strings.HasPrefix(one.Error, "cancelled by aaa") || one.FirstFailedAt.IsZero() {
 			b.Errorf("the error has %d bytes: %.40q", len(one.Error), one.Error)
 		}
-		if got, want := b.audits(), strings.Repeat("a", 255)+" | cancel | parked:2 | payments | failed | "+strings.Repeat("w", 4096); len(got) != 1 || got[0] != want {
+		want := strings.Repeat("a", 255) + " | cancel | parked:2 | payments | failed | " + strings.Repeat("w", 4096)
+		if got := b.audits(); len(got) != 1 || got[0] != want {
 			b.Errorf("audits are %.300q", got)
 		}
 	})

@@ -127,7 +127,8 @@ func TestEntryWithoutItsRecordIsNotStored(t *testing.T) {
 		if row := rows.Parked(t, s)[0]; row.State != parked.Waiting || row.Crashes != 1 {
 			t.Errorf("the row is %+v", row)
 		}
-		if _, err := s.Quarantine(t.Context(), &parked.Delivery{Consumer: "c", Claim: c.Claim}, nil, parked.Failure{}, nil); err != nil || !c.Settled() {
+		_, err = s.Quarantine(t.Context(), &parked.Delivery{Consumer: "c", Claim: c.Claim}, nil, parked.Failure{}, nil)
+		if err != nil || !c.Settled() {
 			t.Errorf("%v, settled %t", err, c.Settled())
 		}
 		if row := rows.Parked(t, s)[0]; row.State != parked.Quarantined || row.Crashes != 0 {

@@ -21,7 +21,9 @@ func TestUnregisterDeletesWhatWaits(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		for _, c := range []parked.Consumer{
-			{Consumer: "c", Topic: "t", Owner: "host/1/a"}, {Consumer: "c", Topic: "u", Owner: "host/1/b"}, {Consumer: "d", Topic: "t", Owner: "host/1/c"},
+			{Consumer: "c", Topic: "t", Owner: "host/1/a"},
+			{Consumer: "c", Topic: "u", Owner: "host/1/b"},
+			{Consumer: "d", Topic: "t", Owner: "host/1/c"},
 		} {
 			if _, err := s.Register(t.Context(), c); err != nil {
 				t.Fatal(err)
