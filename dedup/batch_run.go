@@ -227,7 +227,7 @@ func oneByOne(h message.HandlerFunc) batchFunc {
 		for left := r.items; len(left) > 0; {
 			var early []*batchItem
 			for _, item := range left {
-				r.failing = item
+				r.failing, item.called = item, true
 				produced, err := r.callOne(h, tx, item)
 				if item.early = nil; disposition.Of(err).Early != nil {
 					item.early = err
@@ -275,7 +275,7 @@ func together(h BatchHandlerFunc) batchFunc {
 	return func(ctx context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error) {
 		msgs := make([]*message.Message, len(r.items))
 		for i, item := range r.items {
-			msgs[i] = item.msg
+			msgs[i], item.called = item.msg, true
 		}
 		handling := parked.WithTx(ctx, tx)
 		produced, err := h(handling, tx, msgs)

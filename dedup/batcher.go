@@ -22,6 +22,7 @@ type batchItem struct {
 	ctx        context.Context
 	identities []identity
 	early      error // not nil if the last attempt found that earlier versions are missing
+	called     bool  // the handler was called for the message
 	result     chan error
 }
 
@@ -65,7 +66,17 @@ func (bs *batchers) handleOnce(msg *message.Message, consumer string) error {
 		msg: msg, original: parked.Snapshot(msg), ctx: msg.Context(),
 		identities: identities, result: make(chan error, 1),
 	}
-	b := bs.forConsumer(consumer)
+	err = bs.forConsumer(consumer).submit(item)
+	if v := disposition.Of(err); item.called && item.ctx.Err() != nil && v.NotCalled && v.Early == nil {
+		// No transaction can begin for the message any more. Its handler was called in a
+		// batch, and may be the one that took so long.
+		return disposition.HandBack(err)
+	}
+	return err
+}
+
+// submit handles item in a batch, or in a separate transaction, and returns its result.
+func (b *batcher) submit(item *batchItem) (err error) {
 	if !parked.FailedBefore(item.ctx) { // a message that failed before would probably make its batch fail
 		b.add(item)
 		select {

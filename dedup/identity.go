@@ -61,7 +61,7 @@ func (i *Inbox) checkConsumerName(msg *message.Message, consumer string) error {
 		i.config.Logger.Error("Two handlers have the same consumer name, messages of the second are nacked", err,
 			watermill.LogFields{"consumer": consumer, "topic": message.SubscribeTopicFromCtx(msg.Context())})
 	}
-	return disposition.HandBack(fmt.Errorf("dedup: %w", err))
+	return disposition.NotCalled(fmt.Errorf("dedup: %w", err))
 }
 
 // identities returns the identities of msg, or ErrInvalidID. A message with a key is

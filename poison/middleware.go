@@ -21,8 +21,10 @@ import (
 // retry gives up on; without retry, every message for which h returns an error. A
 // panic of h counts as an error.
 //
-// Errors that say nothing about the message are returned unchanged: the router
-// nacks the message, and the transport redelivers it.
+// Errors that say nothing about the message, such as a lost connection, are returned
+// unchanged: the router nacks the message, and the transport redelivers it. Without
+// retry inside, the third such error in a row for a message whose handler was called
+// is stored: the message may be the cause.
 //
 // Middleware must be outside of retry and dedup. Otherwise it does not call h
 // and returns an error: inside of dedup it would commit the writes of a failed
@@ -43,12 +45,18 @@ func (q *Quarantine) Middleware(h message.HandlerFunc) message.HandlerFunc {
 
 		produced, err := disposition.Call(h, msg)
 		if err == nil {
+			q.undecided.forget(delivery.Consumer, original)
 			return produced, nil
 		}
 		v := disposition.Of(err)
-		if v.Kind == disposition.Undecided || delivery.ShuttingDown(ctx) {
+		switch {
+		case delivery.ShuttingDown(ctx), v.Kind == disposition.Undecided && (v.NotCalled || !q.undecided.add(delivery.Consumer, original)):
 			return nil, err
+		case v.Kind == disposition.Undecided:
+			err = fmt.Errorf("poison: the outcome of %d handler calls is unknown, last error: %w", maxUndecided, err)
+			v = &disposition.Error{Kind: disposition.GivenUp, Reason: disposition.ReasonFailed, Attempts: maxUndecided, Err: err}
 		}
+		q.undecided.forget(delivery.Consumer, original)
 		failpoint.Hit("poison/quarantine")
 		err = q.quarantine(ctx, delivery, original, v, err)
 		failpoint.Hit("poison/quarantined")

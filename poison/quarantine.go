@@ -19,6 +19,7 @@ type Quarantine struct {
 	patience    parked.Patience
 	instruments *instruments
 	hook        hook
+	undecided   undecidedCalls
 
 	started sync.Once // by Middleware
 }

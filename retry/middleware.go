@@ -116,7 +116,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		}
 		a.attempts++
 		a.failedBefore = true
-		late := a.undecided.late
+		late := a.undecided.late || a.ctx.Err() != nil // no transaction can begin after the deadline of a middleware
 		a.undecided = undecidedTries{}
 		policy := a.policy(err)
 		// A handler may run longer than the lease, and may even prevent its renewal.
@@ -210,7 +210,7 @@ func (a *attempt) returnUncharged(err error) error {
 			a.log("Parked message cannot be released", release, nil)
 		}
 	}
-	return disposition.HandBack(err)
+	return disposition.Returned(err)
 }
 
 func (a *attempt) giveUp(kind disposition.Kind, reason string, err error) error {

@@ -21,7 +21,7 @@ type undecidedTries struct {
 	since  time.Time // start of the first of these tries
 	calls  int       // number of calls of the handler
 	pauses int
-	late   bool // the tries took longer than Config.UnackedWait
+	late   bool // the tries took longer than Config.UnackedWait, or the message's context has ended
 	logged bool
 }
 
@@ -29,14 +29,14 @@ type undecidedTries struct {
 // counts as an attempt. If the try did not call the handler, it never counts, because
 // the database was unreachable before the message could do anything. Otherwise the last
 // of maxUndecided calls counts, and also a call after which Config.UnackedWait has
-// passed: otherwise the message would return to the broker, and its count would begin
-// again.
+// passed, or the deadline of a middleware such as Watermill's Timeout: otherwise the
+// message would return to the broker, and its count would begin again.
 func (a *attempt) chargesUndecided(v *disposition.Error) bool {
 	u := &a.undecided
 	if u.since.IsZero() {
 		u.since = time.Now()
 	}
-	u.late = time.Since(u.since) > a.config.UnackedWait // includes the tries, because a connection may take long to fail
+	u.late = a.ctx.Err() != nil || time.Since(u.since) > a.config.UnackedWait // includes the tries, because a connection may take long to fail
 	if v.NotCalled {
 		return false
 	}
@@ -49,7 +49,7 @@ func (a *attempt) chargesUndecided(v *disposition.Error) bool {
 var undecidedPauses = backoff.Exponential{Base: 50 * time.Millisecond, Max: 5 * time.Second}
 
 // waitUndecided pauses before the next try. It returns false if the message must return
-// to the transport, because Config.UnackedWait has passed or the consumer shuts down.
+// to the transport, because it is late or the consumer shuts down.
 func (a *attempt) waitUndecided(err error) bool {
 	u := &a.undecided
 	u.pauses++

@@ -44,7 +44,8 @@ type Error struct {
 	After time.Duration
 
 	// NotCalled says that the handler was not called, so the message cannot be the
-	// cause. An Undecided message may then be tried again without a limit.
+	// cause, or that the caller need not count the call, see [Returned]. An Undecided
+	// message may then be tried again without a limit.
 	NotCalled bool
 
 	// Early is set if the message arrived before an earlier version of its aggregate.
@@ -120,5 +121,11 @@ func HandBack(err error) error {
 
 // NotCalled marks err as Undecided for a message whose handler was not called.
 func NotCalled(err error) error {
+	return &Error{Kind: Undecided, NotCalled: true, Err: err}
+}
+
+// Returned marks err as Undecided for a message that goes back to the transport, or
+// stays in its row. Whoever returns it has counted the calls of the handler.
+func Returned(err error) error {
 	return &Error{Kind: Undecided, NotCalled: true, Err: err}
 }

@@ -148,6 +148,10 @@ type Delivery struct {
 	// Wake makes the consumer look for new rows at once, if not nil.
 	Wake func()
 
+	// arrived is the message's context as the subscriber delivered it. Middlewares may
+	// pass on another one, for example with a deadline.
+	arrived context.Context
+
 	madeDue atomic.Bool
 }
 
@@ -171,8 +175,10 @@ func (d *Delivery) CheckLease() error {
 	return nil
 }
 
-// WithDelivery returns ctx with d.
+// WithDelivery returns ctx with d. ctx is the context of the message before any
+// middleware.
 func WithDelivery(ctx context.Context, d *Delivery) context.Context {
+	d.arrived = ctx
 	return context.WithValue(ctx, deliveryKey, d)
 }
 
@@ -187,14 +193,24 @@ func DeliveryOf(ctx context.Context) *Delivery {
 
 // ShuttingDown reports whether a failure under ctx may come from the end of the
 // subscription and not from the handler. An exceeded deadline is a failure of the
-// handler.
+// handler, and so is the end of a context that a middleware has made, such as
+// Watermill's Timeout.
 func (d *Delivery) ShuttingDown(ctx context.Context) bool {
 	select {
 	case <-d.Closing:
 		return true
 	default:
-		return ctx.Err() == context.Canceled
+		return d.base(ctx).Err() == context.Canceled
 	}
+}
+
+// base returns the context that ends with the subscription, in place of ctx, the
+// message's context inside of a middleware.
+func (d *Delivery) base(ctx context.Context) context.Context {
+	if d.arrived != nil {
+		return d.arrived
+	}
+	return ctx
 }
 
 // Subscription describes a subscription to a transport that delivers through this

@@ -55,7 +55,7 @@ func (p Patience) Persist(ctx context.Context, d *Delivery, what string, do func
 				watermill.LogFields{"consumer": d.Consumer, "topic": d.Topic, "step": what})
 		}
 		if time.Now().After(deadline) || !d.Sleep(ctx, pause) {
-			return disposition.HandBack(fmt.Errorf("%s: %w", what, err))
+			return disposition.Returned(fmt.Errorf("%s: %w", what, err))
 		}
 	}
 }
@@ -66,7 +66,9 @@ func (p Patience) try(ctx context.Context, do func(ctx context.Context) error) e
 	return do(ctx)
 }
 
-// Sleep waits for pause, or returns false if the consumer shuts down first.
+// Sleep waits for pause, or returns false if the consumer shuts down first. It does not
+// return early when a deadline of a middleware passes: what must be stored for the
+// message is stored nevertheless.
 func (d *Delivery) Sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -75,7 +77,7 @@ func (d *Delivery) Sleep(ctx context.Context, pause time.Duration) bool {
 		return true
 	case <-d.Closing:
 		return false
-	case <-ctx.Done():
+	case <-d.base(ctx).Done():
 		return false
 	}
 }

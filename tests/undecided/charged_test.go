@@ -1,6 +1,7 @@
 package undecided
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -25,7 +26,8 @@ type failure struct {
 	handle handle
 	says   []string // texts that the stored error must contain
 
-	once bool // the message is given up on after the first attempt
+	once     bool // the message is given up on after the first attempt
+	attempts int  // otherwise, if not the constant attempts
 }
 
 // both contains the failures that are tested with every database.
@@ -189,10 +191,11 @@ func (w *world) isCharged(mode, name string, f failure, good []string) {
 			w.Errorf("%s: the entry does not say %q: %s", name, text, entries[0].Error)
 		}
 	}
-	most, charged := mostCalls[mode]*attempts, attempts
+	charged := cmp.Or(f.attempts, attempts)
 	if f.once {
-		most, charged = mostCalls[mode], 1
+		charged = 1
 	}
+	most := mostCalls[mode] * charged
 	if n := w.callsOf(name); n > most {
 		w.Errorf("%s: it was handled %d times, more than %d", name, n, most)
 	}
@@ -200,7 +203,7 @@ func (w *world) isCharged(mode, name string, f failure, good []string) {
 		w.Errorf("%s: %d attempts are charged, want %d", name, got, charged)
 	}
 	for _, id := range good {
-		if n := w.callsOf(id); n > mostCalls[mode] {
+		if n := w.callsOf(id); n > mostCalls[mode]*max(f.attempts, 1) {
 			w.Errorf("%s: %s was handled %d times", name, id, n)
 		}
 	}

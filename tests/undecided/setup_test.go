@@ -13,7 +13,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once"
@@ -38,17 +39,22 @@ const maxOpen = 4
 // drivers contains functions that open the same PostgreSQL database with different
 // drivers.
 var drivers = map[string]func(dsn string) (*sql.DB, error){
-	"libpq":  func(dsn string) (*sql.DB, error) { return sql.Open("postgres", dsn) },
-	"pgx":    func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
-	"lazytx": openLazy,
-}
-
-func openLazy(dsn string) (*sql.DB, error) {
-	connector, err := pq.NewConnector(dsn)
-	if err != nil {
-		return nil, err
-	}
-	return sql.OpenDB(lazytx.Connector(connector)), nil
+	"libpq": func(dsn string) (*sql.DB, error) { return sql.Open("postgres", dsn) },
+	"pgx":   func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
+	"lazytx": func(dsn string) (*sql.DB, error) {
+		connector, err := pq.NewConnector(dsn)
+		if err != nil {
+			return nil, err
+		}
+		return sql.OpenDB(lazytx.Connector(connector)), nil
+	},
+	"pgx with lazytx": func(dsn string) (*sql.DB, error) {
+		config, err := pgx.ParseConfig(dsn)
+		if err != nil {
+			return nil, err
+		}
+		return sql.OpenDB(lazytx.Connector(stdlib.GetConnector(*config))), nil
+	},
 }
 
 // eachDriver runs a test with each driver for PostgreSQL, and with SQLite.
@@ -144,8 +150,10 @@ type world struct {
 }
 
 // newWorld starts a router. Its handler counts the call, and calls h. If h returns no
-// error, it writes the effect.
-func newWorld(t *testing.T, db testkit.Database, mode string, h handle, change func(*once.ConsumerConfig)) *world {
+// error, it writes the effect. outer are middlewares of the router.
+func newWorld(
+	t *testing.T, db testkit.Database, mode string, h handle, change func(*once.ConsumerConfig), outer ...message.HandlerMiddleware,
+) *world {
 	t.Helper()
 	w := &world{
 		T: t, Database: db, calls: map[string]int{},
@@ -174,6 +182,7 @@ func newWorld(t *testing.T, db testkit.Database, mode string, h handle, change f
 	if err != nil {
 		t.Fatal(err)
 	}
+	router.AddMiddleware(outer...)
 	modes[mode](w.consumer, router, w.transport, func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 		w.mu.Lock()
 		w.calls[msg.UUID]++

@@ -1,0 +1,85 @@
+package undecided
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// limit is how long the middlewares of the router let a message run. It is so long that
+// no other message reaches it on a busy machine.
+const limit = time.Second
+
+// limits are middlewares outside of the chain that end the context of a message.
+var limits = map[string]message.HandlerMiddleware{
+	"deadline": middleware.Timeout(limit),
+	"cancel": func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			ctx, cancel := context.WithCancel(msg.Context())
+			defer cancel()
+			defer time.AfterFunc(limit, cancel).Stop()
+			msg.SetContext(ctx)
+			return h(msg)
+		}
+	},
+}
+
+// slowAttempts is the number of attempts of a slow message. The other messages of its
+// batch may need several of them on a busy machine.
+const slowAttempts = 4
+
+// slow are handlers that take longer than limit.
+var slow = map[string]failure{
+	"waits": {handle: func(ctx context.Context, _ *sql.Tx, _ *message.Message) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}},
+	"waits, in other words": {says: []string{"too slow"}, handle: func(ctx context.Context, _ *sql.Tx, _ *message.Message) error {
+		<-ctx.Done()
+		return errors.New("too slow")
+	}},
+	"executes a statement": {handle: func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+		const endless = `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n`
+		var n int
+		return tx.QueryRowContext(ctx, endless).Scan(&n)
+	}},
+}
+
+// A middleware of the router ends the context of a message, as Watermill's Timeout does.
+// No further transaction can begin for this delivery, but an attempt is charged. The
+// subscription has not ended.
+func TestContextThatEndsBeforeTheHandlerIsCharged(t *testing.T) {
+	t.Parallel()
+	for mode := range modes {
+		for how, limited := range limits {
+			t.Run(mode+"/"+how, func(t *testing.T) {
+				t.Parallel()
+				eachDriver(t, func(t *testing.T, db testkit.Database) {
+					t.Parallel()
+					w := newWorld(t, db, mode, func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+						if f, bad := slow[msg.UUID]; bad {
+							return f.handle(ctx, tx, msg)
+						}
+						return nil
+					}, func(c *once.ConsumerConfig) { c.Retry.Policy.Immediate, c.Retry.Policy.Delayed = 2, slowAttempts-1 }, limited)
+					for name := range slow {
+						good := numbered(name, 5)
+						w.deliver(8, append(append(good[:3:3], name), good[3:]...)...)
+					}
+					for name, f := range slow {
+						f.attempts = slowAttempts
+						w.isCharged(mode, name, f, numbered(name, 5))
+					}
+				})
+			})
+		}
+	}
+}
