@@ -33,7 +33,7 @@ func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome i
 		// applied first, the lowest one would be late.
 		err := r.sql.lowest.Get(ctx, t.tx, &lowest, t.consumer, t.sequence(), gap.Last, t.version)
 		if err != nil {
-			return undecided, false, disposition.NotCalled(fmt.Errorf("sequence: look for lower versions: %w", err))
+			return undecided, false, statementError("look for lower versions", err)
 		}
 	}
 	if !lowest {

@@ -1,6 +1,8 @@
 package sequence_test
 
 import (
+	"context"
+	"database/sql"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -259,4 +261,32 @@ func TestVersionRetriedPastTheWindowIsQuarantined(t *testing.T) {
 			t.Errorf("effects %s", got)
 		}
 	})
+}
+
+// OnGap hides the error of a statement, or loses the session. The version cannot be
+// written then, whatever it is called for. The message must not wait for ever.
+func TestOnGapThatFailsItsTransactionIsCharged(t *testing.T) {
+	t.Parallel()
+	for name, query := range map[string]string{
+		"hides an error":   `SELECT 1/0`,
+		"ends its session": `SELECT pg_terminate_backend(pg_backend_pid())`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, testkit.Postgres(t))
+			config := hold
+			config.Window = 200 * time.Millisecond
+			config.OnGap = func(ctx context.Context, tx *sql.Tx, _ sequence.Gap) (sequence.AfterWindow, error) {
+				_, _ = tx.ExecContext(ctx, query)
+				return sequence.Apply, nil
+			}
+			b.run(config, nil)
+			b.publish("a2")
+			b.settle()
+			e := b.quarantined(1)[0]
+			if e.Reason != poison.ReasonExhausted || !strings.Contains(e.Error, "sequence: write the version: ") {
+				t.Errorf("quarantined for %q: %s", e.Reason, e.Error)
+			}
+		})
+	}
 }

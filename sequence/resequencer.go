@@ -106,7 +106,7 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 	for {
 		last, err := r.last(ctx, t)
 		if err != nil {
-			return undecided, disposition.NotCalled(fmt.Errorf("sequence: read the last version: %w", err))
+			return undecided, statementError("read the last version", err)
 		}
 		filled := false
 		outcome = applied
@@ -125,7 +125,11 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		failpoint.Hit("sequence/decided")
 		written, err := r.write(ctx, t, last, filled)
 		if err != nil {
-			return undecided, disposition.NotCalled(fmt.Errorf("sequence: write the version: %w", err))
+			err = statementError("write the version", err)
+			if r.config.OnGap != nil && outcome == appliedWithGap && disposition.Of(err).NotCalled { // OnGap may have ended the session
+				err = disposition.HandBack(err)
+			}
+			return undecided, err
 		}
 		if written {
 			return outcome, nil
@@ -133,6 +137,21 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		// Another transaction has inserted the first version meanwhile, so decide
 		// again.
 	}
+}
+
+// statementError returns the error of a statement of this package with its disposition.
+// The handler was not called, so the message usually is not the cause. It is the cause if
+// code around this middleware has failed the transaction and hidden the error, or if the
+// database cannot store the name of the aggregate.
+func statementError(what string, err error) error {
+	err = fmt.Errorf("sequence: %s: %w", what, err)
+	switch {
+	case dialect.Unstorable(err):
+		return disposition.Forever(disposition.ReasonPermanent, err)
+	case dialect.State(err) == "25P02": // in_failed_sql_transaction
+		return err
+	}
+	return disposition.NotCalled(err)
 }
 
 func (r *Resequencer) last(ctx context.Context, t delivered) (l last, err error) {
