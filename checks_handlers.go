@@ -43,17 +43,23 @@ func (s *starter) checkOrder(h routed.Handler) error {
 			return fmt.Errorf("handler %q has the middleware of %s inside of %s's: %s", h.Name, inner, outer, right)
 		}
 	}
+	if len(parts) == 0 && !s.addedByConsumer(h.Name) {
+		return nil
+	}
 	for _, f := range h.Chain {
-		why := ""
+		name, why := "", ""
 		switch f.Name {
 		case stock + "InstantAck":
-			why = "it acks before the message is handled, so a message that fails is lost"
+			name, why = "InstantAck", "it acks before the message is handled, so a message that fails is lost"
 		case stock + "(*Deduplicator).Middleware-fm":
-			why = "it remembers a message before it is handled, so a message that failed is skipped when it is delivered again"
+			name, why = "Deduplicator", "it remembers a message before it is handled, so a message that failed is skipped when it is delivered again"
+		case stock + "poisonQueue.Middleware-fm":
+			if s.addedByConsumer(h.Name) || slices.Contains(parts, "poison") { // around dedup alone it may have a useful filter
+				name, why = "PoisonQueue", "it takes messages away from their consumer during an outage of the database, and when the process stops"
+			}
 		}
-		if why != "" && (len(parts) > 0 || s.addedByConsumer(h.Name)) {
-			return fmt.Errorf("handler %q has Watermill's middleware %s: %s; remove it",
-				h.Name, strings.Trim(strings.TrimSuffix(strings.TrimPrefix(f.Name, stock), ".Middleware-fm"), "(*)"), why)
+		if why != "" {
+			return fmt.Errorf("handler %q has Watermill's middleware %s: %s; remove it", h.Name, name, why)
 		}
 	}
 	return nil

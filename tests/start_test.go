@@ -23,6 +23,10 @@ func TestStartRefusesMiddlewareThatLosesMessages(t *testing.T) {
 	if err := schema.Up(t.Context(), db, tables); err != nil {
 		t.Fatal(err)
 	}
+	poisonQueue, err := middleware.PoisonQueue(gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}), "poison")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name  string
 		stock []message.HandlerMiddleware
@@ -39,6 +43,12 @@ func TestStartRefusesMiddlewareThatLosesMessages(t *testing.T) {
 			[]message.HandlerMiddleware{(&middleware.Deduplicator{}).Middleware},
 			`handler "payments" has Watermill's middleware Deduplicator: it remembers a message before it is handled, ` +
 				`so a message that failed is skipped when it is delivered again; remove it`,
+		},
+		{
+			"PoisonQueue",
+			[]message.HandlerMiddleware{middleware.Recoverer, poisonQueue},
+			`handler "payments" has Watermill's middleware PoisonQueue: it takes messages away from their consumer ` +
+				`during an outage of the database, and when the process stops; remove it`,
 		},
 		{"others", []message.HandlerMiddleware{middleware.Recoverer, middleware.CorrelationID}, ""},
 	} {
