@@ -52,7 +52,7 @@ func Run(ctx context.Context, grace time.Duration, parts ...Closer) error {
 	if grace <= 0 {
 		grace = defaultGrace
 	}
-	r := &run{ended: make(chan struct{}, len(parts))}
+	r := &run{grace: grace, ended: make(chan struct{}, len(parts))}
 	for _, part := range parts {
 		r.parts = append(r.parts, &running{Closer: part, ended: make(chan struct{})})
 	}
@@ -71,6 +71,7 @@ func Run(ctx context.Context, grace time.Duration, parts ...Closer) error {
 }
 
 type run struct {
+	grace  time.Duration
 	ctx    context.Context
 	cancel context.CancelFunc
 	parts  []*running
@@ -187,6 +188,7 @@ func (p *running) stop(r *run, left time.Duration) error {
 	case err := <-closed:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("%w after %v", ErrStillRunning, left.Round(time.Millisecond))
+		return fmt.Errorf("%w after %v of the grace of %v: exit the process, its unfinished messages are handled again",
+			ErrStillRunning, left.Round(time.Millisecond), r.grace)
 	}
 }

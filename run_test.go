@@ -149,8 +149,9 @@ func TestRunStopsWithinItsGrace(t *testing.T) {
 			if took := time.Since(began); took != want {
 				t.Errorf("Run took %v, want %v", took, want)
 			}
-			says := "once: stop *once_test.connection: still running after " + (want / 2).String() +
-				"\nonce: stop *once_test.connection: still running after " + (want/2 - time.Second).String()
+			remedy := " of the grace of " + want.String() + ": exit the process, its unfinished messages are handled again"
+			says := "once: stop *once_test.connection: still running after " + (want / 2).String() + remedy +
+				"\nonce: stop *once_test.connection: still running after " + (want/2 - time.Second).String() + remedy
 			if !errors.Is(err, once.ErrStillRunning) || err.Error() != says {
 				t.Errorf("Run says %v, want %s", err, says)
 			}
@@ -210,7 +211,9 @@ func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	if took := time.Since(began); took > 25*time.Second {
 		t.Errorf("Run took %v", took)
 	}
-	if err == nil || err.Error() != "once: stop *message.Router: still running after 2s" {
+	const says = "once: stop *message.Router: still running after 2s of the grace of 4s: " +
+		"exit the process, its unfinished messages are handled again"
+	if err == nil || err.Error() != says {
 		t.Errorf("Run says %v", err)
 	}
 	d.has(t, "closed db")

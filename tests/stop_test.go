@@ -28,9 +28,9 @@ const kubernetes = 30 * time.Second
 //
 // With -short the service has less time.
 func TestServiceStopsWithinThirtySeconds(t *testing.T) {
-	grace, half := time.Duration(0), 12500*time.Millisecond // the default
+	grace, says := time.Duration(0), "12.5s of the grace of 25s" // the default
 	if testing.Short() {
-		grace, half = 4*time.Second, 2*time.Second
+		grace, says = 4*time.Second, "2s of the grace of 4s"
 	}
 	broker := testkit.PrivateRabbit(t)
 	s := &stopped{newChain(t, testkit.Postgres(t).DB, broker.URL("/"))}
@@ -57,7 +57,7 @@ func TestServiceStopsWithinThirtySeconds(t *testing.T) {
 	if testing.Short() {
 		said, _, _ = strings.Cut(said, "\n") // the other parts may need more than their share too
 	}
-	if said != fmt.Sprint("once: stop *message.Router: still running after ", half) {
+	if said != "once: stop *message.Router: still running after "+says+": exit the process, its unfinished messages are handled again" {
 		t.Errorf("Run says %v", err)
 	}
 	close(release) // in production the process would have ended by now
