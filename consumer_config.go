@@ -56,7 +56,8 @@ type ConsumerConfig struct {
 	// retries messages for longer. Defaults to nil: no versions are compared.
 	Sequence *sequence.Config
 
-	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
+	// silence.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider creates the metrics, TracerProvider the spans, also those of

@@ -38,7 +38,8 @@ type Part interface {
 // middlewares, a consumer name that is invalid or used twice, retry without its
 // Subscriber, a handler that publishes without an outbox, a retention that is
 // shorter than the retries, and a database or broker that rejects the password. If
-// a connection pool is too small, the plugin logs an error.
+// a connection pool is too small, the plugin logs an error, with the logger of the first
+// part.
 //
 // An unreachable database or broker is not a mistake. The plugin waits for it for
 // 5 seconds, and then the router starts. The database is checked as soon as it is
@@ -63,17 +64,20 @@ type starter struct {
 }
 
 func newStarter(parts []Part) *starter {
-	s := &starter{logger: watermill.NopLogger{}, addedByConsumer: func(string) bool { return false }}
+	s := &starter{addedByConsumer: func(string) bool { return false }}
 	s.background.work = s.runBackground
-	for i, part := range parts {
+	for _, part := range parts {
 		if part == nil {
 			continue
 		}
 		described := part.Part()
 		s.parts = append(s.parts, described)
-		if i == 0 && described.Logger != nil {
+		if s.logger == nil {
 			s.logger = described.Logger
 		}
+	}
+	if s.logger == nil {
+		s.logger = watermill.NewSlogLogger(nil)
 	}
 	return s
 }

@@ -64,7 +64,8 @@ type Config struct {
 	// to 1 MiB.
 	MaxEdit int
 
-	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
+	// silence.
 	Logger watermill.LoggerAdapter
 }
 

@@ -59,7 +59,7 @@ type Config struct {
 	MaxAnswer int
 
 	// Logger gets the errors of handlers and of the database. Defaults to slog's
-	// default logger.
+	// default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 }
 

@@ -69,7 +69,8 @@ type Config struct {
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
+	// silence.
 	Logger watermill.LoggerAdapter
 }
 
