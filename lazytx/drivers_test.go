@@ -1,4 +1,4 @@
-package lazytx
+package lazytx_test
 
 import (
 	"bytes"
@@ -19,6 +19,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/lazytx"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -66,7 +67,7 @@ func eachDriver(t *testing.T, test func(t *testing.T, w *world)) {
 			if w.connector, err = open(w.DSN, w.wire); err != nil {
 				t.Fatal(err)
 			}
-			w.db = w.open(Connector(w.connector))
+			w.db = w.open(lazytx.Connector(w.connector))
 			test(t, w)
 		})
 	}

@@ -1,4 +1,4 @@
-package lazytx
+package lazytx_test
 
 import (
 	"database/sql"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/lazytx"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -59,7 +60,7 @@ func TestIdleConnectionIsCheckedByBegin(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.kill()
-	b.setAlive(time.Now().Add(-2 * maxIdle))
+	b.setAlive(time.Now().Add(-2 * lazytx.MaxIdle))
 	b.effect(1)
 	b.expect("0", "1")
 }
@@ -105,7 +106,7 @@ func TestReplicaErrorIsTheSame(t *testing.T) {
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]driver.Connector{"without": c, "with": Connector(c)} {
+	for name, c := range map[string]driver.Connector{"without": c, "with": lazytx.Connector(c)} {
 		db := sql.OpenDB(c)
 		defer db.Close()
 		for range 3 {

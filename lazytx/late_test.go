@@ -1,4 +1,4 @@
-package lazytx
+package lazytx_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/lazytx"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -224,7 +225,9 @@ func TestLargeEventsAreSentAtOnceAndInOrder(t *testing.T) {
 	eachDriver(t, func(t *testing.T, w *world) {
 		err := w.inTx(func(tx *sql.Tx, events message.Publisher) error {
 			small := func(id string) error { return events.Publish("t", event(id)) }
-			large := func(id string) error { return events.Publish("t", message.NewMessage(id, make([]byte, maxLate))) }
+			large := func(id string) error {
+				return events.Publish("t", message.NewMessage(id, make([]byte, lazytx.MaxLate)))
+			}
 
 			return errors.Join(small("a"), large("large"), small("b"), large("largest"), small("c"))
 		})

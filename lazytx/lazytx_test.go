@@ -1,4 +1,4 @@
-package lazytx
+package lazytx_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/lazytx"
 )
 
 func TestBeginIsSentWithFirstStatement(t *testing.T) {
@@ -264,7 +265,7 @@ func TestDelayedBeginAfterFailedBegin(t *testing.T) {
 func TestOtherDriverIsRefused(t *testing.T) {
 	t.Parallel()
 	lite := testkit.SQLite(t)
-	db := sql.OpenDB(Connector(opener{lite.Driver(), lite.DSN}))
+	db := sql.OpenDB(lazytx.Connector(opener{lite.Driver(), lite.DSN}))
 	defer db.Close()
 	err := db.PingContext(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "not a connection of lib/pq or of pgx") {

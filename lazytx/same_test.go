@@ -1,4 +1,4 @@
-package lazytx
+package lazytx_test
 
 import (
 	"database/sql"

@@ -1,4 +1,4 @@
-package lazytx
+package lazytx_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/lazytx"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -34,7 +35,7 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{T: t, others: database.DB, db: sql.OpenDB(Connector(c))}
+	b := &bench{T: t, others: database.DB, db: sql.OpenDB(lazytx.Connector(c))}
 	t.Cleanup(func() { _ = b.db.Close() })
 	b.db.SetMaxOpenConns(1)
 	if b.ours, err = dialect.New(schema.Config{}); err != nil {
@@ -124,8 +125,7 @@ func (b *bench) setAlive(at time.Time) {
 	pooled, err := b.db.Conn(b.Context())
 	if err == nil {
 		err = errors.Join(pooled.Raw(func(c any) error {
-			c.(*conn).alive = at
-			return nil
+			return lazytx.SetAlive(c, at)
 		}), pooled.Close())
 	}
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/lazytx"
 )
 
 // maxOpen limits the connections of a test to a shared server. By default a server
@@ -105,10 +106,12 @@ func openPostgres(dsn string) (*sql.DB, error) {
 	return sql.OpenDB(patient{connector}), nil
 }
 
-// Connector returns a connector of lib/pq, or of pgx if the environment variable
-// ONCE_TEST_DRIVER is "pgx". Its errors do not contain the password.
+// Connector returns a connector of the driver that the environment variable
+// ONCE_TEST_DRIVER names: "pq" (the default), "pgx", "pq+lazytx" or "pgx+lazytx". Its
+// errors do not contain the password.
 func Connector(dsn string) (connector driver.Connector, err error) {
-	switch name := os.Getenv("ONCE_TEST_DRIVER"); name {
+	name, lazy := strings.CutSuffix(os.Getenv("ONCE_TEST_DRIVER"), "+lazytx")
+	switch name {
 	case "", "pq":
 		connector, err = pq.NewConnector(dsn)
 	case "pgx":
@@ -117,10 +120,13 @@ func Connector(dsn string) (connector driver.Connector, err error) {
 			connector = stdlib.GetConnector(*config)
 		}
 	default:
-		return nil, fmt.Errorf("testkit: ONCE_TEST_DRIVER is %q, not pq or pgx", name)
+		return nil, fmt.Errorf("testkit: ONCE_TEST_DRIVER is %q, not pq or pgx, alone or with +lazytx", os.Getenv("ONCE_TEST_DRIVER"))
 	}
 	if err != nil {
 		return nil, errors.New("testkit: the DSN of PostgreSQL is invalid")
+	}
+	if lazy {
+		connector = lazytx.Connector(connector)
 	}
 	return connector, nil
 }
