@@ -1,0 +1,161 @@
+package amqpwire
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// timed returns a socket whose clock is that of the bubble.
+func timed(timeout time.Duration) (s *socket, other net.Conn) {
+	ours, other := net.Pipe()
+	return newSocket(ours, timeout), other
+}
+
+// The timeout is for one chunk. A slow network that makes progress is no failure.
+func TestWriteTimeoutIsForProgress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, other := timed(time.Minute)
+		const chunks = 4
+		if _, err := s.Write(make([]byte, chunks*writeChunk)); err != nil {
+			t.Fatal(err)
+		}
+		for range chunks {
+			time.Sleep(time.Minute - 1)
+			if n, err := io.ReadFull(other, make([]byte, writeChunk)); err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		if _, err := s.Write([]byte("nobody reads this")); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		<-s.Done()
+		if took := time.Since(began); took != time.Minute || !errors.Is(s.Failure(), os.ErrDeadlineExceeded) {
+			t.Errorf("the write failed after %v with %v, want the timeout after a minute", took, s.Failure())
+		}
+	})
+}
+
+// After Close, the rest is written for at most a second.
+func TestCloseWritesTheRestForASecond(t *testing.T) {
+	t.Parallel()
+	for timeout, want := range map[time.Duration]time.Duration{time.Minute: time.Second, time.Millisecond: time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			s, _ := timed(timeout)
+			if _, err := s.Write([]byte("nobody reads this")); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			<-s.Done()
+			if took := time.Since(began); took != want {
+				t.Errorf("with a timeout of %v, the socket is closed after %v, want %v", timeout, took, want)
+			}
+		})
+	}
+}
+
+// An idle socket is closed at once.
+func TestCloseOfAnIdleSocketIsImmediate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, other := timed(time.Minute)
+		began := time.Now()
+		_ = s.Close()
+		_ = s.Close()
+		<-s.Done()
+		if took := time.Since(began); took != 0 {
+			t.Errorf("it took %v", took)
+		}
+		if _, err := other.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("the other end got %v, want the end", err)
+		}
+	})
+}
+
+// The first cause stays, because it says more than the errors that follow from it.
+func TestFirstCauseOfAFailureStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := timed(time.Minute)
+		if err := s.Failure(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Write([]byte("nobody reads this")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the write has begun
+		first := errors.New("first")
+		s.Abort(first)
+		s.Abort(errors.New("second"))
+		<-s.Done()
+		if err := s.Failure(); !errors.Is(err, first) {
+			t.Errorf("Failure is %v, want the first", err)
+		}
+		if n, err := s.Write([]byte("x")); n != 0 || !errors.Is(err, first) {
+			t.Errorf("Write: %d, %v, want the first cause", n, err)
+		}
+	})
+}
+
+// amqp091 sets deadlines for reading. It must not shorten those for writing.
+func TestDeadlinesAreForReading(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, other := timed(time.Minute)
+		if _, err := s.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the write has begun
+		if err := s.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Error(err)
+		}
+		if err := s.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+			t.Error(err)
+		}
+		began := time.Now()
+		if _, err := s.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 2*time.Second {
+			t.Errorf("Read: %v after %v, want the deadline after two seconds", err, time.Since(began))
+		}
+		if n, err := other.Read(make([]byte, 1)); n != 1 || err != nil {
+			t.Errorf("the byte is not written: %v", err)
+		}
+		s.Abort(net.ErrClosed)
+		<-s.Done()
+	})
+}
+
+// The buffer is used again, unless it became too large for that.
+func TestLargeBuffersAreFreed(t *testing.T) {
+	t.Parallel()
+	for size, kept := range map[int]bool{100: true, keepBuffer: true, keepBuffer + 1: false} {
+		synctest.Test(t, func(t *testing.T) {
+			s, other := timed(time.Minute)
+			buffer := make([]byte, size)
+			_ = s.compose(func([]byte) []byte { return buffer[:size:size] })
+			if _, err := io.ReadFull(other, make([]byte, size)); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if _, err := s.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // the buffers were swapped
+			s.mu.Lock()
+			if got := cap(s.pending); (got == size) != kept {
+				t.Errorf("after %d bytes, the buffer has room for %d", size, got)
+			}
+			s.mu.Unlock()
+			s.Abort(net.ErrClosed)
+			<-s.Done()
+		})
+	}
+}

@@ -1,0 +1,264 @@
+package dispatch
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// A confirmed message waits for others only while others can come, and nothing is urgent.
+func TestConfirmedMessagesWaitShortlyForOthers(t *testing.T) {
+	t.Parallel()
+	m := &Message{Position: 1}
+	for name, c := range map[string]struct {
+		change func(s *Scheduler)
+		waits  bool
+	}{
+		"others are in flight":    {func(*Scheduler) {}, true},
+		"nearly half a batch":     {func(s *Scheduler) { s.settling.waiting.Confirmed = make([]*Message, 7) }, true},
+		"half a batch":            {func(s *Scheduler) { s.settling.waiting.Confirmed = make([]*Message, 8) }, false},
+		"nothing is in flight":    {func(s *Scheduler) { s.inFlight = 0 }, false},
+		"a key is blocked":        {func(s *Scheduler) { s.settling.urgent = true }, false},
+		"the forwarder stops":     {func(s *Scheduler) { s.stopping = true }, false},
+		"slots were lost":         {func(s *Scheduler) { s.buffer.orphans = 1 }, false},
+		"a message was refused":   {func(s *Scheduler) { s.settling.waiting.Charges = []Charge{{Message: m}} }, false},
+		"a message was given up":  {func(s *Scheduler) { s.settling.waiting.Deaths = []Death{{Message: m}} }, false},
+		"the last one has failed": {func(s *Scheduler) { s.settling.outage.until = start.Add(20 * time.Millisecond) }, true},
+	} {
+		s := fixed()
+		s.inFlight = 1
+		s.settling.addConfirmed(m, start)
+		s.settling.addConfirmed(m, start.Add(time.Millisecond))
+		c.change(s)
+		due := start.Add(20 * time.Millisecond)
+		s.wakeAt = start.Add(time.Minute)
+		batch := s.planSettle(due.Add(-1))
+		if c.waits != (batch == nil) || c.waits && !s.wakeAt.Equal(due) {
+			t.Errorf("%s: settlement %v, wakes up after %v", name, batch, s.wakeAt.Sub(start))
+		}
+		if batch == nil {
+			batch = s.planSettle(due)
+		}
+		if batch == nil {
+			t.Errorf("%s: the messages are not recorded after 20 ms", name)
+		}
+		if s.planSettle(due.Add(time.Hour)) != nil {
+			t.Errorf("%s: two settlements at the same time", name)
+		}
+	}
+}
+
+// Dead letters are moved one by one, so one settlement has few of them. The rest follows.
+func TestDeathsAreRecordedInParts(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	for position := range int64(205) {
+		m := &Message{Position: position}
+		s.settling.waiting.Deaths = append(s.settling.waiting.Deaths, Death{Message: m})
+	}
+	next := int64(0)
+	for _, want := range []int{100, 100, 5} {
+		batch := s.planSettle(start)
+		if batch == nil || len(batch.Deaths) != want {
+			t.Fatalf("got %+v, want %d deaths", batch, want)
+		}
+		for _, d := range batch.Deaths {
+			if d.Message.Position != next {
+				t.Fatalf("position %d, want %d", d.Message.Position, next)
+			}
+			next++
+		}
+		s.Settled(start, batch, Settled{Deaths: want})
+	}
+	if s.planSettle(start) != nil {
+		t.Fatal("an empty settlement")
+	}
+}
+
+// A part of a settlement that failed is recorded by the next one, in smaller batches, and
+// before outcomes that came later.
+func TestWhatWasNotRecordedIsRecordedAgain(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	var all [10]*Message
+	for i := range all {
+		all[i] = &Message{Position: int64(i), decided: true}
+		s.buffer.messages[int64(i)] = all[i]
+	}
+	s.settling.waiting = Settlement{
+		Confirmed: slices.Clone(all[:4]), Charges: []Charge{{Message: all[4]}, {Message: all[5]}}, Deaths: []Death{{Message: all[6]}, {Message: all[7]}},
+	}
+	batch := s.planSettle(start)
+	if got := s.Unrecorded(); got != 4 {
+		t.Fatalf("s.Unrecorded is %d, want 4", got)
+	}
+	s.settling.addConfirmed(all[8], start)
+	if got := s.Unrecorded(); got != 5 {
+		t.Fatalf("s.Unrecorded is %d, want 5", got)
+	}
+	s.Settled(start, batch, Settled{Deaths: 1, Err: errFailed})
+	if got := s.Unrecorded(); got != 5 {
+		t.Fatalf("s.Unrecorded is %d, want 5", got)
+	}
+	if s.planSettle(start.Add(time.Second-1)) != nil {
+		t.Fatal("it does not pause after the failure")
+	}
+	now := start.Add(time.Second)
+	batch = s.planSettle(now)
+	if len(batch.Confirmed) != 2 || batch.Confirmed[0] != all[0] || len(batch.Charges) != 1 || batch.Charges[0].Message != all[4] ||
+		len(batch.Deaths) != 1 || batch.Deaths[0].Message != all[7] {
+		t.Fatalf("got %+v", batch)
+	}
+	s.reading.rescan = start.Add(time.Hour)
+	s.Settled(now, batch, Settled{Confirmed: true, Charges: true, Deaths: 1})
+	if !s.reading.rescan.IsZero() {
+		t.Fatal("after the failure nothing is read from the start, although another server may answer now")
+	}
+	batch = s.planSettle(now)
+	if len(batch.Confirmed) != 3 || batch.Confirmed[2] != all[8] || len(batch.Charges) != 1 || len(batch.Deaths) != 0 {
+		t.Fatalf("got %+v", batch)
+	}
+	s.reading.rescan = start.Add(time.Hour)
+	s.Settled(now, batch, Settled{Confirmed: true, Charges: true})
+	if s.reading.rescan.IsZero() {
+		t.Fatal("after a success that followed another one, the outbox is read from the start")
+	}
+	if len(s.buffer.messages) != 1 || s.Unrecorded() != 0 {
+		t.Fatalf("%d messages in memory, %d not recorded", len(s.buffer.messages), s.Unrecorded())
+	}
+}
+
+// Rows that a settlement did not find are read again, from the lowest on.
+func TestVanishedRowsAreReadAgain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		charged, died []int64
+		low           int64
+	}{{[]int64{70, 30}, []int64{50}, 29}, {[]int64{60}, []int64{90, 40}, 39}, {nil, []int64{20}, 19}, {nil, nil, 80}} {
+		s := fixed()
+		s.cursor.low, s.buffer.low = 80, 80
+		batch := &Settlement{}
+		for _, position := range c.charged {
+			batch.Charges = append(batch.Charges, Charge{Message: &Message{Position: position}})
+		}
+		for _, position := range c.died {
+			batch.Deaths = append(batch.Deaths, Death{Message: &Message{Position: position}})
+		}
+		s.Settled(start, batch, Settled{Vanished: true, Charges: true, Deaths: len(c.died)})
+		if s.cursor.low != c.low || s.buffer.low != c.low {
+			t.Errorf("%v and %v vanished: read above %d and %d, want %d", c.charged, c.died, s.cursor.low, s.buffer.low, c.low)
+		}
+	}
+}
+
+// One topic uses at most three times as much of the window as is free, so that others
+// have room.
+func TestTopicsShareTheWindow(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	position := int64(0)
+	for _, topic := range []string{"a", "b", "c"} {
+		for range 20 {
+			position++
+			s.buffer.add(&Message{Position: position, ID: strconv.FormatInt(position, 10), Topic: topic}, false)
+		}
+	}
+	got := map[string]int{}
+	for _, p := range s.planPublish(start) {
+		got[p.Message.Topic]++
+	}
+	if got["a"] != 12 || got["b"] != 3 || got["c"] != 1 {
+		t.Fatalf("in flight are %v, want 12, 3 and 1", got)
+	}
+	if s.inFlight != 16 || s.topicShare() != 1 {
+		t.Fatalf("%d in flight, and a topic may have %d", s.inFlight, s.topicShare())
+	}
+}
+
+// Messages of stalled topics do not use up the window, because they may never be answered.
+// But there are never more in flight than the window.
+func TestWindowGrowsByStalledMessages(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ stalled, failures, candidates, want int }{
+		{0, 0, 0, 16}, {5, 0, 0, 16}, {0, 1, 0, 1}, {5, 1, 0, 6}, {16, 1, 0, 16}, {0, 0, 1, 1}, {5, 0, 1, 6}, {16, 0, 1, 16},
+	} {
+		s := fixed()
+		s.publishOutage.failures = c.failures
+		s.attribution.candidates = make([]*Message, c.candidates)
+		s.topics.get("silent").inFlight, s.topics.get("silent").stalled = c.stalled, true
+		s.topics.get("fine").inFlight = 7
+		if got := s.window(start); got != c.want {
+			t.Errorf("%+v: the window is %d", c, got)
+		}
+	}
+	s := fixed()
+	s.lookahead.skipped, s.lookahead.found = newKeySet(), start
+	s.topics.get("silent").inFlight, s.topics.get("silent").stalled = 5, true
+	for after, want := range map[time.Duration]int{0: 4 + 5, 5 * time.Second: 4 + 5, 5*time.Second + 1: 16} {
+		if got := s.window(start.Add(after)); got != want {
+			t.Errorf("%v after a lookahead has found a message, the window is %d, want %d", after, got, want)
+		}
+	}
+	s.config.Window = 17
+	if got := s.crowdedWindow(start); got != 5 {
+		t.Errorf("s.crowdedWindow is %d, want 5", got)
+	}
+}
+
+// After Stop, the Scheduler waits for confirms, and then as long again for settlements.
+func TestStopWaitsForConfirmsAndThenForSettlements(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	s.inFlight = 1
+	s.Stop(start)
+	steps := []struct {
+		after            time.Duration
+		change           func()
+		drained, expired bool
+	}{
+		{0, func() {}, false, false},
+		{time.Second - 1, func() {}, false, false},
+		{time.Second, func() { s.settling.busy = true }, false, false},
+		{time.Second, func() { s.settling.busy, s.reading.busy = false, true }, false, false},
+		{time.Second, func() { s.reading.busy, s.settling.waiting.Confirmed = false, make([]*Message, 1) }, false, false},
+		{time.Second, func() { s.settling.waiting.Confirmed = nil }, true, false},
+		{2*time.Second - 1, func() {}, true, false},
+		{2 * time.Second, func() {}, true, true},
+	}
+	for i, c := range steps {
+		c.change()
+		now := start.Add(c.after)
+		s.wakeAt = start.Add(time.Minute)
+		if drained, expired := s.drain(now); drained != c.drained || expired != c.expired {
+			t.Errorf("step %d: drained is %t and expired is %t, want %t and %t", i, drained, expired, c.drained, c.expired)
+		}
+		want := start.Add(time.Second)
+		if c.after >= time.Second {
+			want = start.Add(2 * time.Second)
+		}
+		if !s.wakeAt.Equal(want) {
+			t.Errorf("step %d: it wakes up after %v, want %v", i, s.wakeAt.Sub(start), want.Sub(start))
+		}
+	}
+	if got := s.Returned(); got != 1 {
+		t.Errorf("s.Returned is %d, want 1", got)
+	}
+	idle := fixed()
+	idle.Stop(start)
+	if drained, expired := idle.drain(start); !drained || expired {
+		t.Errorf("without work: drained is %t and expired is %t", drained, expired)
+	}
+	if !idle.Stopping() || idle.Sending() {
+		t.Error("after Stop, messages are sent")
+	}
+}
+
+// Without anything to do, the Scheduler wakes up once a minute.
+func TestIdleSchedulerWakesUpOnceAMinute(t *testing.T) {
+	t.Parallel()
+	s := New(fixed().config)
+	if c := s.Step(start); c.Read != nil || c.Settle != nil || len(c.Publish) > 0 || !c.WakeAt.Equal(start.Add(time.Minute)) {
+		t.Fatalf("got %+v", c)
+	}
+}

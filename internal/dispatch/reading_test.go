@@ -1,0 +1,243 @@
+package dispatch
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// fixed returns a Scheduler that owns a slot, and whose pauses are not random.
+func fixed() *Scheduler {
+	s := New(Config{
+		BatchSize: 16, Window: 16, BufferBytes: 1000, PollMin: 5 * time.Millisecond, PollMax: time.Second,
+		StallTimeout: 8 * time.Second, CloseTimeout: time.Second, RescanEvery: time.Minute, Policy: policyOf,
+		Pause:  func(failures int) time.Duration { return time.Duration(failures) * time.Second },
+		Jitter: func(d time.Duration) time.Duration { return d },
+	})
+	s.SetSlots([]int64{0})
+	return s
+}
+
+// remember puts messages into memory, whose outcomes wait to be recorded.
+func remember(s *Scheduler, messages int) {
+	for position := range int64(messages) {
+		s.buffer.messages[1+position] = &Message{Position: 1 + position, decided: true}
+	}
+}
+
+// A read must be worth its cost, and may not exceed the memory. With less room than for a
+// quarter of a batch, or enough messages that wait to be sent, nothing is read.
+func TestReadIsAsLargeAsTheRoomInMemory(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change       func(s *Scheduler)
+		limit, bytes int // 0 if nothing is read
+	}{
+		"empty":                          {func(*Scheduler) {}, 16, 1000},
+		"room for more than a quarter":   {func(s *Scheduler) { remember(s, 64-5) }, 5, 1000},
+		"room for a quarter of a batch":  {func(s *Scheduler) { remember(s, 64-4) }, 4, 1000},
+		"room for less than a quarter":   {func(s *Scheduler) { remember(s, 64-3) }, 0, 0},
+		"room for a byte":                {func(s *Scheduler) { s.buffer.bytes = 999 }, 16, 1},
+		"room for no byte":               {func(s *Scheduler) { s.buffer.bytes = 1000 }, 0, 0},
+		"a quarter is for lookaheads":    {func(s *Scheduler) { s.config.LookaheadRows = 1 }, 16, 750},
+		"half a batch waits to be sent":  {func(s *Scheduler) { s.buffer.ready.count = 8 }, 16, 1000},
+		"more than half a batch waits":   {func(s *Scheduler) { s.buffer.ready.count = 9 }, 0, 0},
+		"large rows":                     {func(s *Scheduler) { s.reading.rowSize = 300 }, 3, 1000},
+		"rows of a byte":                 {func(s *Scheduler) { s.reading.rowSize = 1 }, 16, 1000},
+		"rows that are larger than that": {func(s *Scheduler) { s.reading.rowSize = 2000 }, 1, 1000},
+		"the last read has failed":       {func(s *Scheduler) { s.reading.batchLimit.Did(false) }, 8, 500},
+		"another read is under way":      {func(s *Scheduler) { s.reading.busy = true }, 0, 0},
+		"no slots":                       {func(s *Scheduler) { s.slots = nil }, 0, 0},
+		"stopping":                       {func(s *Scheduler) { s.stopping = true }, 0, 0},
+		"pausing after a failure":        {func(s *Scheduler) { s.reading.outage.until = start.Add(1) }, 0, 0},
+	} {
+		s := fixed()
+		c.change(s)
+		read := s.planRead(start)
+		switch {
+		case read == nil && c.limit > 0:
+			t.Errorf("%s: nothing is read", name)
+		case read != nil && (read.Limit != c.limit || read.Bytes != c.bytes):
+			t.Errorf("%s: %d rows and %d bytes are read, want %d and %d", name, read.Limit, read.Bytes, c.limit, c.bytes)
+		case read != nil && !s.reading.busy:
+			t.Errorf("%s: the read is not under way", name)
+		}
+	}
+}
+
+// The size of a row is the average over the rows that were read last.
+func TestSizeOfARowIsAnAverage(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	rows := []*Message{
+		{Position: 1, Topic: "t", Payload: make([]byte, 100), Metadata: make([]byte, 100)},
+		{Position: 2, Topic: "t", Payload: make([]byte, 40)},
+	}
+	s.RowsRead(start, s.planRead(start), rows, Reach{Highest: 2, Covered: Everything})
+	if s.reading.rowSize != 120 {
+		t.Fatalf("s.reading.rowSize is %d, want 120", s.reading.rowSize)
+	}
+	s.RowsRead(start, &Read{}, nil, Reach{Covered: Everything})
+	s.RowsRead(start, &Read{Lookahead: true}, []*Message{{Position: 3, Topic: "t"}}, Reach{Covered: 3})
+	if s.reading.rowSize != 120 {
+		t.Fatalf("s.reading.rowSize is %d, want 120: no sweep has found rows", s.reading.rowSize)
+	}
+}
+
+// After a hint, a sweep begins soon, but sweeps take at most half of the time.
+func TestSweepAfterAHintWaitsTwiceAsLongAsTheLastTook(t *testing.T) {
+	t.Parallel()
+	for took, wait := range map[time.Duration]time.Duration{
+		0: 0, time.Millisecond: 2 * time.Millisecond, 3 * time.Millisecond: 5 * time.Millisecond,
+	} {
+		s := fixed()
+		s.reading.next, s.reading.rescan = start.Add(time.Hour), start.Add(time.Hour)
+		s.reading.began, s.reading.took = start, took
+		if read := s.planRead(start.Add(time.Minute)); read != nil {
+			t.Fatal("a sweep begins without a hint")
+		}
+		s.Hint(start)
+		due := start.Add(wait)
+		s.wakeAt = start.Add(time.Minute)
+		if read := s.planRead(due.Add(-1)); read != nil || !s.wakeAt.Equal(due) {
+			t.Fatalf("the last sweep took %v: sweep %v, wakes up after %v, want %v", took, read, s.wakeAt.Sub(start), wait)
+		}
+		if read := s.planRead(due); read == nil || s.reading.hinted || !s.reading.began.Equal(due) {
+			t.Fatalf("the last sweep took %v: no sweep after %v", took, wait)
+		}
+	}
+}
+
+// After a sweep that has not reached the end, the next begins immediately.
+func TestSweepContinuesUntilTheEnd(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	at := Reach{Highest: 5, Covered: 5}
+	for range 3 {
+		s.RowsRead(start.Add(time.Millisecond), s.planRead(start), nil, at)
+		if want := start.Add(time.Millisecond); !s.reading.next.Equal(want) || !s.reading.found.Equal(want) {
+			t.Fatalf("the next sweep is due %v after this one", s.reading.next.Sub(want))
+		}
+		if s.reading.took != time.Millisecond {
+			t.Fatalf("s.reading.took is %v, want 1ms", s.reading.took)
+		}
+		s.reading.next = time.Time{}
+	}
+}
+
+// Sweeps and refills alternate if both are due, so that neither holds up the other.
+func TestSweepsAndRefillsAlternate(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	s.reading.rescan = start.Add(time.Hour)
+	q := &keyQueue{key: "k", excluded: true, refillFrom: 7}
+	s.buffer.queues["k"] = q
+	remember(s, 9) // at the positions 1 to 9
+	for i := range 6 {
+		s.buffer.wantRefill(q)
+		read := s.planRead(start)
+		if read == nil || read.Refill != (i%2 == 0) {
+			t.Fatalf("read %d is %+v, want refills and sweeps by turns", i, read)
+		}
+		if read.Refill {
+			slices.Sort(read.Known)
+			if read.From != 7 || !slices.Equal(read.Known, []int64{8, 9}) || !slices.Equal(read.Keys, []string{"k"}) {
+				t.Fatalf("the refill reads %q above %d, and not %v", read.Keys, read.From, read.Known)
+			}
+			q.refillWanted = false
+		}
+		s.endRead(read, true)
+	}
+	s.reading.next = start.Add(time.Hour)
+	for range 2 { // no sweep is due
+		q.refillWanted = false
+		s.buffer.wantRefill(q)
+		read := s.planRead(start)
+		if read == nil || !read.Refill {
+			t.Fatalf("got %+v, want a refill", read)
+		}
+		s.endRead(read, true)
+	}
+}
+
+// With too many key queues in memory, only refills are run: a sweep would add queues.
+func TestSweepsWaitForFewerKeyQueues(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	s.reading.rescan = start.Add(2 * time.Hour)
+	for i := range 20_000 {
+		key := strconv.Itoa(i)
+		s.buffer.queues[key] = &keyQueue{key: key, excluded: true}
+	}
+	read := s.planRead(start)
+	if read == nil || len(read.Keys) != 20_000 {
+		t.Fatal("no sweep although there are not too many queues")
+	}
+	s.endRead(read, true)
+	q := &keyQueue{key: "one more"}
+	s.buffer.queues[q.key] = q
+	s.wakeAt = start.Add(time.Minute)
+	if read := s.planRead(start.Add(time.Hour)); read != nil || !s.wakeAt.Equal(start.Add(time.Minute)) {
+		t.Fatalf("reads %t, wakes up after %v, want neither", read != nil, s.wakeAt.Sub(start))
+	}
+	s.buffer.wantRefill(q)
+	if read := s.planRead(start); read == nil || !read.Refill {
+		t.Fatalf("got %+v, want a refill", read)
+	}
+}
+
+// A refill reads some keys at once, each up to the limit of its queue.
+func TestRefillIsLimited(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	s.config.BatchSize, s.buffer.limit = 10_000, 40_000
+	for i := range 101 {
+		q := &keyQueue{key: strconv.Itoa(i), excluded: true, refillFrom: int64(1000 - i)}
+		s.buffer.queues[q.key] = q
+		s.buffer.wantRefill(q)
+	}
+	for _, c := range []struct {
+		keys, limit int
+		from        int64
+	}{{100, 10_000, 901}, {1, 128, 900}} {
+		read := s.planRefill(10_000, 500)
+		if read == nil || len(read.Keys) != c.keys || read.Limit != c.limit || read.From != c.from || read.Bytes != 500 {
+			t.Fatalf("got %+v, want %+v", read, c)
+		}
+	}
+	if read := s.planRefill(10_000, 500); read != nil {
+		t.Fatalf("got %+v, want none", read)
+	}
+	for limit, want := range map[int]int{0: 4, 64: 4, 160: 10, 2048: 128, 4096: 128} {
+		if got := (&buffer{limit: limit}).queueLimit(); got != want {
+			t.Errorf("with room for %d messages, %d of a key may wait, want %d", limit, got, want)
+		}
+	}
+}
+
+// A sweep leaves out messages in memory that it could find: those above the cursor, and
+// those that may be due.
+func TestSweepLeavesOutMessagesInMemory(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	s.reading.rescan = start.Add(time.Minute)
+	s.cursor.low = 10
+	s.buffer.messages = map[int64]*Message{
+		8: {Position: 8}, 9: {Position: 9, Due: true}, 10: {Position: 10, decided: true}, 11: {Position: 11}, 7: {Position: 7},
+	}
+	s.wakeAt = start.Add(time.Hour)
+	read := s.planRead(start)
+	slices.Sort(read.Known)
+	if read.From != 10 || !slices.Equal(read.Known, []int64{9, 10, 11}) || read.Tidy {
+		t.Fatalf("got %+v", read)
+	}
+	if !s.wakeAt.Equal(start.Add(time.Minute)) {
+		t.Fatalf("it wakes up after %v, want a minute: then it reads from the start", s.wakeAt.Sub(start))
+	}
+	s.endRead(read, true)
+	read = s.planRead(start.Add(time.Minute))
+	if read.From != 0 || len(read.Known) != 5 || !read.Tidy || !s.reading.rescan.Equal(start.Add(2*time.Minute)) {
+		t.Fatalf("after a minute: got %+v, want a read from the start", read)
+	}
+}

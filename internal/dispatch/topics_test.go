@@ -1,0 +1,171 @@
+package dispatch
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// A topic that has had no answer for StallTimeout stalls. It is tried again after a pause
+// that grows, as soon as none of its messages is in flight.
+func TestTopicStallsWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	s.buffer.low = 77
+	silent := s.topics.get("silent")
+	silent.since, silent.inFlight = start, 2
+	s.topics.get("unused")
+	look := func(after time.Duration) {
+		s.topics.check = time.Time{}
+		s.watchTopics(start.Add(after))
+	}
+	look(8*time.Second - 1)
+	if silent.stalled {
+		t.Fatal("it stalls too early")
+	}
+	look(8 * time.Second)
+	if !silent.stalled || silent.stalls != 1 || silent.resume != 77 || !silent.until.Equal(start.Add(9*time.Second)) {
+		t.Fatalf("got %+v, want a stalled topic", silent)
+	}
+	if len(s.notices) != 1 || s.notices[0].Kind != TopicStalled || s.notices[0].Messages != 2 || s.notices[0].Topic != "silent" {
+		t.Fatalf("notices are %+v", s.notices)
+	}
+	if got := s.topics.excludedNames(); !slices.Equal(got, []string{"silent"}) {
+		t.Fatalf("excluded are %q", got)
+	}
+	if got := s.topics.stalledInFlight(); got != 2 {
+		t.Fatalf("%d messages of stalled topics, want 2", got)
+	}
+	look(20 * time.Second)
+	if !silent.stalled {
+		t.Fatal("it is tried although its messages are in flight")
+	}
+	silent.inFlight = 0
+	silent.until = start.Add(21 * time.Second)
+	look(21*time.Second - 1)
+	if !silent.stalled {
+		t.Fatal("it is tried too early")
+	}
+	s.cursor.low = 99
+	look(21 * time.Second)
+	if silent.stalled || !silent.since.IsZero() || s.cursor.low != 77 || silent.excluded() {
+		t.Fatalf("got %+v, and the cursor is at %d; want a topic that is tried, and read again", silent, s.cursor.low)
+	}
+	silent.inFlight = 1
+	if !silent.excluded() {
+		t.Fatal("it is tried with more than one message")
+	}
+	silent.resume = 55
+	s.stall(silent, start)
+	if silent.stalls != 2 || len(s.notices) != 1 || silent.resume != 55 || !silent.until.Equal(start.Add(2*time.Second)) {
+		t.Fatalf("got %+v, want one that has stalled twice and was reported once", silent)
+	}
+	s.topicAnswers(silent, start)
+	if silent.stalls != 0 || silent.stalled || !silent.since.Equal(start) || !silent.answered.Equal(start) || len(s.notices) != 2 {
+		t.Fatalf("got %+v, want a topic that answers", silent)
+	}
+	silent.inFlight = 0
+	s.topicAnswers(silent, start)
+	if !silent.since.IsZero() || len(s.notices) != 2 {
+		t.Fatalf("got %+v, want one without messages in flight, and no more notices: %+v", silent, s.notices)
+	}
+}
+
+// Topics are looked at four times within StallTimeout, and forgotten a second after their
+// last answer.
+func TestTopicsAreWatchedAndForgotten(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	s.wakeAt = start.Add(time.Hour)
+	s.watchTopics(start)
+	if !s.topics.check.IsZero() || !s.wakeAt.Equal(start.Add(time.Hour)) {
+		t.Fatal("it wakes up although there is no topic")
+	}
+	s.topics.get("t").answered = start
+	s.watchTopics(start.Add(time.Second))
+	if want := start.Add(3 * time.Second); !s.topics.check.Equal(want) || !s.wakeAt.Equal(want) {
+		t.Fatalf("it looks again after %v, want 3s", s.topics.check.Sub(start))
+	}
+	if s.topics.active["t"] == nil {
+		t.Fatal("it is forgotten too early")
+	}
+	s.wakeAt = start.Add(time.Hour)
+	s.watchTopics(start.Add(3*time.Second - 1))
+	if s.topics.active["t"] == nil || !s.wakeAt.Equal(start.Add(3*time.Second)) {
+		t.Fatal("it looks too early, or does not look again")
+	}
+	s.watchTopics(start.Add(3 * time.Second))
+	if s.topics.active["t"] != nil {
+		t.Fatal("it is not forgotten")
+	}
+
+	now := start.Add(time.Second + 1)
+	for name, c := range map[string]struct {
+		topic topic
+		idle  bool
+	}{
+		"idle":     {topic{answered: start}, true},
+		"recent":   {topic{answered: start.Add(1)}, false},
+		"in use":   {topic{answered: start, inFlight: 1}, false},
+		"waiting":  {topic{answered: start, since: start}, false},
+		"stalling": {topic{answered: start, stalls: 1}, false},
+	} {
+		if got := c.topic.idle(now); got != c.idle {
+			t.Errorf("%s: idle is %t, want %t", name, got, c.idle)
+		}
+	}
+}
+
+// While nothing can be sent, topics get no answer. This is not their fault.
+func TestOutageExcusesTopics(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		outcome Outcome
+		excused bool
+	}{{Unavailable, true}, {NotSent, true}, {Unknown, false}, {Unexplained, false}} {
+		s := fixed()
+		s.tickets, s.inFlight = 1, 2
+		m := &Message{Position: 1, Topic: "t", ticket: 1}
+		s.buffer.messages[1] = m
+		topic, other := s.topics.get("t"), s.topics.get("other")
+		topic.inFlight, topic.since = 1, start
+		other.inFlight, other.since = 1, start
+		if !s.Published(start.Add(time.Second), Publish{m, 1}, c.outcome, errFailed) {
+			t.Fatal("the outcome is ignored")
+		}
+		if topic.since.IsZero() != c.excused || other.since.IsZero() {
+			t.Errorf("outcome %d: since is %v, and %v for a topic with a message in flight", c.outcome, topic.since, other.since)
+		}
+		if s.inFlight != 1 || topic.inFlight != 0 || m.ticket != 0 {
+			t.Errorf("outcome %d: %d in flight, %d of the topic", c.outcome, s.inFlight, topic.inFlight)
+		}
+	}
+}
+
+// The messages in flight of a topic that stalls are not candidates any more, and the
+// others wait for the topic. Messages behind those in flight would only use memory.
+func TestStalledTopicHasNoCandidates(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	for _, m := range []*Message{
+		{Position: 1, Topic: "silent", ticket: 5, Key: "k"}, {Position: 2, Topic: "silent"}, {Position: 3, Topic: "fine", ticket: 6, Key: "l"},
+		{Position: 4, Topic: "silent", Key: "k"}, {Position: 5, Topic: "fine", Key: "l"},
+	} {
+		s.buffer.add(m, false)
+		if m.Position < 4 {
+			s.attribution.add(m)
+		}
+	}
+	s.stall(s.topics.get("silent"), start)
+	if len(s.attribution.candidates) != 1 || s.attribution.candidates[0].Position != 3 {
+		t.Fatalf("candidates are %+v, want only the one of the other topic", s.attribution.candidates)
+	}
+	charges := s.settling.waiting.Charges
+	if len(charges) != 1 || charges[0].Message.Position != 2 || charges[0].Attempts != 0 || charges[0].Cause != Unknown ||
+		charges[0].Delay != 8*time.Second {
+		t.Fatalf("charges are %+v, want the message that was not in flight, without an attempt", charges)
+	}
+	if s.buffer.messages[4] != nil || s.buffer.messages[5] == nil {
+		t.Fatal("the successor in memory is not the one of the other topic")
+	}
+}
