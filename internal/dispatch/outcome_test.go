@@ -1,0 +1,175 @@
+package dispatch
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// flying returns a Scheduler with one message in flight, and its publish.
+func flying(change func(s *Scheduler, m *Message)) (*Scheduler, Publish) {
+	s := fixed()
+	m := &Message{Position: 5, ID: "m", Topic: "t", Key: "k", Attempts: 1, Payload: make([]byte, 30), Metadata: []byte("{}")}
+	s.buffer.add(m, false)
+	given := s.planPublish(start)
+	change(s, m)
+	return s, given[0]
+}
+
+// Each outcome has its own consequence for the message.
+func TestOutcomeDecidesAboutTheMessage(t *testing.T) {
+	t.Parallel()
+	now := start.Add(time.Second)
+	same := func(*Scheduler, *Message) {}
+	lost := func(s *Scheduler, m *Message) { s.LoseSlots([]int64{0}) }
+	stopping := func(s *Scheduler, _ *Message) { s.Stop(start) }
+	type result struct {
+		confirmed, charged, dead, ready, inMemory, returned, bytes int
+	}
+	for name, c := range map[string]struct {
+		outcome Outcome
+		change  func(s *Scheduler, m *Message)
+		want    result
+	}{
+		"confirmed":              {Confirmed, same, result{confirmed: 1, inMemory: 1}},
+		"confirmed, slot lost":   {Confirmed, lost, result{confirmed: 1, inMemory: 1}},
+		"confirmed after a stop": {Confirmed, stopping, result{confirmed: 1, inMemory: 1}},
+		"refused":                {Refused, same, result{charged: 1, inMemory: 1}},
+		"refused, slot lost":     {Refused, lost, result{}},
+		"refused after a stop":   {Refused, stopping, result{charged: 1, inMemory: 1}},
+		"unacceptable":           {Unacceptable, same, result{dead: 1, inMemory: 1}},
+		"not sent":               {NotSent, same, result{ready: 1, inMemory: 1, bytes: 32}},
+		"not sent after a stop":  {NotSent, stopping, result{}},
+		"unavailable":            {Unavailable, same, result{ready: 1, inMemory: 1, bytes: 32}},
+		"unavailable, stopping":  {Unavailable, stopping, result{}},
+		"unknown":                {Unknown, same, result{inMemory: 1, bytes: 32}},
+		"unknown, slot lost":     {Unknown, lost, result{}},
+		"unknown after a stop":   {Unknown, stopping, result{returned: 1}},
+		"unexplained, stopping":  {Unexplained, stopping, result{returned: 1}},
+	} {
+		s, p := flying(c.change)
+		if !s.Published(now, p, c.outcome, errFailed) || s.Published(now, p, c.outcome, errFailed) {
+			t.Errorf("%s: the outcome does not count once", name)
+		}
+		waiting := &s.settling.waiting
+		got := result{
+			len(waiting.Confirmed), len(waiting.Charges), len(waiting.Deaths), s.buffer.ready.count, len(s.buffer.messages), s.Returned(), s.buffer.bytes,
+		}
+		if got != c.want || s.InFlight() != 0 || s.topics.get("t").inFlight != 0 {
+			t.Errorf("%s: got %+v, want %+v; %d in flight", name, got, c.want, s.InFlight())
+		}
+		if want := c.outcome == Confirmed; (s.Confirms() == 1) != want {
+			t.Errorf("%s: %d confirms", name, s.Confirms())
+		}
+		if s.buffer.orphans != 0 && c.outcome != Confirmed {
+			t.Errorf("%s: %d orphans are left", name, s.buffer.orphans)
+		}
+	}
+}
+
+// A refusal counts as one attempt, and the message waits for as long as its policy says.
+// The last one makes it a dead letter.
+func TestRefusalIsOneAttempt(t *testing.T) {
+	t.Parallel()
+	for attempts, dead := range map[int]bool{0: false, 1: false, 2: true, 3: true} {
+		s, p := flying(func(_ *Scheduler, m *Message) { m.Attempts = attempts })
+		failure := errors.New("no queue")
+		s.Published(start, p, Refused, failure)
+		waiting := &s.settling.waiting
+		if dead {
+			if len(waiting.Deaths) != 1 {
+				t.Fatalf("after %d attempts: got %+v, want a dead letter", attempts, waiting)
+			}
+			d := waiting.Deaths[0]
+			if !d.Exhausted || d.Size != 32 || string(d.Metadata) != "{}" || !errors.Is(d.Err, failure) || d.SuccessorsAfter != 0 || len(s.notices) != 0 {
+				t.Errorf("after %d attempts: got %+v, notices %+v", attempts, d, s.notices)
+			}
+			continue
+		}
+		if len(waiting.Charges) != 1 {
+			t.Fatalf("after %d attempts: got %+v, want a charge", attempts, waiting)
+		}
+		c := waiting.Charges[0]
+		if want := time.Duration(attempts+1) * 200 * time.Millisecond; c.Attempts != 1 || c.Delay != want || c.Cause != Refused || !errors.Is(c.Err, failure) {
+			t.Errorf("after %d attempts: got %+v", attempts, c)
+		}
+		if len(s.notices) != 1 {
+			t.Fatalf("after %d attempts: notices are %+v, want one", attempts, s.notices)
+		}
+		if n := s.notices[0]; n.Kind != FirstRefusal || n.ID != "m" || n.Topic != "t" || n.Attempt != attempts+1 || n.Size != 32 || string(n.Metadata) != "{}" {
+			t.Errorf("after %d attempts: notice %+v", attempts, n)
+		}
+	}
+	s, p := flying(func(*Scheduler, *Message) {})
+	s.Published(start, p, Unacceptable, errFailed)
+	if d := s.settling.waiting.Deaths[0]; d.Exhausted || d.Size != 32 {
+		t.Errorf("unacceptable: got %+v", d)
+	}
+	s, p = flying(func(s *Scheduler, _ *Message) { s.topics.refusals.refuse("t", start) })
+	s.Published(start, p, Refused, errFailed)
+	if n := s.notices[0]; n.Kind != FurtherRefusal {
+		t.Errorf("the second refusal: notice %+v", n)
+	}
+	s, p = flying(func(s *Scheduler, _ *Message) { s.topics.refusals.refuse("t", start) })
+	s.Published(start, p, Confirmed, nil)
+	if len(s.notices) != 1 || s.notices[0].Kind != TopicAccepts || s.notices[0].Messages != 1 {
+		t.Errorf("a confirm after a refusal: notices %+v", s.notices)
+	}
+}
+
+// An unknown outcome makes the message a candidate, which is published alone. Failures of
+// messages that were sent at the same time make one pause.
+func TestUnknownOutcomeIsFollowedByPublishesOneAtATime(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	for position := range int64(3) {
+		s.buffer.add(&Message{Position: position, ID: "m", Topic: "t"}, false)
+	}
+	now := start
+	given := append([]Publish(nil), s.planPublish(now)...)
+	if len(given) != 3 || !s.Sending() {
+		t.Fatalf("%d are in flight, want 3", len(given))
+	}
+	s.Published(now, given[0], Unknown, errFailed)
+	s.Published(now, given[1], Unknown, errFailed)
+	if s.Sending() || s.publishOutage.failures != 0 || len(s.notices) != 1 || s.notices[0].Kind != AttributionBegins || s.notices[0].Topic != "t" {
+		t.Fatalf("sending %t, notices %+v", s.Sending(), s.notices)
+	}
+	if got := s.planPublish(now); len(got) != 0 {
+		t.Fatalf("%d are published before the others have come back", len(got))
+	}
+	s.Published(now, given[2], Unavailable, errFailed)
+	s.Published(now, given[2], Unavailable, errFailed)
+	if s.publishOutage.failures != 1 {
+		t.Fatalf("%d failures, want 1", s.publishOutage.failures)
+	}
+	now = now.Add(time.Second)
+	for _, want := range []*Message{given[0].Message, given[1].Message} {
+		got := s.planPublish(now)
+		if len(got) != 1 || got[0].Message != want {
+			t.Fatalf("published %+v, want one candidate", got)
+		}
+		p := got[0]
+		s.Published(now, p, Unknown, errFailed)
+		if want.failedAlone != 1 || !want.WasUnknown || !want.failedAt.Equal(now) {
+			t.Fatalf("got %+v, want a candidate that failed alone once", want)
+		}
+		now = s.publishOutage.until
+	}
+	// Both have failed, so another message shows whether anything is confirmed.
+	got := s.planPublish(now)
+	if len(got) != 1 || got[0].Message != given[2].Message {
+		t.Fatalf("published %+v, want the one that is no candidate", got)
+	}
+	p := got[0]
+	s.Published(now, p, Confirmed, nil)
+	got = s.planPublish(now)
+	if len(got) != 1 || got[0].Message != given[0].Message {
+		t.Fatalf("published %+v, want the first candidate", got)
+	}
+	p = got[0]
+	s.Published(now, p, Unexplained, errFailed)
+	if charges := s.settling.waiting.Charges; len(charges) != 1 || charges[0].Cause != Refused || p.Message.candidate || len(s.attribution.candidates) != 1 {
+		t.Fatalf("charges %+v, want a refusal of the first candidate", charges)
+	}
+}

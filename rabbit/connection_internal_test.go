@@ -1,0 +1,276 @@
+package rabbit
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/amqpwire"
+)
+
+// A timeout that is set wins over the one of the URI, and that wins over the default.
+func TestTimesOfAConnection(t *testing.T) {
+	t.Parallel()
+	reconnect := &amqp.ReconnectConfig{BackoffInitialInterval: 2 * time.Second, BackoffMaxInterval: 3 * time.Second}
+	for name, c := range map[string]struct {
+		uri       string
+		reconnect *amqp.ReconnectConfig
+		set, want connectionTimes
+	}{
+		"defaults": {
+			"amqp://broker", nil, connectionTimes{},
+			connectionTimes{10 * time.Second, 10 * time.Second, 100 * time.Millisecond, 10 * time.Second},
+		},
+		"the URI and Reconnect": {
+			"amqp://broker?connection_timeout=7000", reconnect, connectionTimes{},
+			connectionTimes{7 * time.Second, 10 * time.Second, 2 * time.Second, 3 * time.Second},
+		},
+		"all are set": {
+			"amqp://broker?connection_timeout=7000", reconnect, connectionTimes{1, 2, 3, 4}, connectionTimes{1, 2, 3, 4},
+		},
+		"a long pause": {
+			"amqp://broker", nil, connectionTimes{reconnectMin: time.Minute},
+			connectionTimes{10 * time.Second, 10 * time.Second, time.Minute, time.Minute},
+		},
+		"an invalid URI": {
+			"broker", nil, connectionTimes{},
+			connectionTimes{10 * time.Second, 10 * time.Second, 100 * time.Millisecond, 10 * time.Second},
+		},
+	} {
+		if got := c.set.withDefaults(amqp.ConnectionConfig{AmqpURI: c.uri, Reconnect: c.reconnect}); got != c.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// The error names what is wrong with the URI, as far as this does not show the password.
+func TestErrorOfAURINamesTheMistake(t *testing.T) {
+	t.Parallel()
+	for uri, want := range map[string]string{
+		"":                        "Connection.AmqpURI is empty",
+		"http://broker":           "must start with amqp:// or amqps://",
+		"broker:5672":             "must start with amqp:// or amqps://",
+		"amqp://user:pass word@b": "contains white space",
+		"amqps://b/a\tb":          "contains white space",
+		"amqp://broker:port":      "is invalid (not shown here",
+		"amqps://broker:port":     "is invalid (not shown here",
+	} {
+		if err := validateConnection(amqp.ConnectionConfig{AmqpURI: uri}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want an error with %q", uri, err, want)
+		}
+	}
+	both := amqp.ConnectionConfig{AmqpURI: "amqp://broker", TLSConfig: &tls.Config{}, AmqpConfig: &amqp091.Config{}}
+	if err := validateConnection(both); err != nil {
+		t.Error(err)
+	}
+	both.AmqpConfig.TLSClientConfig = &tls.Config{}
+	if err := validateConnection(both); err == nil || !strings.Contains(err.Error(), "are both set") {
+		t.Errorf("with two TLS configurations: %v", err)
+	}
+	both.TLSConfig = nil
+	if err := validateConnection(both); err != nil {
+		t.Error(err)
+	}
+}
+
+// amqp091 writes to its settings, so it gets a copy. What is not set comes from the other
+// fields, and from the URI.
+func TestSettingsOfAConnectionAreCopied(t *testing.T) {
+	t.Parallel()
+	config := amqp.ConnectionConfig{AmqpURI: "amqp://broker?channel_max=77", TLSConfig: &tls.Config{ServerName: "outer"}}
+	got := connectionSettings(config)
+	if got.Locale != "en_US" || got.ChannelMax != 77 || got.TLSClientConfig.ServerName != "outer" || got.TLSClientConfig == config.TLSConfig {
+		t.Errorf("got %+v", got)
+	}
+	own := &amqp091.Config{
+		Locale: "de_DE", ChannelMax: 5, Properties: amqp091.Table{"a": "b"}, TLSClientConfig: &tls.Config{ServerName: "inner"},
+	}
+	config.AmqpConfig = own
+	got = connectionSettings(config)
+	if got.Locale != "de_DE" || got.ChannelMax != 5 || got.TLSClientConfig.ServerName != "inner" || got.TLSClientConfig == own.TLSClientConfig {
+		t.Errorf("got %+v", got)
+	}
+	got.Properties["c"] = "d"
+	if len(own.Properties) != 1 {
+		t.Errorf("the caller's properties are changed: %v", own.Properties)
+	}
+	if got := connectionSettings(amqp.ConnectionConfig{AmqpURI: "broker"}); got.ChannelMax != 0 || got.TLSClientConfig != nil {
+		t.Errorf("without anything set: got %+v", got)
+	}
+}
+
+// The files that a URI names are used, and an error names the parameter.
+func TestTLSFilesOfAURI(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "missing")
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		uri  amqp091.URI
+		want string
+	}{
+		"no file":             {amqp091.URI{ServerName: "name"}, ""},
+		"a missing authority": {amqp091.URI{CACertFile: missing}, "cacertfile: open "},
+		"an empty authority":  {amqp091.URI{CACertFile: empty}, "cacertfile: the file has no certificate in PEM format"},
+		"a missing key":       {amqp091.URI{CertFile: empty, KeyFile: missing}, "certfile and keyfile: open "},
+		"only a certificate":  {amqp091.URI{ServerName: "name", CertFile: missing}, ""},
+		"only a key":          {amqp091.URI{ServerName: "name", KeyFile: missing}, ""},
+	} {
+		got, err := tlsConfig(c.uri)
+		switch {
+		case c.want == "" && (err != nil || got.ServerName != "name" || got.RootCAs != nil || got.Certificates != nil):
+			t.Errorf("%s: got %+v, %v", name, got, err)
+		case c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)):
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// amqp091 gets the address without TLS, because the network connection does TLS itself.
+func TestAMQPDoesNoTLSItself(t *testing.T) {
+	t.Parallel()
+	for uri, want := range map[string]string{
+		"amqps://u:p@host:1/v": "amqp://u:p@host:1/v", "amqp://host": "amqp://host", "amqp://amqps:x@host": "amqp://amqps:x@host",
+	} {
+		if got := (dialer{uri: uri}).withoutTLS(); got != want {
+			t.Errorf("%s becomes %s, want %s", uri, got, want)
+		}
+	}
+	if _, err := (dialer{uri: "broker"}).open(t.Context(), "tcp"); err == nil {
+		t.Error("an invalid URI is dialled")
+	}
+	failed := errors.New("no network")
+	_, err := dialer{uri: "amqps://host", dial: func(network, address string) (net.Conn, error) {
+		if network != "net" || address != "host:5671" {
+			t.Errorf("dials %s %s", network, address)
+		}
+		return nil, failed
+	}}.open(t.Context(), "net")
+	if !errors.Is(err, failed) {
+		t.Errorf("got %v, want the error of Dial", err)
+	}
+	// If the certificate of the authority cannot be read, the connection is closed.
+	ours, theirs := net.Pipe()
+	_, err = dialer{uri: "amqps://host?cacertfile=/no/such/file", dial: func(string, string) (net.Conn, error) { return ours, nil }}.
+		open(t.Context(), "tcp")
+	if err == nil || !strings.Contains(err.Error(), "cacertfile") {
+		t.Errorf("got %v, want an error about cacertfile", err)
+	}
+	if _, err := theirs.Read(make([]byte, 1)); err == nil {
+		t.Error("the connection is open")
+	}
+}
+
+// A connection that was kept for as long as the longest pause counts as a success.
+func TestConnectionThatLastsResetsThePause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := retryPause{time.Second, time.Minute}
+		began := time.Now()
+		time.Sleep(time.Minute - 1)
+		if p.worked(began) {
+			t.Error("it counts too early")
+		}
+		time.Sleep(1)
+		if !p.worked(began) {
+			t.Error("it does not count")
+		}
+		began = time.Now()
+		if !p.wait(t.Context(), 0) || time.Since(began) != 0 {
+			t.Errorf("the first attempt waits for %v", time.Since(began))
+		}
+		if !p.wait(t.Context(), 1) || time.Since(began) < time.Second/2 || time.Since(began) > time.Second {
+			t.Errorf("the second attempt waits for %v", time.Since(began))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		began = time.Now()
+		for range 100 { // both could be chosen
+			if sleep(ctx, 0) || sleep(ctx, time.Hour) {
+				t.Fatal("it waits although the context has ended")
+			}
+		}
+		if time.Since(began) != 0 {
+			t.Errorf("it waits for %v although the context has ended", time.Since(began))
+		}
+	})
+}
+
+// bare returns a connection that only has a socket, whose other end it returns, too.
+func bare(heartbeat time.Duration) (c *connection, other net.Conn) {
+	ours, other := net.Pipe()
+	return &connection{
+		wire: amqpwire.NewConn(ours, amqpwire.Config{WriteTimeout: time.Hour}), timeout: time.Minute,
+		amqp: &amqp091.Connection{Config: amqp091.Config{Heartbeat: heartbeat}},
+	}, other
+}
+
+// A request has a deadline, because amqp091 has none. A request to a queue has none,
+// unless nothing else would notice that the broker is gone.
+func TestRequestsHaveADeadline(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		heartbeat time.Duration
+		request   func(c *connection, f func() error) error
+		limited   bool
+	}{
+		"request":                           {time.Second, func(c *connection, f func() error) error { return c.request(context.Background(), f) }, true},
+		"request of a queue":                {time.Second, (*connection).queueRequest, false},
+		"request of a queue, no heartbeats": {0, (*connection).queueRequest, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			conn, _ := bare(c.heartbeat)
+			failed := errors.New("failed")
+			took := time.Minute - 1
+			f := func() error { time.Sleep(took); return failed }
+			if err := c.request(conn, f); !errors.Is(err, failed) || conn.wire.Failure() != nil {
+				t.Errorf("%s: got %v, and the connection failed with %v", name, err, conn.wire.Failure())
+			}
+			took = time.Minute + 1
+			if err := c.request(conn, f); !errors.Is(err, failed) {
+				t.Errorf("%s: got %v", name, err)
+			}
+			synctest.Wait()
+			switch err := conn.wire.Failure(); {
+			case c.limited && (err == nil || err.Error() != "the broker did not reply within 1m0s"):
+				t.Errorf("%s: after its deadline the connection failed with %v", name, err)
+			case !c.limited && err != nil:
+				t.Errorf("%s: it has a deadline: %v", name, err)
+			}
+			conn.wire.Abort(net.ErrClosed)
+			<-conn.wire.Done()
+		})
+	}
+}
+
+// Our reason says more than the one that amqp091 guesses, and no reason has credentials.
+func TestReasonOfALostConnection(t *testing.T) {
+	t.Parallel()
+	conn, _ := bare(0)
+	if err := conn.closeReason(nil, false); !errors.Is(err, errConnectionClosed) {
+		t.Errorf("got %v, want %v", err, errConnectionClosed)
+	}
+	lost := &amqp091.Error{Code: 320, Reason: "amqp://user:secret@host"}
+	if err := conn.closeReason(lost, true); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v, want the reason without the password", err)
+	}
+	failed := errors.New("our reason")
+	conn.wire.Abort(failed)
+	if err := conn.closeReason(lost, true); !errors.Is(err, failed) {
+		t.Errorf("got %v, want %v", err, failed)
+	}
+	<-conn.wire.Done()
+}

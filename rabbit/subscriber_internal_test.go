@@ -1,0 +1,105 @@
+package rabbit
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+)
+
+// The time to wait for a connection begins when the connection is lost, and not with each
+// failed attempt to connect.
+func TestWaitForAConnectionBeginsWithItsLoss(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &Subscriber{cfg: SubscriberConfig{ReadyTimeout: time.Minute}, changed: make(chan struct{}), downSince: time.Now()}
+		refused := errors.New("refused")
+		wait := func(ctx context.Context, want time.Duration, reasons ...error) {
+			t.Helper()
+			began := time.Now()
+			c, err := s.waitReady(ctx)
+			if c != nil || time.Since(began) != want {
+				t.Fatalf("got %v after %v, want nothing after %v", c, time.Since(began), want)
+			}
+			for _, reason := range reasons {
+				if !errors.Is(err, reason) {
+					t.Fatalf("got %v, want %v", err, reason)
+				}
+			}
+		}
+		time.Sleep(20 * time.Second)
+		s.disconnected(refused)
+		wait(t.Context(), 40*time.Second, refused)
+		time.Sleep(time.Hour)
+		wait(t.Context(), time.Millisecond, refused)
+
+		s.conn = &connection{}
+		s.disconnected(refused)
+		if s.conn != nil {
+			t.Fatal("the lost connection is used")
+		}
+		wait(t.Context(), time.Minute, refused)
+		s.downSince = time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wait(ctx, time.Second, refused, context.DeadlineExceeded)
+		if n := s.connectionCount(); n != 0 {
+			t.Errorf("%d connections, want none", n)
+		}
+		s.conn = &connection{}
+		if n := s.connectionCount(); n != 1 {
+			t.Errorf("%d connections, want one", n)
+		}
+	})
+}
+
+// The number of requeued messages that are remembered is limited.
+func TestRequeuedMessagesAreForgotten(t *testing.T) {
+	t.Parallel()
+	n := make(requeueCounts)
+	n.add("a")
+	n.add("a")
+	n.add("b")
+	if n["a"] != 2 || n["b"] != 1 {
+		t.Errorf("got %v", n)
+	}
+	n.forget("a")
+	if len(n) != 1 {
+		t.Errorf("got %v, want only b", n)
+	}
+	for i := range maxRemembered - 1 {
+		n.add(strconv.Itoa(i))
+	}
+	if len(n) != 10_000 {
+		t.Errorf("%d are remembered, want 10,000", len(n))
+	}
+	n.add("one more")
+	if len(n) != 1 || n["one more"] != 1 {
+		t.Errorf("%d are remembered, want one", len(n))
+	}
+}
+
+// The defaults of functions and interfaces are set, too.
+func TestTopologyHasDefaults(t *testing.T) {
+	t.Parallel()
+	topology, cfg := SubscriberConfig{NackMin: time.Minute}.withDefaults(amqp.Config{})
+	if topology.Marshaler != (Marshaler{}) || topology.TopologyBuilder == nil || topology.QueueBind.GenerateRoutingKey("t") != "" ||
+		cfg.Logger == nil || cfg.NackMax != time.Minute {
+		t.Errorf("subscriber: got %+v and %+v", topology, cfg)
+	}
+	topology, publisher := PublisherConfig{}.withDefaults(amqp.Config{})
+	if topology.Marshaler != (Marshaler{}) || topology.TopologyBuilder == nil || publisher.Logger == nil {
+		t.Errorf("publisher: got %+v and %+v", topology, publisher)
+	}
+	limit := SubscriberConfig{InFlight: 2, LongestUnackedWait: 1 << 62}
+	if got := limit.longestUnacked(2); got != 1<<62 {
+		t.Errorf("limit.longestUnacked(2) is %v", got)
+	}
+	if got := limit.longestUnacked(4); got != 1<<63-1 {
+		t.Errorf("limit.longestUnacked(4) is %v, want the longest Duration", got)
+	}
+}
