@@ -15,12 +15,12 @@ import (
 // others.
 func TestCodesOfTheBrokerCloseAChannelOrTheConnection(t *testing.T) {
 	t.Parallel()
-	for code, recover := range map[int]bool{
+	for code, onlyChannel := range map[int]bool{
 		311: true, 312: true, 313: true, 403: true, 404: true, 405: true, 406: true,
 		320: false, 402: false, 501: false, 502: false, 503: false, 504: false, 505: false, 506: false, 530: false, 540: false, 541: false,
 	} {
 		got := closeReason(append([]byte{byte(code >> 8), byte(code)}, "\x03why\x00\x3c\x00\x28"...))
-		if want := (amqp.Error{Code: code, Reason: "why", Server: true, Recover: recover}); *got != want {
+		if want := (amqp.Error{Code: code, Reason: "why", Server: true, Recover: onlyChannel}); *got != want {
 			t.Errorf("got %+v, want %+v", *got, want)
 		}
 	}
