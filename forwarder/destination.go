@@ -129,13 +129,11 @@ func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
 			gone  predecessor
 			ended int64
 		)
-		if err := scan(&gone.destination, &ended); err != nil {
-			return err
-		}
+		err := scan(&gone.destination, &ended)
 		if last == nil || ended > until {
 			last, until = &gone, ended
 		}
-		return nil
+		return err
 	}, s.sql.replace, s.destination)
 	return last, err
 }

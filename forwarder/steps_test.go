@@ -92,6 +92,18 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 				return err
 			}},
 			{"leave", func(s *store) error { return s.leave(t.Context()) }},
+			{"look ahead", func(s *store) error {
+				if d.SQLite() {
+					return s.tidy(t.Context()) // SQLite has no lookahead
+				}
+				found, err := s.rows(t.Context(), &dispatch.Read{
+					Lookahead: true, Slots: []int64{1}, Limit: 10, Bytes: 1000, Examine: 10, PerGroup: 10,
+				})
+				if err == nil && len(found.rows) == 0 {
+					t.Error("a lookahead has found nothing")
+				}
+				return err
+			}},
 		} {
 			t.Run(o.name, func(t *testing.T) {
 				testkit.EachStepFails(t, db, true, func(db *sql.DB) error {

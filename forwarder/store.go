@@ -90,21 +90,14 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 		if req.take {
 			take = max(0, got.share-len(req.kept))
 		}
-		rows, err := tx.QueryContext(ctx, s.sql.lease,
-			s.owner, req.length.Milliseconds(), s.dialect.List(req.kept), take, s.dialect.List(req.avoid))
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
+		err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 			var leased int64
-			if err := rows.Scan(&leased); err != nil {
-				return err
-			}
+			err := scan(&leased)
 			got.slots = append(got.slots, leased)
-		}
+			return err
+		}, s.sql.lease, s.owner, req.length.Milliseconds(), s.dialect.List(req.kept), take, s.dialect.List(req.avoid))
 		failpoint.Hit("forwarder/slots-taken")
-		return rows.Err()
+		return err
 	})
 	failpoint.Hit("forwarder/leased")
 	return got, err
@@ -153,20 +146,14 @@ func (s *store) unblock(ctx context.Context, tx *sql.Tx, positions []int64, keys
 
 // headless returns the blocked keys whose first message does not exist any more.
 func (s *store) headless(ctx context.Context, tx *sql.Tx) (positions []int64, keys []string, err error) {
-	rows, err := tx.QueryContext(ctx, s.sql.headless)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var (
 			position int64
 			key      string
 		)
-		if err := rows.Scan(&position, &key); err != nil {
-			return nil, nil, err
-		}
+		err := scan(&position, &key)
 		positions, keys = append(positions, position), append(keys, key)
-	}
-	return positions, keys, rows.Err()
+		return err
+	}, s.sql.headless)
+	return positions, keys, err
 }

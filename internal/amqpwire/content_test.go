@@ -1,9 +1,11 @@
 package amqpwire
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -38,5 +40,34 @@ func TestContentRefusesWhatAMQPCannotCarry(t *testing.T) {
 	fits := strings.Repeat("k", 255)
 	if err := encode(&amqp.Publishing{Type: fits, Headers: amqp.Table{fits: ""}}); err != nil {
 		t.Errorf("255 bytes: %v", err)
+	}
+}
+
+// The frames of a publish have the layout of AMQP 0-9-1, and the body is split.
+func TestPublishFrames(t *testing.T) {
+	t.Parallel()
+	c := &Content{Body: []byte("0123456789abc")}
+	p := amqp.Publishing{ContentType: "ct", MessageId: "id", Priority: 3, Timestamp: time.Unix(7, 0), AppId: "app"}
+	if err := c.Encode(&p, func(b []byte) ([]byte, error) { return AppendTextHeader(b, "k", "v") }); err != nil {
+		t.Fatal(err)
+	}
+	method := "\x00\x3c\x00\x28\x00\x00\x01e\x02rk\x01"
+	header := "\x00\x3c\x00\x00\x00\x00\x00\x00\x00\x00\x00\x0d" + "\xb8\xc8" + "\x02ct" +
+		"\x00\x00\x00\x28\x0d_once_publishS\x00\x00\x00\x0d00000000000z1" + "\x01kS\x00\x00\x00\x01v" +
+		"\x02\x03" + "\x02id" + "\x00\x00\x00\x00\x00\x00\x00\x07" + "\x03app"
+	want := []byte("before")
+	for _, f := range []struct {
+		kind    byte
+		payload string
+	}{{1, method}, {2, header}, {3, "01234567"}, {3, "89abc"}} {
+		want = append(want, f.kind, 0x12, 0x34, 0, 0, 0, byte(len(f.payload)))
+		want = append(append(want, f.payload...), 0xce)
+	}
+	got := appendPublish([]byte("before"), 0x1234, 35*36+1, "e", "rk", c, 16)
+	if !bytes.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if size := len(header) + 8; c.HeaderSize() != size {
+		t.Errorf("c.HeaderSize is %d, want %d", c.HeaderSize(), size)
 	}
 }

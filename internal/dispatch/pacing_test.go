@@ -262,3 +262,55 @@ func TestIdleSchedulerWakesUpOnceAMinute(t *testing.T) {
 		t.Fatalf("got %+v", c)
 	}
 }
+
+// After an outage of the database another server may answer, so the outbox is read from
+// the start.
+func TestReadAfterAnOutageIsFromTheStart(t *testing.T) {
+	t.Parallel()
+	for _, failed := range []bool{true, false} {
+		s := fixed()
+		s.reading.rescan = start.Add(time.Hour)
+		q := &keyQueue{key: "k", refillWanted: true, refilling: true}
+		s.buffer.queues["k"] = q
+		read := s.planRead(start)
+		read.refills = []queueEpoch{{q, 0}}
+		if failed {
+			s.ReadFailed(start, read, errFailed)
+			if s.reading.busy || q.refilling || !q.refillWanted || len(s.buffer.refills) != 1 || s.planRead(start) != nil {
+				t.Fatalf("after a failure: got %+v", s.reading)
+			}
+			read = s.planRead(start.Add(time.Second))
+		}
+		s.RowsRead(start, read, nil, Reach{Covered: Everything})
+		if got := s.reading.rescan.IsZero(); got != failed {
+			t.Errorf("an outage: %t; a read from the start: %t", failed, got)
+		}
+	}
+	s := fixed()
+	read := s.planRead(start)
+	s.Stop(start)
+	if s.ReadFailed(start, read, errFailed); s.reading.outage.failures != 0 || len(s.notices) != 0 {
+		t.Errorf("a failure after Stop is reported: %+v", s.notices)
+	}
+}
+
+// Slots with orphans are listed once each, in order.
+func TestOrphanSlotsAreSorted(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	for position := range int64(40) {
+		s.buffer.add(&Message{Position: position, Slot: position % 20, Topic: "t"}, false)
+	}
+	for _, p := range s.planPublish(start) {
+		if p.Message.Slot%2 == 0 {
+			s.Published(start, p, Confirmed, nil)
+		}
+	}
+	if got := s.OrphanSlots(); len(got) != 0 {
+		t.Fatalf("got %v before slots are lost", got)
+	}
+	s.LoseSlots([]int64{0, 1, 2, 3, 4, 5, 6, 15})
+	if got, want := s.OrphanSlots(), []int64{0, 1, 2, 3, 4, 5, 6}; !slices.Equal(got, want) || s.Orphans() != 7 {
+		t.Fatalf("got %v, want %v; %d orphans", got, want, s.Orphans())
+	}
+}
