@@ -127,3 +127,23 @@ func TestTrap96_OnlyNacksChangeTheConnection(t *testing.T) {
 		t.Errorf("the channel was changed %d times", n)
 	}
 }
+
+// A channel that was replaced is closed when it has no more messages. Otherwise each change
+// would cost one of the channels of the connection.
+func TestReplacedChannelIsClosed(t *testing.T) {
+	t.Parallel()
+	uri := brokerURL(t)
+	full := declareQueue(t, uri, amqp091.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
+	other := declareQueue(t, uri, nil)
+	w := newTap(t, uri)
+	p := newPublisher(t, queueConfig(w.tapped), rabbit.PublisherConfig{})
+	mustBe(t, "confirmed", p.Publish(full, newMessage("first")))
+	for range 3 {
+		mustBe(t, "refused", p.Publish(full, newMessage("full")))
+	}
+	eventually(t, "the channel is closed", func() bool { return w.closesOfChannels() == 1 })
+	mustBe(t, "confirmed", p.Publish(other, newMessage("fine")))
+	if closed := w.closedByBroker(); len(closed) != 0 {
+		t.Errorf("the broker has closed channels: %q", closed)
+	}
+}

@@ -141,6 +141,9 @@ func TestResponsesReuseMemory(t *testing.T) {
 // connection is alive.
 func TestSilenceIsFilledWithHeartbeats(t *testing.T) {
 	t.Parallel()
+	if string(heartbeat[:]) != "\x08\x00\x00\x00\x00\x00\x00\xce" {
+		t.Errorf("a heartbeat is % x", heartbeat)
+	}
 	ack := appendMethod(nil, 9, basicAck, 0, 0, 0, 0, 0, 0, 0, 7, 1)
 	for name, c := range map[string]struct {
 		from string

@@ -109,7 +109,7 @@ const longestSilence = 300 * time.Millisecond
 func (c *Conn) Read(b []byte) (int, error) {
 	for len(c.unread) == 0 {
 		if len(c.received) == cap(c.received) {
-			c.received = slices.Grow(c.received, 2*cap(c.received))
+			c.received = slices.Grow(c.received, cap(c.received))
 		}
 		n, err := c.Conn.Read(c.received[len(c.received):cap(c.received)])
 		c.received = c.received[:len(c.received)+n]

@@ -173,3 +173,23 @@ func TestUnknownOutcomeIsFollowedByPublishesOneAtATime(t *testing.T) {
 		t.Fatalf("charges %+v, want a refusal of the first candidate", charges)
 	}
 }
+
+// If the broker cannot be reached, messages that the publisher does not have yet come back
+// before anything else is sent.
+func TestOutageRecallsMessages(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	for position := range int64(2) {
+		s.buffer.add(&Message{Position: position, Topic: "t"}, false)
+	}
+	given := append([]Publish(nil), s.planPublish(start)...)
+	s.Published(start, given[0], Unavailable, errFailed)
+	now := start.Add(time.Second)
+	if s.Sending() || len(s.planPublish(now)) != 0 {
+		t.Fatal("messages are sent before the other one has come back")
+	}
+	s.Published(now, given[1], NotSent, nil)
+	if got := s.planPublish(now); len(got) != 1 || !s.Sending() || got[0].Message.Position != 0 {
+		t.Fatalf("published %+v, want the first message alone", got)
+	}
+}
