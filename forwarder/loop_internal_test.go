@@ -130,7 +130,8 @@ func TestFailedLeaseIsLoggedOnce(t *testing.T) {
 		l.tenure.busy = true
 		l.leased(leaseRequest{}, tenancy{}, now, failure)
 		least, most := 40*time.Millisecond<<attempt, 60*time.Millisecond<<attempt
-		if wait := time.Until(l.tenure.fault.until); l.tenure.busy || l.tenure.fault.attempts != attempt+1 || wait > most || wait < least-10*time.Second {
+		if wait := time.Until(l.tenure.fault.until); l.tenure.busy || l.tenure.fault.attempts != attempt+1 || wait > most ||
+			wait < least-10*time.Second {
 			t.Fatalf("attempt %d is followed by a pause of %v", l.tenure.fault.attempts, wait)
 		}
 	}
@@ -171,12 +172,14 @@ func TestInstanceGivesWayToOneThatRenewsItsLease(t *testing.T) {
 			t.Fatalf("slots %v, sends %t, refusal %v", l.scheduler.Slots(), l.sender.gate.Load(), l.refusal)
 		}
 	}
-	if got := logs.Count("INFO Another instance has another destination", "destination=here", "other_instance=other", "other_destination=there"); got != 1 {
+	if got := logs.Count("INFO Another instance has another destination", "destination=here", "other_instance=other",
+		"other_destination=there"); got != 1 {
 		t.Fatalf("got %q", logs.Lines())
 	}
 	other.until++
 	l.leased(leaseRequest{}, tenancy{}, now, other)
-	if !errors.Is(l.refusal, ErrOtherDestination) || !l.scheduler.Stopping() || logs.Count("ERROR Another instance forwards to another") != 1 {
+	if !errors.Is(l.refusal, ErrOtherDestination) || !l.scheduler.Stopping() ||
+		logs.Count("ERROR Another instance forwards to another") != 1 {
 		t.Fatalf("refusal %v, log %q", l.refusal, logs.Lines())
 	}
 	other.until++
@@ -214,7 +217,8 @@ func TestSentLogIsForgottenFromTimeToTime(t *testing.T) {
 	for range 2 {
 		l.forgotSent(false, began, errRefused)
 	}
-	if logs.Count("ERROR What was sent long ago could not be deleted, trying again") != 1 || l.log.fault.attempts != 2 || l.log.portion.Of(1000) != 250 {
+	if logs.Count("ERROR What was sent long ago could not be deleted, trying again") != 1 || l.log.fault.attempts != 2 ||
+		l.log.portion.Of(1000) != 250 {
 		t.Errorf("after two failures: %+v, %q", l.log, logs.Lines())
 	}
 	l.forgotSent(false, began, nil)
@@ -263,7 +267,8 @@ func TestPausesDouble(t *testing.T) {
 		got := jitter(time.Second)
 		shortest, longest = min(shortest, got), max(longest, got)
 	}
-	if shortest < 800*time.Millisecond || shortest > 850*time.Millisecond || longest > 1200*time.Millisecond || longest < 1150*time.Millisecond {
+	if shortest < 800*time.Millisecond || shortest > 850*time.Millisecond || longest > 1200*time.Millisecond ||
+		longest < 1150*time.Millisecond {
 		t.Errorf("a second becomes %v to %v, want 800ms to 1.2s", shortest, longest)
 	}
 }
@@ -286,7 +291,8 @@ func TestLookaheadReadsListsOfPairs(t *testing.T) {
 	looked := ahead{hashes: map[int64]int64{1: 10, 2: 20}, reach: dispatch.Reach{Skipped: []dispatch.Skipped{{Position: 9, KeyHash: 90}}}}
 	m := &dispatch.Message{Position: 2}
 	reach := looked.complete([]*dispatch.Message{m})
-	if want := []dispatch.Skipped{{Position: 9, KeyHash: 90}, {Position: 1, KeyHash: 10}}; m.KeyHash != 20 || !slices.Equal(reach.Skipped, want) {
+	if want := []dispatch.Skipped{{Position: 9, KeyHash: 90}, {Position: 1, KeyHash: 10}}; m.KeyHash != 20 ||
+		!slices.Equal(reach.Skipped, want) {
 		t.Errorf("the hash is %d, skipped are %v, want 20 and %v", m.KeyHash, reach.Skipped, want)
 	}
 	if lookaheadRows(schema.Config{Dialect: schema.SQLite}) != 0 || lookaheadRows(schema.Config{}) != 20_000 {

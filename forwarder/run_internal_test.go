@@ -135,7 +135,10 @@ func TestStoppedLoopReportsWhatIsLeft(t *testing.T) {
 	s := l.scheduler
 	now := time.Now()
 	s.SetSlots([]int64{0})
-	s.RowsRead(now, s.Step(now).Read, []*dispatch.Message{{Position: 1, Topic: "t"}}, dispatch.Reach{Highest: 1, Covered: dispatch.Everything})
+	s.RowsRead(now, s.Step(now).Read, []*dispatch.Message{{Position: 1, Topic: "t"}}, dispatch.Reach{
+		Highest: 1,
+		Covered: dispatch.Everything,
+	})
 	s.Published(now, s.Step(now).Publish[0], dispatch.Confirmed, nil)
 	l.settleErr = errRefused
 	err := l.report()

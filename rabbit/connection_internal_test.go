@@ -28,22 +28,26 @@ func TestTimesOfAConnection(t *testing.T) {
 		set, want connectionTimes
 	}{
 		"defaults": {
-			"amqp://broker", nil, connectionTimes{},
+			"amqp://broker", nil,
+			connectionTimes{},
 			connectionTimes{10 * time.Second, 10 * time.Second, 100 * time.Millisecond, 10 * time.Second},
 		},
 		"the URI and Reconnect": {
-			"amqp://broker?connection_timeout=7000", reconnect, connectionTimes{},
+			"amqp://broker?connection_timeout=7000", reconnect,
+			connectionTimes{},
 			connectionTimes{7 * time.Second, 10 * time.Second, 2 * time.Second, 3 * time.Second},
 		},
 		"all are set": {
 			"amqp://broker?connection_timeout=7000", reconnect, connectionTimes{1, 2, 3, 4}, connectionTimes{1, 2, 3, 4},
 		},
 		"a long pause": {
-			"amqp://broker", nil, connectionTimes{reconnectMin: time.Minute},
+			"amqp://broker", nil,
+			connectionTimes{reconnectMin: time.Minute},
 			connectionTimes{10 * time.Second, 10 * time.Second, time.Minute, time.Minute},
 		},
 		"an invalid URI": {
-			"broker", nil, connectionTimes{},
+			"broker", nil,
+			connectionTimes{},
 			connectionTimes{10 * time.Second, 10 * time.Second, 100 * time.Millisecond, 10 * time.Second},
 		},
 	} {
@@ -89,7 +93,8 @@ func TestSettingsOfAConnectionAreCopied(t *testing.T) {
 	t.Parallel()
 	config := amqp.ConnectionConfig{AmqpURI: "amqp://broker?channel_max=77", TLSConfig: &tls.Config{ServerName: "outer"}}
 	got := connectionSettings(config)
-	if got.Locale != "en_US" || got.ChannelMax != 77 || got.TLSClientConfig.ServerName != "outer" || got.TLSClientConfig == config.TLSConfig {
+	if got.Locale != "en_US" || got.ChannelMax != 77 || got.TLSClientConfig.ServerName != "outer" ||
+		got.TLSClientConfig == config.TLSConfig {
 		t.Errorf("got %+v", got)
 	}
 	own := &amqp091.Config{
@@ -97,7 +102,8 @@ func TestSettingsOfAConnectionAreCopied(t *testing.T) {
 	}
 	config.AmqpConfig = own
 	got = connectionSettings(config)
-	if got.Locale != "de_DE" || got.ChannelMax != 5 || got.TLSClientConfig.ServerName != "inner" || got.TLSClientConfig == own.TLSClientConfig {
+	if got.Locale != "de_DE" || got.ChannelMax != 5 || got.TLSClientConfig.ServerName != "inner" ||
+		got.TLSClientConfig == own.TLSClientConfig {
 		t.Errorf("got %+v", got)
 	}
 	got.Properties["c"] = "d"
@@ -180,11 +186,11 @@ func TestConnectionThatLastsResetsThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := retryPause{time.Second, time.Minute}
 		began := time.Now()
-		time.Sleep(time.Minute - 1)
+		pass(time.Minute - 1)
 		if p.worked(began) {
 			t.Error("it counts too early")
 		}
-		time.Sleep(1)
+		pass(1)
 		if !p.worked(began) {
 			t.Error("it does not count")
 		}
@@ -209,13 +215,16 @@ func TestConnectionThatLastsResetsThePause(t *testing.T) {
 	})
 }
 
-// bare returns a connection that only has a socket, whose other end it returns, too.
-func bare(heartbeat time.Duration) (c *connection, other net.Conn) {
-	ours, other := net.Pipe()
+// pass lets time pass on the clock of synctest.
+func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // on the clock of synctest
+
+// bare returns a connection that only has a socket.
+func bare(heartbeat time.Duration) *connection {
+	ours, _ := net.Pipe()
 	return &connection{
 		wire: amqpwire.NewConn(ours, amqpwire.Config{WriteTimeout: time.Hour}), timeout: time.Minute,
 		amqp: &amqp091.Connection{Config: amqp091.Config{Heartbeat: heartbeat}},
-	}, other
+	}
 }
 
 // A request has a deadline, because amqp091 has none. A request to a queue has none,
@@ -227,15 +236,19 @@ func TestRequestsHaveADeadline(t *testing.T) {
 		request   func(c *connection, f func() error) error
 		limited   bool
 	}{
-		"request":                           {time.Second, func(c *connection, f func() error) error { return c.request(context.Background(), f) }, true},
+		"request": {time.Second, func(c *connection,
+			f func() error,
+		) error {
+			return c.request(context.Background(), f)
+		}, true},
 		"request of a queue":                {time.Second, (*connection).queueRequest, false},
 		"request of a queue, no heartbeats": {0, (*connection).queueRequest, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			conn, _ := bare(c.heartbeat)
+			conn := bare(c.heartbeat)
 			failed := errors.New("failed")
 			took := time.Minute - 1
-			f := func() error { time.Sleep(took); return failed }
+			f := func() error { pass(took); return failed }
 			if err := c.request(conn, f); !errors.Is(err, failed) || conn.wire.Failure() != nil {
 				t.Errorf("%s: got %v, and the connection failed with %v", name, err, conn.wire.Failure())
 			}
@@ -259,7 +272,7 @@ func TestRequestsHaveADeadline(t *testing.T) {
 // Our reason says more than the one that amqp091 guesses, and no reason has credentials.
 func TestReasonOfALostConnection(t *testing.T) {
 	t.Parallel()
-	conn, _ := bare(0)
+	conn := bare(0)
 	if err := conn.closeReason(nil, false); !errors.Is(err, errConnectionClosed) {
 		t.Errorf("got %v, want %v", err, errConnectionClosed)
 	}

@@ -217,18 +217,23 @@ func TestErrorOfAPublicationSaysWhatIsKnown(t *testing.T) {
 		"all":     {pub.error(ErrUnknown, 1, "why", cause), "rabbit: outcome unknown" + begin + ": 1: why", []error{ErrUnknown, cause}},
 		"connection lost": {
 			pub.channelClosed(ErrUnknown, &amqp.Error{Code: 501, Reason: "at amqp://u:p@h"}),
-			"rabbit: outcome unknown" + begin + ": connection lost: at amqp://***@h", []error{ErrUnknown},
+			"rabbit: outcome unknown" + begin + ": connection lost: at amqp://***@h",
+			[]error{ErrUnknown},
 		},
 		"closed by the broker": {
 			pub.channelClosed(ErrRefused, &amqp.Error{Code: 404, Reason: "at amqp://u:p@h", Server: true}),
-			"rabbit: refused" + begin + ": 404: at amqp://***@h", []error{ErrRefused},
+			"rabbit: refused" + begin + ": 404: at amqp://***@h",
+			[]error{ErrRefused},
 		},
 		"too large": {
-			pub.notEncoded(amqpwire.TooLarge("headers", 3, 2)), "rabbit: too large" + begin + ": headers of 3 bytes; the limit is 2", []error{ErrTooLarge},
+			pub.notEncoded(amqpwire.TooLarge("headers", 3, 2)), "rabbit: too large" + begin + ": headers of 3 bytes; the limit is 2",
+			[]error{ErrTooLarge},
 		},
 		"invalid": {pub.notEncoded(&amqpwire.EncodeError{}), "rabbit: invalid" + begin, []error{ErrInvalid}},
 		"refused by the broker": {
-			pub.notDeclared(&amqp.Error{Code: 406, Reason: "inequivalent"}), "rabbit: refused" + begin + ": 406: declare exchange: inequivalent", []error{ErrRefused},
+			pub.notDeclared(&amqp.Error{Code: 406, Reason: "inequivalent"}),
+			"rabbit: refused" + begin + ": 406: declare exchange: inequivalent",
+			[]error{ErrRefused},
 		},
 		"refused by the builder": {
 			pub.notDeclared(cause), "rabbit: refused" + begin + ": declare exchange: cause", []error{ErrRefused, cause},

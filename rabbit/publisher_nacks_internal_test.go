@@ -47,8 +47,9 @@ func TestNacksChangeTheChannelAfterGrowingPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, wire, nack := nacking(t)
 		pause, want := time.Duration(0), 0
-		for _, next := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-			time.Sleep(pause)
+		for _, seconds := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
+			next := time.Duration(seconds) * time.Second
+			pass(pause)
 			for i := range 3 {
 				if got := nack("k"); i < 2 && got != want {
 					t.Fatalf("%d nacks have changed the channel", i+1)
@@ -60,10 +61,10 @@ func TestNacksChangeTheChannelAfterGrowingPauses(t *testing.T) {
 				t.Fatalf("the channel was changed %d times, want %d", got, want)
 			}
 			nack("k")
-			pause = next*time.Second - 1
-			time.Sleep(pause)
+			pause = next - 1
+			pass(pause)
 			if got := nack("k"); got != want {
-				t.Fatalf("the channel was changed before %v have passed", next*time.Second)
+				t.Fatalf("the channel was changed before %v have passed", next)
 			}
 			pause = 1
 			l.streaks[destination{"", "k"}].nacks = 0
@@ -92,7 +93,7 @@ func TestOnlyNacksGiveUpTheConnection(t *testing.T) {
 			if err := wire.Failure(); err != nil {
 				t.Fatalf("the first change gives up the connection: %v", err)
 			}
-			time.Sleep(time.Second)
+			pass(time.Second)
 			if confirms {
 				l.confirmed(&publication{key: "other"})
 			}

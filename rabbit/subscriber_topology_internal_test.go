@@ -32,7 +32,10 @@ func (b *builder) BuildTopology(_ *amqp091.Channel, _, _ string, config amqp.Con
 
 func brokerConnection(t *testing.T) *connection {
 	t.Helper()
-	c, err := connect(t.Context(), amqp.ConnectionConfig{AmqpURI: testkit.Rabbit(t).URL}, dialSettings{dialTimeout: time.Minute, writeTimeout: time.Minute})
+	c, err := connect(t.Context(), amqp.ConnectionConfig{AmqpURI: testkit.Rabbit(t).URL}, dialSettings{
+		dialTimeout:  time.Minute,
+		writeTimeout: time.Minute,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,8 +99,11 @@ func TestQueueIsDeclaredWithoutALimitIfTheBrokerAllowsIt(t *testing.T) {
 		err  error
 		want bool
 	}{
-		{exists, true}, {fmt.Errorf("declare: %w", exists), true}, {failed, false},
-		{&amqp091.Error{Code: amqp091.PreconditionFailed}, false}, {&amqp091.Error{Code: amqp091.NotFound, Server: true}, false},
+		{exists, true},
+		{fmt.Errorf("declare: %w", exists), true},
+		{failed, false},
+		{&amqp091.Error{Code: amqp091.PreconditionFailed}, false},
+		{&amqp091.Error{Code: amqp091.NotFound, Server: true}, false},
 	} {
 		if got := isPreconditionFailed(e.err); got != e.want {
 			t.Errorf("isPreconditionFailed(%v) is %t", e.err, got)

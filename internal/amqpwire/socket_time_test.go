@@ -26,7 +26,7 @@ func TestWriteTimeoutIsForProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range chunks {
-			time.Sleep(time.Minute - 1)
+			time.Sleep(time.Minute - 1) //nolint:forbidigo // on the clock of synctest
 			if n, err := io.ReadFull(other, make([]byte, writeChunk)); err != nil {
 				t.Fatal(n, err)
 			}

@@ -34,21 +34,27 @@ func TestLookaheadLooksOnlyBehindABacklog(t *testing.T) {
 		change       func(s *Scheduler)
 		limit, bytes int // 0 if there is no lookahead
 	}{
-		"a backlog":                        {func(*Scheduler) {}, 16, 250},
-		"none is wanted":                   {func(s *Scheduler) { s.config.LookaheadRows = 0 }, 0, 0},
-		"a short backlog":                  {func(s *Scheduler) { s.lookahead.full = 3 }, 0, 0},
-		"many key queues":                  {queues(20_000), 16, 250},
-		"too many key queues":              {queues(20_001), 0, 0},
-		"a sweep from the start is due":    {func(s *Scheduler) { s.reading.rescan = start }, 0, 0},
-		"not due":                          {func(s *Scheduler) { s.lookahead.next = start.Add(1) }, 0, 0},
-		"due now":                          {func(s *Scheduler) { s.lookahead.next = start }, 16, 250},
-		"room for one":                     {func(s *Scheduler) { s.buffer.ahead.messages = 15 }, 1, 250},
-		"room for none":                    {func(s *Scheduler) { s.buffer.ahead.messages = 16 }, 0, 0},
-		"room for a byte":                  {func(s *Scheduler) { s.buffer.ahead.bytes = 249 }, 16, 1},
-		"room for no byte":                 {func(s *Scheduler) { s.buffer.ahead.bytes = 250 }, 0, 0},
-		"a hint long after the last":       {func(s *Scheduler) { s.reading.hinted, s.lookahead.next = true, start.Add(time.Hour) }, 16, 250},
-		"a hint soon after the last began": {func(s *Scheduler) { s.reading.hinted, s.lookahead.began, s.lookahead.took = true, start.Add(-3), 1 }, 0, 0},
-		"a hint four times as long after":  {func(s *Scheduler) { s.reading.hinted, s.lookahead.began, s.lookahead.took = true, start.Add(-4), 1 }, 16, 250},
+		"a backlog":                     {func(*Scheduler) {}, 16, 250},
+		"none is wanted":                {func(s *Scheduler) { s.config.LookaheadRows = 0 }, 0, 0},
+		"a short backlog":               {func(s *Scheduler) { s.lookahead.full = 3 }, 0, 0},
+		"many key queues":               {queues(20_000), 16, 250},
+		"too many key queues":           {queues(20_001), 0, 0},
+		"a sweep from the start is due": {func(s *Scheduler) { s.reading.rescan = start }, 0, 0},
+		"not due":                       {func(s *Scheduler) { s.lookahead.next = start.Add(1) }, 0, 0},
+		"due now":                       {func(s *Scheduler) { s.lookahead.next = start }, 16, 250},
+		"room for one":                  {func(s *Scheduler) { s.buffer.ahead.messages = 15 }, 1, 250},
+		"room for none":                 {func(s *Scheduler) { s.buffer.ahead.messages = 16 }, 0, 0},
+		"room for a byte":               {func(s *Scheduler) { s.buffer.ahead.bytes = 249 }, 16, 1},
+		"room for no byte":              {func(s *Scheduler) { s.buffer.ahead.bytes = 250 }, 0, 0},
+		"a hint long after the last":    {func(s *Scheduler) { s.reading.hinted, s.lookahead.next = true, start.Add(time.Hour) }, 16, 250},
+		"a hint soon after the last began": {func(s *Scheduler) {
+			s.reading.hinted, s.lookahead.began, s.lookahead.took = true,
+				start.Add(-3), 1
+		}, 0, 0},
+		"a hint four times as long after": {func(s *Scheduler) {
+			s.reading.hinted, s.lookahead.began, s.lookahead.took = true,
+				start.Add(-4), 1
+		}, 16, 250},
 	} {
 		s := backlog()
 		c.change(s)

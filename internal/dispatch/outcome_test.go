@@ -53,7 +53,8 @@ func TestOutcomeDecidesAboutTheMessage(t *testing.T) {
 		}
 		waiting := &s.settling.waiting
 		got := result{
-			len(waiting.Confirmed), len(waiting.Charges), len(waiting.Deaths), s.buffer.ready.count, len(s.buffer.messages), s.Returned(), s.buffer.bytes,
+			len(waiting.Confirmed), len(waiting.Charges), len(waiting.Deaths), s.buffer.ready.count, len(s.buffer.messages), s.Returned(),
+			s.buffer.bytes,
 		}
 		if got != c.want || s.InFlight() != 0 || s.topics.get("t").inFlight != 0 {
 			t.Errorf("%s: got %+v, want %+v; %d in flight", name, got, c.want, s.InFlight())
@@ -81,7 +82,8 @@ func TestRefusalIsOneAttempt(t *testing.T) {
 				t.Fatalf("after %d attempts: got %+v, want a dead letter", attempts, waiting)
 			}
 			d := waiting.Deaths[0]
-			if !d.Exhausted || d.Size != 32 || string(d.Metadata) != "{}" || !errors.Is(d.Err, failure) || d.SuccessorsAfter != 0 || len(s.notices) != 0 {
+			if !d.Exhausted || d.Size != 32 || string(d.Metadata) != "{}" || !errors.Is(d.Err, failure) || d.SuccessorsAfter != 0 ||
+				len(s.notices) != 0 {
 				t.Errorf("after %d attempts: got %+v, notices %+v", attempts, d, s.notices)
 			}
 			continue
@@ -90,13 +92,15 @@ func TestRefusalIsOneAttempt(t *testing.T) {
 			t.Fatalf("after %d attempts: got %+v, want a charge", attempts, waiting)
 		}
 		c := waiting.Charges[0]
-		if want := time.Duration(attempts+1) * 200 * time.Millisecond; c.Attempts != 1 || c.Delay != want || c.Cause != Refused || !errors.Is(c.Err, failure) {
+		if want := time.Duration(attempts+1) * 200 * time.Millisecond; c.Attempts != 1 || c.Delay != want || c.Cause != Refused ||
+			!errors.Is(c.Err, failure) {
 			t.Errorf("after %d attempts: got %+v", attempts, c)
 		}
 		if len(s.notices) != 1 {
 			t.Fatalf("after %d attempts: notices are %+v, want one", attempts, s.notices)
 		}
-		if n := s.notices[0]; n.Kind != FirstRefusal || n.ID != "m" || n.Topic != "t" || n.Attempt != attempts+1 || n.Size != 32 || string(n.Metadata) != "{}" {
+		if n := s.notices[0]; n.Kind != FirstRefusal || n.ID != "m" || n.Topic != "t" || n.Attempt != attempts+1 || n.Size != 32 ||
+			string(n.Metadata) != "{}" {
 			t.Errorf("after %d attempts: notice %+v", attempts, n)
 		}
 	}
@@ -132,7 +136,8 @@ func TestUnknownOutcomeIsFollowedByPublishesOneAtATime(t *testing.T) {
 	}
 	s.Published(now, given[0], Unknown, errFailed)
 	s.Published(now, given[1], Unknown, errFailed)
-	if s.Sending() || s.publishOutage.failures != 0 || len(s.notices) != 1 || s.notices[0].Kind != AttributionBegins || s.notices[0].Topic != "t" {
+	if s.Sending() || s.publishOutage.failures != 0 || len(s.notices) != 1 || s.notices[0].Kind != AttributionBegins ||
+		s.notices[0].Topic != "t" {
 		t.Fatalf("sending %t, notices %+v", s.Sending(), s.notices)
 	}
 	if got := s.planPublish(now); len(got) != 0 {
@@ -169,7 +174,8 @@ func TestUnknownOutcomeIsFollowedByPublishesOneAtATime(t *testing.T) {
 	}
 	p = got[0]
 	s.Published(now, p, Unexplained, errFailed)
-	if charges := s.settling.waiting.Charges; len(charges) != 1 || charges[0].Cause != Refused || p.Message.candidate || len(s.attribution.candidates) != 1 {
+	if charges := s.settling.waiting.Charges; len(charges) != 1 || charges[0].Cause != Refused || p.Message.candidate ||
+		len(s.attribution.candidates) != 1 {
 		t.Fatalf("charges %+v, want a refusal of the first candidate", charges)
 	}
 }

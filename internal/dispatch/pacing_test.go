@@ -87,7 +87,10 @@ func TestWhatWasNotRecordedIsRecordedAgain(t *testing.T) {
 		s.buffer.messages[int64(i)] = all[i]
 	}
 	s.settling.waiting = Settlement{
-		Confirmed: slices.Clone(all[:4]), Charges: []Charge{{Message: all[4]}, {Message: all[5]}}, Deaths: []Death{{Message: all[6]}, {Message: all[7]}},
+		Confirmed: slices.Clone(all[:4]), Charges: []Charge{{Message: all[4]}, {Message: all[5]}}, Deaths: []Death{
+			{Message: all[6]},
+			{Message: all[7]},
+		},
 	}
 	batch := s.planSettle(start)
 	if got := s.Unrecorded(); got != 4 {

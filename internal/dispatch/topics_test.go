@@ -148,8 +148,11 @@ func TestStalledTopicHasNoCandidates(t *testing.T) {
 	t.Parallel()
 	s := fixed()
 	for _, m := range []*Message{
-		{Position: 1, Topic: "silent", ticket: 5, Key: "k"}, {Position: 2, Topic: "silent"}, {Position: 3, Topic: "fine", ticket: 6, Key: "l"},
-		{Position: 4, Topic: "silent", Key: "k"}, {Position: 5, Topic: "fine", Key: "l"},
+		{Position: 1, Topic: "silent", ticket: 5, Key: "k"},
+		{Position: 2, Topic: "silent"},
+		{Position: 3, Topic: "fine", ticket: 6, Key: "l"},
+		{Position: 4, Topic: "silent", Key: "k"},
+		{Position: 5, Topic: "fine", Key: "l"},
 	} {
 		s.buffer.add(m, false)
 		if m.Position < 4 {
