@@ -161,7 +161,6 @@ func (c *Channel) end(reason *amqp.Error) {
 	}
 	c.closed = reason
 	if !c.opened {
-		c.opened = true
 		close(c.ready)
 	}
 }

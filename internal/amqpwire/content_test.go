@@ -71,3 +71,19 @@ func TestPublishFrames(t *testing.T) {
 		t.Errorf("c.HeaderSize is %d, want %d", c.HeaderSize(), size)
 	}
 }
+
+// Values have the types that RabbitMQ uses.
+func TestValuesOfHeaders(t *testing.T) {
+	t.Parallel()
+	for want, value := range map[string]any{
+		"S\x00\x00\x00\x01a": "a", "x\x00\x00\x00\x02\x01\x02": []byte{1, 2}, "V": nil, "t\x01": true, "t\x00": false,
+		"F\x00\x00\x00\x03\x01aV": amqp.Table{"a": nil}, "A\x00\x00\x00\x02t\x01": []any{true},
+		"D\x02\x00\x00\x00\x07": amqp.Decimal{Scale: 2, Value: 7}, "T\x00\x00\x00\x00\x00\x00\x00\x07": time.Unix(7, 0),
+		"B\x07": byte(7), "b\xff": int8(-1), "s\xff\xfe": int16(-2), "I\x00\x00\x00\x07": 7, "I\xff\xff\xff\xfe": int32(-2),
+		"l\xff\xff\xff\xff\xff\xff\xff\xfe": int64(-2), "f\x3f\xc0\x00\x00": float32(1.5), "d\x3f\xf8\x00\x00\x00\x00\x00\x00": 1.5,
+	} {
+		if got, err := appendValue([]byte("before"), value); err != nil || string(got) != "before"+want {
+			t.Errorf("%T %v: got %q, %v, want %q", value, value, got, err, "before"+want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"container/heap"
 	"slices"
 	"strconv"
 	"testing"
@@ -192,5 +193,42 @@ func TestSetOfKeysFindsThem(t *testing.T) {
 	}
 	if set.has(2) || set.has(65) || !set.has(1<<24) {
 		t.Error("another bit is set")
+	}
+}
+
+// What a transaction has settled before a new round began says nothing about the rows of
+// this round.
+func TestNewRoundForgetsTransactionsOfTheLastOne(t *testing.T) {
+	t.Parallel()
+	s := backlog()
+	s.planLookahead(start)
+	s.lookahead.cursor.seen = 500
+	before := s.Sight()
+	s.lookahead.reset()
+	s.lookahead.next = time.Time{}
+	if read := s.planLookahead(start); read == nil || read.From != 7 {
+		t.Fatalf("got %+v, want a new round", read)
+	}
+	s.Wrote(before)
+	if got := s.lookahead.cursor.settled; got != 0 {
+		t.Fatalf("%d is settled, want nothing", got)
+	}
+	s.Wrote(s.Sight())
+	if got := s.lookahead.cursor.settled; got != 7 {
+		t.Fatalf("%d is settled, want 7", got)
+	}
+}
+
+// A message that was taken is not kept in the memory of the heap.
+func TestTakenMessagesAreFreed(t *testing.T) {
+	t.Parallel()
+	h := &messageHeap{{Position: 1}, {Position: 2}}
+	for want := range int64(2) {
+		if m, _ := heap.Pop(h).(*Message); m.Position != want+1 {
+			t.Fatalf("got %d, want %d", m.Position, want+1)
+		}
+	}
+	if all := (*h)[:2]; all[0] != nil || all[1] != nil {
+		t.Error("messages are kept")
 	}
 }
