@@ -95,7 +95,8 @@ func (d Dialect) expand(name string, args []string) string {
 		if d.SQLite() {
 			return fmt.Sprintf("MAX(MIN(%s, %d), %d)", args[0], lastMilli, firstMilli)
 		}
-		return fmt.Sprintf("CASE WHEN %[1]s IS NOT NULL THEN (extract(epoch FROM GREATEST(LEAST(%[1]s, "+
+		// EXTRACT would compute with type numeric, which takes five times as long.
+		return fmt.Sprintf("CASE WHEN %[1]s IS NOT NULL THEN (date_part('epoch', GREATEST(LEAST(%[1]s, "+
 			"'9999-12-31 00:00Z'), '0001-01-01 00:00Z')) * 1000)::bigint END", args[0])
 	case "from_millis":
 		if d.SQLite() {
