@@ -7,6 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -39,7 +40,11 @@ func newRawChannel(q *queue, messages int) (_ *rawChannel, err error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	for i := range r.publishings {
-		if r.publishings[i], err = (rabbit.Marshaler{}).Marshal(newMessage()); err != nil {
+		// The broker's cost depends on the size and the headers of a message.
+		msg := newMessage()
+		now := meta.Stamp(time.Now())
+		msg.Metadata[meta.CreatedAt], msg.Metadata[meta.PublishedAt] = now, now
+		if r.publishings[i], err = (rabbit.Marshaler{}).Marshal(msg); err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
 		r.publishings[i].DeliveryMode = amqp.Persistent
