@@ -41,9 +41,10 @@ func (l *Letters) groups(ctx context.Context, f Filter) ([]Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit, inPage := cmp.Or(f.Limit, page), ""
+	limit := cmp.Or(f.Limit, page)
 	// The latest letters are grouped in one pass. All could have very many errors, so the
 	// groups of the page are found first.
+	var inPage string
 	if more {
 		from = `(SELECT * FROM {outbox_dead} ` + where + ` ORDER BY id DESC LIMIT ` + c.Arg(groupedLetters) + `) AS latest`
 		inPage = fingerprint + ` > ` + c.Arg(f.AfterGroup)
