@@ -170,7 +170,7 @@ func TestThirdUndecidedCallCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		called, notCalled := &disposition.Error{Kind: disposition.Undecided}, &disposition.Error{Kind: disposition.Undecided, NotCalled: true}
 		newAttempt := func() *attempt {
-			return &attempt{Retries: &Retries{config: Config{UnackedWait: time.Minute}}}
+			return &attempt{ctx: t.Context(), Retries: &Retries{config: Config{UnackedWait: time.Minute}}}
 		}
 		a := newAttempt()
 		for n, c := range []struct {

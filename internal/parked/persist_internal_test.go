@@ -29,9 +29,9 @@ func TestPersistTriesAgainUntilUnackedWaitIsOver(t *testing.T) {
 			tries = append(tries, time.Since(began).Milliseconds())
 			return errAway
 		})
-		if v := disposition.Of(err); v.Kind != disposition.Undecided || v.NotCalled || !errors.Is(err, errAway) ||
+		if v := disposition.Of(err); v.Kind != disposition.Undecided || !v.NotCalled || !errors.Is(err, errAway) ||
 			!strings.HasPrefix(err.Error(), "park the message: ") {
-			t.Errorf("the error is %v with disposition %+v", err, v)
+			t.Errorf("the error is %v with disposition %+v", err, *v)
 		}
 		if want := []int64{0, 50, 150, 350, 750, 1550, 3150, 6350, 11350, 16350, 21350}; !slices.Equal(tries, want) {
 			t.Errorf("the tries are after %v ms, want %v", tries, want)
