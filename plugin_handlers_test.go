@@ -167,8 +167,8 @@ func TestStartChecksTheHandlers(t *testing.T) {
 			b.tables = tables
 			b.router.AddPlugin(once.Plugin(other, b.retries))
 			b.router.AddConsumerHandler("a", "t", b.in, nothing)
-		}, []string{`dedup.Config.Schema is {Dialect:sqlite Schema: Prefix:once_ Inbox:plain} and ` +
-			`retry.Config.Schema is {Dialect:sqlite Schema: Prefix:mine_ Inbox:plain}: the parts share their tables, set the same in all`}},
+		}, []string{`dedup.Config.Schema is {Dialect:sqlite Schema: Prefix:once_ Inbox:plain Sent:} and ` +
+			`retry.Config.Schema is {Dialect:sqlite Schema: Prefix:mine_ Inbox:plain Sent:}: the parts share their tables, set the same in all`}},
 		{"no parts", func(b *startBench) { b.router.AddPlugin(once.Plugin()) }, []string{
 			`Plugin was called without parts: pass the parts that the handlers use, as Plugin(quarantine, retries, inbox)`,
 		}},
