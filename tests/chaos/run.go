@@ -27,6 +27,9 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	if err := w.begin(o.plant); err != nil {
 		return r, err
 	}
+	if err := w.attended(ctx); err != nil {
+		return r, err
+	}
 	before, err := w.rested(ctx)
 	if err != nil {
 		return r, err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // usage is the number of resources that the processes use while they are idle.
@@ -15,6 +17,39 @@ type usage struct {
 // slack is how many more goroutines, open files or connections than before the first
 // fault are allowed.
 const slack = 12
+
+// attended waits until the consumers of both services consume. On a busy machine a
+// process may live for seconds before that, and the resources that it uses then are no
+// measure of what it uses at rest.
+func (w *world) attended(ctx context.Context) error {
+	consumers := len(w.of(consuming))
+	wanted := map[string]int{
+		queueOf(ledger): consumers, queueOf(notices): consumers, queueOf(accounts): consumers, queueOf(remote): len(w.of(branching)),
+	}
+	for deadline := time.Now().Add(patience); ; rest(ctx, beatEvery) {
+		missing := ""
+		err := w.channel(func(channel *amqp.Channel) error {
+			for queue, want := range wanted {
+				state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+				if err != nil {
+					return err
+				}
+				if state.Consumers < want {
+					missing = fmt.Sprintf("queue %s has %d consumers, not %d", queue, state.Consumers, want)
+				}
+			}
+			return nil
+		})
+		switch {
+		case err != nil || missing == "":
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case time.Now().After(deadline):
+			return fmt.Errorf("%s within %v", missing, patience)
+		}
+	}
+}
 
 // rested waits until the usage has stopped decreasing, and returns it.
 func (w *world) rested(ctx context.Context) (usage, error) {
