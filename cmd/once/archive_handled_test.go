@@ -117,6 +117,7 @@ func archiveUntilKilled(dir string) int {
 // An archive is killed in the middle of a file, and between files. Then each row is in
 // the files once.
 func TestKilledArchiveOfHandledMessages(t *testing.T) {
+	testkit.Long(t)
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newShell(t, db)
 		dir := t.TempDir()
