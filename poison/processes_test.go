@@ -107,7 +107,7 @@ func TestTrap52KilledReplayIsResumed(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
-		all := 10_000
+		all := 2000
 		if db.Dialect == "sqlite" {
 			all = 1000 // one at a time
 		}
