@@ -24,7 +24,7 @@ type act struct {
 	Warning string // a consequence that the operator must know before the change
 	Danger  bool
 
-	One, Many string // what is changed: defaults to "message" and "messages"
+	One, Many string // nouns for the changed things; default to "message" and "messages"
 
 	HasRate, HasPlan bool   // the plan has a rate; it has also a canary, a window, and stops at failures
 	LeftOut          string // why messages are left out; "" if they need force

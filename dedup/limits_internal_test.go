@@ -207,8 +207,8 @@ func TestFewMessagesOfABatchRunAlone(t *testing.T) {
 	})
 }
 
-// A row of the parked messages may be large, so one transaction reads only as many as fit
-// into a megabyte, but at least one.
+// Parked messages may be large. One transaction reads at least one, and no more than fit
+// into a megabyte.
 func TestParkedMessagesAreReadInSmallBatches(t *testing.T) {
 	t.Parallel()
 	const limit = 1 << 20

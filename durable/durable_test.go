@@ -207,7 +207,7 @@ func TestCloseReleasesMessagesClaimedAhead(t *testing.T) {
 		}
 		b.eventually("the subscription is closing", func() bool {
 			select {
-			case _, open := <-b.transport.messages:
+			case _, open := <-b.transport.Messages:
 				return !open
 			default:
 				return false
@@ -241,7 +241,7 @@ func TestSubscribeErrorNamesMissingPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sub := storage.Subscriber(&transport{messages: make(chan *message.Message)})
+	sub := storage.Subscriber(testkit.NewSubscriber())
 	if _, err := sub.Subscribe(t.Context(), topic); err == nil || !strings.Contains(err.Error(), "retry's Subscriber") {
 		t.Errorf("without retry's Subscriber: %v", err)
 	}

@@ -41,7 +41,7 @@ func TestOutageStopsReceiving(t *testing.T) {
 	msgs := messages("m1", "m2", "m3", "m4")
 	b.send(msgs[:3]...) // the first is refused and passed; the second is refused, so all must wait; the third is collected
 	select {
-	case b.transport.messages <- msgs[3]:
+	case b.transport.Messages <- msgs[3]:
 		t.Error("a fourth message is received")
 	case <-time.After(100 * time.Millisecond):
 	}

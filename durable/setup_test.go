@@ -28,25 +28,6 @@ const (
 	topic    = "orders.placed"
 )
 
-// transport is a subscriber that delivers the messages which the test sends. It does
-// not limit the number of messages in flight.
-type transport struct {
-	messages  chan *message.Message
-	closeOnce sync.Once
-}
-
-// Subscribe also ends the subscription when ctx ends, because a router that closes
-// cancels ctx and may not call Close.
-func (s *transport) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
-	context.AfterFunc(ctx, func() { _ = s.Close() })
-	return s.messages, nil
-}
-
-func (s *transport) Close() error {
-	s.closeOnce.Do(func() { close(s.messages) })
-	return nil
-}
-
 // bench is a durable consumer with all middlewares and its own tables.
 type bench struct {
 	*testing.T
@@ -54,7 +35,7 @@ type bench struct {
 
 	config    schema.Config
 	parked    *parked.Store
-	transport *transport
+	transport *testkit.Subscriber
 	router    *message.Router
 	oneTry    time.Duration // timeout for one attempt to store a batch; 0 means the default
 	keyOrder  retry.KeyOrder
@@ -67,7 +48,7 @@ func newBench(t *testing.T, db testkit.Database) *bench {
 	t.Helper()
 	b := &bench{
 		T: t, Database: db, config: schema.Config{Dialect: schema.Dialect(db.Dialect)},
-		transport: &transport{messages: make(chan *message.Message)},
+		transport: testkit.NewSubscriber(),
 	}
 	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
 		t.Fatal(err)
@@ -126,7 +107,7 @@ func (b *bench) send(msgs ...*message.Message) {
 	b.Helper()
 	for _, msg := range msgs {
 		select {
-		case b.transport.messages <- msg:
+		case b.transport.Messages <- msg:
 		case <-time.After(time.Minute):
 			b.Fatalf("message %q is not received", msg.UUID)
 		}

@@ -90,9 +90,9 @@ func CursorOf(text []byte) (Cursor, error) {
 }
 
 // Export writes the rows that match to w, one JSON object a line, in the order of the
-// times at which they were handled. It returns how many rows it wrote, and the place of
-// the last one (After if there is none). A row that has a business key instead of a
-// message id has "key" instead of "message_id". Digests are left out.
+// times at which they were handled. It returns the number of written rows, and the place
+// of the last row. Without rows, the place is After. A line has "key" instead of
+// "message_id" if its row has a business key instead of a message id. Digests are left out.
 //
 // If there is an error, w may contain more lines than Export returns, and an incomplete
 // last line: begin again with the same After, and a new file.

@@ -74,7 +74,7 @@ func TestUndecidedCallsAreCountedForEachMessage(t *testing.T) {
 	if entries := b.list(); len(entries) > 0 {
 		t.Fatalf("in quarantine are %+v", entries)
 	}
-	for range 3 { // messages without an id are told apart by their payloads
+	for range 3 { // without an id, the payload identifies a message
 		_ = b.handle("payments", message.NewMessage("", []byte("one")), undecided)
 	}
 	_ = b.handle("payments", message.NewMessage("", []byte("other")), undecided)

@@ -57,7 +57,8 @@ func TestTimesOfAConnection(t *testing.T) {
 	}
 }
 
-// The error names what is wrong with the URI, as far as this does not show the password.
+// The error names the mistake in the URI, but quotes no part that could contain the
+// password.
 func TestErrorOfAURINamesTheMistake(t *testing.T) {
 	t.Parallel()
 	for uri, want := range map[string]string{
@@ -87,8 +88,8 @@ func TestErrorOfAURINamesTheMistake(t *testing.T) {
 	}
 }
 
-// amqp091 writes to its settings, so it gets a copy. What is not set comes from the other
-// fields, and from the URI.
+// amqp091 writes to its settings, so it gets a copy. A setting without a value gets it from
+// the other fields of the config or from the URI.
 func TestSettingsOfAConnectionAreCopied(t *testing.T) {
 	t.Parallel()
 	config := amqp.ConnectionConfig{AmqpURI: "amqp://broker?channel_max=77", TLSConfig: &tls.Config{ServerName: "outer"}}

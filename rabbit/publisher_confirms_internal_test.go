@@ -202,7 +202,7 @@ func TestConfirmLoopEndsWithTheLastOutcome(t *testing.T) {
 	}
 }
 
-// The error of a message says what is known, without credentials.
+// The error of a message contains the broker's reason, but no credentials.
 func TestErrorOfAPublicationSaysWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	pub := &publication{id: "m", topic: "t", exchange: "e", key: "k"}

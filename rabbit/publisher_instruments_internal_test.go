@@ -47,8 +47,8 @@ func (r registration) Unregister() error {
 	return nil
 }
 
-// After Close, nothing is observed any more. Otherwise the provider would keep what was
-// closed for ever.
+// Close ends the observation. Otherwise the provider would keep the closed publisher in
+// memory.
 func TestCloseEndsTheObservation(t *testing.T) {
 	t.Parallel()
 	config := amqp.NewDurableQueueConfig("amqp://127.0.0.1:1")

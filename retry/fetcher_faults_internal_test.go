@@ -151,8 +151,8 @@ func TestFailedRegistrationIsLoggedOnce(t *testing.T) {
 }
 
 // Rows of handled messages are removed together, but only while more messages wait. A
-// transport that stores its messages is told how long each was in the table, except for
-// replayed ones, which waited for an operator.
+// transport that stores its messages receives how long each message was in the table.
+// Replayed messages are left out, because they waited for an operator.
 func TestHandledRowsAreRemovedTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -247,7 +247,7 @@ func (p *pinged) SubscribeInitialize(topic string) error {
 	return errUnreachable
 }
 
-// once.Plugin asks the subscriber and the retries what they need.
+// once.Plugin asks the subscriber and the retries for their settings and requirements.
 func TestPartDescribesTheRetries(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t)

@@ -49,22 +49,6 @@ var drivers = map[string]func(dsn string) (*sql.DB, error){
 	},
 }
 
-// deliveries is a subscriber whose messages the test delivers.
-type deliveries struct {
-	messages  chan *message.Message
-	closeOnce sync.Once
-}
-
-func (d *deliveries) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
-	context.AfterFunc(ctx, func() { _ = d.Close() })
-	return d.messages, nil
-}
-
-func (d *deliveries) Close() error {
-	d.closeOnce.Do(func() { close(d.messages) })
-	return nil
-}
-
 // Messages that differ in what happens to their transactions. Each handler call registers
 // a function with AfterCommit. If the message is to fail, the call then fails.
 const (
@@ -170,8 +154,8 @@ func TestAfterCommitInEachMode(t *testing.T) {
 		for mode, add := range afterCommitModes {
 			for storage, durable := range map[string][]string{"direct": nil, "durable": {"payments"}} {
 				t.Run(driver+"/"+mode+"/"+storage, func(t *testing.T) {
-					if testing.Short() && (driver != "libpq with lazytx" && mode != "in batches") {
-						t.Skip("make test runs a part of the matrix")
+					if driver != "libpq with lazytx" && mode != "in batches" {
+						testkit.Long(t)
 					}
 					t.Parallel()
 					runAfterCommit(t, open, durable, add)
@@ -220,7 +204,7 @@ func runAfterCommit(t *testing.T, open func(dsn string) (*sql.DB, error), durabl
 	if err != nil {
 		t.Fatal(err)
 	}
-	sub := &deliveries{messages: make(chan *message.Message)}
+	sub := testkit.NewSubscriber()
 	add(consumer, router, "payments", sub, a)
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
@@ -240,7 +224,7 @@ func runAfterCommit(t *testing.T, open func(dsn string) (*sql.DB, error), durabl
 		for _, id := range ids {
 			acked.Go(func() {
 				msg := message.NewMessage(id, []byte(id))
-				sub.messages <- msg
+				sub.Messages <- msg
 				select {
 				case <-msg.Acked():
 				case <-msg.Nacked():

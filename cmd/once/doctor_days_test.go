@@ -25,7 +25,8 @@ func ofDays(s *shell) (found []finding) {
 	return found
 }
 
-// The doctor says what the owner of an inbox by day lacks. What it says to do helps.
+// The doctor names each right that the owner of an inbox by day lacks. The test then carries
+// out the remedies that the doctor prints.
 func TestDoctorLooksAtTheOwnerOfAnInboxByDay(t *testing.T) {
 	db := testkit.PostgresIn(t, "UTF8") // an own database, because rights on it change
 	s := newShell(t, db)

@@ -137,8 +137,8 @@ func TestResponsesReuseMemory(t *testing.T) {
 	}
 }
 
-// While the broker sends only responses, amqp091 is told from time to time that the
-// connection is alive.
+// amqp091 does not see the confirms, so it could take the connection for dead. Conn
+// passes heartbeats to it instead.
 func TestSilenceIsFilledWithHeartbeats(t *testing.T) {
 	t.Parallel()
 	if string(heartbeat[:]) != "\x08\x00\x00\x00\x00\x00\x00\xce" {
@@ -172,7 +172,7 @@ func TestSilenceIsFilledWithHeartbeats(t *testing.T) {
 	}
 }
 
-// A channel is told once about several frames in a row, and after each read.
+// After each read, a channel gets one notification, however many frames the read brought.
 func TestChannelIsToldOncePerRead(t *testing.T) {
 	t.Parallel()
 	ack := appendMethod(nil, 9, basicAck, 0, 0, 0, 0, 0, 0, 0, 7, 1)

@@ -19,8 +19,8 @@ type usage struct {
 const slack = 12
 
 // attended waits until the consumers of both services consume. On a busy machine a
-// process may live for seconds before that, and the resources that it uses then are no
-// measure of what it uses at rest.
+// process lives for seconds before it subscribes. It has fewer goroutines and connections
+// then than later, when it is idle.
 func (w *world) attended(ctx context.Context) error {
 	consumers := len(w.of(consuming))
 	wanted := map[string]int{

@@ -89,7 +89,7 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 		return nil, errHandler
 	}
 	consumer.AddHandler(router, "plain", topic, w.subscriber(config, rabbit.SubscriberConfig{}), handle)
-	durable := &byHand{messages: make(chan *message.Message)}
+	durable := &byHand{testkit.NewSubscriber()}
 	consumer.AddHandler(router, "durable", "t", durable, handle)
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()

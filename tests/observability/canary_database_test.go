@@ -130,7 +130,7 @@ func (w *watch) refused(db *sql.DB, says string) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	consumer.AddHandler(router, "refused", "t", &byHand{messages: make(chan *message.Message)},
+	consumer.AddHandler(router, "refused", "t", &byHand{testkit.NewSubscriber()},
 		func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) { return nil, nil })
 	err = router.Run(w.Context())
 	if err == nil || !strings.Contains(err.Error(), says) {
@@ -153,7 +153,7 @@ func (w *watch) background(db *sql.DB, says string) {
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		w.Fatal(err)
 	}
-	plain, durable := &byHand{messages: make(chan *message.Message)}, &byHand{messages: make(chan *message.Message)}
+	plain, durable := &byHand{testkit.NewSubscriber()}, &byHand{testkit.NewSubscriber()}
 	router.AddMiddleware(quarantine.Middleware, retries.Middleware, ids.Middleware)
 	handle := func(*message.Message) error { return nil }
 	router.AddConsumerHandler("plain", "t", retries.Subscriber("plain", plain), handle)

@@ -23,26 +23,11 @@ import (
 var errHandler = errors.New("the handler fails")
 
 // byHand is a subscriber whose messages come from the test.
-type byHand struct {
-	messages  chan *message.Message
-	closeOnce sync.Once
-}
-
-// Subscribe ends the subscription with ctx too, because a closing router
-// cancels ctx and may not call Close.
-func (b *byHand) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
-	context.AfterFunc(ctx, func() { _ = b.Close() })
-	return b.messages, nil
-}
-
-func (b *byHand) Close() error {
-	b.closeOnce.Do(func() { close(b.messages) })
-	return nil
-}
+type byHand struct{ *testkit.Subscriber }
 
 // deliver delivers msg and waits for its ack or nack.
 func (b *byHand) deliver(msg *message.Message) {
-	b.messages <- msg
+	b.Messages <- msg
 	select {
 	case <-msg.Acked():
 	case <-msg.Nacked():
@@ -82,7 +67,7 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 	}
 	router.AddMiddleware(quarantine.Middleware, retries.Middleware)
 	router.AddMiddleware(inner...)
-	in = &byHand{messages: make(chan *message.Message)}
+	in = &byHand{testkit.NewSubscriber()}
 	router.AddConsumerHandler("handler", "t", retries.Subscriber("payments", in), h)
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.WithoutCancel(w.Context())) }()
@@ -308,7 +293,7 @@ func moveRetry(w *watch, seen *seen) {
 	go func() { end(); close(ended) }()
 	w.eventually("the consumer is closing", func() bool {
 		select {
-		case _, open := <-in.messages:
+		case _, open := <-in.Messages:
 			return !open
 		default:
 			return false

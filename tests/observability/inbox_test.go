@@ -29,7 +29,7 @@ func moveInbox(w *watch, seen *seen) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	in := &byHand{messages: make(chan *message.Message)}
+	in := &byHand{testkit.NewSubscriber()}
 	router.AddMiddleware(retries.Middleware)
 	router.AddConsumerHandler("handler", "t", retries.Subscriber("payments", storage.Subscriber(in)),
 		func(*message.Message) error { return nil })

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,37 +14,18 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/embedded"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
 )
 
-// byHand is a subscriber whose messages come from the test.
-type byHand struct {
-	messages  chan *message.Message
-	closeOnce sync.Once
-}
-
-func newByHand() *byHand { return &byHand{messages: make(chan *message.Message)} }
-
-// Subscribe ends the subscription with ctx too, because a closing router
-// cancels ctx and may not call Close.
-func (b *byHand) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
-	context.AfterFunc(ctx, func() { _ = b.Close() })
-	return b.messages, nil
-}
-
-func (b *byHand) Close() error {
-	b.closeOnce.Do(func() { close(b.messages) })
-	return nil
-}
-
 // deliver delivers msg to a consumer, which must ack it.
-func (p *part) deliver(to *byHand, msg *message.Message) {
+func (p *part) deliver(to *testkit.Subscriber, msg *message.Message) {
 	p.Helper()
 	timeout := time.After(time.Minute)
 	select {
-	case to.messages <- msg:
+	case to.Messages <- msg:
 	case <-timeout:
 		p.Fatalf("%s is not taken; denied: %v", msg.UUID, p.denied())
 	}
@@ -98,7 +78,7 @@ func (p *part) consume() (end func()) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	plain, durable := newByHand(), newByHand()
+	plain, durable := testkit.NewSubscriber(), testkit.NewSubscriber()
 	var mended atomic.Bool
 	consumer.AddHandler(router, "plain", "t", plain, handler(&mended))
 	consumer.AddHandlerInBatches(router, "durable", "t", durable, handler(&mended))
@@ -115,7 +95,7 @@ func (p *part) consume() (end func()) {
 		}
 	}
 
-	for _, to := range []*byHand{plain, durable} {
+	for _, to := range []*testkit.Subscriber{plain, durable} {
 		for _, id := range []string{"fine", "fine", "again", "fails 1", "fails 2", "fails 3"} {
 			p.deliver(to, event(id, ""))
 		}

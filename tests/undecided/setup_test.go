@@ -121,29 +121,13 @@ var policy = retry.Policy{Immediate: -1, Delayed: 1, Base: 10 * time.Millisecond
 
 const attempts = 2
 
-// transport is a subscriber that delivers the messages which the test sends.
-type transport struct {
-	messages  chan *message.Message
-	closeOnce sync.Once
-}
-
-func (s *transport) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
-	context.AfterFunc(ctx, func() { _ = s.Close() })
-	return s.messages, nil
-}
-
-func (s *transport) Close() error {
-	s.closeOnce.Do(func() { close(s.messages) })
-	return nil
-}
-
 // world is a consumer with all middlewares and its own tables.
 type world struct {
 	*testing.T
 	testkit.Database
 
 	consumer  *once.Consumer
-	transport *transport
+	transport *testkit.Subscriber
 
 	mu    sync.Mutex
 	calls map[string]int // number of calls of the handler for each message
@@ -157,7 +141,7 @@ func newWorld(
 	t.Helper()
 	w := &world{
 		T: t, Database: db, calls: map[string]int{},
-		transport: &transport{messages: make(chan *message.Message)},
+		transport: testkit.NewSubscriber(),
 	}
 	config := once.ConsumerConfig{
 		Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)},
@@ -264,7 +248,7 @@ func (w *world) untilAcked(ctx context.Context, id string) {
 	for {
 		msg := message.NewMessage(id, []byte("body"))
 		select {
-		case w.transport.messages <- msg:
+		case w.transport.Messages <- msg:
 		case <-ctx.Done():
 			return
 		}

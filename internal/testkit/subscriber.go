@@ -1,0 +1,32 @@
+package testkit
+
+import (
+	"context"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Subscriber is a subscriber that delivers the messages which a test sends to Messages.
+// It has one subscription, and does not limit the number of messages in flight.
+type Subscriber struct {
+	Messages chan *message.Message
+
+	closeOnce sync.Once
+}
+
+// NewSubscriber returns a Subscriber.
+func NewSubscriber() *Subscriber { return &Subscriber{Messages: make(chan *message.Message)} }
+
+// Subscribe returns Messages. The subscription also ends when ctx ends, because a router
+// that closes cancels ctx and may not call Close.
+func (s *Subscriber) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	context.AfterFunc(ctx, func() { _ = s.Close() })
+	return s.Messages, nil
+}
+
+// Close closes Messages.
+func (s *Subscriber) Close() error {
+	s.closeOnce.Do(func() { close(s.Messages) })
+	return nil
+}
