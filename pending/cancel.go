@@ -54,7 +54,7 @@ func (m *Messages) CancelMatching(ctx context.Context, act Act, f Filter, plan P
 	var report Report
 	err := validateChange(act.ValidateLoss(), f, plan)
 	if err == nil {
-		err = m.eachBatch(ctx, f, plan, &report, func(ids []int64, report *Report) error {
+		err = m.eachBatch(ctx, f, plan, batchRows, &report, func(ids []int64, report *Report) error {
 			var skipped []int64
 			n, err := m.cancelBatch(ctx, act, ids, func(found []candidate) (chosen []candidate, err error) {
 				chosen, skipped = plan.choose(found)
@@ -80,7 +80,7 @@ func (m *Messages) DryRun(ctx context.Context, f Filter, plan Plan) (Report, err
 	plan.Rate, plan.Progress = 0, nil
 	err := f.validateChange()
 	if err == nil {
-		err = m.eachBatch(ctx, f, plan, &report, func(ids []int64, report *Report) error {
+		err = m.eachBatch(ctx, f, plan, dryRunRows, &report, func(ids []int64, report *Report) error {
 			return m.read(ctx, func(tx *sql.Tx) error {
 				b, err := m.barriers(ctx, tx, ids, false)
 				if err != nil {

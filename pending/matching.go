@@ -8,21 +8,27 @@ import (
 	"github.com/watermill-once/once/internal/operate"
 )
 
-// batchRows bounds the rows of one transaction, because others wait for its locks.
-const batchRows = 100
+const (
+	// batchRows bounds the rows of one transaction, because others wait for its locks.
+	batchRows = 100
+
+	// dryRunRows is the number for a dry run, which locks nothing. Each batch looks at a
+	// window of the outbox, so that small batches would read the same rows many times.
+	dryRunRows = 2_000
+)
 
 // eachBatch calls change with the IDs of the messages that match f and existed when
-// it began. change adds to the report.
+// it began, at most rows at a time. change adds to the report.
 func (m *Messages) eachBatch(
-	ctx context.Context, f Filter, plan Plan, report *Report, change func(ids []int64, report *Report) error,
+	ctx context.Context, f Filter, plan Plan, rows int, report *Report, change func(ids []int64, report *Report) error,
 ) error {
 	last, err := m.last(ctx)
 	rate := operate.NewRate(plan.Rate)
 	for err == nil && f.AfterID < last && (f.Limit == 0 || report.Changed < f.Limit) {
-		if err = rate.Wait(ctx, batchRows); err != nil {
+		if err = rate.Wait(ctx, rows); err != nil {
 			return err
 		}
-		size, before := rate.Room(batchRows), report.Changed
+		size, before := rate.Room(rows), report.Changed
 		if f.Limit > 0 {
 			size = min(size, f.Limit-before)
 		}

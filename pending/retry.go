@@ -51,7 +51,7 @@ func (m *Messages) RetryMatching(ctx context.Context, act Act, f Filter, plan Pl
 	f.State = cmp.Or(f.State, BackingOff)
 	f.All = false // or State would be refused beside it
 	if err == nil {
-		err = m.eachBatch(ctx, f, plan, &report, func(ids []int64, report *Report) error {
+		err = m.eachBatch(ctx, f, plan, batchRows, &report, func(ids []int64, report *Report) error {
 			changed := 0
 			err := m.write(ctx, func(tx *sql.Tx) error {
 				ids, messageIDs, err := m.later(ctx, tx, ids)

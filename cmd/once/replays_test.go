@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,12 +13,17 @@ import (
 // continues where it was, and puts no message into the outbox twice.
 func TestStoppedReplayOfTheOutboxIsResumed(t *testing.T) {
 	t.Parallel()
+	// At one message a second, the replay runs until it is stopped, also on a slow machine.
+	ids := make([]string, 20)
+	for n := range ids {
+		ids[n] = fmt.Sprint("m", n)
+	}
 	for source, topic := range map[string]string{"dead": "bad", "sent": "good"} {
 		t.Run(source, func(t *testing.T) {
 			t.Parallel()
 			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 				s := newShell(t, db)
-				commit(s, db, topic, "m1", "m2", "m3", "m4")
+				commit(s, db, topic, ids...)
 				forwarded(s, db)
 				ended := make(chan result, 1)
 				go func() { ended <- s.run(t.Context(), source, "replay", "--topic", topic, "--rate", "1", "--yes") }()
@@ -32,18 +38,18 @@ func TestStoppedReplayOfTheOutboxIsResumed(t *testing.T) {
 					t.Fatalf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
 				}
 				before := waiting(s)
-				if before == 0 || before == 4 {
+				if before == 0 || before == len(ids) {
 					t.Fatalf("%d messages were replayed before the stop", before)
 				}
 				s.says(s.once(exitFound, "replays", "watch", "1"), "Replay 1 stopped", "once replays resume 1")
 
 				resumed := object[changeJSON](s, exitDone, "replays", "resume", "1", "--why", "after lunch")
-				if resumed.Changed != 4 || resumed.Matched != 4 || resumed.ReplayID != 1 {
+				if resumed.Changed != len(ids) || resumed.Matched != len(ids) || resumed.ReplayID != 1 {
 					t.Errorf("resume %+v", resumed)
 				}
 				var n, distinct int
 				err := db.QueryRowContext(t.Context(), `SELECT COUNT(*), COUNT(DISTINCT message_id) FROM once_outbox`).Scan(&n, &distinct)
-				if err != nil || n != 4 || distinct != 4 {
+				if err != nil || n != len(ids) || distinct != len(ids) {
 					t.Errorf("%d rows of %d messages in the outbox, %v", n, distinct, err)
 				}
 				s.says(s.once(exitDone, "audit", "--action", "resume"), "ann", "after lunch")
