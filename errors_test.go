@@ -2,7 +2,9 @@ package once_test
 
 import (
 	"context"
+	"database/sql"
 	"io"
+	"iter"
 	"reflect"
 	"strings"
 	"testing"
@@ -19,6 +21,7 @@ import (
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/handled"
 	"github.com/watermill-once/once/health"
 	"github.com/watermill-once/once/idempotency"
 	"github.com/watermill-once/once/internal/testkit"
@@ -43,56 +46,81 @@ func TestErrorsBeginWithThePackage(t *testing.T) {
 	if err := closed.Close(); err != nil {
 		t.Fatal(err)
 	}
-	sqlite, nop := schema.Config{Dialect: schema.SQLite}, watermill.NopLogger{}
-	produced, err := outbox.New(outbox.Config{Schema: sqlite})
-	if err != nil {
-		t.Fatal(err)
+	for _, test := range parts() {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := test.refused()
+			beginsWith(t, test.name, "New", err)
+			if test.opened == nil {
+				return
+			}
+			part, err := test.opened(closed, schema.Config{Dialect: schema.SQLite})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for method, err := range methods(t, part) {
+				if err != nil {
+					beginsWith(t, test.name, method, err)
+				} else if !withoutDatabase[method] {
+					t.Errorf("%s: no error, although the database is closed", method)
+				}
+			}
+		})
 	}
+}
 
-	// Each package is called with bad arguments, and then with a database that is closed.
-	for _, test := range []struct {
-		name    string
-		refused func() (any, error)
-		opened  func() (any, error) // nil if it needs a server
-	}{
-		{"audit", func() (any, error) { return audit.New(nil, audit.Config{}) }, func() (any, error) {
-			return audit.New(closed, audit.Config{Schema: sqlite})
+// part is a type with methods that use the database.
+type part struct {
+	name    string
+	refused func() (any, error)                                 // its constructor, with bad arguments
+	opened  func(db *sql.DB, tables schema.Config) (any, error) // nil if it needs a server
+}
+
+func parts() []part {
+	nop := watermill.NopLogger{}
+	return []part{
+		{"audit", func() (any, error) { return audit.New(nil, audit.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return audit.New(db, audit.Config{Schema: tables})
 		}},
 		{"console", func() (any, error) { return console.Handler(nil, console.Config{}) }, nil},
-		{"deadletter", func() (any, error) { return deadletter.New(nil, deadletter.Config{}) }, func() (any, error) {
-			return deadletter.New(closed, deadletter.Config{Schema: sqlite})
+		{"deadletter", func() (any, error) { return deadletter.New(nil, deadletter.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return deadletter.New(db, deadletter.Config{Schema: tables})
 		}},
-		{"deadletter", func() (any, error) { return deadletter.NewSentLog(nil, deadletter.Config{}) }, func() (any, error) {
-			return deadletter.NewSentLog(closed, deadletter.Config{Schema: sqlite})
+		{"deadletter", func() (any, error) { return deadletter.NewSentLog(nil, deadletter.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return deadletter.NewSentLog(db, deadletter.Config{Schema: tables})
 		}},
-		{"dedup", func() (any, error) { return dedup.New(nil, dedup.Config{}) }, func() (any, error) {
-			return dedup.New(closed, dedup.Config{Schema: sqlite, Consumer: "c", Logger: nop})
+		{"dedup", func() (any, error) { return dedup.New(nil, dedup.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return dedup.New(db, dedup.Config{Schema: tables, Consumer: "c", Logger: nop})
 		}},
-		{"durable", func() (any, error) { return durable.New(nil, durable.Config{}) }, func() (any, error) {
-			return durable.New(closed, durable.Config{Schema: sqlite, Logger: nop})
+		{"durable", func() (any, error) { return durable.New(nil, durable.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return durable.New(db, durable.Config{Schema: tables, Logger: nop})
 		}},
-		{"embedded", func() (any, error) { return embedded.New(nil, embedded.Config{}) }, func() (any, error) {
-			return embedded.New(closed, embedded.Config{Schema: sqlite, Logger: nop})
+		{"embedded", func() (any, error) { return embedded.New(nil, embedded.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return embedded.New(db, embedded.Config{Schema: tables, Logger: nop})
 		}},
 		{"forwarder", func() (any, error) { return forwarder.New(nil, nil, forwarder.Config{}) }, nil},
-		{"health", func() (any, error) { return health.New(nil, health.Config{}) }, nil},
-		{"idempotency", func() (any, error) { return idempotency.New(nil, idempotency.Config{}) }, func() (any, error) {
-			return idempotency.New(closed, idempotency.Config{Schema: sqlite, Client: idempotency.OneClient, Logger: nop})
+		{"handled", func() (any, error) { return handled.New(nil, handled.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return handled.New(db, handled.Config{Schema: tables})
 		}},
-		{"journey", func() (any, error) { return journey.New(nil, journey.Config{}) }, func() (any, error) {
-			return journey.New(closed, journey.Config{Schema: sqlite})
+		{"health", func() (any, error) { return health.New(nil, health.Config{}) }, nil},
+		{"idempotency", func() (any, error) { return idempotency.New(nil, idempotency.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return idempotency.New(db, idempotency.Config{Schema: tables, Client: idempotency.OneClient, Logger: nop})
+		}},
+		{"journey", func() (any, error) { return journey.New(nil, journey.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return journey.New(db, journey.Config{Schema: tables})
 		}},
 		{"mover", func() (any, error) { return mover.New(nil, mover.Config{}) }, nil},
 		{"once", func() (any, error) { return once.NewConsumer(nil, once.ConsumerConfig{}) }, nil},
-		{"outbox", func() (any, error) { return outbox.New(outbox.Config{MaxPayload: -1}) }, func() (any, error) { return produced, nil }},
-		{"parked", func() (any, error) { return parked.New(nil, parked.Config{}) }, func() (any, error) {
-			return parked.New(closed, parked.Config{Schema: sqlite})
+		{"outbox", func() (any, error) { return outbox.New(outbox.Config{MaxPayload: -1}) }, func(_ *sql.DB, tables schema.Config) (any, error) {
+			return outbox.New(outbox.Config{Schema: tables})
 		}},
-		{"pending", func() (any, error) { return pending.New(nil, pending.Config{}) }, func() (any, error) {
-			return pending.New(closed, pending.Config{Schema: sqlite})
+		{"parked", func() (any, error) { return parked.New(nil, parked.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return parked.New(db, parked.Config{Schema: tables})
 		}},
-		{"poison", func() (any, error) { return poison.New(nil, poison.Config{}) }, func() (any, error) {
-			return poison.New(closed, poison.Config{Schema: sqlite, Logger: nop})
+		{"pending", func() (any, error) { return pending.New(nil, pending.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return pending.New(db, pending.Config{Schema: tables})
+		}},
+		{"poison", func() (any, error) { return poison.New(nil, poison.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return poison.New(db, poison.Config{Schema: tables, Logger: nop})
 		}},
 		{"rabbit", func() (any, error) {
 			return rabbit.NewPublisher(amqp.Config{}, rabbit.PublisherConfig{})
@@ -100,45 +128,25 @@ func TestErrorsBeginWithThePackage(t *testing.T) {
 		{"rabbit", func() (any, error) {
 			return rabbit.NewSubscriber(amqp.Config{}, rabbit.SubscriberConfig{})
 		}, nil},
-		{"reconcile", func() (any, error) { return reconcile.NewSender(nil, reconcile.SenderConfig{}) }, func() (any, error) {
-			return reconcile.NewSender(closed, reconcile.SenderConfig{Schema: sqlite, Topics: []string{"t"}})
+		{"reconcile", func() (any, error) { return reconcile.NewSender(nil, reconcile.SenderConfig{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return reconcile.NewSender(db, reconcile.SenderConfig{Schema: tables, Topics: []string{"t"}})
 		}},
-		{"reconcile", func() (any, error) { return reconcile.NewReceiver(nil, reconcile.ReceiverConfig{}) }, func() (any, error) {
-			return reconcile.NewReceiver(closed, reconcile.ReceiverConfig{Schema: sqlite, Consumers: []string{"c"}})
+		{"reconcile", func() (any, error) { return reconcile.NewReceiver(nil, reconcile.ReceiverConfig{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return reconcile.NewReceiver(db, reconcile.ReceiverConfig{Schema: tables, Consumers: []string{"c"}})
 		}},
-		{"retry", func() (any, error) { return retry.New(nil, retry.Config{}) }, func() (any, error) {
-			return retry.New(closed, retry.Config{Schema: sqlite, Logger: nop})
+		{"reconcile", func() (any, error) { return reconcile.NewArchive(nil, schema.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return reconcile.NewArchive(db, tables)
+		}},
+		{"retry", func() (any, error) { return retry.New(nil, retry.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return retry.New(db, retry.Config{Schema: tables, Logger: nop})
 		}},
 		{"sequence", func() (any, error) { return sequence.New(sequence.Config{}) }, nil},
-		{"sequence", func() (any, error) { return sequence.NewVersions(nil, sequence.VersionsConfig{}) }, func() (any, error) {
-			return sequence.NewVersions(closed, sequence.VersionsConfig{Schema: sqlite})
+		{"sequence", func() (any, error) { return sequence.NewVersions(nil, sequence.VersionsConfig{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return sequence.NewVersions(db, sequence.VersionsConfig{Schema: tables})
 		}},
-		{"status", func() (any, error) { return status.New(nil, status.Config{}) }, func() (any, error) {
-			return status.New(closed, status.Config{Schema: sqlite})
+		{"status", func() (any, error) { return status.New(nil, status.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+			return status.New(db, status.Config{Schema: tables})
 		}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			_, err := test.refused()
-			beginsWith(t, test.name, "New", err)
-			if test.opened == nil {
-				return
-			}
-			part, err := test.opened()
-			if err != nil {
-				t.Fatal(err)
-			}
-			value := reflect.ValueOf(part)
-			for method := range value.Type().Methods() {
-				if n := method.Type.NumOut(); n == 0 || method.Type.Out(n-1) != reflect.TypeFor[error]() {
-					continue
-				}
-				if err := call(t, value.MethodByName(method.Name)); err != nil {
-					beginsWith(t, test.name, method.Name, err)
-				} else if !withoutDatabase[method.Name] {
-					t.Errorf("%s: no error, although the database is closed", method.Name)
-				}
-			}
-		})
 	}
 }
 
@@ -147,10 +155,29 @@ func TestErrorsBeginWithThePackage(t *testing.T) {
 // messages, and Statements only checks messages.
 var withoutDatabase = map[string]bool{"Close": true, "Run": true, "Publish": true, "Statements": true}
 
+// methods calls each method of a part that returns an error.
+func methods(t *testing.T, part any) iter.Seq2[string, error] {
+	value := reflect.ValueOf(part)
+	return func(yield func(string, error) bool) {
+		for method := range value.Type().Methods() {
+			if n := method.Type.NumOut(); n == 0 || method.Type.Out(n-1) != reflect.TypeFor[error]() {
+				continue
+			}
+			if !yield(method.Name, call(t, method.Name, value.MethodByName(method.Name))) {
+				return
+			}
+		}
+	}
+}
+
 // call calls a method with valid arguments, and returns its error.
-func call(t *testing.T, method reflect.Value) error {
+func call(t *testing.T, name string, method reflect.Value) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	patience := time.Minute
+	if name == "Run" {
+		patience = 100 * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var args []reflect.Value
 	for i := range method.Type().NumIn() {
@@ -169,10 +196,25 @@ func call(t *testing.T, method reflect.Value) error {
 			args = append(args, reflect.ValueOf(io.Discard))
 		case in == reflect.TypeFor[io.Reader]():
 			args = append(args, reflect.ValueOf(strings.NewReader("{}")))
+		case in == reflect.TypeFor[parked.Action]():
+			args = append(args, reflect.ValueOf(parked.RunNow))
 		case in == reflect.TypeFor[string]():
 			args = append(args, reflect.ValueOf("text"))
+		case in == reflect.TypeFor[time.Time]():
+			args = append(args, reflect.ValueOf(time.Now()))
+		case in == reflect.TypeFor[time.Duration]():
+			args = append(args, reflect.ValueOf(time.Hour))
 		case in.Kind() == reflect.Int64:
 			args = append(args, reflect.ValueOf(int64(1)).Convert(in))
+		case in.Kind() == reflect.Func:
+			args = append(args, reflect.MakeFunc(in, func([]reflect.Value) (results []reflect.Value) {
+				for i := range in.NumOut() {
+					results = append(results, reflect.Zero(in.Out(i)))
+				}
+				return results
+			}))
+		case in.Kind() == reflect.Struct:
+			args = append(args, filled(in))
 		default:
 			args = append(args, reflect.Zero(in))
 		}
@@ -180,6 +222,22 @@ func call(t *testing.T, method reflect.Value) error {
 	results := method.Call(args)
 	err, _ := reflect.TypeAssert[error](results[len(results)-1])
 	return err
+}
+
+// filled returns a filter, a scope or a query with the one field that it needs.
+func filled(of reflect.Type) reflect.Value {
+	value := reflect.New(of).Elem()
+	for _, name := range []string{"All", "MessageID", "Topic"} {
+		switch field := value.FieldByName(name); field.Kind() {
+		case reflect.Bool:
+			field.SetBool(true)
+			return value
+		case reflect.String:
+			field.SetString("text")
+			return value
+		}
+	}
+	return value
 }
 
 func beginsWith(t *testing.T, name, function string, err error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/schema"
 )
 
 var (
@@ -78,6 +79,9 @@ func describe(err error) problem {
 			"It did not answer in " + readTimeout.String() + ". Use narrower filters, or try again.",
 		}
 	}
+	if errors.Is(err, schema.ErrDialect) {
+		return problem{http.StatusInternalServerError, "This is another kind of database", wrongDialect}
+	}
 	if denied(err) {
 		return problem{http.StatusInternalServerError, "The database refused this", noRight}
 	}
@@ -90,6 +94,9 @@ func describe(err error) problem {
 // noRight is what a page says if the database refused a statement.
 const noRight = "The database user of the console lacks a right. Grant it the role of an operator (schema.Roles, once migrate roles). " +
 	"Nothing was changed by the refused statement."
+
+// wrongDialect is what a page says if the database is not of the configured kind.
+const wrongDialect = "Set Config.Schema.Dialect of the console to the kind of its database. The log of the service names both kinds."
 
 // denied reports whether the database refused a statement because its user lacks a right.
 func denied(err error) bool {

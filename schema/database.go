@@ -59,6 +59,15 @@ func (c Config) checkDialect(ctx context.Context, db querier) error {
 	return err
 }
 
+// explain returns ErrDialect instead of err if the database is of another kind, because
+// err is then about SQL that the database does not understand.
+func (c Config) explain(ctx context.Context, db querier, err error) error {
+	if kind := c.checkDialect(ctx, db); errors.Is(kind, ErrDialect) {
+		return kind
+	}
+	return dsn.Hide(err)
+}
+
 func versionOf(ctx context.Context, db querier, function string) (version string, err error) {
 	err = db.QueryRowContext(ctx, "SELECT "+function+"()").Scan(&version)
 	return version, dsn.Hide(err)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"github.com/watermill-once/once/internal/dsn"
 )
 
 // ErrNotDurable reports that the database may lose commits in a crash.
@@ -13,8 +11,9 @@ var ErrNotDurable = errors.New("the database may lose commits in a crash")
 
 // Durability returns nil if commits through db survive a crash of the database server.
 // Otherwise it returns an error that wraps [ErrNotDurable] and says which setting to
-// change, or the database's own error. Use it for a warning when a service starts. db
-// is a *sql.DB, a *sql.Conn or a *sql.Tx. Durability changes nothing.
+// change, or that wraps [ErrDialect], or the database's own error. Use it for a warning
+// when a service starts. db is a *sql.DB, a *sql.Conn or a *sql.Tx. Durability changes
+// nothing.
 //
 // A message is acked after its commit, and an event is deleted after it was sent. If
 // the commit is lost after that, its effect is lost, and nothing repeats it. For
@@ -29,7 +28,7 @@ func Durability(ctx context.Context, db querier, config Config) error {
 	why, err := config.notDurable(ctx, db)
 	switch {
 	case err != nil:
-		return fmt.Errorf("schema: durability: %w", dsn.Hide(err))
+		return fmt.Errorf("schema: durability: %w", config.explain(ctx, db, err))
 	case why != "":
 		return fmt.Errorf("schema: %w: %s", ErrNotDurable, why)
 	}

@@ -7,8 +7,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/watermill-once/once/internal/dsn"
 )
 
 // ErrRights reports that the database user lacks rights that it needs.
@@ -80,7 +78,7 @@ func CheckRights(ctx context.Context, db querier, config Config, part string, ta
 		WHERE NOT granted GROUP BY what) AS lacking), '')`
 	var user, lacking string
 	if err := db.QueryRowContext(ctx, query).Scan(&user, &lacking); err != nil {
-		return fmt.Errorf("schema: check rights: %w", dsn.Hide(err))
+		return fmt.Errorf("schema: check rights: %w", config.explain(ctx, db, err))
 	}
 	if lacking != "" {
 		return fmt.Errorf("schema: %w: %q needs %s: grant it the role of a %s, see schema.Roles and docs/roles.md",

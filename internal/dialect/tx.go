@@ -34,13 +34,13 @@ func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) er
 	if !d.SQLite() { // SQLite has one writer at a time, and no isolation levels
 		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
-	return run(StartWithText(ctx), db, options, d.bounded(ctx, work), d.Commit)
+	return d.run(StartWithText(ctx), db, options, d.bounded(ctx, work), d.Commit)
 }
 
 // InTx is like [Dialect.Write] for work of the user. It has no time limit, and uses the
 // database's default isolation level.
 func (d Dialect) InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
-	return run(ctx, db, nil, work, d.Commit)
+	return d.run(ctx, db, nil, work, d.Commit)
 }
 
 // bounded makes the server end the transaction if no statement arrives for ten seconds,
@@ -64,7 +64,7 @@ func (d Dialect) Read(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) err
 	if !d.SQLite() { // PostgreSQL needs no read-only transaction, because readers do not block writers
 		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
-	return run(ctx, db, options, work, func(tx *sql.Tx) error {
+	return d.run(ctx, db, options, work, func(tx *sql.Tx) error {
 		if err := tx.Commit(); err != nil {
 			return fmt.Errorf("end of a read: %w", err)
 		}
@@ -72,7 +72,13 @@ func (d Dialect) Read(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) err
 	})
 }
 
-func run(
+func (d Dialect) run(
+	ctx context.Context, db *sql.DB, options *sql.TxOptions, work, commit func(tx *sql.Tx) error,
+) error {
+	return d.explain(ctx, db, runTx(ctx, db, options, work, commit))
+}
+
+func runTx(
 	ctx context.Context, db *sql.DB, options *sql.TxOptions, work, commit func(tx *sql.Tx) error,
 ) error {
 	tx, release, err := Begin(ctx, db, options)

@@ -10,11 +10,13 @@ import (
 	"testing"
 
 	_ "github.com/go-sql-driver/mysql" // the driver mysql
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/lazytx"
+	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -30,6 +32,13 @@ var drivers = map[string]func(dsn string) (*sql.DB, error){
 			return nil, err
 		}
 		return sql.OpenDB(lazytx.Connector(connector)), nil
+	},
+	"pgx with lazytx": func(dsn string) (*sql.DB, error) {
+		config, err := pgx.ParseConfig(dsn)
+		if err != nil {
+			return nil, err
+		}
+		return sql.OpenDB(lazytx.Connector(stdlib.GetConnector(*config))), nil
 	},
 }
 
@@ -90,8 +99,19 @@ func TestMySQLBehindEitherDialect(t *testing.T) {
 		testkit.WithoutOptional(t, "MYSQL_DSN", fmt.Errorf("MySQL does not answer: %w", err))
 	}
 	for _, dialect := range []schema.Dialect{schema.PostgreSQL, schema.SQLite} {
-		refuses(t, db, schema.Config{Dialect: dialect}, schema.ErrDialect,
-			`Dialect is "`+string(dialect)+`", the database is (MySQL )?[0-9][^ ]*: there is no dialect for it, use PostgreSQL or SQLite`)
+		says := `Dialect is "` + string(dialect) + `", the database is (MySQL )?[0-9][^ ]*: there is no dialect for it, use PostgreSQL or SQLite`
+		refuses(t, db, schema.Config{Dialect: dialect}, schema.ErrDialect, says)
+
+		// Packages that do not check the tables say the same. The root package tests all of them.
+		messages, err := pending.New(db, pending.Config{Schema: schema.Config{Dialect: dialect}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = messages.List(t.Context(), pending.Filter{})
+		says = "^pending: list: schema: check: " + schema.ErrDialect.Error() + ": " + says + "$"
+		if !errors.Is(err, schema.ErrDialect) || !regexp.MustCompile(says).MatchString(err.Error()) {
+			t.Errorf("list: %v", err)
+		}
 	}
 }
 

@@ -1,0 +1,41 @@
+package dialect
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"regexp"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// mysqlText matches the text of an error of MySQL or MariaDB. Such an error has no
+// method by which it could be recognised.
+var mysqlText = regexp.MustCompile(`\bError \d+ \([0-9A-Z]{5}\): `)
+
+// kindError has the text of schema.ErrDialect. It also wraps the error of the database,
+// because callers need its class.
+type kindError struct{ kind, cause error }
+
+func (e kindError) Error() string   { return e.kind.Error() }
+func (e kindError) Unwrap() []error { return []error{e.kind, e.cause} }
+
+// explain returns schema.ErrDialect instead of err if the database is of another kind,
+// because err is then about SQL that the database does not understand.
+func (d Dialect) explain(ctx context.Context, db *sql.DB, err error) error {
+	if err == nil || !d.foreign(err) {
+		return err
+	}
+	if kind := schema.Check(ctx, db, d.config); errors.Is(kind, schema.ErrDialect) {
+		return kindError{kind, err}
+	}
+	return err
+}
+
+// foreign reports whether err may come from a database of another kind.
+func (d Dialect) foreign(err error) bool {
+	if d.SQLite() && State(err) != "" || !d.SQLite() && sqliteCode(err) != 0 {
+		return true
+	}
+	return mysqlText.MatchString(err.Error())
+}
