@@ -213,7 +213,18 @@ func TestErrorOfAPublicationSaysWhatIsKnown(t *testing.T) {
 		want string
 		is   []error
 	}{
-		"nothing": {pub.error(ErrNacked, 0, "", nil), "rabbit: nacked by the broker" + begin, []error{ErrNacked}},
+		"returned": {
+			pub.error(ErrReturned, 312, "NO_ROUTE", nil),
+			"rabbit: returned as unroutable" + begin + ": 312: NO_ROUTE; no queue receives the message: " +
+				"declare a queue, and bind it to the exchange with this routing key",
+			[]error{ErrReturned},
+		},
+		"nacked": {
+			pub.error(ErrNacked, 0, "", nil),
+			"rabbit: nacked by the broker" + begin + "; a queue of this exchange is full, or has lost its majority: see rabbitmqctl list_queues",
+			[]error{ErrNacked},
+		},
+		"nothing": {pub.error(ErrUnavailable, 0, "", nil), "rabbit: unavailable" + begin, []error{ErrUnavailable}},
 		"all":     {pub.error(ErrUnknown, 1, "why", cause), "rabbit: outcome unknown" + begin + ": 1: why", []error{ErrUnknown, cause}},
 		"connection lost": {
 			pub.channelClosed(ErrUnknown, &amqp.Error{Code: 501, Reason: "at amqp://u:p@h"}),
@@ -222,7 +233,12 @@ func TestErrorOfAPublicationSaysWhatIsKnown(t *testing.T) {
 		},
 		"closed by the broker": {
 			pub.channelClosed(ErrRefused, &amqp.Error{Code: 404, Reason: "at amqp://u:p@h", Server: true}),
-			"rabbit: refused" + begin + ": 404: at amqp://***@h",
+			"rabbit: refused" + begin + ": 404: at amqp://***@h; declare the exchange",
+			[]error{ErrRefused},
+		},
+		"without a right": {
+			pub.channelClosed(ErrRefused, &amqp.Error{Code: 403, Reason: "no write access", Server: true}),
+			"rabbit: refused" + begin + ": 403: no write access; grant the user the missing right with rabbitmqctl set_permissions",
 			[]error{ErrRefused},
 		},
 		"too large": {
@@ -232,7 +248,8 @@ func TestErrorOfAPublicationSaysWhatIsKnown(t *testing.T) {
 		"invalid": {pub.notEncoded(&amqpwire.EncodeError{}), "rabbit: invalid" + begin, []error{ErrInvalid}},
 		"refused by the broker": {
 			pub.notDeclared(&amqp.Error{Code: 406, Reason: "inequivalent"}),
-			"rabbit: refused" + begin + ": 406: declare exchange: inequivalent",
+			"rabbit: refused" + begin + ": 406: declare exchange: inequivalent; " +
+				"use the settings that the exchange has in the broker, or delete it there",
 			[]error{ErrRefused},
 		},
 		"refused by the builder": {

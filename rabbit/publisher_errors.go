@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // The reasons why a message was not confirmed, for errors.Is. The methods of
@@ -90,7 +92,28 @@ func (e *PublishError) Error() string {
 	if e.Reason != "" {
 		fmt.Fprintf(&text, ": %s", e.Reason)
 	}
+	if remedy := e.remedy(); remedy != "" {
+		fmt.Fprintf(&text, "; %s", remedy)
+	}
 	return text.String()
+}
+
+// remedy returns what makes the broker accept a message that it refused, or "".
+func (e *PublishError) remedy() string {
+	switch {
+	case e.kind == ErrReturned:
+		return "no queue receives the message: declare a queue, and bind it to the exchange with this routing key"
+	case e.kind == ErrNacked:
+		return "a queue of this exchange is full, or has lost its majority: see rabbitmqctl list_queues"
+	case e.kind != ErrRefused:
+	case e.Code == amqp.NotFound:
+		return "declare the exchange"
+	case e.Code == amqp.AccessRefused:
+		return "grant the user the missing right with rabbitmqctl set_permissions"
+	case e.Code == amqp.PreconditionFailed:
+		return "use the settings that the exchange has in the broker, or delete it there"
+	}
+	return ""
 }
 
 // Unwrap returns the sentinel error, and the underlying error if there is one.

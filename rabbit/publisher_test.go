@@ -54,12 +54,14 @@ func TestTrap08_UnroutableIsReturned(t *testing.T) {
 	uri := brokerURL(t)
 	p := newPublisher(t, topicConfig(uri), rabbit.PublisherConfig{})
 
-	err := p.Publish(uniqueName("nobody-bound"), newMessage("lost"))
+	topic := uniqueName("nobody-bound")
+	err := p.Publish(topic, newMessage("lost"))
 	mustBe(t, "refused", err)
 	mustHaveCode(t, 312, err)
-	if !errors.Is(err, rabbit.ErrReturned) || !strings.Contains(err.Error(), `message "lost"`) ||
-		!strings.HasSuffix(err.Error(), "312: NO_ROUTE") {
-		t.Errorf("got %v, want that message returned with 312 NO_ROUTE", err)
+	want := fmt.Sprintf(`rabbit: returned as unroutable: message "lost", topic %[1]q, exchange %[1]q, routing key "": 312: NO_ROUTE; `+
+		`no queue receives the message: declare a queue, and bind it to the exchange with this routing key`, topic)
+	if !errors.Is(err, rabbit.ErrReturned) || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }
 
