@@ -187,17 +187,17 @@ func within(low, high int, name string) string {
 func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeysNow(t *testing.T) {
 	t.Parallel()
 	_, db := private(t) // nobody else takes transaction ids there
-	confirm := make(chan struct{})
+	confirm, confirmDue := make(chan struct{}), make(chan struct{})
 	b := newBroker().answering(func(d delivery) error {
 		switch {
 		case d.id == "head" && d.attempt == 1:
 			return refusal{errors.New("not yet")}
 		case d.id == "head" && d.attempt == 2:
 			<-confirm
-		case strings.HasPrefix(d.id, "due "): // slowly, so that many are left when the head is confirmed
+		case strings.HasPrefix(d.id, "due "): // only a few, so that many are left when the head is confirmed
 			select {
 			case <-confirm:
-			case <-time.After(100 * time.Millisecond):
+			case <-confirmDue:
 			}
 		}
 		return nil
@@ -214,6 +214,10 @@ func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeysNow(t *testing.T) {
 	eventually(t, "the head is in flight again", func() bool { return b.tries("head") == 2 })
 	exec(t, db, `UPDATE once_slots SET owner = 'another', lease_until = now() + interval '1 hour'`)
 	eventually(t, "it notices", func() bool { return !punctual(log) })
+	var first string
+	if err := db.QueryRowContext(t.Context(), `SELECT owner FROM once_forwarders`).Scan(&first); err != nil {
+		t.Fatal(err)
+	}
 
 	var due []*message.Message
 	for i := range 1000 {
@@ -221,14 +225,22 @@ func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeysNow(t *testing.T) {
 	}
 	put(t, db, schema.Config{}, "t", due...)
 	exec(t, db, `UPDATE once_outbox SET due_at = now() - interval '1 day' WHERE message_id LIKE 'due %'`)
-	exec(t, db, `UPDATE once_slots SET owner = NULL`)
 	cfg.BatchSize, cfg.Window = 2, 2 // so that it reads one due message at a time
+	cfg.Lease = time.Minute
 	second := start(t, db, &pipelined{broker: b}, cfg)
-	shares(t, db, 32)
+	// It gets the slots from the test. If they were free, the first instance could take
+	// most of them, and send all due messages at once.
+	exec(t, db, `UPDATE once_slots SET owner = (SELECT owner FROM once_forwarders WHERE owner <> $1) WHERE slot <= 31`, first)
 	free := func(name string) {
 		id := within(0, 31, name)
 		put(t, db, schema.Config{}, "t", msg(id, ""))
-		eventually(t, "it is sent", func() bool { return b.has(id) })
+		eventually(t, "it is sent", func() bool {
+			select {
+			case confirmDue <- struct{}{}:
+			default:
+			}
+			return b.has(id)
+		})
 		meanwhile(50 * time.Millisecond)
 	}
 	for i := range 5 {
