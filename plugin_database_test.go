@@ -63,9 +63,9 @@ func TestStartChecksTheRights(t *testing.T) {
 		`see schema.Roles and docs/roles.md`, role))
 	exec(`GRANT ALL ON once_inbox, once_parked, once_replays, once_consumers, once_consumer_instances TO "WHO"`)
 	start()
-	if !b.logs.Has("INFO The outbox cannot be written: deliveries to handlers that return messages would stay unacked",
-		fmt.Sprintf(`err=schema: the database user lacks rights: %q needs INSERT on once_outbox, USAGE on once_outbox_position: `+
-			`grant it the role of a producer, see schema.Roles and docs/roles.md`, role)) {
+	if b.logs.CountLine(fmt.Sprintf(`INFO The outbox cannot be written: deliveries to handlers that return messages would stay unacked `+
+		`err=schema: the database user lacks rights: %q needs INSERT on once_outbox, USAGE on once_outbox_position: `+
+		`grant it the role of a producer, see schema.Roles and docs/roles.md`, role)) == 0 {
 		t.Errorf("%q", b.logs.Lines())
 	}
 
@@ -172,12 +172,12 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	door.open = true
 	door.mu.Unlock()
 	testkit.Eventually(t, time.Minute, "missing tables are said", func() bool {
-		return b.logs.Has("ERROR The database has not passed the check",
-			`err=once: schema: the tables are missing: no table "once_migrations": run schema.Up, or apply schema.SQL`)
+		return b.logs.CountLine(`ERROR The database has not passed the check `+
+			`err=once: schema: the tables are missing: no table "once_migrations": run schema.Up, or apply schema.SQL`) == 1
 	})
 	b.must(schema.Up(t.Context(), db.DB, b.tables))
 	testkit.Eventually(t, time.Minute, "all is well", func() bool {
-		return b.logs.Has("INFO The database can be reached and has passed the check")
+		return b.logs.CountLine("INFO The database can be reached and has passed the check") == 1
 	})
 	b.must(b.router.Close())
 	b.must(<-ended)
@@ -192,11 +192,12 @@ func TestStartLogsASmallPool(t *testing.T) {
 		says       []string
 	}{
 		{"as sql.Open makes it", 0, 2, []string{
-			`it keeps fewer than 3 idle connections, the default is 2, and the handlers need 9: most transactions would wait ` +
-				`for a new connection; set SetMaxIdleConns as high as SetMaxOpenConns`,
+			`keeps too few idle connections max_open=0 needed=9 err=it keeps fewer than 3 idle connections, the default is 2, ` +
+				`and the handlers need 9: most transactions would wait for a new connection; set SetMaxIdleConns as high as SetMaxOpenConns`,
 		}},
 		{"too small", 8, 8, []string{
-			`SetMaxOpenConns is 8, but 1 handlers with retry.Config.Concurrency need 9, plus one for each message of the broker ` +
+			`is too small: handlers, claims and leases wait for each other's connections max_open=8 needed=9 ` +
+				`err=SetMaxOpenConns is 8, but 1 handlers with retry.Config.Concurrency need 9, plus one for each message of the broker ` +
 				`that is handled at the same time: raise SetMaxOpenConns or lower Concurrency`,
 		}},
 		{"large enough", 9, 9, nil},
@@ -208,7 +209,7 @@ func TestStartLogsASmallPool(t *testing.T) {
 			b.consumer(once.ConsumerConfig{Retry: retry.Config{Concurrency: 8}}, "payments")
 			b.says()
 			for _, text := range c.says {
-				if !b.logs.Has("ERROR The connection pool ", text) {
+				if b.logs.CountLine("ERROR The connection pool "+text) != 1 {
 					t.Errorf("%q", b.logs.Lines())
 				}
 			}

@@ -17,3 +17,16 @@ func TestJitterOfTheLongest(t *testing.T) {
 		}
 	}
 }
+
+// README.md and Config.Backoff promise that a refused message becomes a dead letter after
+// about an hour by default.
+func TestDefaultAttemptsTakeAboutAnHour(t *testing.T) {
+	config := Config{}.withDefaults()
+	var total time.Duration
+	for attempt := 1; attempt < config.MaxAttempts; attempt++ {
+		total += config.Backoff(attempt)
+	}
+	if total < 50*time.Minute || total > 70*time.Minute {
+		t.Errorf("%d attempts take %v", config.MaxAttempts, total)
+	}
+}

@@ -55,8 +55,8 @@ func TestCheckDistinguishesOutdatedFromNewer(t *testing.T) {
 		}
 		both := func() map[string]error {
 			return map[string]error{
-				"Check": schema.Check(t.Context(), db.DB, config),
-				"Up":    schema.Up(t.Context(), db.DB, config),
+				"schema: ":     schema.Check(t.Context(), db.DB, config),
+				"schema: up: ": schema.Up(t.Context(), db.DB, config),
 			}
 		}
 		own := schema.Version()
@@ -67,17 +67,17 @@ func TestCheckDistinguishesOutdatedFromNewer(t *testing.T) {
 			t.Errorf("older: %v, want ErrOutdated", err)
 		}
 		set(own+2, own+1)
-		for what, err := range both() {
-			if !errors.Is(err, schema.ErrNewer) || !strings.HasSuffix(err.Error(), fmt.Sprintf("the tables are newer than this code: "+
+		for begin, err := range both() {
+			if !errors.Is(err, schema.ErrNewer) || err.Error() != fmt.Sprintf(begin+"the tables are newer than this code: "+
 				"they have version %d, which needs code of version %d or later, but this code has version %d: "+
-				"deploy the newer code, or restore a backup from before the migration", own+2, own+1, own)) {
-				t.Errorf("%s on newer: %v, want ErrNewer", what, err)
+				"deploy the newer code, or restore a backup from before the migration", own+2, own+1, own) {
+				t.Errorf("%son newer: %v, want ErrNewer", begin, err)
 			}
 		}
 		set(own+2, own)
-		for what, err := range both() {
+		for begin, err := range both() {
 			if err != nil {
-				t.Errorf("%s on newer tables that this code works with: %v", what, err)
+				t.Errorf("%son newer tables that this code works with: %v", begin, err)
 			}
 		}
 	})

@@ -2,6 +2,8 @@ package testkit
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,8 +22,8 @@ func (l *Logs) add(level, text string, err error, fields watermill.LogFields) {
 	defer l.mu.Unlock()
 	var line strings.Builder
 	line.WriteString(level + " " + text)
-	for name, value := range fields {
-		fmt.Fprintf(&line, " %s=%v", name, value)
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		fmt.Fprintf(&line, " %s=%v", name, fields[name])
 	}
 	if err != nil {
 		line.WriteString(" err=" + err.Error())
@@ -29,11 +31,23 @@ func (l *Logs) add(level, text string, err error, fields watermill.LogFields) {
 	l.all = append(l.all, line.String())
 }
 
-// Lines returns the recorded lines, each with level, text, fields and error.
+// Lines returns the recorded lines, each with level, text, fields in the order of their
+// names, and error.
 func (l *Logs) Lines() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]string(nil), l.all...)
+}
+
+// CountLine returns the number of lines that are equal to line.
+func (l *Logs) CountLine(line string) int {
+	n := 0
+	for _, recorded := range l.Lines() {
+		if recorded == line {
+			n++
+		}
+	}
+	return n
 }
 
 // Has reports whether at least one line contains all parts.

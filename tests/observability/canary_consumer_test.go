@@ -151,7 +151,7 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 	broker.Ctl(t, "close_all_connections", "--vhost", broker.VHost, "a test")
 	go durable.deliver(secret("waits", ""))
 	testkit.Eventually(t, 30*time.Second, "it says so", func() bool {
-		text := strings.Join(w.logs.lines(), "\n")
+		text := strings.Join(w.logs.Lines(), "\n")
 		return strings.Contains(text, "once_parked") && strings.Count(text, "RabbitMQ connection established") >= 3
 	})
 	w.exec(db, `ALTER TABLE elsewhere RENAME TO once_parked`)
@@ -159,7 +159,7 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 	for _, said := range []string{
 		"Message is quarantined", "OnQuarantine panicked", "panic: the handler panics", "Message cannot be decoded", "stack",
 	} {
-		if !strings.Contains(strings.Join(w.logs.lines(), "\n"), said) {
+		if !strings.Contains(strings.Join(w.logs.Lines(), "\n"), said) {
 			t.Errorf("nothing said %q", said)
 		}
 	}

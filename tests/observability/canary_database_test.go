@@ -187,7 +187,7 @@ func (w *watch) background(db *sql.DB, says string) {
 		w.tellsNoSecrets(errors.Join(err, errors.New("they have ended")))
 	}()
 	w.eventually("all have said why they do not go on", func() bool {
-		lines := slices.DeleteFunc(w.logs.lines(), func(line string) bool { return !strings.Contains(line, says) })
+		lines := slices.DeleteFunc(w.logs.Lines(), func(line string) bool { return !strings.Contains(line, says) })
 		all := strings.Join(lines, "\n")
 		for _, said := range []string{
 			"The outbox's tables cannot be read", "Sweep of the inbox failed", "store messages",

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -30,7 +28,7 @@ type watch struct {
 	meters *metric.MeterProvider
 	spans  *tracetest.InMemoryExporter
 	traces *trace.TracerProvider
-	logs   logs
+	logs   testkit.Logs
 }
 
 func newWatch(t *testing.T) *watch {
@@ -143,30 +141,3 @@ func (w *watch) eventually(what string, condition func() bool) {
 	w.Helper()
 	testkit.Eventually(w.T, time.Minute, what, condition)
 }
-
-// logs records every line of every level.
-type logs struct {
-	mu  sync.Mutex
-	all []string
-}
-
-func (l *logs) add(text string, err error, fields watermill.LogFields) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = append(l.all, fmt.Sprint(text, " ", err, " ", fields))
-}
-
-func (l *logs) lines() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.all)
-}
-
-func (l *logs) Error(text string, err error, fields watermill.LogFields) { l.add(text, err, fields) }
-
-func (l *logs) Info(text string, fields watermill.LogFields) { l.add(text, nil, fields) }
-
-func (l *logs) Debug(text string, fields watermill.LogFields) { l.add(text, nil, fields) }
-
-func (l *logs) Trace(text string, fields watermill.LogFields)    { l.add(text, nil, fields) }
-func (l *logs) With(watermill.LogFields) watermill.LoggerAdapter { return l }
