@@ -72,3 +72,25 @@ func TestOtherFileIsNoBaseline(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// README.md compares the forwarder with Watermill's. The kept baseline must agree.
+func TestSpeedInTheReadmeIsThatOfTheBaseline(t *testing.T) {
+	rows, err := readBaseline("baseline.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const promise = "about 20 times as fast as Watermill's forwarder to quorum queues, and nearly 10 times as fast to classic queues"
+	if !strings.Contains(string(readme), promise) {
+		t.Errorf("README.md does not say %q", promise)
+	}
+	if ratio := rows["drain-quorum-per-stock"].Ratio; ratio < 18 {
+		t.Errorf("quorum queues: %v times as fast, want about 20", ratio)
+	}
+	if ratio := rows["drain-classic-per-stock"].Ratio; ratio < 9 {
+		t.Errorf("classic queues: %v times as fast, want nearly 10", ratio)
+	}
+}
