@@ -95,10 +95,12 @@ func isOneOf(word string, words []string) bool {
 	return false
 }
 
-// containsFold reports whether word contains part in upper or lower case.
+// containsFold reports whether word contains part, which is in lower case, in upper or
+// lower case.
 func containsFold(word, part string) bool {
 	for n := 0; n+len(part) <= len(word); n++ {
-		if strings.EqualFold(word[n:n+len(part)], part) {
+		// Comparing one letter first matters: each statement is searched.
+		if word[n]|0x20 == part[0] && strings.EqualFold(word[n:n+len(part)], part) {
 			return true
 		}
 	}
