@@ -1,6 +1,7 @@
 package dedup_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -196,4 +197,64 @@ func TestMessagesWithoutAKeyDoNotKeepKeys(t *testing.T) {
 			t.Errorf("%q", logs.Lines())
 		}
 	})
+}
+
+// A key is kept for an hour longer than a duplicate may arrive, even if Retention is not
+// longer: then most messages with the key are not parked any more.
+func TestKeyIsKeptLongerThanDuplicatesArrive(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
+		b := newBenchIn(t, db, tables, func(c *dedup.Config) {
+			byPayload(c)
+			c.Retention, c.MaxDuplicateAge = 24*time.Hour, 24*time.Hour
+		})
+		if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
+			t.Fatal(err)
+		}
+		b.age(24*time.Hour + 30*time.Minute)
+		b.sweep()
+		b.expect(1, 1, 0)
+		b.age(25*time.Hour + 30*time.Minute)
+		b.sweep()
+		b.expect(1, 0, 0)
+	})
+}
+
+// A process that freezes while it records keys must not keep its row locks: PostgreSQL
+// must end the transaction.
+func TestTransactionThatRecordsKeysHasAnIdleTimeout(t *testing.T) {
+	t.Parallel()
+	db := testkit.Postgres(t)
+	b := newBench(t, db, byPayload)
+	if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
+		t.Fatal(err)
+	}
+	b.parkAs("quarantined", "B", "order-18")
+	b.ageParked()
+	bounded := false
+	for n := int64(1); ; n++ {
+		pool, failed := testkit.FailingStep(db, n)
+		config := dedup.Config{Schema: b.config, Consumer: consumer}
+		byPayload(&config)
+		inbox, err := dedup.New(pool, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = inbox.Sweep(t.Context())
+		step := failed()
+		_ = pool.Close()
+		switch {
+		case step == "":
+			t.Fatalf("no step records the key: %v", err)
+		case step == "BEGIN":
+			bounded = false
+		case strings.Contains(step, "idle_in_transaction_session_timeout"):
+			bounded = true
+		case strings.Contains(step, "SET dedup_key"):
+			if !bounded {
+				t.Error("the transaction has no idle timeout")
+			}
+			return
+		}
+	}
 }

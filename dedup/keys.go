@@ -68,7 +68,7 @@ func newKeyQueries(d dialect.Dialect) keyQueries {
 		// Locked rows are skipped: other transactions lock them in another order, so
 		// that waiting for them could lead to a deadlock.
 		read: d.SQL(`
-			SELECT id, envelope FROM {parked} WHERE id {among $1 bigint} AND dedup_key IS NULL ORDER BY id {skip_locked}`),
+			SELECT id, envelope FROM {parked} WHERE id {among $1 bigint} ORDER BY id {skip_locked}`),
 
 		write: d.SQL(`UPDATE {parked} SET dedup_key = $2 WHERE id = $1`),
 
