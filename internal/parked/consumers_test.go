@@ -41,3 +41,23 @@ func TestRegistrationKeepsTheEmbeddedTransport(t *testing.T) {
 		}
 	})
 }
+
+// A subscription knows the name of its handler only after its first message. Its next
+// registration records the name.
+func TestRegistrationRecordsTheHandlerLater(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		store := newStore(t, db)
+		for _, handler := range []string{"", "handler-1"} {
+			if _, err := store.Register(t.Context(), parked.Consumer{Consumer: "payments", Topic: "orders", Owner: "a", Handler: handler}); err != nil {
+				t.Fatal(err)
+			}
+			for _, table := range []string{"consumers", "consumer_instances"} {
+				var recorded string
+				if err := db.QueryRowContext(t.Context(), `SELECT handler FROM once_`+table).Scan(&recorded); err != nil || recorded != handler {
+					t.Errorf("%s: %q, %v, want %q", table, recorded, err, handler)
+				}
+			}
+		}
+	})
+}

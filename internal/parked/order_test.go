@@ -25,6 +25,29 @@ func keyed(id, key string) *message.Message {
 	return msg
 }
 
+// If the first message of a key is a copy of one that was settled, it is not stored. The
+// next message of the key becomes the head.
+func TestKeyOrderCopyInABatchBlocksNoKey(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")); err != nil {
+			t.Fatal(err)
+		}
+		head := claim(t, s, selection)[0].Claim
+		head.Keep = true
+		if err := s.Resolve(t.Context(), head); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a"), keyed("a3", "a")); err != nil {
+			t.Fatal(err)
+		}
+		if claimed := claim(t, s, selection); len(claimed) != 1 || claimed[0].Message.UUID != "a2" {
+			t.Fatalf("claimed %+v, want a2", claimed)
+		}
+	})
+}
+
 // A row is added behind a head while the head is settled. The row must not wait for
 // the settled head. (SQLite has one writer.)
 func TestKeyOrderNewRowDoesNotWaitForSettledHead(t *testing.T) {
