@@ -52,10 +52,13 @@ func (t table) dryRun(
 	if err := errors.Join(t.validateChange(f), validate(op.Plan)); err != nil {
 		return err
 	}
-	c := t.conditions(f)
-	query := `SELECT id, ` + t.forceColumn(op, c) + `, ` + own + ` FROM ` + t.name + ` ` + c.Where() + ` ORDER BY id`
 	replayed := 0
 	err := t.read(ctx, func(tx *sql.Tx) error {
+		c, err := t.selected(ctx, tx, f)
+		if err != nil {
+			return err
+		}
+		query := `SELECT id, ` + t.forceColumn(op, c) + `, ` + own + ` FROM ` + t.name + ` ` + c.Where() + ` ORDER BY id`
 		return t.query(ctx, tx, query, c, func(rows *sql.Rows) error {
 			if f.Limit > 0 && replayed == f.Limit {
 				return errLimit

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
+
+	"github.com/watermill-once/once/internal/operate"
 )
 
 // fingerprint is an SQL expression for Group.Fingerprint.
@@ -31,64 +33,72 @@ func (l *Letters) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	return groups, nil
 }
 
-func (l *Letters) groups(ctx context.Context, f Filter) ([]Group, error) {
+func (l *Letters) groups(ctx context.Context, f Filter) (groups []Group, err error) {
 	if err := l.table.validateGroups(f); err != nil {
 		return nil, err
 	}
-	c := l.table.conditions(f)
-	where, from := c.Where(), `{outbox_dead}`
-	more, err := l.table.moreThan(ctx, groupedLetters, where, c.Args)
-	if err != nil {
-		return nil, err
-	}
-	limit := cmp.Or(f.Limit, page)
-	// The latest letters are grouped in one pass. All could have very many errors, so the
-	// groups of the page are found first.
-	var inPage string
-	if more {
-		from = `(SELECT * FROM {outbox_dead} ` + where + ` ORDER BY id DESC LIMIT ` + c.Arg(groupedLetters) + `) AS latest`
-		inPage = fingerprint + ` > ` + c.Arg(f.AfterGroup)
-	} else {
-		c.Add(fingerprint+` > %s`, f.AfterGroup)
-		inPage = fingerprint + ` IN (SELECT DISTINCT ` + fingerprint + ` FROM ` + from + ` ` + c.Where() + `
-			ORDER BY 1 LIMIT ` + c.Arg(limit) + `)`
-	}
-	query := `SELECT ` + fingerprint + ` AS fingerprint, reason, last_error, topic, COUNT(*), {millis MIN(died_at)}, {millis MAX(died_at)}
-		FROM (SELECT reason, last_error, topic, died_at FROM ` + from + ` ` + where + `) AS matching
-		WHERE ` + inPage + `
-		GROUP BY reason, last_error, topic ORDER BY fingerprint, topic`
-	var groups []Group
 	err = l.table.read(ctx, func(tx *sql.Tx) error {
-		return l.table.query(ctx, tx, query, c, func(rows *sql.Rows) error {
-			var (
-				g           = Group{Topics: make([]string, 1), More: more}
-				first, last int64
-			)
-			err := rows.Scan(&g.Fingerprint, &g.Reason, &g.Error, &g.Topics[0], &g.Count, &first, &last)
-			g.FirstFailedAt, g.LastFailedAt = fromMillis(first), fromMillis(last)
-			switch n := len(groups); {
-			case n > 0 && groups[n-1].Fingerprint == g.Fingerprint:
-				addTo(&groups[n-1], g)
-			case n < limit:
-				groups = append(groups, g)
-			}
+		c, err := l.table.selected(ctx, tx, f)
+		if err == nil {
+			err = l.table.dialect.InOrder(ctx, tx)
+		}
+		if err != nil {
 			return err
-		})
+		}
+		if groups, err = l.latestGroups(ctx, tx, c); err != nil {
+			return err
+		}
+		letters := 0
+		for _, g := range groups {
+			letters += g.Count
+		}
+		more := letters == groupedLetters
+		if more {
+			if more, err = l.table.moreThan(ctx, tx, groupedLetters, c); err != nil {
+				return err
+			}
+		}
+		groups = slices.DeleteFunc(groups, func(g Group) bool { return g.Fingerprint <= f.AfterGroup })
+		slices.SortFunc(groups, func(a, b Group) int { return strings.Compare(a.Fingerprint, b.Fingerprint) })
+		groups = groups[:min(len(groups), cmp.Or(f.Limit, page))]
+		for i := range groups {
+			groups[i].More = more
+		}
+		return nil
+	})
+	return groups, err
+}
+
+// latestGroups returns the groups among the latest letters that match.
+func (l *Letters) latestGroups(ctx context.Context, tx *sql.Tx, c *operate.Conditions) (groups []Group, err error) {
+	query := `SELECT ` + fingerprint + ` AS fingerprint, reason, last_error, topic, COUNT(*), {millis MIN(died_at)}, {millis MAX(died_at)}
+		FROM (SELECT reason, last_error, topic, died_at FROM {outbox_dead} ` + c.Where() + `
+		      ORDER BY id DESC LIMIT ` + strconv.Itoa(groupedLetters) + `) AS latest
+		GROUP BY reason, last_error, topic ORDER BY fingerprint, topic`
+	err = l.table.query(ctx, tx, query, c, func(rows *sql.Rows) error {
+		var (
+			g           = Group{Topics: make([]string, 1)}
+			first, last int64
+		)
+		err := rows.Scan(&g.Fingerprint, &g.Reason, &g.Error, &g.Topics[0], &g.Count, &first, &last)
+		g.FirstFailedAt, g.LastFailedAt = fromMillis(first), fromMillis(last)
+		if n := len(groups); n > 0 && groups[n-1].Fingerprint == g.Fingerprint {
+			addTo(&groups[n-1], g)
+		} else {
+			groups = append(groups, g)
+		}
+		return err
 	})
 	return groups, err
 }
 
 // moreThan reports whether more than n rows match.
-func (t table) moreThan(ctx context.Context, n int, where string, args []any) (more bool, err error) {
-	query := t.dialect.SQL(`SELECT id FROM ` + t.name + ` ` + where + ` ORDER BY id DESC LIMIT 1 OFFSET ` + strconv.Itoa(n))
-	err = t.read(ctx, func(tx *sql.Tx) error {
-		err := tx.QueryRowContext(ctx, query, args...).Scan(new(int64))
-		more = err == nil
-		if errors.Is(err, sql.ErrNoRows) {
+func (t table) moreThan(ctx context.Context, tx *sql.Tx, n int, c *operate.Conditions) (more bool, err error) {
+	err = t.query(ctx, tx, `SELECT id FROM `+t.name+` `+c.Where()+` ORDER BY id DESC LIMIT 1 OFFSET `+strconv.Itoa(n), c,
+		func(*sql.Rows) error {
+			more = true
 			return nil
-		}
-		return err
-	})
+		})
 	return more, err
 }
 

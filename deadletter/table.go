@@ -57,8 +57,11 @@ func (t table) count(ctx context.Context, f Filter) (n int, last int64, err erro
 	if err := t.validate(f); err != nil {
 		return 0, 0, err
 	}
-	c := t.conditions(f)
 	err = t.read(ctx, func(tx *sql.Tx) error {
+		c, err := t.selected(ctx, tx, f)
+		if err != nil {
+			return err
+		}
 		return t.query(ctx, tx, `SELECT COUNT(*), COALESCE(MAX(id), 0) FROM `+t.name+` `+c.Where(), c,
 			func(rows *sql.Rows) error { return rows.Scan(&n, &last) })
 	})
@@ -71,10 +74,18 @@ func (t table) list(ctx context.Context, f Filter, own string, scan func(rows *s
 	if err := t.validate(f); err != nil {
 		return err
 	}
-	c := t.conditions(f)
-	query := `SELECT ` + t.content.Replace(messageColumns+`, `+own) + ` FROM ` + t.name + ` AS a ` + c.Where() +
-		` ORDER BY id LIMIT ` + c.Arg(cmp.Or(f.Limit, page))
-	return t.read(ctx, func(tx *sql.Tx) error { return t.query(ctx, tx, query, c, scan) })
+	return t.read(ctx, func(tx *sql.Tx) error {
+		c, err := t.selected(ctx, tx, f)
+		if err == nil {
+			err = t.dialect.InOrder(ctx, tx)
+		}
+		if err != nil {
+			return err
+		}
+		query := `SELECT ` + t.content.Replace(messageColumns+`, `+own) + ` FROM ` + t.name + ` AS a ` + c.Where() +
+			` ORDER BY id LIMIT ` + c.Arg(cmp.Or(f.Limit, page))
+		return t.query(ctx, tx, query, c, scan)
+	})
 }
 
 // contents is the part of a row that lists leave out.

@@ -152,7 +152,7 @@ func (s *search) inOutbox(sel selection) (all []foundMessage, err error) {
 }
 
 // prefilter adds a condition that the text of the metadata contains a value. To read
-// JSON takes ten times as long. Values with characters that can have escapes in JSON
+// JSON takes ten times as long, and strpos three times as long as LIKE. Values with characters that can have escapes in JSON
 // get no such condition.
 func (s *search) prefilter(c *operate.Conditions, value string) {
 	const plain = "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.: "
@@ -162,7 +162,7 @@ func (s *search) prefilter(c *operate.Conditions, value string) {
 	if s.dialect.SQLite() {
 		c.Add(`instr(o.metadata, %s) > 0`, value)
 	} else {
-		c.Add(`strpos(CAST(o.metadata AS text), %s) > 0`, value)
+		c.Add(`CAST(o.metadata AS text) LIKE %s`, "%"+value+"%") // an underscore matches every character
 	}
 }
 

@@ -1,6 +1,8 @@
 package poison
 
 import (
+	"context"
+	"database/sql"
 	"slices"
 	"strings"
 
@@ -24,6 +26,11 @@ func (t *table) where(f Filter, states ...string) *operate.Conditions {
 		c.Add("id {among %s bigint}", t.dialect.List(f.IDs))
 	}
 	f = f.asStored()
+	for column, value := range map[string]string{"tenant": f.Tenant, "event_type": f.EventType} {
+		if value != "" { // the condition of the index
+			c.Texts = append(c.Texts, column+" <> ''")
+		}
+	}
 	for _, text := range []struct{ column, value string }{
 		{"consumer", f.Consumer},
 		{"topic", f.Topic},
@@ -40,16 +47,33 @@ func (t *table) where(f Filter, states ...string) *operate.Conditions {
 			c.Add(text.column+" = %s", text.value)
 		}
 	}
-	if !f.FailedAfter.IsZero() {
-		c.Add("{millis last_failed_at} >= %s", f.FailedAfter.UnixMilli())
-	}
-	if !f.FailedBefore.IsZero() {
-		c.Add("{millis last_failed_at} < %s", f.FailedBefore.UnixMilli())
-	}
+	c.AddSpan(t.dialect, "last_failed_at", f.FailedAfter, f.FailedBefore)
 	if f.AfterID > 0 {
 		c.Add("id > %s", f.AfterID)
 	}
 	return c
+}
+
+// selected returns the condition of a Filter for the quarantine. For entries that failed at
+// a time it adds the bounds of their IDs, which an index finds: entries are read in the
+// order of their IDs, and PostgreSQL would read all those before that time.
+func (t *table) selected(ctx context.Context, tx *sql.Tx, f Filter) (*operate.Conditions, error) {
+	where := t.where(f, parked.Quarantined)
+	if f.FailedAfter.IsZero() && f.FailedBefore.IsZero() {
+		return where, nil
+	}
+	if err := t.dialect.InOrder(ctx, tx); err != nil {
+		return nil, err
+	}
+	at := &operate.Conditions{Texts: []string{stateIn([]string{parked.Quarantined})}}
+	at.AddSpan(t.dialect, "last_failed_at", f.FailedAfter, f.FailedBefore)
+	var first, last int64
+	// Of id alone, PostgreSQL would look for the first match in the order of the primary key.
+	err := tx.QueryRowContext(ctx, t.dialect.SQL(`SELECT COALESCE(MIN(id + 0), 0), COALESCE(MAX(id + 0), 0) FROM {parked} WHERE `+
+		at.String()), at.Args...).Scan(&first, &last)
+	where.Add("id >= %s", first)
+	where.Add("id <= %s", last)
+	return where, err
 }
 
 // withinStates returns the condition of the states. A planner with old
@@ -63,7 +87,7 @@ func (f Filter) withinStates(states []string) string {
 		return "'' || " + stateIn(states)
 	case f.AggregateID != "":
 		return "aggregate_id <> '' AND " + parked.AtRest + " AND '' || " + stateIn(states)
-	case f.Consumer != "" && f.Fingerprint == "" && slices.Equal(states, []string{parked.Quarantined}):
+	case f.Consumer != "" && f.Fingerprint+f.Tenant+f.EventType == "" && slices.Equal(states, []string{parked.Quarantined}):
 		return "state || '' = 'quarantined'"
 	default:
 		return stateIn(states)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-
-	"github.com/watermill-once/once/internal/parked"
 )
 
 // Count returns how many messages in quarantine match. It ignores Filter.Limit
@@ -22,9 +20,12 @@ func (q *Quarantine) Count(ctx context.Context, f Filter) (int, error) {
 }
 
 func (t *table) countMatching(ctx context.Context, f Filter) (n int, err error) {
-	where := t.where(f, parked.Quarantined)
-	query := t.dialect.SQL(`SELECT COUNT(*) FROM {parked} WHERE ` + where.String())
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
+		where, err := t.selected(ctx, tx, f)
+		if err != nil {
+			return err
+		}
+		query := t.dialect.SQL(`SELECT COUNT(*) FROM {parked} WHERE ` + where.String())
 		return tx.QueryRowContext(ctx, query, where.Args...).Scan(&n)
 	})
 	return n, err

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,7 +93,7 @@ func (q *Quarantine) List(ctx context.Context, f Filter) ([]Entry, error) {
 	if err := f.validate(); err != nil {
 		return nil, fmt.Errorf("poison: list: %w", err)
 	}
-	entries, err := q.table.list(ctx, f, q.table.where(f, parked.Quarantined))
+	entries, err := q.table.list(ctx, f, func(tx *sql.Tx) (*operate.Conditions, error) { return q.table.selected(ctx, tx, f) })
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
@@ -109,23 +110,32 @@ func (q *Quarantine) Replayed(ctx context.Context, f Filter) ([]Entry, error) {
 	}
 	where := q.table.where(f)
 	where.Texts = append(where.Texts, "replays > 0", stateIn([]string{parked.Waiting, parked.Held}))
-	entries, err := q.table.list(ctx, f, where)
+	entries, err := q.table.list(ctx, f, func(*sql.Tx) (*operate.Conditions, error) { return where, nil })
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
 	return entries, nil
 }
 
-func (t *table) list(ctx context.Context, f Filter, where *operate.Conditions) (entries []Entry, err error) {
+func (t *table) list(
+	ctx context.Context, f Filter, conditions func(tx *sql.Tx) (*operate.Conditions, error),
+) (entries []Entry, err error) {
 	columns := entryColumns
 	if t.withoutContent {
 		columns = strings.NewReplacer(" error,", " '',", "digest, envelope", "'', ''").Replace(columns)
 	}
-	query := t.dialect.SQL(`SELECT ` + columns + ` FROM {parked} WHERE ` + where.String() +
-		` ORDER BY id LIMIT ` + where.Arg(f.limit()))
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
 		entries = nil
-		rows, err := tx.QueryContext(ctx, query, where.Args...)
+		where, err := conditions(tx)
+		if err == nil {
+			err = t.dialect.InOrder(ctx, tx)
+		}
+		if err != nil {
+			return err
+		}
+		args := append(slices.Clone(where.Args), f.limit())
+		query := t.dialect.SQL(fmt.Sprintf(`SELECT %s FROM {parked} WHERE %s ORDER BY id LIMIT $%d`, columns, where, len(args)))
+		rows, err := tx.QueryContext(ctx, query, args...)
 		if err != nil {
 			return err
 		}

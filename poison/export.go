@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/operate"
 	"github.com/watermill-once/once/internal/parked"
 )
 
@@ -69,7 +70,7 @@ func (q *Quarantine) Export(ctx context.Context, f Filter, w io.Writer) (exporte
 			break
 		}
 		page := Filter{IDs: ids}
-		entries, err := q.table.list(ctx, page, q.table.where(page, parked.Quarantined))
+		entries, err := q.table.list(ctx, page, func(tx *sql.Tx) (*operate.Conditions, error) { return q.table.selected(ctx, tx, page) })
 		if err != nil {
 			return exported, fmt.Errorf("poison: export: %w", err)
 		}

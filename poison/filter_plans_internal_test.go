@@ -13,7 +13,11 @@ func TestSQLiteUsesTheIndexOfAFilter(t *testing.T) {
 	db := testkit.SQLite(t)
 	s := newTestTable(t, db)
 	for index, filters := range map[string][]Filter{
-		"once_parked_quarantined": {{}, {Topic: "t"}},
+		"once_parked_quarantined": {{}, {ErrorType: "t"}},
+		"once_parked_topic":       {{Topic: "t"}},
+		"once_parked_tenant":      {{Tenant: "t"}, {Tenant: "t", Consumer: "c"}},
+		"once_parked_event":       {{EventType: "t"}},
+		"once_parked_reason":      {{Reason: "failed"}},
 		"once_parked_consumer":    {{Consumer: "c"}, {Consumer: "c", Topic: "t", AfterID: 7}},
 		"once_parked_fingerprint": {{Fingerprint: "f"}, {Fingerprint: "f", Consumer: "c"}},
 		"once_parked_aggregate":   {{AggregateID: "a"}, {AggregateID: "a", AggregateType: "t", Consumer: "c", AfterID: 7}},

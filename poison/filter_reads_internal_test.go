@@ -2,12 +2,13 @@ package poison
 
 import (
 	"testing"
+	"time"
 
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A list of the entries of one consumer, or of one message, reads only these rows,
-// whatever the statistics of PostgreSQL are.
+// A list of entries that an index finds reads only these rows, whatever the statistics
+// of PostgreSQL are. The rare values are at the end of the table.
 func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
@@ -25,10 +26,17 @@ func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 	}
 	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
 	exec(`ANALYZE once_parked`)
-	exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint)
-		SELECT CASE WHEN i % 10000 = 0 THEN 'rare' ELSE 'c' || i % 2 END, 't', 'm' || i, '', '', 'quarantined', now(),
-		       CASE WHEN i % 9000 = 0 THEN 'new' ELSE 'f' || i % 10 END
+	exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint, tenant, event_type, reason,
+			last_failed_at)
+		SELECT CASE WHEN i % 10000 = 0 THEN 'rare' ELSE 'c' || i % 2 END, CASE WHEN i > 29990 THEN 'rare' ELSE 't' END, 'm' || i, '', '',
+		       'quarantined', now(), CASE WHEN i % 9000 = 0 THEN 'new' ELSE 'f' || i % 10 END,
+		       CASE WHEN i > 29990 THEN 'rare' ELSE 'tenant' END, CASE WHEN i > 29990 THEN 'rare' ELSE 'event' END,
+		       CASE WHEN i > 29990 THEN 'gap' ELSE 'failed' END, now() - (30001 - i) * interval '1 minute'
 		FROM generate_series(1, 30000) AS i`)
+	var late time.Time // of the last ten
+	if err := db.QueryRowContext(t.Context(), `SELECT last_failed_at FROM once_parked WHERE id = 29991`).Scan(&late); err != nil {
+		t.Fatal(err)
+	}
 	for _, known := range []string{"when it was empty", "now"} {
 		for _, of := range []struct {
 			filter Filter
@@ -41,13 +49,20 @@ func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 			{Filter{MessageID: "m29999", Consumer: "c1"}, 1},
 			{Filter{MessageID: "m29999", Consumer: "rare"}, 0},
 			{Filter{Fingerprint: "new", Consumer: "c0"}, 3},
+			{Filter{Topic: "rare"}, 10},
+			{Filter{Tenant: "rare"}, 10},
+			{Filter{Tenant: "rare", Consumer: "c1"}, 5},
+			{Filter{EventType: "rare"}, 10},
+			{Filter{Reason: ReasonGap}, 10},
+			{Filter{FailedAfter: late}, 10},
+			{Filter{FailedAfter: late.Add(-4 * time.Minute), Tenant: "tenant"}, 4},
 		} {
-			before := touched(t, db)
+			before := testkit.RowsRead(t, db, "once_parked")
 			entries, err := q.List(t.Context(), of.filter)
 			if err != nil || len(entries) != of.want {
 				t.Fatalf("%+v: %d entries, %v", of.filter, len(entries), err)
 			}
-			listed := touched(t, db)
+			listed := testkit.RowsRead(t, db, "once_parked")
 			if rows := listed - before; rows > 100 {
 				t.Errorf("the table was looked at %s: %d rows for the list of %+v", known, rows, of.filter)
 			}
@@ -57,7 +72,7 @@ func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 			if _, err := q.Groups(t.Context(), of.filter); err != nil {
 				t.Fatal(err)
 			}
-			if rows := touched(t, db) - listed; rows > 200 {
+			if rows := testkit.RowsRead(t, db, "once_parked") - listed; rows > 200 {
 				t.Errorf("the table was looked at %s: %d rows for the groups of %+v", known, rows, of.filter)
 			}
 		}

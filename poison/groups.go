@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/parked"
 )
 
 // Groups returns the messages in quarantine that match, grouped by their
@@ -47,41 +47,55 @@ func (q *Quarantine) Groups(ctx context.Context, f Filter) ([]Group, error) {
 // groupedEntries is how many of the entries that match Groups looks at.
 const groupedEntries = 10_000
 
-// matchingGroups returns the groups among the latest entries that match.
-func (t *table) matchingGroups(ctx context.Context, f Filter) ([]Group, error) {
-	where := t.where(f, parked.Quarantined)
-	matching := `{parked} WHERE ` + where.String()
-	more, err := t.moreThan(ctx, groupedEntries, matching, where.Args)
-	if err != nil {
-		return nil, err
-	}
-	if more {
-		matching = `(SELECT * FROM ` + matching + ` ORDER BY id DESC LIMIT ` + where.Arg(groupedEntries) + `) AS latest WHERE 1 = 1`
-	}
-	groups, err := t.groups(ctx, matching+` AND fingerprint IN (
-		SELECT DISTINCT fingerprint FROM `+matching+` AND fingerprint > `+where.Arg(f.AfterGroup)+`
-		ORDER BY fingerprint LIMIT `+where.Arg(f.limit())+`)`, where.Args)
-	for i := range groups {
-		groups[i].More = more
-	}
-	return groups, err
-}
-
-// moreThan reports whether more than n rows match.
-func (t *table) moreThan(ctx context.Context, n int, matching string, args []any) (more bool, err error) {
-	query := t.dialect.SQL(`SELECT id FROM ` + matching + ` ORDER BY id DESC LIMIT 1 OFFSET ` + strconv.Itoa(n))
+// matchingGroups returns the groups among the latest entries that match. The page is
+// chosen here, because PostgreSQL would look for the entries twice.
+func (t *table) matchingGroups(ctx context.Context, f Filter) (found []Group, err error) {
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
-		err := tx.QueryRowContext(ctx, query, args...).Scan(new(int64))
-		more = err == nil
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil
+		where, err := t.selected(ctx, tx, f)
+		if err == nil {
+			err = t.dialect.InOrder(ctx, tx)
+		}
+		if err != nil {
+			return err
+		}
+		matching := `{parked} WHERE ` + where.String()
+		groups, err := t.partsIn(ctx, tx, `(SELECT fingerprint, consumer, topic, reason, error_type, id, first_failed_at, last_failed_at
+			FROM `+matching+` ORDER BY id DESC LIMIT `+strconv.Itoa(groupedEntries)+`) AS latest`, where.Args)
+		if err != nil {
+			return err
+		}
+		entries := 0
+		for _, g := range groups {
+			entries += g.Count
+		}
+		more := entries == groupedEntries
+		if more {
+			if more, err = t.moreThan(ctx, tx, groupedEntries, matching, where.Args); err != nil {
+				return err
+			}
+		}
+		groups = slices.DeleteFunc(groups, func(g group) bool { return g.Fingerprint <= f.AfterGroup })
+		slices.SortFunc(groups, func(a, b group) int { return strings.Compare(a.Fingerprint, b.Fingerprint) })
+		found, err = t.described(ctx, tx, groups[:min(len(groups), f.Limit)])
+		for i := range found {
+			found[i].More = more
 		}
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("count parked messages: %w", err)
+		return nil, fmt.Errorf("group parked messages: %w", err)
 	}
-	return more, nil
+	return found, nil
+}
+
+// moreThan reports whether more than n rows match.
+func (t *table) moreThan(ctx context.Context, tx *sql.Tx, n int, matching string, args []any) (bool, error) {
+	query := t.dialect.SQL(`SELECT id FROM ` + matching + ` ORDER BY id DESC LIMIT 1 OFFSET ` + strconv.Itoa(n))
+	err := tx.QueryRowContext(ctx, query, args...).Scan(new(int64))
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // DryRun returns all groups among the entries that ReplayMatching would replay
@@ -120,13 +134,21 @@ func (t *table) groups(ctx context.Context, from string, args []any) (found []Gr
 }
 
 func (t *table) groupsIn(ctx context.Context, tx *sql.Tx, from string, args []any) ([]Group, error) {
+	groups, err := t.partsIn(ctx, tx, from, args)
+	if err != nil {
+		return nil, err
+	}
+	return t.described(ctx, tx, groups)
+}
+
+// partsIn returns groups without their errors, in the order of their fingerprints.
+func (t *table) partsIn(ctx context.Context, tx *sql.Tx, from string, args []any) (groups []group, err error) {
 	query := t.dialect.SQL(`
 		SELECT fingerprint, consumer, topic, MIN(reason), MIN(error_type), COUNT(*), MAX(id),
 		       {millis MIN(first_failed_at)}, {millis MAX(last_failed_at)}
 		FROM ` + from + `
 		GROUP BY fingerprint, consumer, topic ORDER BY fingerprint, consumer, topic`)
-	var groups []group
-	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		part, err := scanGroup(scan)
 		if n := len(groups); n > 0 && groups[n-1].Fingerprint == part.Fingerprint {
 			groups[n-1].add(part)
@@ -135,10 +157,14 @@ func (t *table) groupsIn(ctx context.Context, tx *sql.Tx, from string, args []an
 		}
 		return err
 	}, query, args...)
-	if err == nil && !t.withoutContent {
+	return groups, err
+}
+
+// described returns groups with their errors.
+func (t *table) described(ctx context.Context, tx *sql.Tx, groups []group) (found []Group, err error) {
+	if !t.withoutContent {
 		err = t.readErrors(ctx, tx, groups)
 	}
-	var found []Group
 	for _, g := range groups {
 		found = append(found, g.Group)
 	}

@@ -184,11 +184,11 @@ func TestReplayProgressReadsOnlyWaitingEntries(t *testing.T) {
 	stands(t, r, "10000 given back: 6653 resolved, 3327 failed, 20 wait")
 
 	for _, known := range []string{"when it was empty", "now"} {
-		before := touched(t, db)
+		before := testkit.RowsRead(t, db, "once_parked")
 		advance(t, s, r, 10)
-		given := touched(t, db)
+		given := testkit.RowsRead(t, db, "once_parked")
 		r = look(t, s, r)
-		looked := touched(t, db)
+		looked := testkit.RowsRead(t, db, "once_parked")
 		if rows := given - before; rows > 100 {
 			t.Errorf("the table was looked at %s: %d rows to give 10 back", known, rows)
 		}
@@ -197,19 +197,4 @@ func TestReplayProgressReadsOnlyWaitingEntries(t *testing.T) {
 		}
 		exec(`ANALYZE once_parked`)
 	}
-}
-
-// touched returns the number of rows of the table, and of entries of its indexes,
-// that were read.
-func touched(t *testing.T, db testkit.Database) (n int) {
-	t.Helper()
-	if _, err := db.ExecContext(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
-		t.Fatal(err)
-	}
-	err := db.QueryRowContext(t.Context(), `SELECT (SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'once_parked')
-		+ (SELECT SUM(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'once_parked')`).Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }

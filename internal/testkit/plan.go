@@ -20,3 +20,18 @@ func PagesRead(t testing.TB, plan []byte) int {
 	}
 	return explained[0].Plan.Hit + explained[0].Plan.Read
 }
+
+// RowsRead returns how many rows of a table, and entries of its indexes, have been read
+// so far by the only connection of db. The database must be PostgreSQL.
+func RowsRead(t testing.TB, db Database, table string) (n int) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
+		t.Fatal(err)
+	}
+	err := db.QueryRowContext(t.Context(), `SELECT (SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = $1)
+		+ (SELECT SUM(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = $1)`, table).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

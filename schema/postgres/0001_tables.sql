@@ -106,6 +106,16 @@ CREATE INDEX {index dead_message} ON {outbox_dead} (message_id);
 CREATE INDEX {index dead_aggregate} ON {outbox_dead} (aggregate_id, aggregate_type) WHERE aggregate_id <> '';
 CREATE INDEX {index dead_causation} ON {outbox_dead} (causation_id) WHERE causation_id <> '';
 
+-- List the dead letters of a topic, a tenant, an event type, a reason or a group page by
+-- page, and those of a time. An index cannot store long texts, so these have only the
+-- beginning of the topic, and a digest of what a group has in common.
+CREATE INDEX {index dead_topic} ON {outbox_dead} (left(topic, 255), id);
+CREATE INDEX {index dead_tenant} ON {outbox_dead} (tenant, id) WHERE tenant <> '';
+CREATE INDEX {index dead_event} ON {outbox_dead} (event_type, id) WHERE event_type <> '';
+CREATE INDEX {index dead_reason} ON {outbox_dead} (reason, id);
+CREATE INDEX {index dead_group} ON {outbox_dead} (md5(reason || ': ' || last_error), id);
+CREATE INDEX {index dead_time} ON {outbox_dead} (died_at, id);
+
 -- Tells whether the dead letter that blocks a key still exists.
 CREATE INDEX {index outbox_dead_key} ON {outbox_dead} (ordering_key, position) WHERE ordering_key IS NOT NULL;
 
@@ -273,8 +283,16 @@ CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quaranti
 
 -- Lists the quarantine of one consumer, which may have few of very many entries.
 -- The || keeps the planner from choosing the index for other queries about a
--- consumer.
-CREATE INDEX {index parked_consumer} ON {parked} (consumer, id) WHERE state || '' = 'quarantined';
+-- consumer. Its entries are counted by topic.
+CREATE INDEX {index parked_consumer} ON {parked} (consumer, id) INCLUDE (topic) WHERE state || '' = 'quarantined';
+
+-- List the entries of a topic, a tenant, an event type or a reason page by page, and those
+-- that failed at a time.
+CREATE INDEX {index parked_topic} ON {parked} (topic, id) WHERE state = 'quarantined';
+CREATE INDEX {index parked_tenant} ON {parked} (tenant, id) WHERE state = 'quarantined' AND tenant <> '';
+CREATE INDEX {index parked_event} ON {parked} (event_type, id) WHERE state = 'quarantined' AND event_type <> '';
+CREATE INDEX {index parked_reason} ON {parked} (reason, id) WHERE state = 'quarantined';
+CREATE INDEX {index parked_failed} ON {parked} (last_failed_at, id) WHERE state = 'quarantined';
 
 -- Lists failure groups page by page, and the entries of a group. Without it each
 -- batch of a group with a new cause, which the statistics do not contain, would

@@ -81,6 +81,15 @@ CREATE INDEX {index dead_message} ON {outbox_dead} (message_id);
 CREATE INDEX {index dead_aggregate} ON {outbox_dead} (aggregate_id, aggregate_type) WHERE aggregate_id <> '';
 CREATE INDEX {index dead_causation} ON {outbox_dead} (causation_id) WHERE causation_id <> '';
 
+-- List the dead letters of a topic, a tenant, an event type, a reason or a group page by
+-- page, and those of a time.
+CREATE INDEX {index dead_topic} ON {outbox_dead} (topic);
+CREATE INDEX {index dead_tenant} ON {outbox_dead} (tenant) WHERE tenant <> '';
+CREATE INDEX {index dead_event} ON {outbox_dead} (event_type) WHERE event_type <> '';
+CREATE INDEX {index dead_reason} ON {outbox_dead} (reason);
+CREATE INDEX {index dead_group} ON {outbox_dead} (reason || ': ' || last_error);
+CREATE INDEX {index dead_time} ON {outbox_dead} (died_at);
+
 -- Tells whether the dead letter that blocks a key still exists.
 CREATE INDEX {index outbox_dead_key} ON {outbox_dead} (ordering_key, position) WHERE ordering_key IS NOT NULL;
 
@@ -240,6 +249,14 @@ CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quaranti
 -- SQLite adds the id to each index. The || keeps the planner from choosing the index
 -- for other queries about a consumer.
 CREATE INDEX {index parked_consumer} ON {parked} (consumer) WHERE state || '' = 'quarantined';
+
+-- List the entries of a topic, a tenant, an event type or a reason page by page, and those
+-- that failed at a time.
+CREATE INDEX {index parked_topic} ON {parked} (topic) WHERE state = 'quarantined';
+CREATE INDEX {index parked_tenant} ON {parked} (tenant) WHERE state = 'quarantined' AND tenant <> '';
+CREATE INDEX {index parked_event} ON {parked} (event_type) WHERE state = 'quarantined' AND event_type <> '';
+CREATE INDEX {index parked_reason} ON {parked} (reason) WHERE state = 'quarantined';
+CREATE INDEX {index parked_failed} ON {parked} (last_failed_at) WHERE state = 'quarantined';
 
 -- Lists failure groups page by page, and the entries of a group.
 CREATE INDEX {index parked_fingerprint} ON {parked} (fingerprint) WHERE state = 'quarantined';
