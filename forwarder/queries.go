@@ -11,7 +11,7 @@ import (
 // queries are the statements of the forwarder, for PostgreSQL or SQLite.
 type queries struct {
 	read, refill            dialect.Statement
-	readWithHead            dialect.Statement
+	readWithHead, headAlone dialect.Statement
 	readPaused              dialect.Statement
 	refillPaused            dialect.Statement
 	snapshot                string
@@ -51,6 +51,7 @@ func newQueries(d dialect.Dialect) queries {
 	return queries{
 		read:         d.Statement("", sweep),
 		readWithHead: d.Statement("", headOfRead+` UNION ALL `+sweep),
+		headAlone:    d.Statement("", headAlone),
 		refill:       d.Statement("", ofKeys),
 		readPaused:   d.Statement("", leaveOutPaused(d, sweep, "$8", "$9")),
 		refillPaused: d.Statement("", leaveOutPaused(d, ofKeys, "$6", "$7")),

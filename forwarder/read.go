@@ -75,7 +75,8 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 }
 
 // readRows runs the queries of a read. Usually it is a single query outside of a
-// transaction, so that the rows are there after one round trip.
+// transaction, so that the rows are there after one round trip. Only a forwarder without
+// work first asks whether there are rows, because this costs the database less.
 func (s *store) readRows(ctx context.Context, read *dispatch.Read, r *reader) error {
 	args := s.arguments(read)
 	switch {
@@ -84,7 +85,23 @@ func (s *store) readRows(ctx context.Context, read *dispatch.Read, r *reader) er
 	case read.Refill:
 		return s.readAlone(ctx, s.sql.refill, args, r.scanAll)
 	}
-	err := s.readAlone(ctx, s.sql.readWithHead, args, func(rows *sql.Rows) error {
+	polled := s.quiet && read.Poll && len(read.Known) == 0
+	if polled {
+		err := s.readWithHead(ctx, s.sql.headAlone, args[:1], r)
+		if err != nil || !r.head.rows {
+			return err
+		}
+		r.began = time.Now()
+	}
+	err := s.readWithHead(ctx, s.sql.readWithHead, args, r)
+	// If rows wait that this instance does not read, the next sweep is a whole one.
+	s.quiet = err == nil && len(r.rows) == 0 && !polled
+	return err
+}
+
+// readWithHead runs a query whose first row is the head.
+func (s *store) readWithHead(ctx context.Context, query dialect.Statement, args []any, r *reader) error {
+	err := s.readAlone(ctx, query, args, func(rows *sql.Rows) error {
 		if err := r.scanHead(rows); err != nil {
 			return err
 		}
@@ -141,6 +158,7 @@ type head struct {
 	blocked          bool   // some keys are blocked
 	serializable     bool   // the default isolation level is SERIALIZABLE
 	replica          bool   // the server accepts no writes
+	rows             bool   // a sweep may return rows; only for headAlone
 	pauses           string // see listPauses
 	highest          int64  // position, if anything is paused
 }
@@ -182,6 +200,7 @@ func (r *reader) scanHead(rows *sql.Rows) error {
 		&r.head.ceiling, &flags, new(sql.RawBytes))
 	r.head.unowned, r.head.blocked = flags&unownedSlots != 0, flags&blockedKeys != 0
 	r.head.serializable, r.head.replica = flags&serializable != 0, flags&replica != 0
+	r.head.rows = flags&rowsToRead != 0
 	return err
 }
 

@@ -51,9 +51,9 @@ func (c *counting) DialContext(ctx context.Context, network, address string) (ne
 	return countedConn{conn, &c.writes}, err
 }
 
-// A read is one round trip, so a message can be published one round trip after the hint.
-func TestReadIsOneRoundTrip(t *testing.T) {
-	t.Parallel()
+// eachCounted runs a test with a store of each driver, whose round trips are counted.
+func eachCounted(t *testing.T, test func(t *testing.T, server testkit.Database, s *store, trips *counting)) {
+	t.Helper()
 	for driver, open := range map[string]func(t *testing.T, dsn string, c *counting) *sql.DB{
 		"pq": func(t *testing.T, dsn string, c *counting) *sql.DB {
 			connector, err := pq.NewConnector(dsn)
@@ -89,68 +89,75 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 					t.Fatal(err)
 				}
 			}()
-			s := newStore(db, d)
-			sweep := func() found {
-				t.Helper()
-				got, err := s.rows(t.Context(), &dispatch.Read{Slots: []int64{0}, Limit: 10, Bytes: 1 << 20})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return got
-			}
-			exec := func(query string) {
-				t.Helper()
-				if _, err := server.ExecContext(t.Context(), query); err != nil {
-					t.Fatal(err)
-				}
-			}
-			exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('m1', 'topic', 0, '\x00ff', '{}')`)
-			sweep() // connects, and pgx prepares the query
-			before := trips.writes.Load()
-			for range 10 {
-				got := sweep()
-				if len(got.rows) != 1 {
-					t.Fatalf("%d rows, want 1: %+v", len(got.rows), got.rows)
-				}
-				if got.rows[0].ID != "m1" {
-					t.Fatalf(`got.rows[0].ID is %q, want "m1"`, got.rows[0].ID)
-				}
-				if want := []byte{0, 255}; !bytes.Equal(got.rows[0].Payload, want) {
-					t.Fatalf("got.rows[0].Payload is %q, want %q", got.rows[0].Payload, want)
-				}
-				if !got.unowned {
-					t.Fatal("got.unowned is false")
-				}
-				if got.reach.Horizon <= 0 {
-					t.Fatalf("got.reach.Horizon is %d, want more than 0", got.reach.Horizon)
-				}
-				if got.reach.Ceiling < got.reach.Horizon {
-					t.Fatalf("got.reach.Ceiling is %d, want at least %d", got.reach.Ceiling, got.reach.Horizon)
-				}
-			}
-			const pings = 3 // on a busy machine, pgx pings a connection that was idle for a second
-			if got := trips.writes.Load() - before; math.Abs(float64(got)-10) > pings {
-				t.Fatalf("trips.writes.Load()-before is %v, want 10, give or take %v", got, pings)
-			}
-
-			// While a key is blocked, the horizon comes from a query before the read.
-			exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 7, 7, 'refused')`)
-			if got := sweep().reach.Horizon; got != 0 {
-				t.Fatalf("sweep().reach.Horizon is %d, want 0", got)
-			}
-			if !s.inTx {
-				t.Fatal("s.inTx is false")
-			}
-			if got := sweep().reach.Horizon; got <= 0 {
-				t.Fatalf("sweep().reach.Horizon is %d, want more than 0", got)
-			}
-			exec(`DELETE FROM once_blocked_keys`)
-			sweep()
-			if s.inTx {
-				t.Fatal("s.inTx is true")
-			}
+			test(t, server, newStore(db, d), trips)
 		})
 	}
+}
+
+// A read is one round trip, so a message can be published one round trip after the hint.
+func TestReadIsOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	eachCounted(t, func(t *testing.T, server testkit.Database, s *store, trips *counting) {
+		sweep := func() found {
+			t.Helper()
+			got, err := s.rows(t.Context(), &dispatch.Read{Slots: []int64{0}, Limit: 10, Bytes: 1 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got
+		}
+		exec := func(query string) {
+			t.Helper()
+			if _, err := server.ExecContext(t.Context(), query); err != nil {
+				t.Fatal(err)
+			}
+		}
+		exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('m1', 'topic', 0, '\x00ff', '{}')`)
+		sweep() // connects, and pgx prepares the query
+		before := trips.writes.Load()
+		for range 10 {
+			got := sweep()
+			if len(got.rows) != 1 {
+				t.Fatalf("%d rows, want 1: %+v", len(got.rows), got.rows)
+			}
+			if got.rows[0].ID != "m1" {
+				t.Fatalf(`got.rows[0].ID is %q, want "m1"`, got.rows[0].ID)
+			}
+			if want := []byte{0, 255}; !bytes.Equal(got.rows[0].Payload, want) {
+				t.Fatalf("got.rows[0].Payload is %q, want %q", got.rows[0].Payload, want)
+			}
+			if !got.unowned {
+				t.Fatal("got.unowned is false")
+			}
+			if got.reach.Horizon <= 0 {
+				t.Fatalf("got.reach.Horizon is %d, want more than 0", got.reach.Horizon)
+			}
+			if got.reach.Ceiling < got.reach.Horizon {
+				t.Fatalf("got.reach.Ceiling is %d, want at least %d", got.reach.Ceiling, got.reach.Horizon)
+			}
+		}
+		const pings = 3 // on a busy machine, pgx pings a connection that was idle for a second
+		if got := trips.writes.Load() - before; math.Abs(float64(got)-10) > pings {
+			t.Fatalf("trips.writes.Load()-before is %v, want 10, give or take %v", got, pings)
+		}
+
+		// While a key is blocked, the horizon comes from a query before the read.
+		exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 7, 7, 'refused')`)
+		if got := sweep().reach.Horizon; got != 0 {
+			t.Fatalf("sweep().reach.Horizon is %d, want 0", got)
+		}
+		if !s.inTx {
+			t.Fatal("s.inTx is false")
+		}
+		if got := sweep().reach.Horizon; got <= 0 {
+			t.Fatalf("sweep().reach.Horizon is %d, want more than 0", got)
+		}
+		exec(`DELETE FROM once_blocked_keys`)
+		sweep()
+		if s.inTx {
+			t.Fatal("s.inTx is true")
+		}
+	})
 }
 
 // A query outside of a transaction would be SERIALIZABLE, and producers could fail

@@ -27,6 +27,7 @@ type store struct {
 	// Only the read under way uses these fields.
 	alone bool // reads can be single queries outside of a transaction
 	inTx  bool // the next read must be in a transaction
+	quiet bool // the last sweep found no row
 }
 
 func newStore(db *sql.DB, d dialect.Dialect) *store {

@@ -67,12 +67,20 @@ const (
 // them out of every batch.
 const sweep = `SELECT * FROM (` + whenDue + `) AS a UNION ALL SELECT * FROM (` + inOrder + `) AS b`
 
+// anyRow is true if a sweep may return rows. PostgreSQL plans a sweep for longer than it
+// runs it, ten times as long as this condition. Its subqueries have the order of the
+// indexes, so that a plan for an outbox with other rows finds the first row as soon.
+const anyRow = `(SELECT 1 FROM {outbox} WHERE position > $1 AND CASE WHEN due_at IS NULL THEN 1 = 1 ELSE 1 = 0 END
+                 ORDER BY position LIMIT 1) IS NOT NULL
+             OR (SELECT 1 FROM {outbox} WHERE due_at <= {now} ORDER BY due_at LIMIT 1) IS NOT NULL`
+
 // Flags in the first row of a read with headOfRead.
 const (
 	unownedSlots = 1 << iota
 	blockedKeys
 	serializable
 	replica
+	rowsToRead
 )
 
 // headOfRead returns what snapshotQuery returns as a row before the rows of a sweep, for
@@ -80,15 +88,22 @@ const (
 // keys cannot be looked at before the snapshot, and the horizon is 0 while any key is
 // blocked. The next read must be in a transaction then. Its columns are those of a row:
 // position is the horizon, metadata the pauses, created the ceiling, waited contains flags.
-var headOfRead = fmt.Sprintf(`
+var headOfRead = headWith(`0`)
+
+// headAlone is headOfRead with the answer whether a sweep may return rows.
+var headAlone = headWith(fmt.Sprintf(`CASE WHEN `+anyRow+` THEN %d ELSE 0 END`, rowsToRead))
+
+func headWith(flags string) string {
+	return fmt.Sprintf(`
 	SELECT CASE WHEN `+anyBlocked+` THEN 0 ELSE pg_snapshot_xmin(pg_current_snapshot())::text::bigint END AS position,
 	       0::smallint AS slot, '' AS message_id, '' AS topic, '' AS ordering_key, ''::bytea AS payload, `+pausesOfPostgres+` AS metadata,
 	       0 AS attempts, NULL::bigint AS successors_after,
 	       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS created,
 	       CASE WHEN `+anyUnowned+` THEN %d ELSE 0 END + CASE WHEN `+anyBlocked+` THEN %d ELSE 0 END +
 	       CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN %d ELSE 0 END +
-	       CASE WHEN pg_is_in_recovery() THEN %d ELSE 0 END AS waited, 0 AS due`,
-	unownedSlots, blockedKeys, serializable, replica)
+	       CASE WHEN pg_is_in_recovery() THEN %d ELSE 0 END + %s AS waited, 0 AS due`,
+		unownedSlots, blockedKeys, serializable, replica, flags)
+}
 
 const anyUnowned = `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR lease_until < {now})`
 

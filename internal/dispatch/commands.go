@@ -35,6 +35,7 @@ type Read struct {
 	Refill    bool
 	Lookahead bool
 	Tidy      bool // first unblock keys whose first message does not exist any more
+	Poll      bool // a sweep that nothing but the time has caused, so that it often finds no row
 
 	From  int64
 	Known []int64 // positions of messages in memory

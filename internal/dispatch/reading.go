@@ -122,6 +122,7 @@ func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
 		}
 	}
 	s.exclude(read)
+	read.Poll = !r.hinted && !read.Tidy
 	r.began, r.hinted, r.wasRefill = now, false, false
 	return read
 }

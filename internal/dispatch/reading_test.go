@@ -229,7 +229,7 @@ func TestSweepLeavesOutMessagesInMemory(t *testing.T) {
 	s.wakeAt = start.Add(time.Hour)
 	read := s.planRead(start)
 	slices.Sort(read.Known)
-	if read.From != 10 || !slices.Equal(read.Known, []int64{9, 10, 11}) || read.Tidy {
+	if read.From != 10 || !slices.Equal(read.Known, []int64{9, 10, 11}) || read.Tidy || !read.Poll {
 		t.Fatalf("got %+v", read)
 	}
 	if !s.wakeAt.Equal(start.Add(time.Minute)) {
@@ -237,7 +237,12 @@ func TestSweepLeavesOutMessagesInMemory(t *testing.T) {
 	}
 	s.endRead(read, true)
 	read = s.planRead(start.Add(time.Minute))
-	if read.From != 0 || len(read.Known) != 5 || !read.Tidy || !s.reading.rescan.Equal(start.Add(2*time.Minute)) {
+	if read.From != 0 || len(read.Known) != 5 || !read.Tidy || read.Poll || !s.reading.rescan.Equal(start.Add(2*time.Minute)) {
 		t.Fatalf("after a minute: got %+v, want a read from the start", read)
+	}
+	s.endRead(read, true)
+	s.Hint(start.Add(time.Minute))
+	if read = s.planRead(start.Add(time.Minute + time.Second)); read == nil || read.Poll {
+		t.Fatalf("after a hint: got %+v, want a read that is no poll", read)
 	}
 }
