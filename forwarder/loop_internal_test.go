@@ -295,7 +295,7 @@ func TestLookaheadReadsListsOfPairs(t *testing.T) {
 		!slices.Equal(reach.Skipped, want) {
 		t.Errorf("the hash is %d, skipped are %v, want 20 and %v", m.KeyHash, reach.Skipped, want)
 	}
-	if lookaheadRows(schema.Config{Dialect: schema.SQLite}) != 0 || lookaheadRows(schema.Config{}) != 20_000 {
+	if lookaheadRows(schema.Config{Dialect: schema.SQLite}) != 0 || lookaheadRows(schema.Config{}) != 10_000 {
 		t.Error("lookaheads examine another number of rows")
 	}
 }

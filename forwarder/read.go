@@ -62,6 +62,7 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 	got := found{rows: r.rows, reach: read.Reach(r.rows, full), unowned: r.head.unowned}
 	if read.Lookahead {
 		got.reach = looked.complete(r.rows)
+		got.reach.End = r.head.highest
 	}
 	got.reach.Horizon, got.reach.Ceiling = r.head.horizon, r.head.ceiling
 	if got.reach.Pauses, err = decodePauses(r.head.pauses); err != nil {
@@ -158,9 +159,9 @@ type head struct {
 	blocked          bool   // some keys are blocked
 	serializable     bool   // the default isolation level is SERIALIZABLE
 	replica          bool   // the server accepts no writes
-	rows             bool   // a sweep may return rows; only for headAlone
+	rows             bool   // there are rows to read; only for headAlone and peek
 	pauses           string // see listPauses
-	highest          int64  // position, if anything is paused
+	highest          int64  // position, in a lookahead and if anything is paused
 }
 
 // scan scans the result of snapshotQuery.

@@ -141,6 +141,30 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 			t.Fatalf("trips.writes.Load()-before is %v, want 10, give or take %v", got, pings)
 		}
 
+		// A lookahead that finds no row is a single round trip, too.
+		look := func(above int64) found {
+			t.Helper()
+			got, err := s.rows(t.Context(), &dispatch.Read{
+				Lookahead: true, From: above, Late: above, Passed: above, Slots: []int64{0}, Limit: 10, Bytes: 1 << 20, Examine: 10, PerGroup: 10,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got
+		}
+		position := look(0).rows[0].Position
+		look(position)
+		before = trips.writes.Load()
+		for range 10 {
+			at := look(position).reach
+			if at.Covered != dispatch.Everything || at.Horizon <= 0 || at.Ceiling < at.Horizon {
+				t.Fatalf("a lookahead behind the last row covers %+v", at)
+			}
+		}
+		if got := trips.writes.Load() - before; math.Abs(float64(got)-10) > pings {
+			t.Fatalf("10 lookaheads take %d round trips, want 10, give or take %v", got, pings)
+		}
+
 		// While a key is blocked, the horizon comes from a query before the read.
 		exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 7, 7, 'refused')`)
 		if got := sweep().reach.Horizon; got != 0 {

@@ -126,5 +126,15 @@ func snapshotQuery(d dialect.Dialect) string {
 	}
 	return d.SQL(`
 		SELECT ` + snapshot + `, ` + anyUnowned + `, ` + anyBlocked + `, ` + listPauses(d) + `,
-		       CASE WHEN EXISTS (SELECT 1 FROM {pauses}) THEN COALESCE((SELECT MAX(position) FROM {outbox}), 0) ELSE 0 END`)
+		       CASE WHEN EXISTS (SELECT 1 FROM {pauses}) THEN ` + highestPosition + ` ELSE 0 END`)
+}
+
+const highestPosition = `COALESCE((SELECT MAX(position) FROM {outbox}), 0)`
+
+// snapshotOfLookahead is like snapshotQuery, but always returns the highest position. It
+// also keeps PostgreSQL from compiling the next queries of the transaction.
+func snapshotOfLookahead(d dialect.Dialect) string {
+	return d.SQL(`SELECT horizon, ceiling, unowned, blocked, pauses, ` + highestPosition + `
+		FROM (` + snapshotQuery(d) + `) AS s (horizon, ceiling, unowned, blocked, pauses, highest)
+		WHERE set_config('jit', 'off', true) = 'off'`)
 }

@@ -59,6 +59,7 @@ type Read struct {
 	PerGroup int     // lookahead: maximum number of rows of a group
 
 	epoch   int
+	round   bool // lookahead: of the round, not of the tail
 	settled sight
 	refills []queueEpoch
 }

@@ -29,7 +29,7 @@ type cursor struct {
 type Sight struct {
 	sight
 
-	ahead sight // of the lookahead's cursor
+	tail, round sight // of the cursors of lookaheads
 }
 
 type sight struct {
@@ -62,6 +62,13 @@ type Reach struct {
 	// Skipped is set by a lookahead: the rows with a key that it has examined and that
 	// are not in the result, and at least one row of each key that Read.Passed tells about.
 	Skipped []Skipped
+
+	// End is set by a lookahead: the highest position in the outbox.
+	End int64
+
+	// More is set by a lookahead: it has left out rows because of a limit, or because of
+	// a row of their key that was committed late.
+	More bool
 }
 
 // Everything is the value of Reach.Covered when a read has reached the end of the

@@ -21,31 +21,46 @@ const (
 // batch behind them, are not the whole outbox, lookaheads examine the rows behind them,
 // and read those of groups that have few messages in memory.
 //
-// A message may not be sent before an earlier message of its key. So the keys of the
-// rows that were skipped are remembered, as hashes, and later rows of these keys are
-// skipped too. A row can be committed late, below rows that were examined. So the
-// lookahead has its own cursor, and a row with a key is read only if no row of the key
-// is between the cursor and the rows that are examined. When no transaction can add
-// a row below a position any more, the next lookahead remembers the keys of the rows up
-// to this position as those of skipped rows. Only then does the cursor pass it.
-//
-// When all rows are examined, lookaheads examine new rows only. After ten times as
-// long as this took, a new round begins at the cursor of the sweeps: it finds rows that
-// were committed late, and rows that were skipped because their group had too many.
+// A round examines all rows, from the cursor of the sweeps on. When it has reached the
+// end of the outbox, its walk becomes the tail, which examines new rows. Later a new
+// round begins: it finds rows that were skipped because their group had too many, and
+// rows that were committed late behind the tail. Meanwhile the tail continues. During the
+// first round, a tail without keys begins just before the end of the outbox.
 type lookahead struct {
-	cursor  cursor // its low may be above passed
-	passed  int64  // a key of a row up to this position that is not in memory is in skipped
-	full    int    // number of sweeps in a row that have stopped at their limit
-	next    time.Time
-	epoch   int       // changes when the result of the lookahead under way must be ignored
-	found   time.Time // when a lookahead last found a message
-	skipped keySet
+	full   int       // number of sweeps in a row that have stopped at their limit
+	epoch  int       // changes when a walk begins, and when the result of the lookahead under way must be ignored
+	found  time.Time // when a lookahead last found a message
+	hinted bool      // Hint was called since the last lookahead of the tail began
+	more   bool      // rows that may be read were skipped since the last round began
+
+	tail, round       walk
+	tailDue, roundDue time.Time // when the next lookahead of each is due
 
 	began time.Time     // when the last lookahead began
 	took  time.Duration // by the last lookahead
-	spent time.Duration // by the lookaheads of this round until ended
-	ended time.Time     // when this round has first examined all rows, or zero
+	spent time.Duration // by the lookaheads of the last round
+	ended time.Time     // when the last round has ended
 }
+
+// walk is a walk through the rows behind the messages in memory.
+//
+// A message may not be sent before an earlier message of its key. So the keys of the
+// rows that were skipped are remembered, as hashes, and later rows of these keys are
+// skipped too. A row can be committed late, below rows that were examined. So a walk
+// has its own cursor, and a row with a key is read only if no row of the key is between
+// the cursor and the rows that are examined. When no transaction can add a row below a
+// position any more, the next lookahead remembers the keys of the rows up to this
+// position as those of skipped rows. Only then does the cursor pass it.
+type walk struct {
+	cursor  cursor // its low may be above passed
+	passed  int64  // a key of a row up to this position that is not in memory is in skipped
+	skipped keySet
+
+	keyless bool // rows below the walk were not examined, so it skips all rows with a key
+}
+
+// active reports whether the walk has begun.
+func (w *walk) active() bool { return w.skipped.bits != nil }
 
 // Skipped is a row with a key that a lookahead has examined and that is not in its
 // result.
@@ -84,9 +99,11 @@ func (b *buffer) take(may func(topic string) bool) *Message {
 	return second.take(may)
 }
 
-// reset ends the lookahead. The next one begins at the cursor of the sweeps.
+// reset ends both walks. A new round begins at the cursor of the sweeps.
 func (l *lookahead) reset() {
-	*l = lookahead{full: l.full, next: l.next, began: l.began, took: l.took, found: l.found, epoch: l.epoch + 1}
+	*l = lookahead{
+		full: l.full, roundDue: l.roundDue, began: l.began, took: l.took, found: l.found, hinted: l.hinted, epoch: l.epoch + 1,
+	}
 }
 
 // swept records how far a sweep came.
@@ -96,9 +113,43 @@ func (l *lookahead) swept(at Reach) {
 		return
 	}
 	l.full = 0
-	if l.skipped.bits != nil {
+	if l.tail.active() || l.round.active() {
 		l.reset() // sweeps read everything, and the memory is not needed
 	}
+}
+
+// due reports whether the next lookahead is due, and for which walk. Otherwise it returns
+// when it will be due.
+func (l *lookahead) due(now time.Time) (w *walk, at time.Time) {
+	at = l.roundDue
+	if l.tail.active() {
+		tail := l.tailDue
+		if l.hinted {
+			tail = l.began.Add(2 * l.took)
+		}
+		if !now.Before(tail) {
+			return &l.tail, tail
+		}
+		if next := l.ended.Add(l.rest()); !l.round.active() && at.Before(next) {
+			at = next
+		}
+		if tail.Before(at) {
+			return nil, tail
+		}
+	}
+	if now.Before(at) {
+		return nil, at
+	}
+	return &l.round, at
+}
+
+// rest returns the time between two rounds: ten times as long as the lookaheads of the
+// last one took, if a new round will find messages, and otherwise fifty times.
+func (l *lookahead) rest() time.Duration {
+	if l.more {
+		return 10 * l.spent
+	}
+	return 50 * l.spent
 }
 
 // longGroups returns the groups that have many messages in memory.
@@ -124,11 +175,8 @@ func (s *Scheduler) planLookahead(now time.Time) *Read {
 	if !now.Before(s.reading.rescan) {
 		return nil // earlier messages may be below the cursor of the sweeps
 	}
-	due := l.next
-	if s.reading.hinted {
-		due = l.began.Add(4 * l.took)
-	}
-	if now.Before(due) {
+	w, due := l.due(now)
+	if w == nil {
 		s.wake(due)
 		return nil
 	}
@@ -139,32 +187,35 @@ func (s *Scheduler) planLookahead(now time.Time) *Read {
 		return nil // a settlement will make room
 	}
 	if len(long) == 0 {
-		l.next = now.Add(s.config.PollMin)
+		l.tailDue, l.roundDue, l.hinted = now.Add(s.config.PollMin), now.Add(s.config.PollMin), false
 		return nil
 	}
-	if !l.ended.IsZero() && now.Sub(l.ended) > 10*l.spent {
-		l.reset()
+	if !w.active() {
+		l.epoch++
+		l.spent, l.more = 0, false
+		*w = walk{skipped: newKeySet(), cursor: cursor{low: s.cursor.low, era: l.epoch}}
 	}
-	if l.skipped.bits == nil {
-		l.skipped = newKeySet()
-		l.cursor = cursor{low: s.cursor.low, era: l.epoch}
-	}
-	l.cursor.low, l.passed = max(l.cursor.low, s.cursor.low), max(l.passed, s.cursor.low)
-	l.cursor.seen = max(l.cursor.seen, l.cursor.low)
+	w.cursor.low, w.passed = max(w.cursor.low, s.cursor.low), max(w.passed, s.cursor.low)
+	w.cursor.seen = max(w.cursor.seen, w.cursor.low)
 	l.began = now
 	read := s.newRead(limit, bytes)
-	read.Lookahead, read.From, read.Examine = true, l.cursor.seen, s.config.LookaheadRows
-	read.Late, read.Passed = l.passed, l.cursor.low
+	read.Lookahead, read.From, read.Examine = true, w.cursor.seen, s.config.LookaheadRows
+	read.Late, read.Passed = w.passed, w.cursor.low
 	read.Groups, read.PerGroup = long, s.perGroup()
+	if read.round = w == &l.round; !read.round && w.cursor.seen-w.cursor.low <= int64(s.config.LookaheadRows/10) {
+		read.From = w.cursor.low // finds rows that were committed late
+	}
 	read.epoch = l.epoch
-	_, read.settled = l.cursor.sights()
+	_, read.settled = w.cursor.sights()
 	for position := range s.buffer.messages {
 		if position > read.Late {
 			read.Known = append(read.Known, position)
 		}
 	}
 	s.exclude(read)
-	s.reading.hinted = false
+	if !read.round {
+		l.hinted = false
+	}
 	return read
 }
 
@@ -173,24 +224,33 @@ func (s *Scheduler) planLookahead(now time.Time) *Read {
 // of them for some time.
 func (s *Scheduler) crowdedWindow(now time.Time) int {
 	l := &s.lookahead
-	if l.skipped.bits == nil || l.found.IsZero() || now.Sub(l.found) > 5*time.Second {
+	if !l.tail.active() && !l.round.active() || l.found.IsZero() || now.Sub(l.found) > 5*time.Second {
 		return s.config.Window
 	}
-	return (s.config.Window + 3) / 4
+	return (s.config.Window + 7) / 8
 }
 
-// endLookahead decides when the next lookahead begins. Lookaheads take at most a fifth of
-// the time.
+// endLookahead decides when the next lookahead begins. Those of the tail usually find no
+// row, and are quick. They take at most half of the time, and are more frequent than
+// sweeps of an outbox without a backlog, because what follows takes longer. Those of a round take at most a fifth of the time,
+// except in the first round, before which nothing is found.
 func (s *Scheduler) endLookahead(now time.Time, read *Read) {
 	l := &s.lookahead
 	if !read.Lookahead {
 		return
 	}
 	l.took = now.Sub(l.began)
-	if l.ended.IsZero() {
-		l.spent += l.took
+	if !read.round {
+		pause := min(max(now.Sub(l.found)/8, s.config.PollMin), s.config.PollMax)
+		l.tailDue = now.Add(max(l.took, pause))
+		return
 	}
-	l.next = now.Add(max(4*l.took, s.config.PollMin))
+	l.spent += l.took
+	pause := 4 * l.took
+	if !l.tail.active() || l.tail.keyless {
+		pause = l.took
+	}
+	l.roundDue = now.Add(max(pause, s.config.PollMin))
 }
 
 // addLookahead adds the rows of a lookahead whose keys were not skipped.
@@ -199,7 +259,11 @@ func (s *Scheduler) addLookahead(now time.Time, read *Read, rows []*Message, at 
 	if read.epoch != l.epoch {
 		return
 	}
-	if at.Ceiling < l.cursor.ceiling {
+	w := &l.tail
+	if read.round {
+		w = &l.round
+	}
+	if at.Ceiling < w.cursor.ceiling {
 		l.reset() // see cursor.advance
 		return
 	}
@@ -218,8 +282,9 @@ func (s *Scheduler) addLookahead(now time.Time, read *Read, rows []*Message, at 
 			continue
 		}
 		if m.Key != "" {
-			if p, ok := first[m.KeyHash]; l.skipped.has(m.KeyHash) || ok && p < m.Position {
+			if p, ok := first[m.KeyHash]; w.keyless || w.skipped.has(m.KeyHash) || ok && p < m.Position {
 				skip(m.KeyHash, m.Position)
+				at.More = true
 				continue
 			}
 		}
@@ -227,12 +292,20 @@ func (s *Scheduler) addLookahead(now time.Time, read *Read, rows []*Message, at 
 		s.buffer.add(m, false)
 	}
 	for hash := range first {
-		l.skipped.add(hash)
+		w.skipped.add(hash)
 	}
-	l.passed = read.Passed
-	l.cursor.advance(at, read.settled)
-	if at.Covered == Everything && l.ended.IsZero() {
-		l.ended = now
+	l.more = l.more || at.More
+	w.passed = read.Passed
+	w.cursor.advance(at, read.settled)
+	switch {
+	case !read.round:
+	case at.Covered == Everything:
+		l.tail, l.round, l.tailDue, l.ended = l.round, walk{}, now, now
+	case !l.tail.active() && at.End > at.Highest:
+		l.epoch++
+		from := at.End - int64(s.config.LookaheadRows) // the rows that came last
+		l.tail = walk{cursor: cursor{low: from, seen: from, era: l.epoch}, passed: from, skipped: newKeySet(), keyless: true}
+		l.tailDue = now
 	}
 }
 

@@ -20,6 +20,9 @@ func (w *world) ahead(r *Read) ([]*Message, Reach) {
 	}
 	slices.SortFunc(above, func(a, b *stored) int { return cmp.Compare(a.Position, b.Position) })
 	at := Reach{Covered: Everything}
+	if len(above) > 0 {
+		at.End = above[len(above)-1].Position
+	}
 	if len(above) >= r.Examine {
 		above = above[:r.Examine]
 		at.Covered = above[len(above)-1].Position
@@ -37,11 +40,13 @@ func (w *world) ahead(r *Read) ([]*Message, Reach) {
 		case slices.Contains(r.Known, row.Position):
 			continue
 		case row.Key != "" && late[row.Key]:
+			at.More = true
 		case r.Pauses.Include(row.Topic, row.Tenant):
 		case !row.due.IsZero(), !slices.Contains(r.Slots, row.Slot), slices.Contains(r.Groups, row.group()):
 		case row.Key == "" && slices.Contains(r.Topics, row.Topic), row.Key != "" && slices.Contains(r.Keys, row.Key):
 		case blocked != nil && blocked.position != row.Position:
 		case len(found) >= r.Limit || size >= r.Bytes || groups[row.group()] >= r.PerGroup:
+			at.More = true
 		default:
 			groups[row.group()]++
 			m := row.Message

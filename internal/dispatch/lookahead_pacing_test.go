@@ -41,21 +41,13 @@ func TestLookaheadLooksOnlyBehindABacklog(t *testing.T) {
 		"many key queues":               {queues(20_000), 16, 250},
 		"too many key queues":           {queues(20_001), 0, 0},
 		"a sweep from the start is due": {func(s *Scheduler) { s.reading.rescan = start }, 0, 0},
-		"not due":                       {func(s *Scheduler) { s.lookahead.next = start.Add(1) }, 0, 0},
-		"due now":                       {func(s *Scheduler) { s.lookahead.next = start }, 16, 250},
+		"not due":                       {func(s *Scheduler) { s.lookahead.roundDue = start.Add(1) }, 0, 0},
+		"due now":                       {func(s *Scheduler) { s.lookahead.roundDue = start }, 16, 250},
+		"a hint in the first round":     {func(s *Scheduler) { s.lookahead.hinted, s.lookahead.roundDue = true, start.Add(1) }, 0, 0},
 		"room for one":                  {func(s *Scheduler) { s.buffer.ahead.messages = 15 }, 1, 250},
 		"room for none":                 {func(s *Scheduler) { s.buffer.ahead.messages = 16 }, 0, 0},
 		"room for a byte":               {func(s *Scheduler) { s.buffer.ahead.bytes = 249 }, 16, 1},
 		"room for no byte":              {func(s *Scheduler) { s.buffer.ahead.bytes = 250 }, 0, 0},
-		"a hint long after the last":    {func(s *Scheduler) { s.reading.hinted, s.lookahead.next = true, start.Add(time.Hour) }, 16, 250},
-		"a hint soon after the last began": {func(s *Scheduler) {
-			s.reading.hinted, s.lookahead.began, s.lookahead.took = true,
-				start.Add(-3), 1
-		}, 0, 0},
-		"a hint four times as long after": {func(s *Scheduler) {
-			s.reading.hinted, s.lookahead.began, s.lookahead.took = true,
-				start.Add(-4), 1
-		}, 16, 250},
 	} {
 		s := backlog()
 		c.change(s)
@@ -72,15 +64,15 @@ func TestLookaheadLooksOnlyBehindABacklog(t *testing.T) {
 			read.Late != 7 || read.Passed != 7 || !slices.Equal(read.Known, []int64{8}) || !slices.Equal(read.Groups, []Group{{"t", "many"}}) {
 			t.Errorf("%s: got %+v", name, read)
 		}
-		if s.reading.hinted || !s.lookahead.began.Equal(start) || !s.reading.busy {
-			t.Errorf("%s: the hint is not used up, or the lookahead has not begun", name)
+		if !s.lookahead.began.Equal(start) || !s.reading.busy {
+			t.Errorf("%s: the lookahead has not begun", name)
 		}
 	}
 
 	s := backlog()
 	s.buffer.groups[Group{"t", "many"}] = 1
-	if read := s.planLookahead(start); read != nil || !s.lookahead.next.Equal(start.Add(5*time.Millisecond)) {
-		t.Errorf("without a long group: got %+v, the next one after %v", read, s.lookahead.next.Sub(start))
+	if read := s.planLookahead(start); read != nil || !s.lookahead.roundDue.Equal(start.Add(5*time.Millisecond)) {
+		t.Errorf("without a long group: got %+v, the next one after %v", read, s.lookahead.roundDue.Sub(start))
 	}
 	for limit, want := range map[int]int{10: 2, 64: 2, 96: 3, 4096: 128} {
 		s.buffer.limit = limit
@@ -90,55 +82,134 @@ func TestLookaheadLooksOnlyBehindABacklog(t *testing.T) {
 	}
 }
 
-// Lookaheads take at most a fifth of the time. A new round begins after ten times as long
-// as the last one took.
-func TestLookaheadsTakeAFifthOfTheTime(t *testing.T) {
+// Lookaheads of the first round take half of the time, and those of a later one a fifth.
+// A new round begins after fifty times as long as the last one took, or ten times if it
+// will find messages.
+func TestPausesBetweenLookaheadsOfARound(t *testing.T) {
 	t.Parallel()
 	s := backlog()
 	l := &s.lookahead
 	read := s.planLookahead(start)
+	if !read.round || !l.round.active() || l.tail.active() {
+		t.Fatalf("no round begins: %+v", l)
+	}
 	now := start.Add(10 * time.Millisecond)
 	s.endLookahead(now, &Read{})
-	if l.took != 0 || !l.next.IsZero() {
+	if l.took != 0 || !l.roundDue.IsZero() {
 		t.Fatalf("a sweep counts as a lookahead: %+v", l)
 	}
 	s.endLookahead(now, read)
-	if l.took != 10*time.Millisecond || l.spent != 10*time.Millisecond || !l.next.Equal(now.Add(40*time.Millisecond)) {
-		t.Fatalf("it took %v, all %v, the next one after %v", l.took, l.spent, l.next.Sub(now))
+	if l.took != 10*time.Millisecond || l.spent != 10*time.Millisecond || !l.roundDue.Equal(now.Add(10*time.Millisecond)) {
+		t.Fatalf("it took %v, all %v, the next one after %v", l.took, l.spent, l.roundDue.Sub(now))
 	}
-	l.began, l.ended = now, start
+	l.tail = walk{skipped: newKeySet()}
+	s.endLookahead(now, read)
+	if l.spent != 20*time.Millisecond || !l.roundDue.Equal(now.Add(40*time.Millisecond)) {
+		t.Fatalf("all took %v, the next one after %v", l.spent, l.roundDue.Sub(now))
+	}
+	l.began = now
 	now = now.Add(time.Millisecond)
 	s.endLookahead(now, read)
-	if l.took != time.Millisecond || l.spent != 10*time.Millisecond || !l.next.Equal(now.Add(5*time.Millisecond)) {
-		t.Fatalf("it took %v, all %v, the next one after %v", l.took, l.spent, l.next.Sub(now))
+	if l.took != time.Millisecond || l.spent != 21*time.Millisecond || !l.roundDue.Equal(now.Add(5*time.Millisecond)) {
+		t.Fatalf("it took %v, all %v, the next one after %v", l.took, l.spent, l.roundDue.Sub(now))
 	}
 
-	l.skipped.add(1)
-	l.ended, l.next = start, time.Time{}
-	if s.planLookahead(start.Add(100*time.Millisecond)) == nil || !l.skipped.has(1) || l.ended.IsZero() {
-		t.Fatal("a new round begins too early")
+	s.addLookahead(now, read, nil, Reach{Highest: 500, Covered: Everything, Ceiling: 9})
+	if !l.tail.active() || l.tail.cursor.seen != 500 || l.round.active() || !l.ended.Equal(now) || !l.tailDue.Equal(now) {
+		t.Fatalf("the round does not become the tail: %+v", l)
 	}
+	l.tailDue, l.roundDue = now.Add(time.Hour), time.Time{}
+	for more, times := range map[bool]time.Duration{false: 50, true: 10} {
+		l.more = more
+		next := now.Add(times * 21 * time.Millisecond)
+		if w, at := l.due(next.Add(-1)); w != nil || !at.Equal(next) {
+			t.Fatalf("more %t: the next round begins after %v, want %v", more, at.Sub(now), next.Sub(now))
+		}
+		if w, _ := l.due(next); w != &l.round {
+			t.Fatalf("more %t: no new round begins", more)
+		}
+	}
+	next := now.Add(2 * time.Second)
 	epoch := l.epoch
-	if s.planLookahead(start.Add(100*time.Millisecond+1)) == nil || l.skipped.has(1) || !l.ended.IsZero() || l.epoch != epoch+1 {
-		t.Fatal("no new round begins")
+	l.more = true
+	if read = s.planLookahead(next); read == nil || !read.round || read.From != 7 || l.spent != 0 || l.more || l.epoch != epoch+1 {
+		t.Fatalf("no new round begins: %+v", read)
+	}
+	if !l.tail.active() || l.tail.cursor.seen != 500 {
+		t.Fatal("the tail does not continue")
+	}
+}
+
+// Lookaheads of the tail are more frequent than sweeps of an outbox without a backlog,
+// and take at most half of the time. They go before those of a round.
+func TestPausesBetweenLookaheadsOfTheTail(t *testing.T) {
+	t.Parallel()
+	s := backlog()
+	l := &s.lookahead
+	l.tail, l.round = walk{skipped: newKeySet(), cursor: cursor{low: 499, seen: 500}}, walk{skipped: newKeySet()}
+	read := s.planLookahead(start)
+	if read.round || read.From != 499 {
+		t.Fatalf("got %+v, want a lookahead of the tail", read)
+	}
+	for name, c := range map[string]struct{ took, sinceFound, want time.Duration }{
+		"just found":        {time.Millisecond, 0, 5 * time.Millisecond},
+		"found lately":      {time.Millisecond, 80 * time.Millisecond, 10 * time.Millisecond},
+		"found long ago":    {time.Millisecond, time.Hour, time.Second},
+		"it has taken long": {30 * time.Millisecond, 80 * time.Millisecond, 30 * time.Millisecond},
+	} {
+		now := start.Add(c.took)
+		l.found = now.Add(-c.sinceFound)
+		s.endLookahead(now, read)
+		if got := l.tailDue.Sub(now); got != c.want || l.spent != 0 || !l.roundDue.IsZero() {
+			t.Errorf("%s: the next one after %v, want %v; the round has %v", name, got, c.want, l.spent)
+		}
+	}
+
+	now := start.Add(time.Minute)
+	l.tailDue, l.roundDue, l.began, l.took = now.Add(time.Hour), now.Add(2*time.Hour), now, time.Second
+	if w, at := l.due(now); w != nil || !at.Equal(l.tailDue) {
+		t.Errorf("the next one is due after %v, want the tail's after an hour", at.Sub(now))
+	}
+	l.tailDue = now.Add(3 * time.Hour)
+	if w, at := l.due(now); w != nil || !at.Equal(l.roundDue) {
+		t.Errorf("the next one is due after %v, want the round's after two hours", at.Sub(now))
+	}
+	s.Hint(now)
+	if w, at := l.due(now.Add(2*time.Second - 1)); w != nil || !at.Equal(now.Add(2*time.Second)) {
+		t.Errorf("after a hint the next one is due after %v, want twice the time that the last one took", at.Sub(now))
+	}
+	if w, _ := l.due(now.Add(2 * time.Second)); w != &l.tail {
+		t.Error("after a hint no lookahead of the tail is due")
+	}
+	l.roundDue = now
+	if w, _ := l.due(now.Add(1)); w != &l.round {
+		t.Error("no lookahead of the round is due")
+	}
+	if !l.hinted {
+		t.Error("the hint is used up")
+	}
+	s.reading.busy = false
+	if read := s.planLookahead(now.Add(2 * time.Second)); read == nil || read.round || l.hinted {
+		t.Errorf("the hint is not used up by %+v", read)
 	}
 }
 
 // Lookaheads end when sweeps reach the end of the outbox.
 func TestLookaheadsEndWithTheBacklog(t *testing.T) {
 	t.Parallel()
-	l := lookahead{skipped: newKeySet(), full: 2}
-	l.swept(Reach{Covered: Everything - 1})
-	if l.full != 3 || l.skipped.bits == nil {
-		t.Fatalf("a full sweep: got %d", l.full)
-	}
-	l.swept(Reach{Covered: Everything})
-	if l.full != 0 || l.skipped.bits != nil || l.epoch != 1 {
-		t.Fatalf("the end: got %d, epoch %d", l.full, l.epoch)
-	}
-	l.swept(Reach{Covered: Everything})
-	if l.epoch != 1 {
-		t.Fatal("it ends twice")
+	for _, l := range []*lookahead{{round: walk{skipped: newKeySet()}, full: 2}, {tail: walk{skipped: newKeySet()}, full: 2}} {
+		l.swept(Reach{Covered: Everything - 1})
+		if l.full != 3 || !l.round.active() && !l.tail.active() {
+			t.Fatalf("a full sweep: got %d", l.full)
+		}
+		l.swept(Reach{Covered: Everything})
+		if l.full != 0 || l.round.active() || l.tail.active() || l.epoch != 1 {
+			t.Fatalf("the end: got %d, epoch %d", l.full, l.epoch)
+		}
+		l.swept(Reach{Covered: Everything})
+		if l.epoch != 1 {
+			t.Fatal("it ends twice")
+		}
 	}
 }
 
@@ -197,25 +268,41 @@ func TestSetOfKeysFindsThem(t *testing.T) {
 }
 
 // What a transaction has settled before a new round began says nothing about the rows of
-// this round.
+// this round. The tail has a cursor of its own.
 func TestNewRoundForgetsTransactionsOfTheLastOne(t *testing.T) {
 	t.Parallel()
 	s := backlog()
 	s.planLookahead(start)
-	s.lookahead.cursor.seen = 500
+	s.lookahead.round.cursor.seen = 500
 	before := s.Sight()
 	s.lookahead.reset()
-	s.lookahead.next = time.Time{}
+	s.lookahead.roundDue = time.Time{}
 	if read := s.planLookahead(start); read == nil || read.From != 7 {
 		t.Fatalf("got %+v, want a new round", read)
 	}
 	s.Wrote(before)
-	if got := s.lookahead.cursor.settled; got != 0 {
+	if got := s.lookahead.round.cursor.settled; got != 0 {
 		t.Fatalf("%d is settled, want nothing", got)
 	}
 	s.Wrote(s.Sight())
-	if got := s.lookahead.cursor.settled; got != 7 {
+	if got := s.lookahead.round.cursor.settled; got != 7 {
 		t.Fatalf("%d is settled, want 7", got)
+	}
+
+	before = s.Sight()
+	s.addLookahead(start, &Read{epoch: s.lookahead.epoch, round: true}, nil, Reach{Highest: 500, Covered: Everything})
+	s.lookahead.tailDue = start.Add(time.Hour)
+	if read := s.planLookahead(start.Add(time.Minute)); read == nil || !read.round {
+		t.Fatalf("got %+v, want a new round", read)
+	}
+	s.lookahead.round.cursor.seen = 600
+	s.Wrote(before)
+	if got := s.lookahead.round.cursor.settled; got != 0 {
+		t.Fatalf("%d is settled in the new round, want nothing", got)
+	}
+	s.Wrote(s.Sight())
+	if tail, round := s.lookahead.tail.cursor.settled, s.lookahead.round.cursor.settled; tail != 500 || round != 600 {
+		t.Fatalf("%d and %d are settled, want 500 and 600", tail, round)
 	}
 }
 

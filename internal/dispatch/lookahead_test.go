@@ -133,8 +133,8 @@ func TestLookaheadSkipsLaterRowsOfASkippedKey(t *testing.T) {
 		t.Fatal("s.buffer.messages[511] is nil")
 	}
 	s.Rescan()
-	if s.lookahead.skipped.bits != nil {
-		t.Fatalf("s.lookahead.skipped.bits are %v, want nil: a new round begins", s.lookahead.skipped.bits)
+	if s.lookahead.round.active() || s.lookahead.tail.active() {
+		t.Fatal("a walk is active, want none: a new round begins")
 	}
 }
 
@@ -180,8 +180,8 @@ func TestLookaheadUsesAQuarterOfTheMemory(t *testing.T) {
 	if got := s.buffer.count(); got != inMemory {
 		t.Fatalf("s.buffer.count is %d, want %d", got, inMemory)
 	}
-	if got := s.planLookahead(s.lookahead.next); got != nil {
-		t.Fatalf("s.planLookahead(s.lookahead.next) is %+v, want nil: a settlement makes room", got)
+	if got := s.planLookahead(s.lookahead.roundDue); got != nil {
+		t.Fatalf("s.planLookahead(s.lookahead.roundDue) is %+v, want nil: a settlement makes room", got)
 	}
 }
 
@@ -189,14 +189,68 @@ func TestLookaheadUsesAQuarterOfTheMemory(t *testing.T) {
 func TestLookaheadThatFindsMessagesMakesTheWindowSmaller(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
-	s.config.Window = 8
+	s.config.Window = 16
 	few := &Message{Position: 1000, ID: "few", Topic: "t", Tenant: "few"}
 	look([]*Message{few}, Reach{Highest: 1000, Covered: Everything, Horizon: 1, Ceiling: 9})
 	if got := s.window(s.lookahead.found); got != 2 {
 		t.Fatalf("s.window(s.lookahead.found) is %d, want 2", got)
 	}
-	if got := s.window(s.lookahead.found.Add(6 * time.Second)); got != 8 {
-		t.Fatalf("s.window is %d, want 8", got)
+	if got := s.window(s.lookahead.found.Add(6 * time.Second)); got != 16 {
+		t.Fatalf("s.window is %d, want 16", got)
+	}
+}
+
+// Trap 100. A row can be committed late, behind the tail. Lookaheads of the tail look for
+// it until all older transactions have ended, but not for more than a few rows.
+func TestTailFindsRowsThatWereCommittedLate(t *testing.T) {
+	t.Parallel()
+	s, look := behind(t)
+	s.config.LookaheadRows = 10_000
+	look(nil, Reach{Highest: 500, Covered: Everything, Horizon: 1, Ceiling: 9})
+	late := &Message{Position: 490, ID: "late", Topic: "t", Tenant: "few"}
+	if read := look([]*Message{late}, Reach{Highest: 500, Covered: Everything, Horizon: 1, Ceiling: 9}); read.From >= 490 {
+		t.Fatalf("read.From is %d, want less than 490", read.From)
+	}
+	if s.buffer.messages[490] != late {
+		t.Fatal("the row that was committed late is not in memory")
+	}
+	low := s.lookahead.tail.cursor.low
+	for highest, want := range map[int64]int64{low + 1000: low, low + 1001: low + 1001} {
+		s.lookahead.tail.cursor.seen = highest
+		if read := look(nil, Reach{Covered: Everything, Horizon: 1, Ceiling: 9}); read.From != want {
+			t.Fatalf("read.From is %d, want %d: %d rows would be examined again", read.From, want, highest-low)
+		}
+	}
+}
+
+// Trap 100. New messages without a key do not wait for the end of the first round. Those
+// with a key do, because an earlier one of their key may be among the rows that were not
+// examined yet.
+func TestFirstRoundHasATailWithoutKeys(t *testing.T) {
+	t.Parallel()
+	s, look := behind(t)
+	round := look(nil, Reach{Highest: 500, Covered: 500, End: 900, Horizon: 1, Ceiling: 9})
+	free := &Message{Position: 901, ID: "free", Topic: "t", Tenant: "few"}
+	keyed := &Message{Position: 902, ID: "keyed", Key: "k", KeyHash: 7, Topic: "t", Tenant: "few"}
+	read := look([]*Message{free, keyed}, Reach{Highest: 902, Covered: Everything, End: 902, Horizon: 1, Ceiling: 9})
+	if !round.round || read.round || read.From != 890 || read.Late != 890 || read.Passed != 890 {
+		t.Fatalf("got %+v, want a lookahead of the tail from 890 on", read)
+	}
+	if s.buffer.messages[901] != free || s.buffer.messages[902] != nil {
+		t.Fatalf("in memory are %p and %p, want only the message without a key", s.buffer.messages[901], s.buffer.messages[902])
+	}
+	for !read.round {
+		read = look(nil, Reach{Highest: 902, Covered: Everything, End: 902, Horizon: 1, Ceiling: 9})
+	}
+	for read.round {
+		read = look([]*Message{}, Reach{Highest: 902, Covered: Everything, End: 902, Horizon: 1, Ceiling: 9})
+	}
+	if s.lookahead.tail.keyless {
+		t.Fatal("the tail is without keys after the end of the round")
+	}
+	look([]*Message{keyed}, Reach{Highest: 902, Covered: Everything, End: 902, Horizon: 1, Ceiling: 9})
+	if s.buffer.messages[902] != keyed {
+		t.Fatal("the message with a key is not in memory after the end of the round")
 	}
 }
 

@@ -196,16 +196,16 @@ func TestWindowGrowsByStalledMessages(t *testing.T) {
 		}
 	}
 	s := fixed()
-	s.lookahead.skipped, s.lookahead.found = newKeySet(), start
+	s.lookahead.round.skipped, s.lookahead.found = newKeySet(), start
 	s.topics.get("silent").inFlight, s.topics.get("silent").stalled = 5, true
-	for after, want := range map[time.Duration]int{0: 4 + 5, 5 * time.Second: 4 + 5, 5*time.Second + 1: 16} {
+	for after, want := range map[time.Duration]int{0: 2 + 5, 5 * time.Second: 2 + 5, 5*time.Second + 1: 16} {
 		if got := s.window(start.Add(after)); got != want {
 			t.Errorf("%v after a lookahead has found a message, the window is %d, want %d", after, got, want)
 		}
 	}
 	s.config.Window = 17
-	if got := s.crowdedWindow(start); got != 5 {
-		t.Errorf("s.crowdedWindow is %d, want 5", got)
+	if got := s.crowdedWindow(start); got != 3 {
+		t.Errorf("s.crowdedWindow is %d, want 3", got)
 	}
 }
 

@@ -32,7 +32,7 @@ type reading struct {
 
 // Hint reports that the outbox may contain new rows. The next sweep then begins soon.
 func (s *Scheduler) Hint(now time.Time) {
-	s.reading.hinted = true
+	s.reading.hinted, s.lookahead.hinted = true, true
 	s.reading.found = now
 }
 

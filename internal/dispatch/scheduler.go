@@ -167,15 +167,17 @@ func (s *Scheduler) OrphanSlots() []int64 {
 // forwarder begins, and pass the result to Wrote after the transaction has ended.
 func (s *Scheduler) Sight() Sight {
 	seen, _ := s.cursor.sights()
-	ahead, _ := s.lookahead.cursor.sights()
-	return Sight{seen, ahead}
+	tail, _ := s.lookahead.tail.cursor.sights()
+	round, _ := s.lookahead.round.cursor.sights()
+	return Sight{seen, tail, round}
 }
 
 // Wrote reports that a transaction of the forwarder, which changed something, has
 // ended. Sight returned seen before the transaction began.
 func (s *Scheduler) Wrote(seen Sight) {
 	s.cursor.wrote(seen.sight)
-	s.lookahead.cursor.wrote(seen.ahead)
+	s.lookahead.tail.cursor.wrote(seen.tail)
+	s.lookahead.round.cursor.wrote(seen.round)
 }
 
 // Stop ends reading and publishing. After it the Scheduler waits up to
