@@ -83,11 +83,11 @@ func (c *Console) getOverview(w http.ResponseWriter, r *http.Request) error {
 	if _, err := c.authorize(r, Look); err != nil {
 		return err
 	}
-	c.sampler.watch()
 	o, err := c.readOverview(r.Context())
 	if err != nil {
 		return err
 	}
+	c.sampler.watch() // now, because it counts the days, which would delay this page
 	o.Days = c.days.chart()
 	return c.show(w, r, page{Title: "Overview", Template: "overview", Section: "overview", Live: liveSeconds, Charts: true, Body: o})
 }

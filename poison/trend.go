@@ -36,7 +36,11 @@ func (q *Quarantine) Trends(ctx context.Context, f Filter, fingerprints ...strin
 		return nil, fmt.Errorf("poison: trends: %w", err)
 	}
 	t := q.table
+	// The index of the times finds the entries, not that of the consumers.
+	consumer := f.asStored().Consumer
+	f.Consumer = ""
 	where := t.where(f, parked.Quarantined)
+	where.AddText("consumer", consumer)
 	query := t.dialect.SQL(`
 		SELECT fingerprint, ({clock} - {millis last_failed_at}) / 3600000, COUNT(*) FROM {parked}
 		WHERE ` + where.String() + ` AND fingerprint {among ` + where.Arg(t.dialect.Strings(fingerprints)) + ` text}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/journey"
 	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
@@ -37,7 +38,7 @@ func (b *bench) looks(ctx context.Context) (_ []row, err error) {
 		measurements []measurement
 		all          []*series
 	)
-	for _, l := range few.looks {
+	for _, l := range append(few.looks, few.searches...) {
 		s := &series{id: "look-" + l.id, what: fmt.Sprintf("%s, %d entries and dead letters", l.what, b.entries), unit: milliseconds}
 		all = append(all, s)
 		measurements = append(measurements, single(s, func(ctx context.Context) (float64, error) { return slowest(ctx, l.look) }))
@@ -50,18 +51,23 @@ func (b *bench) looks(ctx context.Context) (_ []row, err error) {
 		rows = append(rows, s.atMost(mostOfALook))
 	}
 	overview := series{id: "look-status", what: fmt.Sprintf("status.Read, %d rows in the outbox besides", b.rows), unit: milliseconds}
+	traced := series{id: "look-trace", what: "a trace of a message in quarantine, with the same outbox", unit: milliseconds}
 	if err := fillOutbox(ctx, db, b.rows); err != nil {
 		return nil, err
 	}
-	err = b.turns(ctx, single(&overview, func(ctx context.Context) (float64, error) { return slowest(ctx, few.status) }))
+	err = b.turns(
+		ctx,
+		single(&overview, func(ctx context.Context) (float64, error) { return slowest(ctx, few.status) }),
+		single(&traced, func(ctx context.Context) (float64, error) { return slowest(ctx, few.trace) }),
+	)
 	if err != nil {
 		return nil, err
 	}
 	beside, err := b.beside(ctx)
-	return append(append(rows, overview.atMost(mostOfStatus)), beside...), err
+	return append(append(rows, overview.atMost(mostOfStatus), traced.atMost(mostOfStatus)), beside...), err
 }
 
-// The longest times of a look, in milliseconds.
+// The longest times of a look, and of the status or a trace, in milliseconds.
 const (
 	mostOfALook  = 100
 	mostOfStatus = 200
@@ -73,10 +79,12 @@ type look struct {
 	look     func(ctx context.Context) error
 }
 
-// operator makes the calls of an operator's screens.
+// operator makes the calls of an operator.
 type operator struct {
-	looks  []look
-	status func(ctx context.Context) error
+	looks    []look // of screens that show new rows again and again
+	searches []look // for few of the rows
+	status   func(ctx context.Context) error
+	trace    func(ctx context.Context) error
 }
 
 func newOperator(db *database) (*operator, error) {
@@ -85,11 +93,20 @@ func newOperator(db *database) (*operator, error) {
 	messages, err3 := parked.New(db.DB, parked.Config{})
 	waiting, err4 := pending.New(db.DB, pending.Config{})
 	state, err5 := status.New(db.DB, status.Config{})
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	journeys, err6 := journey.New(db.DB, journey.Config{})
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
 		return nil, err
 	}
 	return &operator{
-		status: func(ctx context.Context) error { _, err := state.Read(ctx); return err },
+		status:   func(ctx context.Context) error { _, err := state.Read(ctx); return err },
+		searches: newSearches(quarantine, letters),
+		trace: func(ctx context.Context) error {
+			found, err := journeys.Find(ctx, journey.Query{MessageID: mark})
+			if err != nil {
+				return err
+			}
+			return expect(len(found.Messages[0].Consumers), 1, nil)
+		},
 		looks: []look{
 			{"quarantine-groups", "groups of the quarantine", func(ctx context.Context) error {
 				groups, err := quarantine.Groups(ctx, poison.Filter{})
@@ -101,7 +118,7 @@ func newOperator(db *database) (*operator, error) {
 			}},
 			{"dead-groups", "groups of the dead letters", func(ctx context.Context) error {
 				groups, err := letters.Groups(ctx, deadletter.Filter{})
-				return expect(len(groups), failureGroups, err)
+				return expect(len(groups), failureGroups+1, err)
 			}},
 			{"dead-list", "the first page of the dead letters", func(ctx context.Context) error {
 				page, err := letters.List(ctx, deadletter.Filter{Limit: 100})
@@ -121,6 +138,35 @@ func newOperator(db *database) (*operator, error) {
 			}},
 		},
 	}, nil
+}
+
+// newSearches returns searches for the few rows that fillEntries marks.
+func newSearches(quarantine *poison.Quarantine, letters *deadletter.Letters) []look {
+	entries := func(f poison.Filter) func(ctx context.Context) error {
+		return func(ctx context.Context) error {
+			found, err := quarantine.List(ctx, f)
+			return expect(len(found), marked, err)
+		}
+	}
+	dead := func(f deadletter.Filter) func(ctx context.Context) error {
+		return func(ctx context.Context) error {
+			found, err := letters.List(ctx, f)
+			return expect(len(found), marked, err)
+		}
+	}
+	future := time.Now().Add(aYear / 2)
+	return []look{
+		{"quarantine-tenant", "the entries of a tenant with few of them", entries(poison.Filter{Tenant: mark})},
+		{"quarantine-event", "the entries of an event type with few of them", entries(poison.Filter{EventType: mark})},
+		{"quarantine-time", "the entries that failed after a time, with few of them", entries(poison.Filter{FailedAfter: future})},
+		{"quarantine-tenant-groups", "the groups of that tenant", func(ctx context.Context) error {
+			groups, err := quarantine.Groups(ctx, poison.Filter{Tenant: mark})
+			return expect(len(groups), 3, err)
+		}},
+		{"dead-tenant", "the dead letters of a tenant with few of them", dead(deadletter.Filter{Tenant: mark})},
+		{"dead-group", "the dead letters of a group with few of them", dead(deadletter.Filter{Fingerprint: "exhausted: " + mark})},
+		{"dead-time", "the dead letters of a time with few of them", dead(deadletter.Filter{FailedAfter: future})},
+	}
 }
 
 func expect(got, want int, err error) error {
@@ -148,17 +194,31 @@ func slowest(ctx context.Context, call func(ctx context.Context) error) (longest
 // failureGroups is the number of causes. One of them has half of the entries.
 const failureGroups = 20
 
+// mark is the tenant, the event type and the error of the marked rows, which are the
+// last. Their times are a year ahead.
+const (
+	mark   = "marked"
+	marked = 5
+	aYear  = 365 * 24 * time.Hour
+)
+
 // fillEntries puts entries into the quarantine and as many into the dead letters.
 func fillEntries(ctx context.Context, db *database, entries int) error {
 	cause := fmt.Sprintf(`CASE WHEN n %% 2 = 0 THEN 0 ELSE n / 2 %% %d + 1 END`, failureGroups-1)
 	for _, query := range []string{
-		`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, attempts, reason, error, error_type, fingerprint,
-			first_failed_at, last_failed_at)
-		 SELECT 'other', 'others', 'old-' || n, '', convert_to(repeat('x', 300), 'UTF8'), 'quarantined', now(), 3, 'exhausted',
-			'cause ' || ` + cause + `, '*errors.errorString', md5((` + cause + `)::text), now(), now() FROM generate_series(1, $1::bigint) AS n`,
-		`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
-		 SELECT n, 'dead-' || n, 'others', convert_to(repeat('x', 300), 'UTF8'), '{}', now(), 20, 'cause ' || ` + cause + `, 'exhausted', false
+		`INSERT INTO once_parked (consumer, topic, message_id, tenant, event_type, digest, envelope, state, due_at, attempts, reason, error,
+			error_type, fingerprint, first_failed_at, last_failed_at)
+		 SELECT 'other', 'others', 'old-' || n, 'tenant-' || n % 1000, 'event-' || n % 10, '', convert_to(repeat('x', 300), 'UTF8'),
+			'quarantined', now(), 3, 'exhausted', 'cause ' || ` + cause + `, '*errors.errorString', md5((` + cause + `)::text), now(), now()
 		 FROM generate_series(1, $1::bigint) AS n`,
+		`UPDATE once_parked SET message_id = CASE WHEN id = $1 THEN '` + mark + `' ELSE message_id END,
+			tenant = '` + mark + `', event_type = '` + mark + `',
+			last_failed_at = now() + interval '1 year' WHERE id > $1 - 5`,
+		`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown, tenant)
+		 SELECT n, 'dead-' || n, 'others', convert_to(repeat('x', 300), 'UTF8'), '{}', now(), 20, 'cause ' || ` + cause + `, 'exhausted', false,
+			'tenant-' || n % 1000
+		 FROM generate_series(1, $1::bigint) AS n`,
+		`UPDATE once_outbox_dead SET tenant = '` + mark + `', last_error = '` + mark + `', died_at = now() + interval '1 year' WHERE id > $1 - 5`,
 	} {
 		if _, err := db.ExecContext(ctx, query, entries); err != nil {
 			return err

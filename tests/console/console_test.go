@@ -9,6 +9,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/heapprofiler"
 	"github.com/chromedp/cdproto/memory"
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -126,22 +127,27 @@ func TestALivePageDoesNotGrow(t *testing.T) {
 	b.do(chromedp.EmulateViewport(1280, 1600), chromedp.Navigate(b.url))
 	b.until("the chart is drawn", `document.querySelector("#overview-chart canvas")`)
 	eval[any](b, `window.swaps = 0, document.addEventListener("htmx:afterSettle", () => window.swaps++), null`)
-	measure := func(swaps int) memory.GetDOMCountersResult {
+	measure := func(swaps int) (memory.GetDOMCountersResult, float64) {
 		t.Helper()
 		b.until("the page has loaded new numbers", fmt.Sprintf(`window.swaps >= %d`, swaps))
 		_, err := chromedp.Call(b.ctx, heapprofiler.CollectGarbage, cdp.Empty{})
 		b.must(err)
 		counters, err := chromedp.Call(b.ctx, memory.GetDOMCounters, cdp.Empty{})
 		b.must(err)
-		t.Logf("after %d loads: %d nodes, %d listeners", swaps, counters.Nodes, counters.JsEventListeners)
-		return counters
+		heap, err := chromedp.Call(b.ctx, runtime.GetHeapUsage, cdp.Empty{})
+		b.must(err)
+		t.Logf("after %d loads: %d nodes, %d listeners, %.0f bytes of JavaScript", swaps, counters.Nodes, counters.JsEventListeners, heap.UsedSize)
+		return counters, heap.UsedSize
 	}
 	// The browser may keep one chart for a while. What is kept at each load would be
 	// fifteen times as much.
-	before := measure(5)
-	after := measure(20)
+	before, heapBefore := measure(5)
+	after, heapAfter := measure(20)
 	if after.Nodes > 2*before.Nodes || after.JsEventListeners > 2*before.JsEventListeners {
 		t.Errorf("the page grows: %+v, then %+v", before, after)
+	}
+	if grown := heapAfter - heapBefore; grown > heapBefore/4 {
+		t.Errorf("the memory of the page's JavaScript grows by %.0f bytes, from %.0f", grown, heapBefore)
 	}
 	b.clean("overview")
 }
