@@ -57,7 +57,7 @@ func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
 		n := cut(records)
 		failpoint.Hit("outbox/insert")
 		if err := p.insert(topic, records[:n]); err != nil {
-			return p.outbox.failed(err)
+			return p.outbox.failed(p.outbox.dialect.Explain(context.Background(), p.tx, err))
 		}
 		failpoint.Hit("outbox/inserted")
 		records = records[n:]

@@ -20,9 +20,10 @@ type kindError struct{ kind, cause error }
 func (e kindError) Error() string   { return e.kind.Error() }
 func (e kindError) Unwrap() []error { return []error{e.kind, e.cause} }
 
-// explain returns schema.ErrDialect instead of err if the database is of another kind,
-// because err is then about SQL that the database does not understand.
-func (d Dialect) explain(ctx context.Context, db *sql.DB, err error) error {
+// Explain returns schema.ErrDialect instead of err if the database is of another kind,
+// because err is then about SQL that the database does not understand. db is a *sql.DB
+// or a *sql.Tx.
+func (d Dialect) Explain(ctx context.Context, db querier, err error) error {
 	if err == nil || !d.foreign(err) {
 		return err
 	}
@@ -30,6 +31,10 @@ func (d Dialect) explain(ctx context.Context, db *sql.DB, err error) error {
 		return kindError{kind, err}
 	}
 	return err
+}
+
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
 // foreign reports whether err may come from a database of another kind.

@@ -75,7 +75,7 @@ func (d Dialect) Read(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) err
 func (d Dialect) run(
 	ctx context.Context, db *sql.DB, options *sql.TxOptions, work, commit func(tx *sql.Tx) error,
 ) error {
-	return d.explain(ctx, db, runTx(ctx, db, options, work, commit))
+	return d.Explain(ctx, db, runTx(ctx, db, options, work, commit))
 }
 
 func runTx(
