@@ -103,3 +103,23 @@ func TestTopologyHasDefaults(t *testing.T) {
 		t.Errorf("limit.longestUnacked(4) is %v, want the longest Duration", got)
 	}
 }
+
+// A subscription ends when its last request has ended: only then can the broker deliver
+// the messages to another consumer.
+func TestSubscriptionWaitsForItsRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sub := &subscription{s: &Subscriber{}}
+		reply := make(chan struct{})
+		sub.running.Go(func() { <-reply })
+		ended := sub.ended()
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Error("it has ended before its request")
+		default:
+		}
+		close(reply)
+		<-ended
+	})
+}
