@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
 )
 
 // The time to wait for a connection begins when the connection is lost, and not with each
@@ -121,5 +124,29 @@ func TestSubscriptionWaitsForItsRequests(t *testing.T) {
 		}
 		close(reply)
 		<-ended
+	})
+}
+
+// If the broker does not reply, the end of a subscription waits DialTimeout for it.
+func TestEndWaitsDialTimeoutForTheBroker(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		logs := &testkit.Logs{}
+		s := &Subscriber{cfg: SubscriberConfig{DialTimeout: 30 * time.Second, CloseTimeout: time.Minute, Logger: logs}}
+		sub := &subscription{s: s, topic: "t", queue: "q", cancel: func() {}, stopped: make(chan struct{}), out: make(chan *message.Message)}
+		reply := make(chan struct{})
+		sub.running.Go(func() { <-reply })
+		began := time.Now()
+		sub.end(nil)
+		if took := time.Since(began); took != 30*time.Second {
+			t.Errorf("it took %v, want DialTimeout", took)
+		}
+		const line = "ERROR Unacked messages return to the queue when RabbitMQ replies queue=q topic=t " +
+			"err=the broker has not replied yet; the queue may be stuck"
+		if logs.CountLine(line) != 1 {
+			t.Errorf("%q", logs.Lines())
+		}
+		close(reply)
+		s.background.Wait()
 	})
 }
