@@ -45,6 +45,8 @@ func apartWithPgx(s *scene, router *message.Router) error {
 }
 
 // withPgx returns the pool with pgx's driver.
+func withPq(s *scene) *sql.DB { return s.db.DB }
+
 func withPgx(s *scene) *sql.DB { return s.db.std }
 
 // withLazyPgx returns the pool with pgx's driver and lazytx.
@@ -82,7 +84,7 @@ func handled(ctx context.Context, tx *sql.Tx, _ *message.Message) ([]*message.Me
 }
 
 func chainWith(config rabbit.SubscriberConfig, handle once.HandlerFunc) handlers {
-	return chainOn(func(s *scene) *sql.DB { return s.db.DB }, config, handle)
+	return chainOn(withPq, config, handle)
 }
 
 // lazyChain is like chain, but its pool uses lazytx: BEGIN is sent with the first

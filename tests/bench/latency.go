@@ -36,17 +36,20 @@ func (b *bench) latencies(ctx context.Context) ([]row, error) {
 	}
 	hinted, polled := quantiles("latency-hint", "with a hint"), quantiles("latency-poll", "found by the poll")
 	remote := quantiles("latency-remote-hint", "with a hint by UDP")
+	pgx := quantiles("latency-pgx-hint", "pgx's driver, with a hint")
 	err := b.turns(
 		ctx,
-		measurement{hinted, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, directly) }},
-		measurement{remote, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, remotely) }},
-		measurement{polled, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, nil) }},
+		measurement{hinted, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, withPq, directly) }},
+		measurement{pgx, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, withPgx, directly) }},
+		measurement{remote, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, withPq, remotely) }},
+		measurement{polled, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, withPq, nil) }},
 	)
 	if err != nil {
 		return nil, err
 	}
 	return []row{
 		hinted[0].atMost(limits[kind][0]), hinted[1].atMost(limits[kind][1]),
+		pgx[0].atMost(limits[kind][0]), pgx[1].atMost(limits[kind][1]),
 		remote[0].row(), remote[1].row(),
 		polled[0].atMost(10), polled[1].atMost(25),
 	}, nil
@@ -77,13 +80,14 @@ func remotely(f *forwarder.Forwarder) (call func(), end func() error, err error)
 }
 
 // latency returns the median and the 99th percentile of the times, in milliseconds.
-func (b *bench) latency(ctx context.Context, kind string, hints hinting) (_ []float64, err error) {
+func (b *bench) latency(ctx context.Context, kind string, pool func(s *scene) *sql.DB, hints hinting) (_ []float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
 		return nil, err
 	}
 	defer closing(s, &err)
-	f, err := s.forward(0)
+	db := pool(s)
+	f, err := forward(db, s.queue.config(), s.queue.name, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +107,7 @@ func (b *bench) latency(ctx context.Context, kind string, hints hinting) (_ []fl
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(s.commit(ctx, journeys), <-arrived); err != nil {
+	if err := errors.Join(s.commit(ctx, db, journeys), <-arrived); err != nil {
 		return nil, err
 	}
 	return journeys.quantiles(warmUp, 0.5, 0.99), nil
@@ -156,7 +160,7 @@ func quantile(sorted []float64, share float64) float64 {
 
 // commit commits each message in its own transaction, at random moments. Regular
 // moments could coincide with the polls.
-func (s *scene) commit(ctx context.Context, j *journeys) error {
+func (s *scene) commit(ctx context.Context, db *sql.DB, j *journeys) error {
 	const pause = time.Second / perSecondCommits
 	var (
 		working sync.WaitGroup
@@ -168,7 +172,7 @@ func (s *scene) commit(ctx context.Context, j *journeys) error {
 			for n := worker; n < len(j.msgs) && errs[worker] == nil; n += committers {
 				moment := time.Duration(n)*pause + rand.N(pause)
 				if errs[worker] = wait(ctx, start.Add(moment)); errs[worker] == nil {
-					errs[worker] = s.commitOne(ctx, j, n)
+					errs[worker] = s.commitOne(ctx, db, j, n)
 				}
 			}
 		})
@@ -177,9 +181,9 @@ func (s *scene) commit(ctx context.Context, j *journeys) error {
 	return errors.Join(errs[:]...)
 }
 
-func (s *scene) commitOne(ctx context.Context, j *journeys, n int) error {
+func (s *scene) commitOne(ctx context.Context, db *sql.DB, j *journeys, n int) error {
 	done := func() { j.committed[n] = time.Now() }
-	return outbox.InTx(ctx, s.db.DB, func(_ *sql.Tx, events message.Publisher) error {
+	return outbox.InTx(ctx, db, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(s.queue.name, j.msgs[n])
 	}, append([]func(){done}, j.hints...)...)
 }
