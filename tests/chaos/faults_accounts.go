@@ -22,6 +22,10 @@ func accountFaults() []fault {
 			strike: lateVersions,
 		},
 		{
+			name: "late-after-window", about: "a version arrives when a higher one has been applied without it: it is quarantined", on: onHandlers,
+			strike: lateAfterWindow,
+		},
+		{
 			name: "same-request", about: "a message is replayed long after another message with its business key", on: onHandlers,
 			strike: sameRequest,
 		},
@@ -62,6 +66,69 @@ func lateVersions(ctx context.Context, s *strike) (string, error) {
 		return "", err
 	}
 	return s.seen(ctx, name, held, nil)
+}
+
+// overtaken is the prefix of the accounts whose versions are applied out of order on
+// purpose.
+const overtaken = "overtaken-"
+
+// lateAfterWindow keeps a version back until an operator has replayed the next one, which
+// was quarantined at the end of its window. The late version must not be lost: it is
+// quarantined, and a replay applies it.
+func lateAfterWindow(ctx context.Context, s *strike) (string, error) {
+	account := fmt.Sprintf("%s%d", overtaken, s.Uint64())
+	version := func(n int64) event {
+		return event{id: fmt.Sprintf("%s.%d", account, n), kind: plain, account: account, number: n}
+	}
+	store, err := poison.New(s.db, poison.Config{})
+	if err != nil {
+		return "", err
+	}
+	first, missing, next := version(1), version(2), version(3)
+	quarantined := func(e event) bool {
+		return s.number(ctx, `SELECT COUNT(*) FROM once_parked WHERE message_id = $1 AND state = 'quarantined' AND reason = $2`,
+			e.id, poison.ReasonGap) == 1
+	}
+	applied := func(e event) bool {
+		return s.number(ctx, `SELECT COUNT(*) FROM effects WHERE message_id = $1`, e.id) == 1
+	}
+	// ended returns a condition that ends the window of a held message before it is checked.
+	ended := func(e event, condition func(event) bool) func() bool {
+		return func() bool {
+			_ = s.exec(ctx, `
+				UPDATE once_parked SET early_since = now() - interval '1 day', due_at = now()
+				WHERE message_id = $1 AND state = 'waiting' AND early_since > now() - interval '1 hour' AND token IS NULL`, e.id)
+			return condition(e)
+		}
+	}
+	if err := s.write(ctx, first, next); err != nil {
+		return "", err
+	}
+	if err := s.until(ctx, "the first version is applied", func() bool { return applied(first) }); err != nil {
+		return "", err
+	}
+	if err := s.until(ctx, "the next version is given up", ended(next, quarantined)); err != nil {
+		return "", err
+	}
+	replayed := make(chan error, 1)
+	go func() { replayed <- s.replayed(ctx, store, poison.Filter{MessageID: next.id}) }() // waits for one more window
+	err = s.until(ctx, "the replayed version is applied", ended(next, applied))
+	if err := errors.Join(err, <-replayed); err != nil {
+		return "", err
+	}
+	if err := s.write(ctx, missing); err != nil {
+		return "", err
+	}
+	if err := s.until(ctx, "the late version is in quarantine", func() bool { return quarantined(missing) }); err != nil {
+		return "", err
+	}
+	if err := s.replayed(ctx, store, poison.Filter{MessageID: missing.id}); err != nil {
+		return "", err
+	}
+	if err := s.until(ctx, "the late version is applied", func() bool { return applied(missing) }); err != nil {
+		return "", err
+	}
+	return "version 2 was quarantined, and applied after version 3", nil
 }
 
 // sameRequest quarantines a message and applies another one with the same business key.
