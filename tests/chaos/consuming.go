@@ -84,6 +84,9 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 	}
 	config.DurableConsumers = nil
 	config.Sequence = &sequence.Config{Policy: sequence.HoldForGap, Window: versionWindow}
+	if c.planted(plantLate) {
+		config.Sequence.Late = sequence.IgnoreLate
+	}
 	config.Dedup.Key = func(msg *message.Message) string { return cmp.Or(msg.Metadata.Get(headerRequest), msg.UUID) }
 	config.Dedup.Content = func(msg *message.Message) []byte { return []byte(msg.Metadata.Get(headerRequest)) }
 	strict, err := once.NewConsumer(c.db, config)

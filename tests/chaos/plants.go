@@ -25,10 +25,11 @@ const (
 	plantIntents = "intents" // the consumer does not ask whether a mail was sent: mails double
 	plantKeyLock = "keylock" // transactions publish without the lock of the key: their order changes
 	plantPauses  = "pauses"  // the forwarder does not see the pauses: paused messages are sent
+	plantLate    = "late"    // the consumer ignores versions that arrive after a higher one: they are lost
 	plantOutbox  = "outbox"  // the writer commits an event in a separate transaction: phantoms appear
 )
 
-var plants = []string{plantInbox, plantDelete, plantOrder, plantOutbox, plantIntents, plantKeyLock, plantPauses}
+var plants = []string{plantInbox, plantDelete, plantOrder, plantOutbox, plantIntents, plantKeyLock, plantPauses, plantLate}
 
 // planted reports whether a part is broken on purpose.
 func (l life) planted(plant string) bool { return slices.Contains(strings.Split(l.Plant, ","), plant) }
