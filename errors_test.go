@@ -82,10 +82,14 @@ func parts() []part {
 			return audit.New(db, audit.Config{Schema: tables})
 		}},
 		{"console", func() (any, error) { return console.Handler(nil, console.Config{}) }, nil},
-		{"deadletter", func() (any, error) { return deadletter.New(nil, deadletter.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+		{"deadletter", func() (any, error) {
+			return deadletter.New(nil, deadletter.Config{})
+		}, func(db *sql.DB, tables schema.Config) (any, error) {
 			return deadletter.New(db, deadletter.Config{Schema: tables})
 		}},
-		{"deadletter", func() (any, error) { return deadletter.NewSentLog(nil, deadletter.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+		{"deadletter", func() (any, error) {
+			return deadletter.NewSentLog(nil, deadletter.Config{})
+		}, func(db *sql.DB, tables schema.Config) (any, error) {
 			return deadletter.NewSentLog(db, deadletter.Config{Schema: tables})
 		}},
 		{"dedup", func() (any, error) { return dedup.New(nil, dedup.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
@@ -94,7 +98,9 @@ func parts() []part {
 		{"durable", func() (any, error) { return durable.New(nil, durable.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
 			return durable.New(db, durable.Config{Schema: tables, Logger: nop})
 		}},
-		{"embedded", func() (any, error) { return embedded.New(nil, embedded.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+		{"embedded", func() (any, error) {
+			return embedded.New(nil, embedded.Config{})
+		}, func(db *sql.DB, tables schema.Config) (any, error) {
 			return embedded.New(db, embedded.Config{Schema: tables, Logger: nop})
 		}},
 		{"forwarder", func() (any, error) { return forwarder.New(nil, nil, forwarder.Config{}) }, nil},
@@ -102,7 +108,9 @@ func parts() []part {
 			return handled.New(db, handled.Config{Schema: tables})
 		}},
 		{"health", func() (any, error) { return health.New(nil, health.Config{}) }, nil},
-		{"idempotency", func() (any, error) { return idempotency.New(nil, idempotency.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+		{"idempotency", func() (any, error) {
+			return idempotency.New(nil, idempotency.Config{})
+		}, func(db *sql.DB, tables schema.Config) (any, error) {
 			return idempotency.New(db, idempotency.Config{Schema: tables, Client: idempotency.OneClient, Logger: nop})
 		}},
 		{"journey", func() (any, error) { return journey.New(nil, journey.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
@@ -110,7 +118,9 @@ func parts() []part {
 		}},
 		{"mover", func() (any, error) { return mover.New(nil, mover.Config{}) }, nil},
 		{"once", func() (any, error) { return once.NewConsumer(nil, once.ConsumerConfig{}) }, nil},
-		{"outbox", func() (any, error) { return outbox.New(outbox.Config{MaxPayload: -1}) }, func(_ *sql.DB, tables schema.Config) (any, error) {
+		{"outbox", func() (any, error) {
+			return outbox.New(outbox.Config{MaxPayload: -1})
+		}, func(_ *sql.DB, tables schema.Config) (any, error) {
 			return outbox.New(outbox.Config{Schema: tables})
 		}},
 		{"parked", func() (any, error) { return parked.New(nil, parked.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
@@ -128,20 +138,28 @@ func parts() []part {
 		{"rabbit", func() (any, error) {
 			return rabbit.NewSubscriber(amqp.Config{}, rabbit.SubscriberConfig{})
 		}, nil},
-		{"reconcile", func() (any, error) { return reconcile.NewSender(nil, reconcile.SenderConfig{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+		{"reconcile", func() (any, error) {
+			return reconcile.NewSender(nil, reconcile.SenderConfig{})
+		}, func(db *sql.DB, tables schema.Config) (any, error) {
 			return reconcile.NewSender(db, reconcile.SenderConfig{Schema: tables, Topics: []string{"t"}})
 		}},
-		{"reconcile", func() (any, error) { return reconcile.NewReceiver(nil, reconcile.ReceiverConfig{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+		{"reconcile", func() (any, error) {
+			return reconcile.NewReceiver(nil, reconcile.ReceiverConfig{})
+		}, func(db *sql.DB, tables schema.Config) (any, error) {
 			return reconcile.NewReceiver(db, reconcile.ReceiverConfig{Schema: tables, Consumers: []string{"c"}})
 		}},
-		{"reconcile", func() (any, error) { return reconcile.NewArchive(nil, schema.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+		{"reconcile", func() (any, error) {
+			return reconcile.NewArchive(nil, schema.Config{})
+		}, func(db *sql.DB, tables schema.Config) (any, error) {
 			return reconcile.NewArchive(db, tables)
 		}},
 		{"retry", func() (any, error) { return retry.New(nil, retry.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
 			return retry.New(db, retry.Config{Schema: tables, Logger: nop})
 		}},
 		{"sequence", func() (any, error) { return sequence.New(sequence.Config{}) }, nil},
-		{"sequence", func() (any, error) { return sequence.NewVersions(nil, sequence.VersionsConfig{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
+		{"sequence", func() (any, error) {
+			return sequence.NewVersions(nil, sequence.VersionsConfig{})
+		}, func(db *sql.DB, tables schema.Config) (any, error) {
 			return sequence.NewVersions(db, sequence.VersionsConfig{Schema: tables})
 		}},
 		{"status", func() (any, error) { return status.New(nil, status.Config{}) }, func(db *sql.DB, tables schema.Config) (any, error) {
@@ -208,8 +226,8 @@ func call(t *testing.T, name string, method reflect.Value) error {
 			args = append(args, reflect.ValueOf(int64(1)).Convert(in))
 		case in.Kind() == reflect.Func:
 			args = append(args, reflect.MakeFunc(in, func([]reflect.Value) (results []reflect.Value) {
-				for i := range in.NumOut() {
-					results = append(results, reflect.Zero(in.Out(i)))
+				for out := range in.Outs() {
+					results = append(results, reflect.Zero(out))
 				}
 				return results
 			}))
@@ -228,11 +246,12 @@ func call(t *testing.T, name string, method reflect.Value) error {
 func filled(of reflect.Type) reflect.Value {
 	value := reflect.New(of).Elem()
 	for _, name := range []string{"All", "MessageID", "Topic"} {
-		switch field := value.FieldByName(name); field.Kind() {
-		case reflect.Bool:
+		field := value.FieldByName(name)
+		if field.Kind() == reflect.Bool {
 			field.SetBool(true)
 			return value
-		case reflect.String:
+		}
+		if field.Kind() == reflect.String {
 			field.SetString("text")
 			return value
 		}

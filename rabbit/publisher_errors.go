@@ -101,11 +101,11 @@ func (e *PublishError) Error() string {
 // remedy returns what makes the broker accept a message that it refused, or "".
 func (e *PublishError) remedy() string {
 	switch {
-	case e.kind == ErrReturned:
+	case e.is(ErrReturned):
 		return "no queue receives the message: declare a queue, and bind it to the exchange with this routing key"
-	case e.kind == ErrNacked:
+	case e.is(ErrNacked):
 		return "a queue of this exchange is full, or has lost its majority: see rabbitmqctl list_queues"
-	case e.kind != ErrRefused:
+	case !e.is(ErrRefused):
 	case e.Code == amqp.NotFound:
 		return "declare the exchange"
 	case e.Code == amqp.AccessRefused:

@@ -49,7 +49,8 @@ func TestRegistrationRecordsTheHandlerLater(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		store := newStore(t, db)
 		for _, handler := range []string{"", "handler-1"} {
-			if _, err := store.Register(t.Context(), parked.Consumer{Consumer: "payments", Topic: "orders", Owner: "a", Handler: handler}); err != nil {
+			c := parked.Consumer{Consumer: "payments", Topic: "orders", Owner: "a", Handler: handler}
+			if _, err := store.Register(t.Context(), c); err != nil {
 				t.Fatal(err)
 			}
 			for _, table := range []string{"consumers", "consumer_instances"} {
