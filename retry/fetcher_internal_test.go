@@ -33,6 +33,46 @@ func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
 	return f
 }
 
+// If the database does not answer, the renewal of the leases ends with the lease: a later
+// result would be useless, and Close waits for the renewal.
+func TestRenewalEndsWithTheLease(t *testing.T) {
+	t.Parallel()
+	db := testkit.Postgres(t)
+	f := idleFetcher(t, db)
+	if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage("m1", nil)); err != nil {
+		t.Fatal(err)
+	}
+	f.fetch(t.Context())
+	if len(f.inFlight) != 1 {
+		t.Fatalf("%d claims, want one", len(f.inFlight))
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE once_parked IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	f.config.Lease = 100 * time.Millisecond
+	ended := make(chan struct{})
+	go func() {
+		f.renew(t.Context())
+		close(ended)
+	}()
+	testkit.Eventually(t, time.Minute, "the renewal ends", func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	})
+	if !f.failing {
+		t.Error("its error is not reported")
+	}
+}
+
 // A reused result of findDue does not contain the tenants that arrived after it, nor
 // the keys that became free. Their messages must not wait for the next poll.
 func TestReusedLookIsFollowedByNewLook(t *testing.T) {
