@@ -62,11 +62,6 @@ var plants = map[string]plant{
 			at.Skipped = nil
 		}
 	}},
-	"a lookahead does not look for late rows of its keys": {commands: func(_ *world, c *Commands) {
-		if c.Read != nil && c.Read.Lookahead {
-			c.Read.Late = c.Read.From
-		}
-	}},
 	"paused rows of a key are left out": {rows: func(_ *world, _ *Read, rows *[]*Message, _ *Reach) {
 		*rows = slices.DeleteFunc(*rows, func(m *Message) bool { return m.Paused })
 	}},
