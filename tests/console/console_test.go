@@ -136,17 +136,19 @@ func TestALivePageDoesNotGrow(t *testing.T) {
 		b.must(err)
 		heap, err := chromedp.Call(b.ctx, runtime.GetHeapUsage, cdp.Empty{})
 		b.must(err)
-		t.Logf("after %d loads: %d nodes, %d listeners, %.0f bytes of JavaScript", swaps, counters.Nodes, counters.JsEventListeners, heap.UsedSize)
-		return counters, heap.UsedSize
+		used := heap.UsedSize + heap.BackingStorageSize // the latter has the long strings
+		t.Logf("after %d loads: %d nodes, %d listeners, %.0f bytes of JavaScript", swaps, counters.Nodes, counters.JsEventListeners, used)
+		return counters, used
 	}
 	// The browser may keep one chart for a while. What is kept at each load would be
 	// fifteen times as much.
-	before, heapBefore := measure(5)
-	after, heapAfter := measure(20)
+	before, heapBefore := measure(10)
+	after, heapAfter := measure(25)
 	if after.Nodes > 2*before.Nodes || after.JsEventListeners > 2*before.JsEventListeners {
 		t.Errorf("the page grows: %+v, then %+v", before, after)
 	}
-	if grown := heapAfter - heapBefore; grown > heapBefore/4 {
+	// The browser compiles code meanwhile. The pages of fifteen loads would be more.
+	if grown := heapAfter - heapBefore; grown > heapBefore/8 {
 		t.Errorf("the memory of the page's JavaScript grows by %.0f bytes, from %.0f", grown, heapBefore)
 	}
 	b.clean("overview")
