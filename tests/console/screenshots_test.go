@@ -55,7 +55,7 @@ func (b *tab) drawCharts() {
 	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
 		SELECT 'past-' || day || '-' || n, 'mail', '', now() - (30 - day) * interval '1 day' FROM ` + many + ` WHERE n % 9 > 0`)
 	b.visit("")
-	b.until("the charts are drawn", `document.querySelectorAll("#overview-chart canvas, #rates-chart canvas, #days-chart canvas").length === 3`)
+	b.until("the charts are drawn", `["overview", "rates", "days"].every((name) => document.querySelector("#" + name + "-chart canvas"))`)
 	b.exec(`DELETE FROM once_outbox_sent WHERE message_id LIKE 'past-%'`)
 	b.exec(`DELETE FROM once_inbox WHERE message_id LIKE 'past-%'`)
 }
