@@ -8,30 +8,26 @@ import (
 	"time"
 )
 
+// The pause between two calls of the condition in Eventually is a twentieth of the time
+// that was waited, within these limits. Without a pause, tests that wait for seconds would
+// take the processor from the work that they wait for.
+const (
+	shortestPause = 5 * time.Millisecond
+	longestPause  = 50 * time.Millisecond
+)
+
 // Eventually calls cond again and again until it returns true. If this does not happen
 // within the given time, it fails the test, with an error that contains what. On a busy
 // machine the test gets more time, see [busyTimes].
 func Eventually(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
 	began := time.Now()
-	deadline := time.NewTimer(within)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
 	for !cond() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			if cond() { // on a slow machine the last call may be long ago
-				return
-			}
-			waited := time.Since(began)
-			if left := within*time.Duration(busyTimes()) - waited; left > 0 {
-				deadline.Reset(left)
-				continue
-			}
+		waited := time.Since(began)
+		if waited >= within && waited >= within*time.Duration(busyTimes()) {
 			t.Fatalf("not within %v: %s", waited.Round(time.Second/10), what)
 		}
+		<-time.After(min(max(waited/20, shortestPause), longestPause))
 	}
 }
 
