@@ -42,12 +42,13 @@ else
 endif
 
 # Tests against real servers. PKG, RUN, COUNT, TIMEOUT and ARGS choose.
-# Three packages at a time, because tests mostly wait.
-GO_TEST = $(WITH_SERVERS) $(GO) test -p 3 -timeout '$(TIMEOUT)'$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count '$(COUNT)')
+# Three packages at a time, because tests mostly wait. make check vets the code.
+GO_TEST = $(WITH_SERVERS) $(GO) test -vet off -p 3 -timeout '$(TIMEOUT)'$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count '$(COUNT)')
 
 # SQLite is C translated to Go, and its locks are not those that the race detector
-# knows. The detector finds nothing in it, and makes it fourteen times slower.
-RACE = -race -gcflags='modernc.org/...=-race=false'
+# knows. The detector finds nothing in it, and makes it fourteen times slower. The client
+# of the browser is large, and has no part in what is tested.
+RACE = -race -gcflags='modernc.org/...=-race=false' -gcflags='github.com/chromedp/...=-race=false'
 
 .PHONY: test
 test: ## test in minutes: each promise once         PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=20m DRIVER=pgx ARGS=-v
