@@ -35,10 +35,10 @@ func tiny(t *testing.T) (*bench, testkit.Broker) {
 		options: options{
 			groups: groups(), kinds: []string{"quorum"}, runs: 1, pgDSN: db.DSN, amqpURL: broker.URL,
 			sizes: sizes{
-				messages: 2000, slow: 20, backlog: 3000, start: 1000, small: 500, rounds: 2,
-				hold: time.Second, baseline: time.Second, stopped: 300 * time.Millisecond,
+				messages: storedTogether, slow: 10, backlog: 3000, start: 200, small: 100, rounds: 2,
+				ahead: 200, hold: 200 * time.Millisecond, baseline: 200 * time.Millisecond, stopped: 300 * time.Millisecond,
 				producing: 100 * time.Millisecond, delivering: 200 * time.Millisecond,
-				consume: 400, remembered: 1000, compared: 1000, entries: 1000, rows: 1000,
+				consume: 50, remembered: 1000, compared: 1000, entries: 1000, rows: 1000,
 			},
 		},
 	}, broker

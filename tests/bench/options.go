@@ -47,6 +47,7 @@ type sizes struct {
 	small   int // size of a short backlog
 	rounds  int // how often the short backlog is drained
 
+	ahead    int           // messages that always wait in a measurement with a snapshot
 	hold     time.Duration // how long a measurement with an open snapshot takes
 	baseline time.Duration // how long the same measurement without a snapshot takes
 	stopped  time.Duration // how long to wait for messages that do not arrive
@@ -68,7 +69,7 @@ func newSizes(quick bool) sizes {
 		return sizes{
 			messages: 10_000,
 			backlog:  100_000, start: 20_000, small: 5_000, rounds: 3,
-			hold: 4 * time.Second, baseline: 2 * time.Second, stopped: time.Second,
+			ahead: 20_000, hold: 4 * time.Second, baseline: 2 * time.Second, stopped: time.Second,
 			producing: time.Second, delivering: 2 * time.Second, resting: 2 * time.Second,
 			remembered: 200_000, compared: 100_000,
 			entries: 20_000, rows: 100_000,
@@ -77,7 +78,7 @@ func newSizes(quick bool) sizes {
 	return sizes{
 		messages: 40_000,
 		backlog:  1_000_000, start: 100_000, small: 10_000, rounds: 5,
-		hold: time.Minute, baseline: 20 * time.Second, stopped: 3 * time.Second,
+		ahead: 20_000, hold: time.Minute, baseline: 20 * time.Second, stopped: 3 * time.Second,
 		producing: 4 * time.Second, delivering: 10 * time.Second, resting: 20 * time.Second,
 		remembered: 10_000_000, compared: 1_000_000,
 		entries: 1_000_000, rows: 10_000_000,

@@ -40,15 +40,15 @@ func (b *bench) streamed(ctx context.Context, kind string, period time.Duration,
 		return 0, err
 	}
 	defer closing(s, &err)
-	if err := s.fill(ctx, streamAhead, 0); err != nil {
+	if err := s.fill(ctx, b.ahead, 0); err != nil {
 		return 0, err
 	}
-	f, err := s.forward(streamAhead / 2)
+	f, err := s.forward(b.ahead / 2)
 	if err != nil {
 		return 0, err
 	}
 	defer closing(f, &err)
-	stream := s.keepAhead(ctx, f.publisher.confirmed.Load)
+	stream := s.keepAhead(ctx, b.ahead, f.publisher.confirmed.Load)
 	defer closing(stream, &err)
 	f.start(ctx)
 	if err := f.await(ctx); err != nil { // wait until messages flow

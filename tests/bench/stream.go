@@ -6,10 +6,8 @@ import (
 	"time"
 )
 
-const (
-	streamAhead = 20_000 // messages that always wait
-	streamBatch = 1000   // messages per transaction
-)
+// streamParts is how many transactions write as many messages as always wait.
+const streamParts = 20
 
 // stream writes messages to the outbox during a measurement.
 type stream struct {
@@ -20,26 +18,27 @@ type stream struct {
 	starved int   // how often no message waited
 }
 
-// keepAhead starts a goroutine that writes new messages whenever fewer than streamAhead
-// wait. The caller has stored the first streamAhead messages.
-func (s *scene) keepAhead(ctx context.Context, confirmed func() int64) *stream {
+// keepAhead starts a goroutine that writes new messages whenever fewer than ahead wait.
+// The caller has stored the first ahead messages.
+func (s *scene) keepAhead(ctx context.Context, ahead int, confirmed func() int64) *stream {
 	st := &stream{stop: make(chan struct{}), ended: make(chan struct{})}
+	batch := max(1, ahead/streamParts)
 	go func() {
 		defer close(st.ended)
 		tick := time.NewTicker(2 * time.Millisecond)
 		defer tick.Stop()
-		for written := int64(streamAhead); ; {
-			waiting := written - confirmed()
+		for written := ahead; ; {
+			waiting := written - int(confirmed())
 			if waiting <= 0 {
 				st.starved++
 			}
-			if waiting < streamAhead {
-				if st.err = s.add(ctx, streamBatch, 0); st.err != nil {
+			if waiting < ahead {
+				if st.err = s.add(ctx, batch, 0); st.err != nil {
 					return
 				}
-				written += streamBatch
+				written += batch
 			}
-			if waiting > streamAhead-streamBatch {
+			if waiting > ahead-batch {
 				<-tick.C
 			}
 			select {
