@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,7 +27,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 const (
 	consumer = "payments"
@@ -60,7 +62,14 @@ var drivers = map[string]func(dsn string) (*sql.DB, error){
 // eachDriver runs a test with each driver for PostgreSQL, and with SQLite.
 func eachDriver(t *testing.T, test func(t *testing.T, db testkit.Database)) {
 	t.Helper()
-	for name, open := range drivers {
+	eachNumberedDriver(t, func(t *testing.T, _ int, db testkit.Database) { test(t, db) })
+}
+
+// eachNumberedDriver is like eachDriver. Each driver has the same number in all runs.
+func eachNumberedDriver(t *testing.T, test func(t *testing.T, n int, db testkit.Database)) {
+	t.Helper()
+	for n, name := range slices.Sorted(maps.Keys(drivers)) {
+		open := drivers[name]
 		t.Run(name, func(t *testing.T) {
 			if name != "libpq" {
 				testkit.Long(t)
@@ -74,10 +83,10 @@ func eachDriver(t *testing.T, test func(t *testing.T, db testkit.Database)) {
 			db.SetMaxOpenConns(maxOpen)
 			db.SetMaxIdleConns(maxOpen)
 			database.DB = db
-			test(t, database)
+			test(t, n, database)
 		})
 	}
-	t.Run("sqlite", func(t *testing.T) { test(t, testkit.SQLite(t)) })
+	t.Run("sqlite", func(t *testing.T) { test(t, len(drivers), testkit.SQLite(t)) })
 }
 
 // handle is a handler of one message.
