@@ -42,10 +42,10 @@ var inTurn struct {
 	closes bool            // whether Main closes it
 }
 
-// PrivateRabbitInTurn returns a private broker that the test may freeze and block. The
-// tests of the package that call it have the same broker, one test after the other,
-// because a start takes five seconds of a core. So the test must leave the broker as it
-// was, apart from queues with unique names. A test that fails may leave it in any state:
+// PrivateRabbitInTurn returns a private broker that the test may freeze, block and
+// restart. The tests of the package that call it have the same broker, one test after the
+// other, because a start takes five seconds of a core. So the test must leave the broker
+// running and as it was, apart from queues with unique names. A test that fails may leave it in any state:
 // the next one gets a new broker.
 func PrivateRabbitInTurn(t testing.TB) *servers.Rabbit {
 	t.Helper()
@@ -71,7 +71,7 @@ func PrivateRabbitInTurn(t testing.TB) *servers.Rabbit {
 	}
 	if !inTurn.closes {
 		inTurn.closes = true
-		atEnd(func() error {
+		AtEnd(func() error {
 			if inTurn.broker == nil {
 				return nil
 			}

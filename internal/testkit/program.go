@@ -49,6 +49,6 @@ func buildProgram(tags string) (string, error) {
 	if err != nil {
 		return "", errors.Join(fmt.Errorf("build the tests as a program: %w: %s", err, output), os.RemoveAll(dir))
 	}
-	atEnd(func() error { return os.RemoveAll(dir) })
+	AtEnd(func() error { return os.RemoveAll(dir) })
 	return path, nil
 }

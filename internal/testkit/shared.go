@@ -18,7 +18,7 @@ var (
 		if err != nil {
 			return nil, err
 		}
-		atEnd(server.Close)
+		AtEnd(server.Close)
 		return sharedPostgres(server.URL)
 	})
 
@@ -28,7 +28,7 @@ var (
 		if err != nil {
 			return nil, err
 		}
-		atEnd(server.Close)
+		AtEnd(server.Close)
 		return sharedPostgres(server.DSN("postgres"))
 	})
 
@@ -37,12 +37,12 @@ var (
 		if err != nil {
 			return nil, err
 		}
-		atEnd(server.Close)
+		AtEnd(server.Close)
 		r, err := newRabbit(context.Background(), server)
 		if err != nil {
 			return nil, err
 		}
-		atEnd(r.close)
+		AtEnd(r.close)
 		return r, nil
 	})
 )
@@ -52,7 +52,7 @@ func sharedPostgres(dsn string) (*postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	atEnd(p.close)
+	AtEnd(p.close)
 	return p, nil
 }
 
@@ -62,7 +62,8 @@ var closers struct {
 	list []func() error
 }
 
-func atEnd(closer func() error) {
+// AtEnd makes [Main] call closer after the tests. The last one is called first.
+func AtEnd(closer func() error) {
 	closers.Lock()
 	defer closers.Unlock()
 	closers.list = append(closers.list, closer)

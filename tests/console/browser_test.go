@@ -31,7 +31,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 // patience is how long a step in the browser may take on a busy machine.
 const patience = 2 * time.Minute
@@ -106,15 +106,42 @@ func (b *tab) posted(what string) bool {
 	return slices.Contains(b.sent, what)
 }
 
-// browse starts a browser for a console. stop is called after the browser has ended.
+// browser is the browser of all tests, in which each has a tab and cookies of its own. A
+// start takes seconds of a core.
+var browser struct {
+	sync.Mutex
+	ctx context.Context
+}
+
+func startBrowser(t *testing.T) context.Context {
+	t.Helper()
+	browser.Lock()
+	defer browser.Unlock()
+	if browser.ctx != nil {
+		return browser.ctx
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(chromium(t)), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
+	allocator, closeBrowser := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
+	ctx, cancel := chromedp.NewContext(allocator)
+	testkit.AtEnd(func() error {
+		defer closeBrowser()
+		defer cancel()
+		return chromedp.Cancel(ctx)
+	})
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatal(err)
+	}
+	browser.ctx = ctx
+	return ctx
+}
+
+// browse opens a tab for a console. stop is called after the tab is closed.
 func (b *tab) browse(url string, stop func() error) {
 	b.Helper()
 	b.url = url
-	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(chromium(b.T)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(b.TempDir()),
-		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
-	allocator, closeBrowser := chromedp.NewExecAllocator(context.WithoutCancel(b.Context()), options...)
-	ctx, cancel := chromedp.NewContext(allocator)
+	ctx, cancel := chromedp.NewContext(startBrowser(b.T), chromedp.WithNewBrowserContext())
 	b.ctx = ctx
 	b.Cleanup(func() {
 		if b.Failed() {
@@ -123,7 +150,6 @@ func (b *tab) browse(url string, stop func() error) {
 		}
 		b.must(chromedp.Cancel(ctx))
 		cancel()
-		closeBrowser()
 		b.must(stop())
 	})
 	b.must(chromedp.Listen(ctx, b.record))
@@ -180,11 +206,24 @@ func eval[V any](b *tab, expression string) V {
 	return value
 }
 
-// until waits until an expression on the page is true. The page may be loading.
+// until waits until an expression on the page is true. The page may be loading. The page
+// itself looks at the expression again and again, because questions of the test would
+// keep the browser busy.
 func (b *tab) until(what, expression string) {
 	b.Helper()
+	look := fmt.Sprintf(`new Promise((tell) => {
+		const last = Date.now() + 1000;
+		const look = () => {
+			let is = false;
+			try { is = document.readyState === "complete" && !!(%s); } catch { /* a part of the page is missing */ }
+			if (is || Date.now() > last) tell(is); else setTimeout(look, 20);
+		};
+		look();
+	})`, expression)
 	testkit.Eventually(b, patience, what, func() bool {
-		is, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`document.readyState === "complete" && !!(`+expression+`)`))
+		ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second) // a page that is left may not answer
+		defer cancel()
+		is, err := chromedp.Run(ctx, chromedp.Evaluate[bool](look, chromedp.EvalAwaitPromise))
 		return err == nil && is
 	})
 }
