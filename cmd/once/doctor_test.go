@@ -40,7 +40,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 
 func TestDoctorFindsMissingTables(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	testkit.EachEmptyDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := &shell{T: t, env: map[string]string{"ONCE_DSN": db.DSN}}
 		s.has(object[doctorJSON](s, exitFound, "doctor"), "tables", "once migrate up")
 	})

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(archivingTo); dir != "" {
 		os.Exit(archiveUntilKilled(dir))
 	}
-	testkit.Main(m, testkit.StockAMQP)
+	testkit.MainWithTables(m, testkit.StockAMQP)
 }
 
 // shell runs the command as a shell would, with an environment of its own.

@@ -9,7 +9,7 @@ import (
 
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	testkit.EachEmptyDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := &shell{T: t, env: map[string]string{"ONCE_DSN": db.DSN}}
 		s.says(s.once(exitFailed, "dead", "list"), "the tables are missing", "once migrate up")
 		missing := object[tablesJSON](s, exitFound, "migrate", "check")

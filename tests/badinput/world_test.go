@@ -23,7 +23,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 const (
 	topic    = "events"

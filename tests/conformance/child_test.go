@@ -71,7 +71,7 @@ func TestMain(m *testing.M) {
 	told := os.Getenv(environment)
 	if told == "" {
 		_ = flag.Set("test.parallel", "10") // most of the time the tests wait for leases to end
-		testkit.Main(m, testkit.StockAMQP)
+		testkit.MainWithTables(m, testkit.StockAMQP)
 	}
 	var l life
 	err := json.Unmarshal([]byte(told), &l)

@@ -25,7 +25,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m, testkit.StockAMQP) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m, testkit.StockAMQP) }
 
 const consumer = "payments"
 

@@ -19,7 +19,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 // Payment is a row of the table payments.
 type Payment struct {

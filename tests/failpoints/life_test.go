@@ -73,7 +73,7 @@ func TestMain(m *testing.M) {
 	told := os.Getenv(environment)
 	if told == "" {
 		_ = flag.Set("test.parallel", "8") // most of the time the tests wait for leases to end
-		testkit.Main(m)
+		testkit.MainWithTables(m)
 	}
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // standard error must contain only the failpoint that was reached
 	var l life

@@ -18,7 +18,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 // watch records metrics, spans and logs.
 type watch struct {

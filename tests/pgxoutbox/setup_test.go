@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 // bench is a database with an outbox and a business table, and a pool of pgx.
 type bench struct {

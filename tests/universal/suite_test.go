@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "1"); err != nil {
 		panic(err)
 	}
-	testkit.Main(m, testkit.StockAMQP)
+	testkit.MainWithTables(m, testkit.StockAMQP)
 }
 
 // features are the features that every path of a message has. The others are off:
