@@ -46,9 +46,8 @@ endif
 GO_TEST = $(WITH_SERVERS) $(GO) test -vet off -p 3 -timeout '$(TIMEOUT)'$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count '$(COUNT)')
 
 # SQLite is C translated to Go, and its locks are not those that the race detector
-# knows. The detector finds nothing in it, and makes it fourteen times slower. The client
-# of the browser is large, and has no part in what is tested.
-RACE = -race -gcflags='modernc.org/...=-race=false' -gcflags='github.com/chromedp/...=-race=false'
+# knows. The detector finds nothing in it, and makes it fourteen times slower.
+RACE = -race -gcflags='modernc.org/...=-race=false'
 
 .PHONY: test
 test: ## test in minutes: each promise once         PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=20m DRIVER=pgx ARGS=-v
