@@ -19,9 +19,9 @@ const tooManyConnections = "53300"
 type postgres struct {
 	dsn   string
 	admin *sql.DB
-	fresh func() (string, error) // the state of a new database
 
 	mu       sync.Mutex
+	fresh    string   // the state of a new database
 	free     []string // empty databases
 	prepared []prepared
 }
@@ -32,7 +32,6 @@ func newPostgres(ctx context.Context, dsn string) (*postgres, error) {
 		return nil, err
 	}
 	p := &postgres{dsn: dsn, admin: admin}
-	p.fresh = sync.OnceValues(func() (string, error) { return p.stateOfNew(ctx) })
 	p.sweep(ctx)
 	return p, nil
 }

@@ -48,9 +48,19 @@ func (p *postgres) take(ctx context.Context) (name string, err error) {
 		p.mu.Unlock()
 		return name, nil
 	}
+	known := p.fresh != ""
 	p.mu.Unlock()
 	name = uniqueName(databasePrefix, "_")
-	return name, p.create(ctx, name, "")
+	if err := p.create(ctx, name, ""); err != nil || known {
+		return name, err
+	}
+	return name, p.on(name, func(db *sql.DB) error {
+		fresh, err := stateOf(ctx, db)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.fresh = fresh
+		return err
+	})
 }
 
 // give takes a database back. It drops the database if it cannot be emptied.
@@ -76,11 +86,9 @@ func (p *postgres) reset(ctx context.Context, name string) error {
 			return err
 		}
 		now, err := stateOf(ctx, db)
-		if err != nil {
-			return err
-		}
-		fresh, err := p.fresh()
-		if err == nil && now != fresh {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if err == nil && now != p.fresh {
 			err = errChanged
 		}
 		return err
@@ -110,20 +118,6 @@ func stateOf(ctx context.Context, db *sql.DB) (string, error) {
 	var text string
 	err := db.QueryRowContext(ctx, state).Scan(&text)
 	return text, err
-}
-
-// stateOfNew returns the state of a new database.
-func (p *postgres) stateOfNew(ctx context.Context) (string, error) {
-	name := uniqueName(databasePrefix, "_")
-	if err := p.create(ctx, name, ""); err != nil {
-		return "", err
-	}
-	db, err := openPostgres(withDatabase(p.dsn, name))
-	if err != nil {
-		return "", errors.Join(err, p.drop(ctx, name))
-	}
-	text, err := stateOf(ctx, db)
-	return text, errors.Join(err, db.Close(), p.drop(ctx, name))
 }
 
 // close drops the databases, at the same time, so that they share checkpoints.

@@ -17,8 +17,8 @@ import (
 )
 
 // Creating and dropping the tables takes a tenth of a second of a core for each test. So
-// a database with the tables is given to the next test with the tables, after those that
-// the test has written to are truncated.
+// a database with the tables is given to the next test with the tables, after the rows of
+// those that the test has written to are deleted.
 
 // withTables is set by [MainWithTables].
 var withTables bool
@@ -139,6 +139,7 @@ const dropOthers = `DO $$
 			UNION ALL SELECT format(CASE relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END
 					|| ' IF EXISTS public.%I', relname) -- CASCADE may have dropped it
 				FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'S') AND relname !~ '^once_'
+					AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = pg_class.oid AND deptype = 'i') -- of an identity column: dropped with its table
 			UNION ALL SELECT 'FUNCTION ' || oid::regprocedure FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname !~ '^once_'
 		LOOP
 			EXECUTE 'DROP ' || command || ' CASCADE';
@@ -168,34 +169,43 @@ func rememberSeeds(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
+// largest is the size in bytes of a table up to which its rows are deleted. TRUNCATE also
+// makes new files for the table and its indexes, and the file system takes long to find
+// room for files beside those that were just removed.
+const largest = 1 << 18
+
 // restoreRows deletes all rows but those that schema.Up has written, restarts the
 // sequences, and resets what the server has counted.
 func restoreRows(ctx context.Context, db *sql.DB) error {
-	written, err := writtenTables(ctx, db)
+	var small, large pq.StringArray
+	err := db.QueryRowContext(ctx, `SELECT array_agg(quote_ident(relname)) FILTER (WHERE size <= $1),
+			array_agg(quote_ident(relname)) FILTER (WHERE size > $1)
+		FROM (SELECT relname, pg_total_relation_size(oid) AS size FROM pg_class
+			WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND pg_relation_size(oid) > 0) AS tables`, largest).Scan(&small, &large)
 	if err != nil {
 		return err
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "TRUNCATE %s RESTART IDENTITY;\n", strings.Join(written, ", "))
+	for _, table := range small {
+		fmt.Fprintf(&text, "DELETE FROM %s;\n", table)
+	}
+	if len(large) > 0 {
+		fmt.Fprintf(&text, "TRUNCATE %s;\n", strings.Join(large, ", "))
+	}
 	seeds.Lock()
 	defer seeds.Unlock()
 	for table, rows := range seeds.rows {
 		fmt.Fprintf(&text, "INSERT INTO %s OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::%[1]s, %s);\n",
 			table, pq.QuoteLiteral(rows))
 	}
-	text.WriteString(`DO $$
-		DECLARE name text;
-		BEGIN
-			FOR name IN SELECT quote_ident(sequencename) FROM pg_sequences WHERE schemaname = 'public' AND last_value IS NOT NULL LOOP
-				EXECUTE 'ALTER SEQUENCE ' || name || ' RESTART';
-			END LOOP;
-		END $$;
+	text.WriteString(`SELECT setval(quote_ident(sequencename)::regclass, start_value, false) FROM pg_sequences
+			WHERE schemaname = 'public' AND last_value IS NOT NULL;
 		SELECT pg_stat_reset()`)
 	_, err = db.ExecContext(ctx, text.String())
 	return err
 }
 
-// writtenTables returns the tables that have, or had, rows, quoted.
+// writtenTables returns the tables that have rows, quoted.
 func writtenTables(ctx context.Context, db *sql.DB) (names []string, err error) {
 	var list pq.StringArray
 	err = db.QueryRowContext(ctx, `SELECT array_agg(quote_ident(relname) ORDER BY relname) FROM pg_class

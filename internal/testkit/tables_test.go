@@ -17,6 +17,7 @@ func TestUsesTables(t *testing.T) {
 		{"DELETE FROM once_slots WHERE slot > 3", true},
 		{"UPDATE once_slots SET owner = 'somebody'; SELECT nextval('once_outbox_position')", true},
 		{"CREATE TABLE orders (id bigserial PRIMARY KEY); CREATE VIEW seen AS SELECT * FROM orders", true},
+		{"CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, text text)", true},
 		{"CREATE SEQUENCE alone; CREATE SCHEMA service", true},
 		{`CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 			CREATE TRIGGER t BEFORE INSERT ON once_inbox FOR EACH ROW EXECUTE FUNCTION f()`, true},

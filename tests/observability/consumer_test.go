@@ -50,7 +50,7 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 	w.Helper()
 	retries, err := retry.New(db, retry.Config{
 		Policy:      retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond},
-		CrashBudget: 2, PollInterval: 5 * time.Millisecond,
+		CrashBudget: 2, PollInterval: 20 * time.Millisecond,
 		KeyOrder:      retry.BlockWhileQuarantined, // for messages with a key
 		MeterProvider: w.meters, TracerProvider: w.traces, Logger: &w.logs,
 	})

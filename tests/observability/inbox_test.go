@@ -21,7 +21,7 @@ func moveInbox(w *watch, seen *seen) {
 		w.Fatal(err)
 	}
 	w.zero("once.durable.")
-	retries, err := retry.New(db, retry.Config{PollInterval: 5 * time.Millisecond})
+	retries, err := retry.New(db, retry.Config{PollInterval: 20 * time.Millisecond})
 	if err != nil {
 		w.Fatal(err)
 	}

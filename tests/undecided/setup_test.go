@@ -154,7 +154,7 @@ func newWorld(
 	}
 	config := once.ConsumerConfig{
 		Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)},
-		Retry:  retry.Config{Policy: policy, PollInterval: 10 * time.Millisecond},
+		Retry:  retry.Config{Policy: policy, PollInterval: 20 * time.Millisecond},
 		Logger: testkit.Logger(t),
 	}
 	if mode == "durable" {
