@@ -31,7 +31,6 @@ type lookahead struct {
 	epoch  int       // changes when a walk begins, and when the result of the lookahead under way must be ignored
 	found  time.Time // when a lookahead last found a message
 	hinted bool      // Hint was called since the last lookahead of the tail began
-	wanted time.Time // when a lookahead last found rows that may be read, also if it skipped them
 	more   bool      // rows that may be read were skipped since the last round began
 
 	tail, round       walk
@@ -103,7 +102,7 @@ func (b *buffer) take(may func(topic string) bool) *Message {
 // reset ends both walks. A new round begins at the cursor of the sweeps.
 func (l *lookahead) reset() {
 	*l = lookahead{
-		full: l.full, roundDue: l.roundDue, began: l.began, took: l.took, found: l.found, wanted: l.wanted, hinted: l.hinted, epoch: l.epoch + 1,
+		full: l.full, roundDue: l.roundDue, began: l.began, took: l.took, found: l.found, hinted: l.hinted, epoch: l.epoch + 1,
 	}
 }
 
@@ -233,9 +232,8 @@ func (s *Scheduler) crowdedWindow(now time.Time) int {
 
 // endLookahead decides when the next lookahead begins. Those of the tail usually find no
 // row, and are quick. They take at most half of the time, and are more frequent than
-// sweeps of an outbox without a backlog, because what follows takes longer. Those of a round take at most half of the time if there are other
-// groups than the long ones. Otherwise they take a sixteenth, because they would slow a
-// backlog down that has only one group.
+// sweeps of an outbox without a backlog, because what follows takes longer. Those of a round take at most half of the time if rows wait for the
+// next round. Otherwise they take a sixteenth, because sweeps and the tail wait for them.
 func (s *Scheduler) endLookahead(now time.Time, read *Read) {
 	l := &s.lookahead
 	if !read.Lookahead {
@@ -249,7 +247,7 @@ func (s *Scheduler) endLookahead(now time.Time, read *Read) {
 	}
 	l.spent += l.took
 	pause := 15 * l.took
-	if now.Sub(l.wanted) < 5*time.Second {
+	if l.more {
 		pause = l.took
 	}
 	l.roundDue = now.Add(max(pause, s.config.PollMin))
@@ -297,9 +295,6 @@ func (s *Scheduler) addLookahead(now time.Time, read *Read, rows []*Message, at 
 		w.skipped.add(hash)
 	}
 	l.more = l.more || at.More
-	if at.More || len(rows) > 0 {
-		l.wanted = now
-	}
 	w.passed = read.Passed
 	w.cursor.advance(at, read.settled)
 	switch {
