@@ -50,13 +50,15 @@ func TestNothingIsLostAndNothingTakesEffectTwice(t *testing.T) {
 }
 
 // Each case breaks a part on purpose, with a mistake that a service could contain. The
-// run must find the damage; otherwise a run that finds nothing would prove nothing.
+// run must find the damage; otherwise a run that finds nothing would prove nothing. The
+// processes have no race detector.
 func TestWhatIsBrokenIsFound(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
+	program := testkit.Program(t, "")
 	t.Run("doubled in both services, phantoms, inversions", func(t *testing.T) {
 		t.Parallel()
-		o := options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantInbox + "," + plantOrder + "," + plantOutbox}
+		o := options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantInbox + "," + plantOrder + "," + plantOutbox}
 		r := chaos(t, o, "duplicates,writer-kill,two-services")
 		if r.passed() || r.Doubled == 0 || r.Phantoms == 0 || r.Inversions == 0 ||
 			!strings.Contains(strings.Join(r.Notes, "\n"), "handled twice by the second service") {
@@ -65,28 +67,28 @@ func TestWhatIsBrokenIsFound(t *testing.T) {
 	})
 	t.Run("order of commits", func(t *testing.T) {
 		t.Parallel()
-		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantKeyLock}, "publish-first")
+		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantKeyLock}, "publish-first")
 		if r.passed() || r.Inversions == 0 {
 			t.Errorf("not found: %+v", r.totals)
 		}
 	})
 	t.Run("mails", func(t *testing.T) {
 		t.Parallel()
-		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantIntents}, "intents")
+		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantIntents}, "intents")
 		if r.passed() || r.Doubled == 0 {
 			t.Errorf("not found: %+v", r.totals)
 		}
 	})
 	t.Run("pauses", func(t *testing.T) {
 		t.Parallel()
-		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantPauses}, "pauses")
+		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantPauses}, "pauses")
 		if r.passed() || !strings.Contains(strings.Join(r.Faults, "\n"), "were sent while they were paused") {
 			t.Errorf("not found: %q", r.Faults)
 		}
 	})
 	t.Run("lost", func(t *testing.T) {
 		t.Parallel()
-		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantDelete}, "amqp-refused")
+		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantDelete}, "amqp-refused")
 		if r.passed() || r.Lost == 0 {
 			t.Errorf("not found: %+v", r.totals)
 		}

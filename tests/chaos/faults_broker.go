@@ -124,7 +124,7 @@ func (s *strike) shutOut(ctx context.Context, revoke, grant string) (proof strin
 func consumerTimeout(ctx context.Context, s *strike) (proof string, err error) {
 	set := func(timeout time.Duration, tick time.Duration) error {
 		return s.eval(context.WithoutCancel(ctx), fmt.Sprintf(
-			"application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, %d).",
+			"application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, %d)",
 			timeout.Milliseconds(), tick.Milliseconds()))
 	}
 	defer func() {

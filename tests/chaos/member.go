@@ -19,9 +19,10 @@ import (
 type member struct {
 	life
 
-	dir  string
-	base string // each life's name begins with it
-	old  string // path of the binary of an earlier release, or ""
+	dir     string
+	base    string // each life's name begins with it
+	program string // path of the binary
+	old     string // path of the binary of an earlier release, or ""
 
 	driver int // the number of the first life's driver, see next
 
@@ -76,10 +77,7 @@ func (m *member) begin() error {
 	if err != nil {
 		return err
 	}
-	binary, err := os.Executable()
-	if err != nil {
-		return err
-	}
+	binary := m.program
 	if m.aged {
 		binary = m.old
 	}

@@ -28,6 +28,7 @@ type options struct {
 	json     string
 	plant    string // parts that are broken on purpose, separated by commas
 	old      string // the binary of an earlier release
+	program  string // the binary of the processes; "" for that of this process
 }
 
 // Upper limits of the options.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"time"
 )
@@ -24,6 +25,11 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 		return r, err
 	}
 	w.old = o.old
+	if w.program = o.program; w.program == "" {
+		if w.program, err = os.Executable(); err != nil {
+			return r, err
+		}
+	}
 	if err := w.begin(o.plant); err != nil {
 		return r, err
 	}

@@ -111,7 +111,7 @@ func (w *world) beginBranch(plant string) error {
 			Role: branching, Plant: plant, DSN: fmt.Sprintf("postgres://%s@%s/branch?sslmode=disable&lock_timeout=2000", user, w.postgres.Address()),
 			AMQP: fmt.Sprintf("amqp://%s:%s@%s/?heartbeat=3", user, password, w.rabbit.Address()),
 		},
-		dir: w.dir, base: branching, before: make(map[string]int64), exits: make(map[int]int64),
+		dir: w.dir, base: branching, program: w.program, before: make(map[string]int64), exits: make(map[int]int64),
 	}
 	w.members = append(w.members, m)
 	return m.start()

@@ -25,6 +25,7 @@ const (
 // world holds the servers and processes that the faults affect.
 type world struct {
 	dir      string
+	program  string // path of the binary of the processes
 	old      string // path of the binary of an earlier release, or ""
 	postgres *servers.Postgres
 	rabbit   *servers.Rabbit
@@ -111,10 +112,10 @@ func (w *world) prepareDatabase(ctx context.Context) error {
 func as(address, old, user string) string { return strings.Replace(address, "//"+old, "//"+user, 1) }
 
 func (w *world) prepareBroker(ctx context.Context) error {
-	for _, line := range []string{"add_user " + user + " " + password, "set_permissions " + user + " .* .* .*"} {
-		if err := w.ctl(ctx, line); err != nil {
-			return err
-		}
+	if err := w.eval(ctx, fmt.Sprintf(`begin ok = rabbit_auth_backend_internal:add_user(<<%[1]q>>, <<%[2]q>>, <<"chaos">>),
+		ok = rabbit_auth_backend_internal:set_permissions(<<%[1]q>>, <<"/">>, <<".*">>, <<".*">>, <<".*">>, <<"chaos">>) end`,
+		user, password)); err != nil {
+		return err
 	}
 	return w.declare(ctx)
 }
@@ -152,7 +153,7 @@ func (w *world) ctl(ctx context.Context, line string) error {
 
 // eval evaluates an Erlang expression in the broker.
 func (w *world) eval(ctx context.Context, expression string) error {
-	_, err := w.rabbit.Ctl(ctx, "eval", expression)
+	_, err := w.rabbit.Eval(ctx, expression)
 	return err
 }
 
@@ -203,7 +204,7 @@ func (w *world) begin(plant string) error {
 					Role: role, Plant: plant,
 					DSN: fmt.Sprintf("postgres://%s@%s/chaos?sslmode=disable&lock_timeout=2000", user, w.pg[role].address),
 				},
-				dir: w.dir, base: fmt.Sprintf("%s%d", role, n+1), driver: n, old: w.old,
+				dir: w.dir, base: fmt.Sprintf("%s%d", role, n+1), driver: n, program: w.program, old: w.old,
 				before: make(map[string]int64), exits: make(map[int]int64), paused: true,
 			}
 			if role != writing {
