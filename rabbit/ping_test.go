@@ -123,7 +123,7 @@ func TestPingWaitsForTheBroker(t *testing.T) {
 func TestPingWaitsForABrokerThatStarts(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	broker.Kill()
 	all := pingers(t, broker.URL("/"))
 	results := make(chan error, len(all))

@@ -65,7 +65,7 @@ func eval(t *testing.T, broker *servers.Rabbit, expression string) {
 func TestTrap09_BrokerIsKilledDuringABatch(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := impatient
 	cfg.ConfirmTimeout = time.Minute    // longer than sending 500 messages

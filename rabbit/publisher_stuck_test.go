@@ -12,7 +12,7 @@ import (
 func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	stuck := declareQueue(t, broker.URL("/"), nil)
 	other := declareQueue(t, broker.URL("/"), nil)
 	h := new(heard)
@@ -60,7 +60,7 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 func TestTrap76_AFloodToAStuckQueueEnds(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	stuck := declareQueue(t, broker.URL("/"), nil)
 	other := declareQueue(t, broker.URL("/"), nil)
 	p := newPublisher(t, queueConfig(broker.URL("/")), impatient)

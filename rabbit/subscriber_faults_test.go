@@ -169,8 +169,13 @@ func TestInFlightIsBoundedAcrossConnections(t *testing.T) {
 func TestTrap46_ConsumerTimeoutIsSurvived(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t, "consumer_timeout = 1000")
-	eval(t, broker, "application:set_env(rabbit, channel_tick_interval, 500)") // how often the broker checks the timeout
+	broker := testkit.PrivateRabbitInTurn(t)
+	limit := func(timeout, tick time.Duration) { // tick is how often the broker checks the timeout
+		eval(t, broker, fmt.Sprintf("application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, %d)",
+			timeout.Milliseconds(), tick.Milliseconds()))
+	}
+	limit(time.Second, 500*time.Millisecond)
+	defer limit(30*time.Minute, time.Minute) // the defaults
 	queue := declareQueue(t, broker.URL("/"), nil)
 	h := new(heard)
 	cfg := brisk
@@ -247,7 +252,7 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 func TestBrokerIsKilledUnderConsumers(t *testing.T) {
 	testkit.Long(t) // make test kills a broker in tests/
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	uri := broker.URL("/")
 	queue := declareQueue(t, uri, nil)
 	h := new(heard)
@@ -281,7 +286,7 @@ func TestBrokerIsKilledUnderConsumers(t *testing.T) {
 func TestTrap75_CloseOfASubscriberWithAFrozenBroker(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := brisk
 	cfg.CloseTimeout = 500 * time.Millisecond

@@ -18,7 +18,7 @@ import (
 func TestTrap76_CloseOfASubscriptionToAStuckQueue(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	uri := broker.URL("/")
 	stuck := declareQueue(t, uri, nil)
 	defer suspend(t, broker, stuck)()
@@ -45,7 +45,7 @@ type neighbours struct {
 
 func newNeighbours(t *testing.T, closeTimeout time.Duration) *neighbours {
 	t.Helper()
-	n := &neighbours{T: t, broker: testkit.PrivateRabbit(t), log: new(heard)}
+	n := &neighbours{T: t, broker: testkit.PrivateRabbitInTurn(t), log: new(heard)}
 	n.uri = n.broker.URL("/")
 	n.stuck, n.other = declareQueue(t, n.uri, nil), declareQueue(t, n.uri, nil)
 	cfg := brisk
@@ -149,7 +149,7 @@ func TestTrap76_EndsOfSubscriptionsToAStuckQueueDoNotAffectOthers(t *testing.T) 
 func TestTrap76_CloseBesideAStuckQueueWaitsForOthers(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	uri := broker.URL("/")
 	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
 	cfg := brisk
@@ -181,7 +181,7 @@ func TestTrap76_CloseBesideAStuckQueueWaitsForOthers(t *testing.T) {
 func TestTrap76_ASubscribeToAStuckQueueEndsWithItsContext(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
+	broker := testkit.PrivateRabbitInTurn(t)
 	uri := broker.URL("/")
 	stuck := declareQueue(t, uri, nil)
 	send(t, uri, stuck, "m")

@@ -22,7 +22,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
 // flow is a path from an outbox to a broker with one or more queues.
 type flow struct {

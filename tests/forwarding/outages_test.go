@@ -12,14 +12,27 @@ import (
 
 const password = "s3cret"
 
-// ctl runs rabbitmqctl several times. Each line contains the arguments of one call.
-func ctl(t *testing.T, broker *servers.Rabbit, lines ...string) {
+// eval evaluates Erlang expressions in the broker.
+func eval(t *testing.T, broker *servers.Rabbit, expressions ...string) {
 	t.Helper()
-	for _, line := range lines {
-		if _, err := broker.Ctl(t.Context(), strings.Fields(line)...); err != nil {
+	for _, expression := range expressions {
+		if _, err := broker.Eval(t.Context(), expression); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// Expressions that change the user shop, and one that closes all connections.
+const (
+	addUser = `ok = rabbit_auth_backend_internal:add_user(<<"shop">>, <<"` + password + `">>, <<"test">>), ` +
+		`ok = rabbit_auth_backend_internal:set_permissions(<<"shop">>, <<"/">>, <<".*">>, <<".*">>, <<".*">>, <<"test">>)`
+	deleteUser = `ok = rabbit_auth_backend_internal:delete_user(<<"shop">>, <<"test">>)`
+
+	closeConnections = `[rabbit_networking:close_connection(P, "a test") || P <- rabbit_networking:connections()]`
+)
+
+func changePassword(to string) string {
+	return `ok = rabbit_auth_backend_internal:change_password(<<"shop">>, <<"` + to + `">>, <<"test">>)`
 }
 
 type restarter interface {
@@ -39,21 +52,22 @@ func restart(t *testing.T, server restarter) {
 // at every attempt.
 func TestOutageOfTheBrokerCostsOnlyTime(t *testing.T) {
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
-	ctl(t, broker, "add_user shop "+password, "set_permissions shop .* .* .*")
+	broker := testkit.PrivateRabbitInTurn(t)
+	eval(t, broker, addUser)
+	defer eval(t, broker, deleteUser)
 	for _, outage := range []struct {
 		name       string
 		begin, end func(t *testing.T)
 	}{
 		{
 			"MemoryAlarm",
-			func(t *testing.T) { ctl(t, broker, "set_vm_memory_high_watermark absolute 1") },
-			func(t *testing.T) { ctl(t, broker, "set_vm_memory_high_watermark 0.8") },
+			func(t *testing.T) { eval(t, broker, "vm_memory_monitor:set_vm_memory_high_watermark({absolute, 1})") },
+			func(t *testing.T) { eval(t, broker, "vm_memory_monitor:set_vm_memory_high_watermark(0.8)") },
 		},
 		{
 			"DiskAlarm",
-			func(t *testing.T) { ctl(t, broker, "set_disk_free_limit 100000GB") },
-			func(t *testing.T) { ctl(t, broker, "set_disk_free_limit 1MB") },
+			func(t *testing.T) { eval(t, broker, `rabbit_disk_monitor:set_disk_free_limit("100000GB")`) },
+			func(t *testing.T) { eval(t, broker, `rabbit_disk_monitor:set_disk_free_limit("1MB")`) },
 		},
 		{
 			"Frozen",
@@ -77,13 +91,13 @@ func TestOutageOfTheBrokerCostsOnlyTime(t *testing.T) {
 		},
 		{
 			"PasswordChanged",
-			func(t *testing.T) { ctl(t, broker, "change_password shop another", "close_all_connections changed") },
-			func(t *testing.T) { ctl(t, broker, "change_password shop "+password) },
+			func(t *testing.T) { eval(t, broker, changePassword("another"), closeConnections) },
+			func(t *testing.T) { eval(t, broker, changePassword(password)) },
 		},
 		{
 			"UserDeleted",
-			func(t *testing.T) { ctl(t, broker, "delete_user shop", "close_all_connections deleted") },
-			func(t *testing.T) { ctl(t, broker, "add_user shop "+password, "set_permissions shop .* .* .*") },
+			func(t *testing.T) { eval(t, broker, deleteUser, closeConnections) },
+			func(t *testing.T) { eval(t, broker, addUser) },
 		},
 	} {
 		t.Run(outage.name, func(t *testing.T) {

@@ -124,8 +124,10 @@ func TestRefusedMessagesBackOffAlone(t *testing.T) {
 // messages do not, and its key continues.
 func TestUnsendableMessagesBecomeDeadLetters(t *testing.T) {
 	t.Parallel()
-	broker := testkit.PrivateRabbit(t)
-	ctl(t, broker, "eval application:set_env(rabbit,max_message_size,1000).")
+	broker := testkit.PrivateRabbitInTurn(t)
+	eval(t, broker, "{ok, Size} = application:get_env(rabbit, max_message_size), "+
+		"application:set_env(rabbit, once_test_size, Size), application:set_env(rabbit, max_message_size, 1000)")
+	defer eval(t, broker, "{ok, Size} = application:get_env(rabbit, once_test_size), application:set_env(rabbit, max_message_size, Size)")
 	f := newFlow(t, testkit.Postgres(t).DB, broker.URL("/"))
 	var hopeless []string
 	for i, bad := range []struct {
