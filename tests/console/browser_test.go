@@ -36,23 +36,29 @@ func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 // patience is how long a step in the browser may take on a busy machine.
 const patience = 2 * time.Minute
 
-// chromium returns the path of the browser. A test without one is left out.
-func chromium(t *testing.T) string {
-	t.Helper()
+// findChromium returns the path of the browser.
+func findChromium() (string, error) {
 	names := []string{"chromium", "chromium-browser", "google-chrome"}
 	if own := os.Getenv("CHROMIUM"); own != "" {
 		names = []string{own}
 	}
 	for _, name := range names {
 		if path, err := exec.LookPath(name); err == nil {
-			return path
+			return path, nil
 		}
 	}
-	testkit.WithoutOptional(t, "CHROMIUM", fmt.Errorf("there is no browser: none of %v", names))
-	return ""
+	return "", fmt.Errorf("there is no browser: none of %v", names)
 }
 
-// tab is a page of a new browser, with a console and its database.
+// chromium leaves the test out if there is no browser.
+func chromium(t *testing.T) {
+	t.Helper()
+	if _, err := findChromium(); err != nil {
+		testkit.WithoutOptional(t, "CHROMIUM", err)
+	}
+}
+
+// tab is a tab of the browser, with a console and its database.
 type tab struct {
 	*testing.T
 
@@ -106,42 +112,33 @@ func (b *tab) posted(what string) bool {
 	return slices.Contains(b.sent, what)
 }
 
-// browser is the browser of all tests, in which each has a tab and cookies of its own. A
-// start takes seconds of a core.
-var browser struct {
-	sync.Mutex
-	ctx context.Context
-}
-
-func startBrowser(t *testing.T) context.Context {
-	t.Helper()
-	browser.Lock()
-	defer browser.Unlock()
-	if browser.ctx != nil {
-		return browser.ctx
+// browser starts the browser of all tests, in which each has a tab and cookies of its own.
+// A start takes seconds of a core.
+var browser = sync.OnceValues(func() (context.Context, error) {
+	path, err := findChromium()
+	if err != nil {
+		return nil, err
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(chromium(t)), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
-	allocator, closeBrowser := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
+	allocator, closeBrowser := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, cancel := chromedp.NewContext(allocator)
 	testkit.AtEnd(func() error {
 		defer closeBrowser()
 		defer cancel()
 		return chromedp.Cancel(ctx)
 	})
-	if err := chromedp.Do(ctx); err != nil {
-		t.Fatal(err)
-	}
-	browser.ctx = ctx
-	return ctx
-}
+	return ctx, chromedp.Do(ctx)
+})
 
 // browse opens a tab for a console. stop is called after the tab is closed.
 func (b *tab) browse(url string, stop func() error) {
 	b.Helper()
 	b.url = url
-	ctx, cancel := chromedp.NewContext(startBrowser(b.T), chromedp.WithNewBrowserContext())
+	all, err := browser()
+	b.must(err)
+	ctx, cancel := chromedp.NewContext(all, chromedp.WithNewBrowserContext())
 	b.ctx = ctx
 	b.Cleanup(func() {
 		if b.Failed() {
@@ -153,7 +150,7 @@ func (b *tab) browse(url string, stop func() error) {
 		b.must(stop())
 	})
 	b.must(chromedp.Listen(ctx, b.record))
-	_, err := chromedp.Call(ctx, log.Enable, cdp.Empty{})
+	_, err = chromedp.Call(ctx, log.Enable, cdp.Empty{})
 	b.must(err)
 }
 
