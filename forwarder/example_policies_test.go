@@ -32,31 +32,21 @@ func (r refusing) Close() error { return nil }
 func ExamplePolicy() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "example")
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	defer os.RemoveAll(dir)
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "db")+"?_txlock=immediate&_pragma=busy_timeout(10000)")
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	defer db.Close()
 	tables := schema.Config{Dialect: schema.SQLite}
-	if err := schema.Up(ctx, db, tables); err != nil {
-		log.Fatal(err)
-	}
+	must(schema.Up(ctx, db, tables))
 	box, err := outbox.New(outbox.Config{Schema: tables})
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := box.InTx(ctx, db, func(_ *sql.Tx, events message.Publisher) error {
+	must(err)
+	must(box.InTx(ctx, db, func(_ *sql.Tx, events message.Publisher) error {
 		return errors.Join(
 			events.Publish("payments", message.NewMessage("payment-1", nil)),
 			events.Publish("mails", message.NewMessage("mail-1", nil)),
 		)
-	}); err != nil {
-		log.Fatal(err)
-	}
+	}))
 
 	publisher := refusing{make(chan string, 8)}
 	fwd, err := forwarder.New(db, publisher, forwarder.Config{
@@ -71,22 +61,20 @@ func ExamplePolicy() {
 			"mails": {MaxAttempts: 1},
 		},
 	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	go func() {
-		if err := fwd.Run(ctx); err != nil {
-			log.Print(err)
-		}
-	}()
+	must(err)
+	go func() { must(fwd.Run(ctx)) }()
 	attempts := map[string]int{}
 	for range 6 {
 		attempts[<-publisher.attempts]++
 	}
-	if err := fwd.Close(); err != nil { // records the outcomes
-		log.Fatal(err)
-	}
+	must(fwd.Close()) // records the outcomes
 	stats, err := fwd.Stats(ctx)
 	fmt.Println(attempts, "dead:", stats.Dead, err)
 	// Output: map[mails:1 payments:5] dead: 2 <nil>
+}
+
+func must(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
 }

@@ -33,6 +33,19 @@ type ahead struct {
 	reach     dispatch.Reach
 }
 
+// lookaheadQueries are the statements of a lookahead, in the order in which they run.
+type lookaheadQueries struct {
+	peek                dialect.Statement
+	snapshotOfLookahead string
+	examine, ahead      string
+}
+
+func newLookaheadQueries(d dialect.Dialect) lookaheadQueries {
+	return lookaheadQueries{
+		peek: d.Statement("", peek), snapshotOfLookahead: snapshotOfLookahead(d), examine: examineQuery(d), ahead: aheadQuery(d),
+	}
+}
+
 // lookAhead runs the statements of a lookahead. Most lookaheads find no row to examine, so
 // a cheap query asks for this first. The next one examines rows without reading their
 // payloads, and the last one reads those that it found.

@@ -10,14 +10,13 @@ import (
 
 // queries are the statements of the forwarder, for PostgreSQL or SQLite.
 type queries struct {
+	lookaheadQueries
+
 	read, refill            dialect.Statement
 	readWithHead, headAlone dialect.Statement
 	readPaused              dialect.Statement
 	refillPaused            dialect.Statement
 	snapshot                string
-	snapshotOfLookahead     string
-	peek                    dialect.Statement
-	examine, ahead          string
 	remove                  string
 	removeLogged            []string
 	forgetSent              string
@@ -51,17 +50,15 @@ func newQueries(d dialect.Dialect) queries {
 	labels, join := outboxrow.Labels(d)
 
 	return queries{
-		read:                d.Statement("", sweep),
-		readWithHead:        d.Statement("", headOfRead+` UNION ALL `+sweep),
-		headAlone:           d.Statement("", headAlone),
-		refill:              d.Statement("", ofKeys),
-		readPaused:          d.Statement("", leaveOutPaused(d, sweep, "$8", "$9")),
-		refillPaused:        d.Statement("", leaveOutPaused(d, ofKeys, "$6", "$7")),
-		snapshot:            snapshotQuery(d),
-		snapshotOfLookahead: snapshotOfLookahead(d),
-		peek:                d.Statement("", peek),
-		examine:             examineQuery(d),
-		ahead:               aheadQuery(d),
+		lookaheadQueries: newLookaheadQueries(d),
+
+		read:         d.Statement("", sweep),
+		readWithHead: d.Statement("", headOfRead+` UNION ALL `+sweep),
+		headAlone:    d.Statement("", headAlone),
+		refill:       d.Statement("", ofKeys),
+		readPaused:   d.Statement("", leaveOutPaused(d, sweep, "$8", "$9")),
+		refillPaused: d.Statement("", leaveOutPaused(d, ofKeys, "$6", "$7")),
+		snapshot:     snapshotQuery(d),
 
 		// A row is identified by position and id, because a position may be used again
 		// after a failover to a replica that lagged behind.

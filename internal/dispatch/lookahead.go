@@ -232,8 +232,9 @@ func (s *Scheduler) crowdedWindow(now time.Time) int {
 
 // endLookahead decides when the next lookahead begins. Those of the tail usually find no
 // row, and are quick. They take at most half of the time, and are more frequent than
-// sweeps of an outbox without a backlog, because what follows takes longer. Those of a round take at most half of the time if rows wait for the
-// next round. Otherwise they take a sixteenth, because sweeps and the tail wait for them.
+// sweeps of an outbox without a backlog, because what follows takes longer. Those of a
+// round take at most half of the time if rows wait for the next round. Otherwise they
+// take a sixteenth, because sweeps and the tail wait for them.
 func (s *Scheduler) endLookahead(now time.Time, read *Read) {
 	l := &s.lookahead
 	if !read.Lookahead {

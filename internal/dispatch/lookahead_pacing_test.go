@@ -103,10 +103,10 @@ func TestPausesBetweenLookaheadsOfARound(t *testing.T) {
 	if l.took != 10*time.Millisecond || l.spent != 10*time.Millisecond || !l.roundDue.Equal(now.Add(150*time.Millisecond)) {
 		t.Fatalf("it took %v, all %v, the next one after %v", l.took, l.spent, l.roundDue.Sub(now))
 	}
-	for more, pause := range map[bool]time.Duration{true: 10, false: 150} {
+	for more, pause := range map[bool]time.Duration{true: 10 * time.Millisecond, false: 150 * time.Millisecond} {
 		l.more, l.spent = more, 10*time.Millisecond
 		s.endLookahead(now, read)
-		if l.spent != 20*time.Millisecond || !l.roundDue.Equal(now.Add(pause*time.Millisecond)) {
+		if l.spent != 20*time.Millisecond || !l.roundDue.Equal(now.Add(pause)) {
 			t.Fatalf("more %t: all took %v, the next one after %v", more, l.spent, l.roundDue.Sub(now))
 		}
 	}
@@ -130,9 +130,9 @@ func TestPausesBetweenLookaheadsOfARound(t *testing.T) {
 		t.Fatalf("the round does not become the tail: %+v", l)
 	}
 	l.tailDue, l.roundDue = now.Add(time.Hour), time.Time{}
-	for more, times := range map[bool]time.Duration{false: 50, true: 10} {
+	for more, rest := range map[bool]time.Duration{false: 1050 * time.Millisecond, true: 210 * time.Millisecond} {
 		l.more = more
-		next := now.Add(times * 21 * time.Millisecond)
+		next := now.Add(rest)
 		if w, at := l.due(next.Add(-1)); w != nil || !at.Equal(next) {
 			t.Fatalf("more %t: the next round begins after %v, want %v", more, at.Sub(now), next.Sub(now))
 		}
