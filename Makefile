@@ -14,8 +14,9 @@ export ONCE_TEST_DRIVER = $(DRIVER)
 # Installs missing servers. Set DEPS=: to install them yourself.
 DEPS    ?= scripts/deps.sh
 
-# The modules of the repository. All but tools share the workspace go.work.
-MODULES = . cmd/once examples examples/recipes outbox/pgxoutbox tests tools
+# The modules of the repository. All but tools and tests/peers share the workspace
+# go.work. Peers need newer versions of pgx than the library.
+MODULES = . cmd/once examples examples/recipes outbox/pgxoutbox tests tests/peers tools
 
 # Runs a command with PG_DSN and AMQP_URL of running servers or of new servers.
 WITH_SERVERS = $(GO) run ./internal/servers/cmd/with-servers --
@@ -66,6 +67,12 @@ BASELINE ?= tests/bench/baseline.json
 bench: ## run benchmarks against real servers        OUT=file BASELINE=file ARGS='flags of tests/bench'
 	$(DEPS)
 	$(WITH_SERVERS) $(GO) run ./tests/bench$(if $(BASELINE), -baseline '$(BASELINE)')$(if $(OUT), -out '$(OUT)') $(ARGS)
+
+.PHONY: peers
+peers: ## measure beside River and stock Watermill  ARGS='flags of tests/peers'
+	$(DEPS)
+	dir=$$(mktemp -d) && (cd tests/peers && GOWORK=off $(GO) build -o $$dir/peers .) && $(WITH_SERVERS) $$dir/peers $(ARGS); \
+		status=$$?; rm -r $$dir; exit $$status
 
 # Chaos also runs processes of an earlier release: of OLD, or of the last tag.
 OLD   ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
@@ -120,6 +127,7 @@ check: ## check format, vet, lint, modules
 	cd examples/recipes && $(LINT) run ./...
 	cd outbox/pgxoutbox && $(LINT) run ./...
 	cd tests && $(LINT) run ./...
+	cd tests/peers && $(LINT) run ./...
 	scripts/check-modules.sh $(MODULES)
 
 .PHONY: fmt

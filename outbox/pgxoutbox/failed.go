@@ -3,6 +3,7 @@ package pgxoutbox
 import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // failedBatch is the result of a batch that was not sent.
@@ -28,3 +29,6 @@ func (f failedRows) Scan(...any) error                          { return f.err }
 func (f failedRows) Values() ([]any, error)                     { return nil, f.err }
 func (failedRows) RawValues() [][]byte                          { return nil }
 func (failedRows) Conn() *pgx.Conn                              { return nil }
+
+// TypeMap is a method of pgx.Rows since pgx 5.11.
+func (failedRows) TypeMap() *pgtype.Map { return nil }

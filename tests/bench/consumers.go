@@ -44,9 +44,10 @@ func apartWithPgx(s *scene, router *message.Router) error {
 	return s.handle(router, s.db.std, func(ctx context.Context, tx *sql.Tx, _ *message.Message) error { return business(ctx, tx) })
 }
 
-// withPgx returns the pool with pgx's driver.
+// withPq returns the pool with lib/pq.
 func withPq(s *scene) *sql.DB { return s.db.DB }
 
+// withPgx returns the pool with pgx's driver.
 func withPgx(s *scene) *sql.DB { return s.db.std }
 
 // withLazyPgx returns the pool with pgx's driver and lazytx.
