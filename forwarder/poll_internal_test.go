@@ -30,7 +30,8 @@ func TestPollFirstAsksWhetherThereAreRows(t *testing.T) {
 		poll := func() found { t.Helper(); return sweep(dispatch.Read{Poll: true}) }
 		insert := func(slot, values string) {
 			t.Helper()
-			exec(`INSERT INTO once_outbox (message_id, topic, payload, metadata, slot, due_at) VALUES ('m1', 'topic', '', '{}', ` + slot + `, ` + values + `)`)
+			exec(`INSERT INTO once_outbox (message_id, topic, payload, metadata, slot, due_at)
+				VALUES ('m1', 'topic', '', '{}', ` + slot + `, ` + values + `)`)
 		}
 		empty := func(reason string) {
 			t.Helper()

@@ -51,14 +51,13 @@ func newQueries(d dialect.Dialect) queries {
 
 	return queries{
 		lookaheadQueries: newLookaheadQueries(d),
-
-		read:         d.Statement("", sweep),
-		readWithHead: d.Statement("", headOfRead+` UNION ALL `+sweep),
-		headAlone:    d.Statement("", headAlone),
-		refill:       d.Statement("", ofKeys),
-		readPaused:   d.Statement("", leaveOutPaused(d, sweep, "$8", "$9")),
-		refillPaused: d.Statement("", leaveOutPaused(d, ofKeys, "$6", "$7")),
-		snapshot:     snapshotQuery(d),
+		read:             d.Statement("", sweep),
+		readWithHead:     d.Statement("", headOfRead+` UNION ALL `+sweep),
+		headAlone:        d.Statement("", headAlone),
+		refill:           d.Statement("", ofKeys),
+		readPaused:       d.Statement("", leaveOutPaused(d, sweep, "$8", "$9")),
+		refillPaused:     d.Statement("", leaveOutPaused(d, ofKeys, "$6", "$7")),
+		snapshot:         snapshotQuery(d),
 
 		// A row is identified by position and id, because a position may be used again
 		// after a failover to a replica that lagged behind.
