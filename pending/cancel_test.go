@@ -135,7 +135,7 @@ func TestCancelTakesAllWithoutAForwarder(t *testing.T) {
 		b.exec(`UPDATE once_slots SET owner = 'dead', lease_until = ` + b.in(-time.Second))
 		var seen []int
 		report, err := b.messages.CancelMatching(b.Context(), ann, pending.Filter{All: true}, pending.Plan{
-			Rate: 20, Progress: func(r pending.Report) { seen = append(seen, r.Changed) },
+			Rate: 4, Progress: func(r pending.Report) { seen = append(seen, r.Changed) },
 		})
 		if err != nil {
 			b.Fatal(err)
@@ -143,8 +143,9 @@ func TestCancelTakesAllWithoutAForwarder(t *testing.T) {
 		if want := (pending.Report{Changed: 6}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
-		if want := []int{5, 6}; !slices.Equal(seen, want) {
-			b.Fatalf("seen is %v, want %v", seen, want)
+		// On a slow machine, several are due at a time.
+		if len(seen) < 2 || seen[len(seen)-1] != 6 || !slices.IsSorted(seen) {
+			b.Fatalf("the progress is %v, want some numbers up to 6", seen)
 		}
 		if !b.dead()["due"].Unknown {
 			b.Fatal(`dead()["due"].Unknown is false`)

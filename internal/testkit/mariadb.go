@@ -22,7 +22,7 @@ func MariaDB(t testing.TB) *sql.DB {
 type mariadb struct{}
 
 // errMariaDBSyntax has the text of the error of github.com/go-sql-driver/mysql.
-var errMariaDBSyntax = errors.New( //nolint:staticcheck // the text of the driver
+var errMariaDBSyntax = errors.New(
 	"Error 1064 (42000): You have an error in your SQL syntax; check the manual that corresponds to " +
 		"your MariaDB server version for the right syntax to use near '$1' at line 1")
 
