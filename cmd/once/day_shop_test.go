@@ -154,8 +154,8 @@ func (c *charging) charges(t *testing.T) (n int) {
 // tables yet, and a payments service that does not run.
 func newShop(t *testing.T) (orders, payments *shell, ordersDB testkit.Database, service *charging) {
 	t.Helper()
-	ordersDB = testkit.Postgres(t)
-	service = &charging{db: testkit.Postgres(t), url: testkit.Rabbit(t).URL}
+	ordersDB = testkit.EmptyPostgres(t)
+	service = &charging{db: testkit.EmptyPostgres(t), url: testkit.Rabbit(t).URL}
 	if _, err := service.db.ExecContext(t.Context(), `CREATE TABLE charges (order_id text PRIMARY KEY, cents integer NOT NULL)`); err != nil {
 		t.Fatal(err)
 	}

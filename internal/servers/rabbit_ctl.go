@@ -57,8 +57,17 @@ func (r *Rabbit) WriteDefinitions(ctx context.Context) error {
 // RaiseMemoryAlarm makes the broker stop reading from connections that publish, so it
 // confirms no message. [Rabbit.ClearMemoryAlarm] ends this.
 func (r *Rabbit) RaiseMemoryAlarm(ctx context.Context) error {
-	_, err := r.Eval(ctx, "vm_memory_monitor:set_vm_memory_high_watermark({absolute, 1})")
-	return err
+	ctx, cancel := context.WithTimeout(ctx, r.config.Patience)
+	defer cancel()
+	// The broker raises the alarm a moment later. The answer comes from the process that
+	// tells the connections, after it has told them.
+	const raise = "vm_memory_monitor:set_vm_memory_high_watermark({absolute, 1}), rabbit_alarm:get_alarms()"
+	for {
+		alarms, err := r.Eval(ctx, raise)
+		if err != nil || strings.Contains(alarms, "memory") {
+			return err
+		}
+	}
 }
 
 // ClearMemoryAlarm ends the memory alarm.
