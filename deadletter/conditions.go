@@ -51,9 +51,9 @@ func (t table) conditions(f Filter) *operate.Conditions {
 	return c
 }
 
-// selected returns the conditions of f. For dead letters of a time it adds the bounds of
-// their IDs, which an index finds: letters are read in the order of their IDs, and
-// PostgreSQL would read all those before that time.
+// selected returns the conditions of f. If f has a time of death, it adds the lowest and
+// the highest ID of that time, which it finds with an index. Otherwise PostgreSQL, which
+// reads letters in the order of their IDs, would also read all letters before that time.
 func (t table) selected(ctx context.Context, tx *sql.Tx, f Filter) (*operate.Conditions, error) {
 	c := t.conditions(f)
 	if !t.dead || f.FailedAfter.IsZero() && f.FailedBefore.IsZero() {

@@ -16,8 +16,8 @@ import (
 )
 
 // lookaheadRows returns how many rows a lookahead examines: so many that a million rows
-// are examined soon, and so few that sweeps do not wait for long. SQLite
-// has no broker behind it, and no lookahead.
+// are examined soon, and so few that sweeps do not wait for long. SQLite has no broker
+// behind it, and no lookahead.
 func lookaheadRows(config schema.Config) int {
 	if config.Dialect == schema.SQLite {
 		return 0
@@ -78,8 +78,8 @@ func (s *store) lookAhead(ctx context.Context, read *dispatch.Read, r *reader) (
 	return looked, err
 }
 
-// examine runs the statement of a lookahead that examines rows. A single snapshot shows
-// it the rows that are to be read and all earlier rows of their keys.
+// examine runs the statement that examines rows. The statement has one snapshot, which
+// contains each row to read and all earlier rows of the same key.
 func (s *store) examine(ctx context.Context, tx *sql.Tx, read *dispatch.Read) (ahead, error) {
 	var (
 		topics, tenants []string
@@ -155,10 +155,9 @@ func pairs(text string, each func(a, b int64)) error {
 var peek = headWith(fmt.Sprintf(
 	`CASE WHEN (SELECT 1 FROM {outbox} WHERE position > $1 ORDER BY position LIMIT 1) IS NOT NULL THEN %d ELSE 0 END`, rowsToRead))
 
-// examineQuery examines the first $8 rows above $1. It returns the highest position,
-// the number of rows, whether it has left out rows because of a limit or because of their
-// key, and as lists of position:hash the rows to read and the other rows
-// with a key. $6 is the maximum number of rows of a group, and $9 and $10 are the
+// examineQuery examines the first $8 rows above $1. It returns the highest position, the
+// number of rows, whether it has left out rows because of a limit or because of their
+// key, and two lists of position:hash: the rows to read, and the other rows with a key. $6 is the maximum number of rows of a group, and $9 and $10 are the
 // groups to leave out. It leaves out keys that have a row above $11 that is not above $1,
 // and returns among the other rows the first of each key above $11 that is not above $12.
 // It leaves out the topics $13 and the tenants $14, which are paused. See the other

@@ -95,7 +95,7 @@ func (s *store) readRows(ctx context.Context, read *dispatch.Read, r *reader) er
 		r.began = time.Now()
 	}
 	err := s.readWithHead(ctx, s.sql.readWithHead, args, r)
-	// If rows wait that this instance does not read, the next sweep is a whole one.
+	// If only rows wait that this instance does not read, it does not ask the next time.
 	s.quiet = err == nil && len(r.rows) == 0 && !polled
 	return err
 }

@@ -67,9 +67,9 @@ const (
 // them out of every batch.
 const sweep = `SELECT * FROM (` + whenDue + `) AS a UNION ALL SELECT * FROM (` + inOrder + `) AS b`
 
-// anyRow is true if a sweep may return rows. PostgreSQL plans a sweep for longer than it
-// runs it, ten times as long as this condition. Its subqueries have the order of the
-// indexes, so that a plan for an outbox with other rows finds the first row as soon.
+// anyRow is true if a sweep may return rows. PostgreSQL needs a tenth of the time of a
+// sweep for it, because planning a sweep takes longer than running it. With ORDER BY,
+// PostgreSQL uses the indexes, whatever it estimates.
 const anyRow = `(SELECT 1 FROM {outbox} WHERE position > $1 AND CASE WHEN due_at IS NULL THEN 1 = 1 ELSE 1 = 0 END
                  ORDER BY position LIMIT 1) IS NOT NULL
              OR (SELECT 1 FROM {outbox} WHERE due_at <= {now} ORDER BY due_at LIMIT 1) IS NOT NULL`
@@ -90,9 +90,11 @@ const (
 // position is the horizon, metadata the pauses, created the ceiling, waited contains flags.
 var headOfRead = headWith(`0`)
 
-// headAlone is headOfRead with the answer whether a sweep may return rows.
+// headAlone is headOfRead with the flag rowsToRead.
 var headAlone = headWith(fmt.Sprintf(`CASE WHEN `+anyRow+` THEN %d ELSE 0 END`, rowsToRead))
 
+// headWith returns the query of a head. flags is an SQL expression that is added to the
+// flags.
 func headWith(flags string) string {
 	return fmt.Sprintf(`
 	SELECT CASE WHEN `+anyBlocked+` THEN 0 ELSE pg_snapshot_xmin(pg_current_snapshot())::text::bigint END AS position,
@@ -110,7 +112,8 @@ const anyUnowned = `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR l
 // snapshotQuery returns the horizon (all transactions below it have ended), the ceiling
 // (no transaction from it on has ended), whether any slots have no owner, whether
 // any keys are blocked, the pauses, and, if there are any, the highest position. It runs
-// just before the rows are read, so that every transaction that has ended for this query is visible to the read.
+// just before the rows are read, so that the read sees every transaction that has ended
+// for this query.
 func snapshotQuery(d dialect.Dialect) string {
 	// A transaction that releases a key may not see rows that are committed at the same
 	// time, and this read does not see yet that the key is released. In this case the

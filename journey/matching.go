@@ -152,8 +152,8 @@ func (s *search) inOutbox(sel selection) (all []foundMessage, err error) {
 }
 
 // prefilter adds a condition that the text of the metadata contains a value. To read
-// JSON takes ten times as long, and strpos three times as long as LIKE. Values with characters that can have escapes in JSON
-// get no such condition.
+// JSON takes ten times as long, and strpos three times as long as LIKE. Values with
+// characters that can have escapes in JSON get no such condition.
 func (s *search) prefilter(c *operate.Conditions, value string) {
 	const plain = "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.: "
 	if strings.Trim(value, plain) != "" {

@@ -54,9 +54,10 @@ func (t *table) where(f Filter, states ...string) *operate.Conditions {
 	return c
 }
 
-// selected returns the condition of a Filter for the quarantine. For entries that failed at
-// a time it adds the bounds of their IDs, which an index finds: entries are read in the
-// order of their IDs, and PostgreSQL would read all those before that time.
+// selected returns the condition of a Filter for the quarantine. If the Filter has a time,
+// it adds the lowest and the highest ID of that time, which it finds with an index.
+// Otherwise PostgreSQL, which reads entries in the order of their IDs, would also read all
+// entries before that time.
 func (t *table) selected(ctx context.Context, tx *sql.Tx, f Filter) (*operate.Conditions, error) {
 	where := t.where(f, parked.Quarantined)
 	if f.FailedAfter.IsZero() && f.FailedBefore.IsZero() {

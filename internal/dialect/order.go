@@ -6,8 +6,8 @@ import (
 )
 
 // InOrder makes PostgreSQL read rows in the order of an index until the end of the
-// transaction. It takes conditions on one row for independent, so it would often expect
-// few matching rows, read all of them, and sort them for a page of a hundred.
+// transaction. PostgreSQL assumes that conditions are independent of each other. So it
+// often expects few matching rows, and would read and sort all of them for one page.
 func (d Dialect) InOrder(ctx context.Context, tx *sql.Tx) error {
 	if d.SQLite() {
 		return nil

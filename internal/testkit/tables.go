@@ -186,7 +186,7 @@ func restoreRows(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	var text strings.Builder
-	text.WriteString("SET track_counts = off;\n") // a session reports what it has counted after it resets the counts
+	text.WriteString("SET track_counts = off;\n") // otherwise this session adds its own reads after it has reset the counts
 	for _, table := range small {
 		fmt.Fprintf(&text, "DELETE FROM %s;\n", table)
 	}
