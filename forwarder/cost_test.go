@@ -14,7 +14,7 @@ import (
 // without statistics about the table.
 func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := testkit.EmptyPostgres(t)
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}

@@ -157,11 +157,13 @@ var peek = headWith(fmt.Sprintf(
 
 // examineQuery examines the first $8 rows above $1. It returns the highest position, the
 // number of rows, whether it has left out rows because of a limit or because of their
-// key, and two lists of position:hash: the rows to read, and the other rows with a key. $6 is the maximum number of rows of a group, and $9 and $10 are the
-// groups to leave out. It leaves out keys that have a row above $11 that is not above $1,
-// and returns among the other rows the first of each key above $11 that is not above $12.
-// It leaves out the topics $13 and the tenants $14, which are paused. See the other
-// parameters at mayBeRead.
+// key, and two lists of position:hash: the rows to read, and the other rows with a key.
+//
+// $6 is the maximum number of rows of a group, and $9 and $10 are the groups to leave
+// out. It leaves out keys that have a row above $11 that is not above $1, and returns
+// among the other rows the first of each key above $11 that is not above $12. It leaves
+// out the topics $13 and the tenants $14, which are paused. See the other parameters at
+// mayBeRead.
 //
 // PostgreSQL estimates that it is expensive, and would compile it. That takes longer than
 // the query itself, so the transaction must have turned the compiler off.

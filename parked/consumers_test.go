@@ -189,7 +189,7 @@ func TestConsumersReadsFewPages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b := newBench(t, testkit.Postgres(t))
+	b := newBench(t, testkit.EmptyPostgres(t))
 	for i := range 10 {
 		b.fill(rows/10, fmt.Sprint("busy", i))
 	}

@@ -11,7 +11,7 @@ import (
 // not in the statistics yet, and PostgreSQL expects few rows.
 func TestBatchOfANewGroupReadsOnlyItsRows(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := testkit.EmptyPostgres(t)
 	s := newTestTable(t, db)
 	fill := func(fingerprint string) string {
 		return `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint)

@@ -13,7 +13,7 @@ import (
 // The counts read few pages of large tables, also if the planner has no statistics and
 // few rows match.
 func TestCountsReadFewPages(t *testing.T) {
-	db := testkit.Postgres(t)
+	db := testkit.EmptyPostgres(t)
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 // handled.
 func TestStatementsReadOnlyTheirRows(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := testkit.EmptyPostgres(t)
 	db.SetMaxOpenConns(1) // which has the settings
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {

@@ -37,7 +37,8 @@ func Postgres(t testing.TB) Database {
 }
 
 // EmptyPostgres is like [Postgres], but the database has no tables, also after
-// [MainWithTables].
+// [MainWithTables]. A test of how many rows or pages a query reads needs it,
+// because a database that an earlier test has used keeps the planner's statistics.
 func EmptyPostgres(t testing.TB) Database {
 	t.Helper()
 	server, err := postgresServer()
