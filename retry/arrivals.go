@@ -12,32 +12,33 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// One transaction stores at most storeBatch messages, and no more messages after
-// storeBytes are exceeded. PostgreSQL accepts statements of at most 1 GB.
+// One transaction stores at most storeBatch messages. When their size reaches
+// storeBytes, it stores no further message, because PostgreSQL accepts statements of at
+// most 1 GB.
 const (
 	storeBatch = 100
 	storeBytes = 8 << 20
 )
 
 // arrivals stores messages with an ordering key in the order of their arrival. At most
-// one goroutine stores a batch, and in the meantime arrivals collects the next batch.
+// one goroutine stores a batch. While it does, the next batch is collected.
 type arrivals struct {
 	*fetcher
 
 	next     []*message.Message
-	bytes    int       // payload bytes of the messages in next
-	storing  chan bool // receives whether the current batch was stored; nil while no batch is being stored
+	bytes    int       // bytes of the payloads of the messages in next
+	storing  chan bool // receives whether the current batch was stored; nil if no batch is being stored
 	rejected bool      // a message was nacked, so all later messages must be nacked too
 }
 
-// forward sends the transport's messages to out, with the consumer's name in their
-// contexts. With Config.KeyOrder, it stores messages that have an ordering key instead,
-// and the fetcher delivers them later.
+// forward sends the transport's messages to the channel out, with the consumer's name
+// in their contexts. With Config.KeyOrder, it stores messages that have an ordering key
+// instead, and the fetcher delivers them later.
 func (f *fetcher) forward(ctx context.Context, in <-chan *message.Message, out chan<- *message.Message) {
 	a := &arrivals{fetcher: f}
 	for in != nil || a.storing != nil || len(a.next) > 0 {
 		if a.storing == nil && len(a.next) > 0 {
-			a.store(context.WithoutCancel(ctx))
+			a.store(ctx)
 			continue
 		}
 		from := in
@@ -67,8 +68,8 @@ func (f *fetcher) forward(ctx context.Context, in <-chan *message.Message, out c
 	}
 }
 
-// ordered reports whether msg must be handled in order. An undecodable message need
-// not, because it will be quarantined.
+// ordered reports whether msg must be handled in order. The order of an undecodable
+// message does not matter, because it will be quarantined.
 func (f *fetcher) ordered(msg *message.Message) bool {
 	return f.config.KeyOrder != Unordered && parked.OrderingKey(msg) != "" && disposition.Unrunnable(msg.Context()) == nil
 }
@@ -79,8 +80,8 @@ func (a *arrivals) add(msg *message.Message) {
 	a.nackRejected()
 }
 
-// nackRejected nacks all messages that arrived after a nacked message. Otherwise they
-// would be handled before it.
+// nackRejected nacks all messages that arrived after a nacked message, because they
+// must not be handled before it.
 func (a *arrivals) nackRejected() {
 	if !a.rejected {
 		return
@@ -91,9 +92,9 @@ func (a *arrivals) nackRejected() {
 	a.next, a.bytes = nil, 0
 }
 
-// store starts to store the collected messages. It fails only when the consumer shuts
-// down. After a timeout it stores fewer messages at a time, because the same batch
-// could exceed the timeout again and again.
+// store starts to store the collected messages. Storing fails only if the consumer
+// shuts down. After a timeout, store tries smaller batches, because the same batch
+// could time out again and again.
 func (a *arrivals) store(ctx context.Context) {
 	left, part := a.next, len(a.next)
 	a.next, a.bytes, a.storing = nil, 0, make(chan bool, 1)

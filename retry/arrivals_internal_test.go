@@ -1,11 +1,15 @@
 package retry
 
 import (
+	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
@@ -13,7 +17,7 @@ import (
 
 // If the consumer nacks a message because it shuts down, it must not store later
 // messages, even if the database works again. Otherwise they would be handled before
-// the nacked one.
+// the nacked message.
 func TestKeyOrderNacksSuccessorsOfNackedMessage(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t)
@@ -61,7 +65,8 @@ func TestKeyOrderNacksSuccessorsOfNackedMessage(t *testing.T) {
 	<-ended
 }
 
-// If a transport ends with messages in flight, they must be stored.
+// If a transport ends with messages in flight, they must be stored. Messages that
+// arrive while earlier messages are being stored share a transaction.
 func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
@@ -87,7 +92,9 @@ func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 		defer close(ended)
 		f.forward(t.Context(), in, nil)
 	}()
-	msgs := []*message.Message{message.NewMessage("first", nil), message.NewMessage("came while that is stored", nil)}
+	msgs := []*message.Message{
+		message.NewMessage("first", nil), message.NewMessage("came while that is stored", nil), message.NewMessage("came too", nil),
+	}
 	for _, msg := range msgs {
 		msg.Metadata[meta.OrderingKey] = "k"
 		in <- msg
@@ -102,6 +109,92 @@ func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 		case <-msg.Acked():
 		default:
 			t.Errorf("%s was not acked", msg.UUID)
+		}
+	}
+	var transactions int
+	if err := db.QueryRowContext(t.Context(), `SELECT COUNT(DISTINCT CAST(xmin AS text)) FROM once_parked`).Scan(&transactions); err != nil {
+		t.Fatal(err)
+	}
+	if transactions != 2 {
+		t.Errorf("%d transactions stored the messages, want one for the first and one for the others", transactions)
+	}
+}
+
+// One transaction stores at most a hundred messages. Further messages wait in their
+// transport.
+func TestKeyOrderStoresAtMostAHundredMessagesAtOnce(t *testing.T) {
+	t.Parallel()
+	db := testkit.Postgres(t)
+	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(db.DB, Config{KeyOrder: BlockWhileRetried})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err == nil {
+		_, err = tx.ExecContext(t.Context(), `LOCK TABLE once_parked`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	in, ended := make(chan *message.Message), make(chan struct{})
+	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil, 0)
+	go func() {
+		defer close(ended)
+		f.forward(t.Context(), in, nil)
+	}()
+	const count = 300
+	var sent atomic.Int32
+	go func() {
+		defer close(in)
+		for n := range count {
+			msg := message.NewMessage(fmt.Sprint(n), nil)
+			msg.Metadata[meta.OrderingKey] = "k"
+			in <- msg
+			sent.Add(1)
+		}
+	}()
+	testkit.Eventually(t, time.Minute, "the first is stored, and a hundred are collected", func() bool { return sent.Load() >= 101 })
+	if n := sent.Load(); n != 101 {
+		t.Errorf("%d messages were taken from the transport, want 101", n)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	var all, most int
+	err = db.QueryRowContext(t.Context(), `SELECT SUM(n), MAX(n) FROM
+		(SELECT COUNT(*) AS n FROM once_parked GROUP BY CAST(xmin AS text)) AS stored`).Scan(&all, &most)
+	if err != nil || all != count || most != 100 {
+		t.Errorf("%d messages are stored, at most %d at once, %v; want %d and 100", all, most, err, count)
+	}
+}
+
+// An undecodable message is not stored, because its row would not say that the message is
+// undecodable. The order does not matter for messages without a key.
+func TestOnlyReadableMessagesWithAKeyAreStoredInOrder(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		order       KeyOrder
+		key         string
+		undecodable bool
+		want        bool
+	}{
+		"with a key":    {BlockWhileRetried, "k", false, true},
+		"without a key": {BlockWhileRetried, "", false, false},
+		"undecodable":   {BlockWhileRetried, "k", true, false},
+		"in any order":  {Unordered, "k", false, false},
+	} {
+		msg := message.NewMessage("m1", nil)
+		msg.Metadata[meta.OrderingKey] = c.key
+		if c.undecodable {
+			msg.SetContext(disposition.WithUndecodable(t.Context(), errors.New("no JSON")))
+		}
+		if got := fetcherOf(Config{KeyOrder: c.order}, 0).ordered(msg); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
 		}
 	}
 }

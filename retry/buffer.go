@@ -15,9 +15,9 @@ type buffer struct {
 
 func (b *buffer) free() int { return b.limit - b.bytes }
 
-// fit returns how many of the given number of rows should be claimed. If the buffer is
-// full, it returns 0. Otherwise it returns at least 1, so that a message larger than
-// the buffer is also claimed.
+// fit returns how many rows to claim: the given number, or fewer if they would not fit
+// into the buffer. If the buffer is full, it returns 0. Otherwise it returns at least
+// 1, so that even a message larger than the buffer is claimed.
 func (b *buffer) fit(rows int) int {
 	switch free := b.free(); {
 	case free <= 0:
@@ -28,8 +28,8 @@ func (b *buffer) fit(rows int) int {
 	return rows
 }
 
-// observe updates the estimate. After a large row, the estimate decreases only
-// gradually, because the next rows are often as large.
+// observe updates the estimated row size. After a large row, the estimate decreases
+// slowly, because the next rows are often large, too.
 func (b *buffer) observe(rows []parked.Claimed) {
 	b.rowSize /= 2
 	for _, c := range rows {
@@ -37,8 +37,8 @@ func (b *buffer) observe(rows []parked.Claimed) {
 	}
 }
 
-// tooLarge reports whether a claim failed because its rows are too large. If so, it
-// also stores their size, so that fewer rows are claimed the next time.
+// tooLarge reports whether a claim failed with err because a row was too large. If so,
+// it stores the size of the row, and the next claim takes fewer rows.
 func (b *buffer) tooLarge(err error) bool {
 	large, ok := errors.AsType[*parked.LargeError](err)
 	if ok {

@@ -28,8 +28,8 @@ func (f *fetcher) arrive(t *testing.T, tenant, id string, size int) {
 	}
 }
 
-// drain fetches until the buffer is full, resolves the claimed rows, and returns their
-// ids and their bytes.
+// drain fetches until the buffer is full. It resolves the claimed rows, and returns their
+// ids and their total bytes.
 func (f *fetcher) drain(t *testing.T) (ids string, bytes int) {
 	t.Helper()
 	for fetches := 0; f.fetch(t.Context()); fetches++ {
@@ -49,9 +49,9 @@ func (f *fetcher) drain(t *testing.T) (ids string, bytes int) {
 	return ids, bytes
 }
 
-// The bytes of claimed messages must stay within the limit, except for the last
-// message. Messages must keep their order, and tenants must take turns, as with small
-// messages.
+// The bytes of claimed messages must stay within the limit, which only the last message
+// may exceed. As with small messages, messages must keep their order and tenants must
+// take turns.
 func TestBufferBytesLimitLargeMessages(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -69,9 +69,10 @@ func TestBufferBytesLimitLargeMessages(t *testing.T) {
 	})
 }
 
-// A message larger than the whole buffer must be claimed by itself, and must not delay
-// the messages after it.
+// A message larger than the whole buffer must be claimed alone, and must not delay the
+// messages after it.
 func TestMessageLargerThanBufferIsClaimedAlone(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		f := bufferedFetcher(t, db)
 		f.arrive(t, "a", "large", 3<<20)
@@ -90,6 +91,9 @@ func TestMessageLargerThanBufferIsClaimedAlone(t *testing.T) {
 		}
 		if got != want || drains > 2 {
 			t.Fatalf("%q came after the large message, in %d steps", got, drains)
+		}
+		if n := f.gate.inFlight; n != 0 {
+			t.Errorf("%d messages count as in flight after all have finished", n)
 		}
 	})
 }

@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// reuseDue is how long the result of findDue may be used again, as long as every
-	// tenant in it has more due rows. If this process stores a message in the meantime,
-	// findDue queries the table again immediately.
+	// reuseDue is how long a result of findDue may be reused. It is reused only if the last
+	// claim got as many rows as it wanted. If this process stores a message in the
+	// meantime, findDue queries the table again immediately.
 	reuseDue = 50 * time.Millisecond
 
-	// lookAgain is the pause after the inbox could not be searched for a message, and
-	// after a crashed message could not be claimed.
+	// lookAgain is the pause after a failed search in the inbox, and after a failed claim
+	// of a crashed message.
 	lookAgain = time.Second
 )
 
-// fetch claims due rows, as many as there is room for. It returns true if fetch should
-// be called again immediately.
+// fetch claims as many due rows as the fetcher has room for. The result again is true if
+// the caller must call fetch again immediately.
 func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
@@ -51,24 +51,24 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	due.Crashed = due.Crashed && time.Since(f.missedCrash) >= lookAgain
 	f.requestIsolation(due.Crashed)
 	switch {
-	case due.Crashed && processGate.enterAlone():
-		// A crashed message is claimed by itself, so that the next crash is known to be
-		// caused by this message.
+	case due.Crashed && f.gate.enterAlone():
+		// A crashed message is claimed alone, so that the next crash can only be caused
+		// by this message.
 		sel.Crashed, sel.Limit = true, 1
 	case !due.Fresh():
-		if time.Since(f.missedCrash) >= lookAgain { // before that, it is not certain that the database works again
+		if time.Since(f.missedCrash) >= lookAgain { // before that time, it is not certain that the database works again
 			f.report(ctx, nil)
 		}
 		f.moreDue = due.Crashed
 		return false
-	case !processGate.enter(room):
+	case !f.gate.enter(room):
 		return false
 	}
 	before, partly := len(f.inFlight), due.Partial()
 	began := time.Now()
 	claimed, err := f.store.Claim(ctx, sel)
 	if f.buffer.tooLarge(err) {
-		processGate.leave(sel.Limit)
+		f.gate.leave(sel.Limit)
 		return true
 	}
 	// A lease begins with the claim, and all other leases must be renewed after it. So
@@ -77,28 +77,30 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	f.report(ctx, err)
 	f.accept(claimed, err)
 	missed := sel.Crashed && len(claimed) == 0
-	if missed { // another process has locked it, so other messages need not wait for it
+	if missed { // another process has locked the crashed message, so other messages need not wait for it
 		f.missedCrash = time.Now()
 		f.requestIsolation(false)
 	}
-	processGate.leave(sel.Limit - (len(f.inFlight) - before))
+	f.gate.leave(sel.Limit - (len(f.inFlight) - before))
 	if missed {
 		return err == nil
 	}
-	// If the limit of bytes was reached, the last tenants may have got nothing. A new
-	// query finds them first.
+	// If the limit of bytes was reached, the last tenants may have got no row. A new
+	// query finds these tenants first.
 	if err == nil && len(claimed) == rows && !partly && !sel.Crashed {
 		f.due = due
 	}
-	// A reused result does not contain tenants that have arrived since.
+	// A reused result does not contain tenants whose messages have arrived since.
 	f.moreDue = err != nil || len(claimed) == sel.Limit || partly || reused
-	// If other processes have locked all due rows, the next query finds the same rows.
-	// Then fetch must not be called immediately, so that the loop can renew leases.
+	// If other processes have locked all due rows, the next query finds the same rows. In
+	// this case fetch must not be called again immediately, so that the loop can renew
+	// leases.
 	return err == nil && (len(claimed) == room || partly && len(claimed) > 0 || reused) && !sel.Crashed
 }
 
-// accept queues claimed messages. If there is an error, the claim may have been
-// committed or not: the rows are released later.
+// accept adds the claimed messages to the queue. If err is not nil, it is unknown
+// whether the commit of the claim succeeded. Then accept adds the claims to f.unknown,
+// and releaseUnknown releases their rows later.
 func (f *fetcher) accept(claimed []parked.Claimed, err error) {
 	f.buffer.observe(claimed)
 	for _, c := range claimed {
@@ -120,8 +122,8 @@ func (f *fetcher) enqueue(c parked.Claimed) {
 	f.queue.add(c)
 }
 
-// releaseUnknown releases rows that may have been claimed by a commit with an unknown
-// outcome. It does not change rows that were not claimed, or that were claimed again.
+// releaseUnknown releases the rows of claims whose commit had an unknown outcome. It
+// does not change rows that were not claimed, or that were claimed again.
 func (f *fetcher) releaseUnknown(ctx context.Context) error {
 	if len(f.unknown) == 0 {
 		return nil
@@ -133,8 +135,8 @@ func (f *fetcher) releaseUnknown(ctx context.Context) error {
 	return nil
 }
 
-// findDue returns which tenants have due rows. If the previous result is recent,
-// findDue uses it again and returns true for reused.
+// findDue returns which tenants have due rows. The result reused is true if findDue
+// returns an earlier result instead of querying the table.
 func (f *fetcher) findDue(ctx context.Context, sel parked.Select) (due *parked.Due, reused bool, err error) {
 	due, f.due = f.due, nil
 	if due != nil && time.Since(f.dueAt) < reuseDue {
@@ -145,14 +147,15 @@ func (f *fetcher) findDue(ctx context.Context, sel parked.Select) (due *parked.D
 	return due, false, err
 }
 
-// requestIsolation requests that no other parked messages run in this process, so that
-// a crashed message can run by itself, or withdraws that request.
+// requestIsolation stops the handling of other parked messages in this process, so that
+// a crashed message can be handled alone. If the parameter wanted is false, it
+// withdraws this request.
 func (f *fetcher) requestIsolation(wanted bool) {
 	switch {
 	case wanted && !f.isolating:
-		processGate.request(f.wakeUp)
+		f.gate.request(f.wakeUp)
 	case !wanted && f.isolating:
-		processGate.withdraw()
+		f.gate.withdraw()
 	}
 	f.isolating = wanted
 }

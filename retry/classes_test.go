@@ -64,7 +64,7 @@ func TestPolicyOfLatestErrorCountsAllRounds(t *testing.T) {
 		})
 		var calls atomic.Int32
 		b.run(func(*message.Message) error {
-			if calls.Add(1) <= 2 { // two rounds for errors of the class, more than the other Policy allows
+			if calls.Add(1) <= 2 { // two rounds for errors of the class, which is more than the other Policy allows
 				return errGateway
 			}
 			return errHandler

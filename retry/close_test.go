@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// A missing ack must not block Close for ever. The message must not be lost, and no
+// A missing ack must not block Close without end. The message must not be lost, and no
 // attempt may be counted.
 func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -37,12 +37,13 @@ func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 		if received.Context().Err() == nil {
 			t.Error("the context of the message has not ended")
 		}
-		received.Ack() // too late, must have no effect
+		received.Ack() // this ack is too late and must have no effect
 		for _, entry := range b.entries(parked.Waiting) {
 			if entry.Attempts != 0 || entry.Crashes != 0 {
 				t.Errorf("%+v was charged", entry)
 			}
-			// It is due only after a lease, because its handler may still be running.
+			// The message is due only after a lease, because its handler may still be
+			// running.
 			if wait := time.Until(entry.DueAt); entry.MessageID == "received" && wait < 30*time.Second {
 				t.Errorf("%+v is due in %v", entry, wait)
 			}
@@ -53,20 +54,63 @@ func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 	})
 }
 
+// Messages that wait for a free handler must be released at the beginning of Close. They
+// must not wait until the running handlers have finished. (With SQLite, a handler may use
+// the only writer.)
+func TestCloseReleasesQueuedMessagesAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) {
+		c.KeyOrder, c.Concurrency, c.CloseTimeout = retry.BlockWhileRetried, 1, time.Minute
+	})
+	b.store("a", "b", "c")
+	sub := b.retries.Subscriber(consumer, b.transport)
+	messages, err := sub.Subscribe(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := <-messages
+	b.eventually("the others are claimed, too", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 3 })
+	closed := make(chan error, 1)
+	go func() { closed <- sub.Close() }()
+	b.eventually("the others are released", func() bool {
+		return b.count(`once_parked WHERE token IS NULL AND crashes = 0 AND due_at <= now()`) == 2
+	})
+	running.Ack()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if rows := b.entries(parked.Waiting); len(rows) != 2 {
+		t.Errorf("the rows are %+v, want two", rows)
+	}
+}
+
 // Close must end even if a table is locked, or the database does not respond.
 func TestCloseEndsWhileTableIsLocked(t *testing.T) {
 	t.Parallel()
+	for name, lock := range map[string]string{
+		"looking for due messages waits": "ACCESS EXCLUSIVE", "claiming them waits": "SHARE",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			closeWhileLocked(t, lock)
+		})
+	}
+}
+
+func closeWhileLocked(t *testing.T, lock string) {
+	t.Helper()
 	db := testkit.Postgres(t)
 	b := newBench(t, db, func(c *retry.Config) { c.CloseTimeout, c.Lease = 50*time.Millisecond, 500*time.Millisecond })
-	sub := b.retries.Subscriber(consumer, b.transport)
-	if _, err := sub.Subscribe(t.Context(), topic); err != nil {
-		t.Fatal(err)
-	}
+	b.put("m1")
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE once_parked`); err != nil {
+	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE once_parked IN `+lock+` MODE`); err != nil {
+		t.Fatal(err)
+	}
+	sub := b.retries.Subscriber(consumer, b.transport)
+	if _, err := sub.Subscribe(t.Context(), topic); err != nil {
 		t.Fatal(err)
 	}
 	b.eventually("the fetcher waits for the table", func() bool {

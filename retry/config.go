@@ -15,95 +15,97 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Config configures a [Retries]. The zero value is ready for use.
+// Config configures [Retries]. The zero value is ready for use.
 type Config struct {
 	// Schema contains the prefix of the tables and the kind of database. Defaults to
 	// PostgreSQL and the prefix "once_".
 	Schema schema.Config
 
-	// Policy determines how often and when to retry. The zero value is ready for use.
+	// Policy determines how often and when to retry. The zero value means the default
+	// policy.
 	Policy Policy
 
-	// Classes are classes of errors, each with its own policy. The policy of the first
-	// class that matches an error is used. If no class matches, Policy is used. The
-	// rounds of a message are counted together for all classes, and the policy of the
-	// latest error decides whether another round follows. Defaults to none.
+	// Classes are classes of errors, each with its own policy. The first class that matches
+	// an error determines the policy. If no class matches, Policy is used. The rounds of a
+	// message are counted together for all classes. The policy of the latest error decides
+	// whether another round follows. Defaults to none.
 	Classes []Class
 
-	// KeyOrder determines whether messages with the same ordering key are handled one
-	// after another, in the order of their arrival. Such messages are stored and acked
-	// before they are handled. Only one instance may receive them, but any number of
+	// KeyOrder determines whether messages with the same ordering key are handled one after
+	// another, in the order of their arrival. Such messages are stored and acked before
+	// they are handled. Only one instance may receive these messages, but any number of
 	// instances may handle them. Defaults to Unordered.
 	KeyOrder KeyOrder
 
-	// CrashBudget is how many times a process may die while it runs the handler of a
-	// parked message. After that many crashes, the message is given up on, and its
-	// handler does not run again. Defaults to 3.
+	// CrashBudget is the number of crashes after which a parked message is given up on
+	// without another call of its handler. A crash is counted when a process dies while it
+	// runs the handler of the message. Defaults to 3.
 	CrashBudget int
 
-	// Lease is how long a process owns a parked message that it has claimed. The
-	// process renews the lease while the handler runs. After a crash, the message is
-	// tried again when its lease has ended. No attempt begins after the end of the
-	// lease, so the lease must be much longer than the time that a claim takes. The
-	// minimum is 500 ms. Defaults to 30 seconds.
+	// Lease is how long a process owns a parked message that it has claimed. While the
+	// handler runs, the process renews the lease. If the process dies, the message is tried
+	// again after the end of the lease. No attempt begins after the end of the lease, so
+	// the lease must be much longer than a claim takes. The minimum is 500 ms. Defaults to
+	// 30 seconds.
 	Lease time.Duration
 
-	// PollInterval is how often each subscription looks for due parked messages.
-	// Defaults to 500 ms.
+	// PollInterval is how often each subscription looks for due parked messages. Defaults
+	// to 500 ms.
 	PollInterval time.Duration
 
-	// Concurrency is how many parked messages each subscription handles at the same
-	// time, in addition to the messages of the transport. Ten subscriptions handle ten
-	// times as many. Each running handler needs a database connection. If the pool has
-	// fewer connections, claims and renewals of leases must wait for one. With
-	// KeyOrder, each subscription claims four additional messages for each handler.
-	// Defaults to 4 per CPU, and to 1 with SQLite, which has only one writer. For a
-	// handler that once.Consumer calls in batches, it defaults to enough messages for
-	// full batches, which share their connections.
+	// Concurrency is the number of parked messages that each subscription handles at the
+	// same time, in addition to the messages of the transport. Each running handler needs a
+	// database connection. If the pool has too few connections, claims and renewals of
+	// leases must wait for a connection. With KeyOrder, each subscription claims four more
+	// messages for each handler in advance. Defaults to 4 per CPU, and to 1 with SQLite,
+	// which has only one writer. For a handler that once.Consumer calls in batches, it
+	// defaults to enough messages for full batches; the messages of a batch share a
+	// connection.
 	Concurrency int
 
-	// BufferBytes limits the memory that each subscription uses for claimed messages.
-	// One message may exceed the limit. If messages are large, fewer than Concurrency
-	// are handled at the same time. Defaults to 64 MiB.
+	// BufferBytes limits the memory that each subscription uses for claimed messages. A
+	// single message may exceed the limit. With large messages, the limit can reduce the
+	// number of messages that are handled at the same time. Defaults to 64 MiB.
 	BufferBytes int
 
-	// ShareConsumer allows several subscriptions of this process to use the same
-	// consumer name for the same topic. Set it if you add the same handler more than
-	// once, to have more messages in flight. Different handlers must not share a name,
-	// because each would skip messages that the other has handled. Defaults to false:
+	// ShareConsumer allows several subscriptions of this process to use the same consumer
+	// name for the same topic. Set it if you add the same handler more than once, to have
+	// more messages in flight. Different handlers must not share a name, because each
+	// handler would skip messages that the other handler has handled. Defaults to false:
 	// the second Subscribe fails with [ErrConsumerInUse].
 	ShareConsumer bool
 
 	// UnackedWait is how long a message stays unacked while the consumer's database is
-	// unreachable. After that, it is nacked and returns to the transport. UnackedWait
-	// must be shorter than the broker's consumer timeout (RabbitMQ: 30 minutes). If as
-	// many messages are prefetched as are handled at the same time, it must be shorter
-	// than half of that timeout. Defaults to 10 minutes.
+	// unreachable. After that, the message is nacked and returns to the transport.
+	// UnackedWait must be shorter than the broker's consumer timeout (RabbitMQ: 30
+	// minutes). If the broker's client prefetches as many messages as are handled at the
+	// same time, UnackedWait must be shorter than half of that timeout. Defaults to 10
+	// minutes.
 	UnackedWait time.Duration
 
-	// CloseTimeout is how long Close of a Subscriber waits for the acks of messages
-	// that handlers have got. A message that is neither acked nor nacked by then is due
+	// CloseTimeout is how long Close of a Subscriber waits for the acks of messages that
+	// handlers have received. A message that is neither acked nor nacked by then is due
 	// again after a lease, and no attempt is counted. Defaults to 10 seconds, like
 	// rabbit.SubscriberConfig.CloseTimeout. Both timeouts run at the same time.
 	CloseTimeout time.Duration
 
-	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
-	// silence.
+	// Logger defaults to slog's default logger. To log nothing, set
+	// watermill.NopLogger{}.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics, and TracerProvider creates the spans. They
-	// default to OpenTelemetry's global providers, which do nothing until you set
-	// others.
+	// MeterProvider creates the metrics, and TracerProvider creates the spans. Both
+	// default to OpenTelemetry's global providers, which do nothing until you set other
+	// providers.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	automatic bool // Concurrency is the default
+	automatic bool // whether Concurrency has its default value
 }
 
-// Class is a class of errors with its own policy.
+// Class is a class of errors that has its own policy.
 type Class struct {
-	// Match reports whether an error of the handler belongs to the class. Use
-	// errors.Is or errors.As, because the error may be wrapped. Required.
+	// Match reports whether an error of the handler belongs to the class. Use errors.Is
+	// or errors.As in it, because the error may be wrapped. Match is required.
 	Match func(err error) bool
 
 	// Policy is used for the errors of the class. The zero value is the default policy,
@@ -111,9 +113,10 @@ type Class struct {
 	Policy Policy
 }
 
-// LongestDelay returns how long a message may be retried: the longest sum of delays of
-// any policy in c. It does not include the time for which the handler runs, nor delays
-// set with [After]. The inbox must remember messages for longer than this.
+// LongestDelay returns the longest time for which a message may be retried. Each policy
+// in c has a sum of delays, and LongestDelay returns the largest sum. It includes
+// neither the time for which the handler runs, nor delays set with [After]. The inbox
+// must remember messages for longer than this.
 func (c Config) LongestDelay() time.Duration {
 	c = c.withDefaults()
 	longest := c.Policy.longestDelay()
@@ -149,7 +152,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate returns the errors of all fields except Schema.
+// validate returns an error that contains the errors of all fields except Schema.
 func (c Config) validate() error {
 	errs := []error{c.Policy.validate("Policy")}
 	for i, class := range c.Classes {

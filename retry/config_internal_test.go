@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// These defaults and limits are documented.
+// The documented defaults and limits must be the same as in the code.
 func TestConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 	t.Parallel()
 	c := Config{}.withDefaults()
@@ -61,7 +61,7 @@ func TestConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 			}
 		}
 		try(field.least, true)
-		if name != "Policy.Jitter" { // a negative value means none
+		if name != "Policy.Jitter" { // a negative Jitter means no jitter
 			try(field.least-1, false)
 		}
 		if field.most > 0 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/retry"
 )
@@ -19,7 +20,7 @@ const inUse = `retry: consumer "payments" is already used by another handler of 
 func unshared(c *retry.Config) { c.ShareConsumer = false }
 
 // Trap 89. If two handlers have the same consumer name, each skips messages that the
-// other has handled. So the second one must not start.
+// other has handled. So the second handler must not start.
 func TestSecondHandlerWithSameConsumerNameDoesNotStart(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -58,9 +59,9 @@ func subscribed(t *testing.T, r *retry.Retries, name, topic string) message.Subs
 	return sub
 }
 
-// The consumer name may be used again for another topic or in another database, after
-// the first subscription has ended, and with ShareConsumer. Other names may be used for
-// the same topic.
+// The consumer name may be used again in three cases: for another topic or in another
+// database, after the first subscription has ended, and with ShareConsumer. Other names
+// may be used for the same topic.
 func TestConsumerNameMayBeReusedOnPurpose(t *testing.T) {
 	t.Parallel()
 	b, other := newBench(t, testkit.SQLite(t), unshared), newBench(t, testkit.SQLite(t), unshared)
@@ -105,8 +106,8 @@ func TestConsumerInUseErrorNamesHandlerAfterFirstMessage(t *testing.T) {
 	}
 }
 
-// A handler in another process is known only by its row in the table of consumers. It
-// must be logged, unless the process is a replica of this program.
+// A handler in another process is known only by its row in the table of consumers. This
+// handler must be logged, unless its process is a replica of this program.
 func TestOtherHandlerInAnotherProcessIsLogged(t *testing.T) {
 	t.Parallel()
 	const begin = "ERROR Consumer name is used by two handlers, each skips messages that the other has handled"
@@ -139,7 +140,7 @@ func TestOtherHandlerInAnotherProcessIsLogged(t *testing.T) {
 				return err == nil && n == 1
 			}
 			testkit.Eventually(t, time.Minute, "the row has the name of the handler", func() bool { return row(`handler = 'handler-1'`) })
-			for range 3 { // it must be logged only once
+			for range 3 { // the other handler must be logged only once
 				if _, err := b.ExecContext(t.Context(), `UPDATE once_consumers SET owner = 'elsewhere', `+c.set); err != nil {
 					t.Fatal(err)
 				}
@@ -153,5 +154,27 @@ func TestOtherHandlerInAnotherProcessIsLogged(t *testing.T) {
 				t.Errorf("want %q %d times, logged %q", c.want, want, logs.Lines())
 			}
 		})
+	}
+}
+
+// At its first registration, a consumer may find the registration of a process that has
+// just ended, for example before a deploy that renames a handler. This must not be logged.
+func TestOtherHandlerBeforeTheFirstRegistrationIsNotLogged(t *testing.T) {
+	t.Parallel()
+	var logs testkit.Logs
+	b := newBench(t, testkit.SQLite(t), func(c *retry.Config) { c.Logger = &logs })
+	if _, err := b.parked.Register(t.Context(), parked.Consumer{Consumer: consumer, Topic: topic, Owner: "elsewhere"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.ExecContext(t.Context(), `UPDATE once_consumers SET program = 'example.com/billing'`); err != nil {
+		t.Fatal(err)
+	}
+	b.run(func(*message.Message) error { return nil })
+	b.eventually("the consumer is registered", func() bool { return b.count(`once_consumers WHERE owner <> 'elsewhere'`) == 1 })
+	if err := b.router.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if logs.Has("ERROR") {
+		t.Errorf("logged %q", logs.Lines())
 	}
 }

@@ -31,7 +31,7 @@ func TestCopyOfParkedMessageUsesSameRow(t *testing.T) {
 }
 
 // If a copy of a message fails permanently while the row of the message is claimed, the
-// row must be kept, because its attempt may succeed.
+// row must be kept, because the handler may still succeed for the claimed row.
 func TestPermanentFailureOfCopyKeepsClaimedRow(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)

@@ -18,8 +18,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// crash simulates a process that is killed while it handles rows: it claims the rows
-// and never resolves them.
+// crash simulates a process that is killed while it handles rows: it claims rows and
+// never resolves them.
 func (b *bench) crash(limit int, crashed bool) {
 	b.Helper()
 	claimed, err := b.parked.Claim(b.Context(), parked.Select{
@@ -75,8 +75,8 @@ func TestTrap48AppliedMessageIsNotQuarantined(t *testing.T) {
 	})
 }
 
-// handle simulates a process that dies after its commit: the inbox contains the
-// message, and the row still exists.
+// handle simulates a process that dies after its commit: the inbox contains the message,
+// and the row of the message still exists.
 func (b *bench) handle(id string) {
 	b.Helper()
 	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, Consumer: consumer})
@@ -89,8 +89,8 @@ func (b *bench) handle(id string) {
 	}
 }
 
-// A process may die while PostgreSQL still executes its commit. The search in the inbox
-// must wait for this commit.
+// A process may die while PostgreSQL is still executing its commit. The search in the
+// inbox must wait until this commit has ended.
 func TestTrap48InboxLookupWaitsForPendingCommit(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.CrashBudget = 1 })
 	b.put("done")
@@ -118,7 +118,7 @@ func TestTrap48InboxLookupWaitsForPendingCommit(t *testing.T) {
 }
 
 // A crash is counted for all rows that the dead process had claimed. After that, each
-// of these messages must run by itself, until its handler returns.
+// of these messages must be handled alone.
 func TestTrap49CrashedMessagesRunAlone(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
@@ -168,8 +168,8 @@ func TestTrap49CrashedMessageWaitsForMessagesInFlight(t *testing.T) {
 }
 
 // A crashed message must wait for the messages in flight of all subscriptions of the
-// process, and nothing may be claimed while it runs. If the process died, a crash would
-// be counted for all running messages.
+// process, and no other message may be claimed while it is handled. If the process died
+// then, a crash would be counted for every claimed message.
 func TestTrap49CrashedMessageIsAloneInTheProcess(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
@@ -273,7 +273,8 @@ func (w *witness) enter(id string) (leave func()) {
 	}
 }
 
-// check fails the test if a crashed message ran at the same time as another.
+// check fails the test if a crashed message was handled at the same time as another
+// message.
 func (w *witness) check(t *testing.T, handled int, crashed string) {
 	t.Helper()
 	w.mu.Lock()

@@ -13,9 +13,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// startHandingOut starts the goroutines that pass messages to the handlers and resolve
-// their rows. The returned function ends them. It must be called when nothing is in
-// flight.
+// startHandingOut starts two kinds of goroutines: those that pass messages to the
+// handlers, and one that resolves the rows of handled messages. The returned function
+// end ends these goroutines. It must be called when no message is in flight.
 func (f *fetcher) startHandingOut(ctx context.Context, out chan<- *message.Message) (end func()) {
 	f.queue = newFairQueue(f.closing)
 	f.handled = make(chan *parked.Claim, f.capacity())
@@ -64,8 +64,8 @@ func (f *fetcher) deliver(ctx context.Context, c parked.Claimed, out chan<- *mes
 	}
 }
 
-// abandon releases a message that got neither ack nor nack. It is due after a lease,
-// because its handler may still be running.
+// abandon releases a message that was neither acked nor nacked. The message is due
+// again only after a lease, because its handler may still be running.
 func (f *fetcher) abandon(ctx context.Context, d *parked.Delivery) {
 	f.unanswered.Add(1)
 	if !d.Claim.Settled() {
@@ -74,11 +74,15 @@ func (f *fetcher) abandon(ctx context.Context, d *parked.Delivery) {
 	f.finished <- d.Claim
 }
 
-// settle updates the row of a message if the middleware has not updated it. Without the
-// middleware, an ack means that the message was handled. After a nack, the messages
-// that the handler produced may be lost, so the message is tried again soon. In all
-// other cases the message was given up on, but no poison middleware has quarantined it.
-// Then it is tried again without end, with the longest delay of the policy.
+// settle updates the row of a message if the middleware has not updated it:
+//
+//   - If the message was handled and acked, the row is resolved. If the middleware is
+//     not used, an ack means that the message was handled.
+//   - If the message was handled but nacked, the messages that the handler produced may
+//     be lost, so the message is tried again soon.
+//   - If the message was not handled, it is tried again without end, with the longest
+//     delay of the policy. This happens, for example, if the message was given up on,
+//     but no poison middleware has quarantined it.
 func (f *fetcher) settle(ctx context.Context, d *parked.Delivery, acked bool) {
 	claim := d.Claim
 	switch {
@@ -94,7 +98,7 @@ func (f *fetcher) settle(ctx context.Context, d *parked.Delivery, acked bool) {
 		if claim.Handled() {
 			pause = f.config.Policy.backoff().Jittered(1)
 		}
-		if d.ShuttingDown(ctx) { // so that the next process can claim it immediately
+		if d.ShuttingDown(ctx) { // release it, so that the next process can claim it immediately
 			pause = 0
 		}
 		f.release(ctx, d, pause)
@@ -108,8 +112,9 @@ func (f *fetcher) release(ctx context.Context, d *parked.Delivery, pause time.Du
 	})
 }
 
-// resolve removes the rows of handled messages, several in one transaction. If the
-// process dies before that, the messages are delivered again, and dedup skips them.
+// resolve removes the rows of handled messages, several rows in each transaction. If
+// the process dies before the removal, the messages are delivered again, and dedup
+// skips them.
 func (f *fetcher) resolve(ctx context.Context) {
 	for claim := range f.handled {
 		claims := f.collectHandled(claim)
@@ -122,13 +127,15 @@ func (f *fetcher) resolve(ctx context.Context) {
 	}
 }
 
-// linger is how long the row of a handled message waits to be removed together with
-// other rows, while more messages are in the queue.
+// linger is how long the row of a handled message stays in the table so that it can be
+// removed together with other rows. It applies only while the queue contains more
+// messages.
 const linger = 10 * time.Millisecond
 
-// collectHandled returns claim and other claims that are handled shortly after it. It
-// waits for them only while the handlers have enough work. Then nothing waits for the
-// removal of this row, and removing many rows in one transaction costs less.
+// collectHandled returns claim, and other claims that are handled shortly after it. It
+// waits for other claims only while the handlers have enough work. In that case, no
+// handler waits for the removal of this row, and removing many rows in one transaction
+// costs less.
 func (f *fetcher) collectHandled(claim *parked.Claim) []*parked.Claim {
 	claims := []*parked.Claim{claim}
 	timer := time.NewTimer(linger)
@@ -150,8 +157,8 @@ func (f *fetcher) collectHandled(claim *parked.Claim) []*parked.Claim {
 	return claims
 }
 
-// stop ends the delivery of messages and releases queued messages. With SQLite, it
-// cannot release them yet, because a running handler uses the only writer.
+// stop ends the delivery of messages, and releases the queued messages. With SQLite, it
+// does not release them yet, because a running handler uses the only writer.
 func (f *fetcher) stop(ctx context.Context) {
 	f.surplus = append(f.surplus, f.queue.clear()...)
 	if f.config.Schema.Dialect != schema.SQLite {
@@ -172,8 +179,9 @@ func (f *fetcher) releaseSurplus(ctx context.Context) {
 	f.surplus = nil
 }
 
-// persist calls do again and again until it succeeds or Config.UnackedWait has passed.
-// If it never succeeds, the messages are handled again after their lease.
+// persist calls the function do until it succeeds or Config.UnackedWait has passed. If
+// the function never succeeds, the messages are handled again when their leases have
+// ended.
 func (f *fetcher) persist(ctx context.Context, d *parked.Delivery, what string, do func(ctx context.Context) error) {
 	if err := f.patience.Persist(ctx, d, what, do); err != nil {
 		f.config.Logger.Error("Parked messages are not settled, they are handled again after their lease", err,

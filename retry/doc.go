@@ -1,32 +1,32 @@
 // Package retry retries a failing message without blocking its queue. It retries a few
-// times immediately, and then with growing delays from the consumer's own database.
-// During the delays, the broker's copy is already acked, and later messages are handled.
+// times immediately, and then with growing delays. During a delay, the message is
+// stored in the consumer's own database. The broker's copy is already acked, and later
+// messages are handled.
 //
 // The package has three parts. [Policy] determines how often and when to retry. The
-// middleware calls the handler and parks messages that failed. [Retries.Subscriber]
-// wraps the handler's subscriber: in addition to the messages of the transport, it
+// middleware calls the handler, and parks messages that failed. [Retries.Subscriber]
+// wraps the handler's subscriber. In addition to the messages of the transport, it
 // delivers parked messages when they are due. So a parked message returns only to the
 // consumer that failed.
 //
-// Among the middlewares, retry is between poison and dedup. Poison quarantines
-// messages that retry gives up on, and dedup runs each attempt in its own
-// transaction:
+// Among the middlewares, retry is between poison and dedup. Poison quarantines messages
+// that retry gives up on, and dedup runs each attempt in its own transaction:
 //
 //	poison ─ retry ─ dedup ─ handler
 //
 // The row of a parked message counts its attempts. If the process dies while the
-// handler runs, the row is due again after its lease, and one crash is counted.
-// Crashes have their own budget: if it is used up, the message is given up on, and its
-// handler does not run again.
+// handler runs, the row is due again after its lease, and one crash is counted. Crashes
+// have their own budget. When the budget is used up, retry gives up on the message, and
+// the handler does not run again.
 //
 // With Config.KeyOrder, messages with the same ordering key are handled one after
 // another, in the order of their arrival. They are stored as rows before they are
-// handled. Only the first row of a key can be claimed. The others wait until it is
-// resolved.
+// handled. Only the first row of a key can be claimed. The other rows wait until the
+// first row is resolved.
 //
 // To read the code, start with config.go, policy.go and keyorder.go (settings),
 // errors.go and retries.go (API). Then follow one delivery: middleware.go,
-// undecided.go. Then follow a parked message: subscriber.go, arrivals.go,
-// fetcher.go, claim.go, fairqueue.go, deliver.go, unrunnable.go. You can read
-// isolation.go, buffer.go, register.go, instruments.go and plugin.go separately.
+// undecided.go. Then follow a parked message: subscriber.go, arrivals.go, fetcher.go,
+// claim.go, fairqueue.go, deliver.go, unrunnable.go. You can read isolation.go,
+// buffer.go, register.go, instruments.go and plugin.go separately.
 package retry

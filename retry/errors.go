@@ -10,23 +10,23 @@ import (
 
 var errClosed = errors.New("retry: the subscriber is closed")
 
-// ErrConsumerInUse reports that Subscribe failed, because another handler of this
-// process uses the same consumer name and topic: each would skip messages that the
-// other has handled.
+// ErrConsumerInUse means that Subscribe failed, because another handler of this process
+// uses the same consumer name and topic. Each of the two handlers would skip messages
+// that the other has handled.
 var ErrConsumerInUse = errors.New("the consumer's name is in use")
 
-// inUseError is an [ErrConsumerInUse] whose text contains the name of the other
-// handler.
+// inUseError is an error that wraps [ErrConsumerInUse]. Its text contains the name of the
+// other handler.
 type inUseError struct{ error }
 
 func (inUseError) Is(target error) bool { return target == ErrConsumerInUse }
 
-// ErrGivenBack reports that Close ended although some messages were neither acked nor
-// nacked within Config.CloseTimeout. They are delivered again.
+// ErrGivenBack means that some messages were neither acked nor nacked when Close had
+// waited for Config.CloseTimeout. These messages are delivered again.
 var ErrGivenBack = errors.New("retry: messages given back without an ack")
 
-// Permanent marks err as permanent: the message is given up on immediately, without
-// further attempts. Permanent(nil) returns nil.
+// Permanent marks err as permanent. The message is then given up on immediately,
+// without further attempts. Permanent(nil) returns nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -34,9 +34,9 @@ func Permanent(err error) error {
 	return disposition.Forever(disposition.ReasonPermanent, err)
 }
 
-// After sets the delay before the next attempt: after err, the message is parked for d
-// instead of the policy's delay, without immediate tries. The failure counts as an
-// attempt like any other. After(nil, d) returns nil.
+// After sets the delay before the next attempt. The message is parked for d instead of
+// the policy's delay, and is not tried again before that. The failure counts as an
+// attempt like any other failure. After(nil, d) returns nil.
 func After(err error, d time.Duration) error {
 	if err == nil {
 		return nil
@@ -47,7 +47,7 @@ func After(err error, d time.Duration) error {
 // Error is the error that the middleware returns for a message that it has given up on.
 // It wraps the last error of the handler.
 type Error struct {
-	// Attempts is how often the handler was called, over all deliveries.
+	// Attempts is the number of calls of the handler, over all deliveries.
 	Attempts int
 
 	// Reason is one of poison's Reason constants.

@@ -6,16 +6,16 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// fairQueue contains claimed messages until a handler is free. Tenants take turns, and
-// each turn returns one message. So a tenant with few messages does not wait for all
-// messages of a tenant with many.
+// fairQueue contains claimed messages that wait for a free handler. The tenants take
+// turns, and each turn returns one message. The messages of a tenant with few messages
+// therefore do not wait until all messages of another tenant are handled.
 type fairQueue struct {
 	closing <-chan struct{} // closed when the consumer shuts down
 
 	mu     sync.Mutex
 	change sync.Cond
 	rows   map[parked.TenantTurn][]parked.Claimed
-	turns  []parked.TenantTurn // tenants that have messages, the next one first
+	turns  []parked.TenantTurn // tenants that have messages, in the order of their turns
 	length int
 	closed bool
 }
@@ -37,9 +37,10 @@ func (q *fairQueue) add(c parked.Claimed) {
 	q.change.Signal()
 }
 
-// next waits for a message. It returns false when the queue is closed and empty. During
-// a shutdown it also returns false, even if the queue contains messages: the fetcher
-// releases them, but may be busy with another database operation.
+// next waits for a message, and returns it. It returns false when the queue is closed
+// and empty. During a shutdown it returns false even if the queue contains messages.
+// The fetcher will release these messages, but may be busy with another database
+// operation first.
 func (q *fairQueue) next() (c parked.Claimed, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,7 +87,7 @@ func (q *fairQueue) clear() (left []*parked.Claim) {
 	return left
 }
 
-// close makes next return for all goroutines that wait for a message.
+// close wakes all goroutines that wait in the method next.
 func (q *fairQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -46,8 +46,8 @@ func TestFairQueueTenantsTakeTurns(t *testing.T) {
 	}
 }
 
-// During a shutdown the queue must return no more messages, because the fetcher
-// releases them.
+// During a shutdown the queue must not return any message, because the fetcher releases
+// the queued messages.
 func TestFairQueueHandsOutNothingDuringShutdown(t *testing.T) {
 	closing := make(chan struct{})
 	l := newFairQueue(closing)

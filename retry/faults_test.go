@@ -16,7 +16,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// A message before its time is parked until its turn, and no attempt is counted.
+// A message that arrives before an earlier version is parked until its turn, and no
+// attempt is counted.
 func TestEarlyMessageIsParkedWithoutAnAttempt(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -40,8 +41,9 @@ func TestEarlyMessageIsParkedWithoutAnAttempt(t *testing.T) {
 	})
 }
 
-// The third consecutive call with an unknown outcome counts as an attempt, so that a
-// message that ends its own session is not tried without end. The tries in between pause.
+// If three consecutive calls have an unknown outcome, the third one counts as an attempt,
+// so that a message that ends its own database session is not tried without end. There
+// are pauses between the calls.
 func TestThirdCallWithAnUnknownOutcomeIsAnAttempt(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -61,7 +63,7 @@ func TestThirdCallWithAnUnknownOutcomeIsAnAttempt(t *testing.T) {
 }
 
 // A redelivered message that cannot be parked returns to the transport. Its handler must
-// not run: it may have ended the process before.
+// not run, because an earlier call of it may have ended the process.
 func TestRedeliveredMessageThatCannotBeParkedIsNacked(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -81,6 +83,26 @@ func TestRedeliveredMessageThatCannotBeParkedIsNacked(t *testing.T) {
 	})
 }
 
+// A redelivered message that could not be decoded is not parked, even without poison:
+// its row would not be marked as undecodable, and the handler would get the raw
+// content.
+func TestRedeliveredMessageThatCannotBeDecodedIsNotParked(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.runNamed(consumer, topic, neverCalled(t))
+		msg := message.NewMessage("m1", []byte("raw"))
+		msg.Metadata["once_redelivered"] = "true"
+		msg.SetContext(disposition.WithUndecodable(t.Context(), errHandler))
+		if b.transport.deliver(t, msg) {
+			t.Error("acked without being in quarantine")
+		}
+		if all := b.entries(""); len(all) != 0 {
+			t.Errorf("the rows are %+v", all)
+		}
+	})
+}
+
 // refusing is a transport whose Subscribe fails.
 type refusing struct{ *transport }
 
@@ -90,8 +112,8 @@ func (refusing) Subscribe(context.Context, string) (<-chan *message.Message, err
 	return nil, errRefused
 }
 
-// After a failed Subscribe the consumer name is free again. Names that the database
-// cannot store are refused before.
+// After a failed Subscribe, the consumer name is free again. Names that the database
+// cannot store are refused before Subscribe uses the transport.
 func TestFailedSubscribeLeavesTheNameFree(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), unshared)

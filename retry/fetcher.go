@@ -17,9 +17,10 @@ import (
 )
 
 // fetcher claims the parked messages of one subscription and passes them to the
-// handler. One goroutine claims rows and renews their leases. Another one resolves the
-// rows of handled messages. Other goroutines, as many as concurrency, pass messages to
-// the handler and wait for their acks.
+// handler. One goroutine claims rows and renews their leases. Another goroutine
+// resolves the rows of handled messages. In addition, it has one goroutine for each
+// message that can be handled at the same time. This goroutine passes messages to the
+// handler and waits for their acks.
 type fetcher struct {
 	*Retries
 
@@ -29,41 +30,43 @@ type fetcher struct {
 	closing  <-chan struct{}
 	wake     chan struct{}
 	use      *parked.Use
-	stored   parked.Stored // requirements of a transport that stores all its messages
+	stored   parked.Stored // settings of a transport that stores all its messages
 
-	closeTimeout <-chan struct{} // closed when CloseTimeout has passed
-	unanswered   *atomic.Int64   // number of messages without an ack or nack at that time
+	closeTimeout <-chan struct{} // closed when Config.CloseTimeout has passed
+	unanswered   *atomic.Int64   // number of messages that were neither acked nor nacked when CloseTimeout had passed
 
 	turns       parked.TenantTurns
-	limit       adaptive.Limit // limits the number of rows in one claim
-	due         *parked.Due    // latest result of findDue, if it may be used again
-	dueAt       time.Time      // time of that result
+	limit       adaptive.Limit // limits the number of rows of a claim
+	due         *parked.Due    // latest result of findDue, if it may be reused
+	dueAt       time.Time      // time at which findDue returned due
 	buffer      buffer
 	queue       *fairQueue
-	handled     chan *parked.Claim // handled and finished have room for all claims
+	gate        *isolationGate     // shared by all subscriptions of this process
+	handled     chan *parked.Claim // the channels handled and finished have room for all claims
 	finished    chan *parked.Claim
 	concurrency int // number of messages that are handled at the same time
 	inFlight    map[*parked.Claim]struct{}
-	surplus     []*parked.Claim // in flight, but must not be passed to a handler any more
-	unknown     []*parked.Claim // claims of commits with an unknown outcome, to be released
+	surplus     []*parked.Claim // claims in flight that must not be passed to a handler
+	unknown     []*parked.Claim // claims whose commit had an unknown outcome; they must be released
 
-	moreDue     bool      // more rows may be due than were claimed
-	isolating   bool      // this subscription waits to run a crashed message by itself
+	moreDue     bool      // more due rows may exist than were claimed
+	isolating   bool      // whether this subscription waits to handle a crashed message alone
 	missedCrash time.Time // when a crashed message was due but could not be claimed
 	failing     bool
 
-	registered         bool   // the database knows that the consumer runs
-	registerFailed     bool   // registering failed, and the failure was logged
-	loggedOtherHandler string // another handler with the same consumer name
+	registered         bool   // whether the database contains the registration of this consumer
+	registerFailed     bool   // whether a failed registration was logged
+	loggedOtherHandler string // the latest handler that was logged because it uses the same consumer name; "" if none was
 }
 
 // headsAhead is how many messages with an ordering key are claimed in advance for each
-// handler. When a message is finished, the next one of its key becomes due. Without
-// messages claimed in advance, every claim would fetch only a single row.
+// handler. When a message is finished, the next message of its key becomes due. Without
+// headsAhead, each claim would then take only a single row.
 const headsAhead = 4
 
-// newFetcher returns the fetcher of a subscription. gathers is the number of messages
-// that the batches of the handler need, or 0.
+// newFetcher returns the fetcher of a subscription. The parameter gathers is the number
+// of messages that full batches of the handler need. It is 0 if the handler has no
+// batches.
 func newFetcher(s *subscriber, topic string, closing <-chan struct{}, gathers int) *fetcher {
 	host, _ := os.Hostname()
 	concurrency := s.retries.config.Concurrency
@@ -87,10 +90,11 @@ func newFetcher(s *subscriber, topic string, closing <-chan struct{}, gathers in
 		inFlight:     map[*parked.Claim]struct{}{},
 		stored:       parked.Stored{Ahead: ahead},
 		buffer:       buffer{limit: s.retries.config.BufferBytes},
+		gate:         &processGate,
 	}
 }
 
-// capacity returns how many rows may be claimed at the same time.
+// capacity returns the maximum number of rows that may be claimed at the same time.
 func (f *fetcher) capacity() int { return f.concurrency + f.stored.Ahead }
 
 func (f *fetcher) wakeUp() {
@@ -116,8 +120,8 @@ func (f *fetcher) delivery(claim *parked.Claim) *parked.Delivery {
 	}
 }
 
-// run fetches messages until the consumer shuts down. Then it waits until the handlers
-// have finished the messages that they got.
+// run fetches messages until the consumer shuts down. It then waits until the handlers
+// have finished the messages that they have received.
 func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 	// A shutdown ends fetching, but not the handlers.
 	ctx = context.WithoutCancel(ctx)
@@ -152,7 +156,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 			}
 		}
 		select {
-		case <-closing: // the next round stops
+		case <-closing: // the next iteration stops
 		case claim := <-f.finished:
 			again = f.removeFinished(claim) || f.moreDue
 		case <-f.wake:
@@ -171,9 +175,9 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 	f.leave(ctx)
 }
 
-// failedFetchInterval limits PollInterval after a failed fetch. The fetch must be
-// repeated soon, because nothing else would cause a new fetch for a message that was
-// already due.
+// failedFetchInterval is the maximum PollInterval after a failed fetch. If a message
+// was due before the failure, no other event would cause a new fetch, so the fetch must
+// be repeated soon.
 const failedFetchInterval = time.Second
 
 func (f *fetcher) pollInterval() time.Duration {
@@ -183,9 +187,10 @@ func (f *fetcher) pollInterval() time.Duration {
 	return f.config.PollInterval
 }
 
-// removeFinished removes a finished claim, and all others that are finished by now,
-// because the next fetch costs the same for all of them. It returns true if one of the
-// messages had an ordering key, because the next message of that key may now be due.
+// removeFinished removes a finished claim. It also removes all other claims that have
+// finished by now, so that one fetch can replace all of them. It returns true if one of
+// the messages had an ordering key, because the next message of that key may now be
+// due.
 func (f *fetcher) removeFinished(claim *parked.Claim) (successor bool) {
 	for {
 		successor = successor || claim.Key != parked.Key{}
@@ -201,11 +206,11 @@ func (f *fetcher) removeFinished(claim *parked.Claim) (successor bool) {
 func (f *fetcher) remove(claim *parked.Claim) {
 	delete(f.inFlight, claim)
 	f.buffer.bytes -= claim.Size
-	processGate.leave(1)
+	f.gate.leave(1)
 }
 
-// withLeaseTimeout limits a database operation to the length of a lease: a later result
-// would be useless, and Close waits for the operation.
+// withLeaseTimeout limits a database operation to the length of a lease. After that
+// time, the result would be useless, and Close waits for the operation.
 func (f *fetcher) withLeaseTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, f.config.Lease)
 }
@@ -222,8 +227,8 @@ func (f *fetcher) renew(ctx context.Context) {
 	}
 }
 
-// tidy releases messages that wait for an earlier message which does not exist any
-// more.
+// tidy releases the messages that wait for an earlier message of their key if that
+// earlier message no longer exists.
 func (f *fetcher) tidy(ctx context.Context) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
@@ -238,9 +243,9 @@ func (f *fetcher) tidy(ctx context.Context) {
 	}
 }
 
-// report logs the first of several failed fetches, and later that fetching works again.
-// If ctx was canceled, it ignores the error, whatever error the driver returns in this
-// case.
+// report logs the first of several failed fetches, and later the first successful
+// fetch. If ctx was canceled, report ignores err, because drivers then return various
+// errors.
 func (f *fetcher) report(ctx context.Context, err error) {
 	fields := watermill.LogFields{"consumer": f.consumer, "topic": f.topic}
 	switch {

@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// away renames a table, so that its statements fail, until back is called.
+// away renames a table, so that all statements on it fail until back is called.
 func away(t *testing.T, db testkit.Database, table string) (back func()) {
 	t.Helper()
 	rename := func(from, to string) {
@@ -28,7 +28,8 @@ func away(t *testing.T, db testkit.Database, table string) (back func()) {
 	return func() { rename("away", table) }
 }
 
-// A message that no handler takes before CloseTimeout returns to its transport.
+// If no handler takes a message before CloseTimeout has passed, the message returns to
+// its transport.
 func TestMessageThatNobodyTakesIsNackedAfterCloseTimeout(t *testing.T) {
 	t.Parallel()
 	over := make(chan struct{})
@@ -49,8 +50,8 @@ func TestMessageThatNobodyTakesIsNackedAfterCloseTimeout(t *testing.T) {
 	}
 }
 
-// Rows that may have been claimed are released before others are claimed, also if the
-// first try fails.
+// Rows that may have been claimed are released before other rows are claimed, even if the
+// first attempt to release them fails.
 func TestUnknownClaimsAreReleasedBeforeTheNextClaim(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -64,21 +65,23 @@ func TestUnknownClaimsAreReleasedBeforeTheNextClaim(t *testing.T) {
 		if f.queue.len() != 0 || len(f.inFlight) != 0 {
 			t.Error("a message of an unknown claim is handed out")
 		}
+		f.unknown = append(f.unknown, &parked.Claim{ID: 1000, Token: "was not committed"})
 		back := away(t, db, "once_parked")
-		if f.fetch(t.Context()) || !f.failing || len(f.unknown) != 1 {
+		if f.fetch(t.Context()) || !f.failing || len(f.unknown) != 2 {
 			t.Errorf("failing %t, %d unknown claims", f.failing, len(f.unknown))
 		}
 		back()
 		f.fetch(t.Context())
 		if f.failing || len(f.unknown) != 0 || f.queue.len() != 1 {
-			t.Errorf("failing %t, %d unknown claims, %d messages", f.failing, len(f.unknown), f.queue.len())
+			t.Fatalf("failing %t, %d unknown claims, %d messages", f.failing, len(f.unknown), f.queue.len())
 		}
 		c, _ := f.queue.next()
 		f.remove(c.Claim)
 	})
 }
 
-// A failed renewal or repair is logged, like a failed fetch.
+// If the renewal of leases fails, or the repair of ordering keys, this must be logged,
+// like a failed fetch.
 func TestFailedUpkeepIsLogged(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -101,7 +104,7 @@ func TestFailedUpkeepIsLogged(t *testing.T) {
 	})
 }
 
-// A consumer that cannot be registered is logged once until it is registered.
+// If a consumer cannot be registered, this is logged only once until it is registered.
 func TestFailedRegistrationIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -150,9 +153,9 @@ func TestFailedRegistrationIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// Rows of handled messages are removed together, but only while more messages wait. A
-// transport that stores its messages receives how long each message was in the table.
-// Replayed messages are left out, because they waited for an operator.
+// Rows of handled messages are removed together, but only while more messages wait. If
+// the transport stores its messages, retry reports to it for how long each message was in
+// the table. It does not report replayed messages, because they waited for an operator.
 func TestHandledRowsAreRemovedTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -176,7 +179,7 @@ func TestHandledRowsAreRemovedTogether(t *testing.T) {
 			return len(f.collectHandled(&parked.Claim{})), time.Since(began)
 		}
 		ack(3)
-		if claims, took := collect(); claims != 4 || took != 0 { // nothing waits
+		if claims, took := collect(); claims != 4 || took != 0 { // no message waits
 			t.Errorf("%d are removed after %v, want 4 at once", claims, took)
 		}
 		add(f.queue, "a", 1)
@@ -231,7 +234,7 @@ func TestTableIsObservedUntilTheLastSubscriptionEnds(t *testing.T) {
 	}
 }
 
-// pinged is a subscriber that can be asked and prepared.
+// pinged is a subscriber with the methods Ping and SubscribeInitialize.
 type pinged struct {
 	message.Subscriber
 
@@ -247,7 +250,8 @@ func (p *pinged) SubscribeInitialize(topic string) error {
 	return errUnreachable
 }
 
-// once.Plugin asks the subscriber and the retries for their settings and requirements.
+// The methods that once.Plugin calls must return the settings of the Retries and of its
+// subscriber. Ping and SubscribeInitialize must call the wrapped subscriber.
 func TestPartDescribesTheRetries(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// idleFetcher returns a fetcher for two handlers that does not run. The test calls its
-// methods.
+// idleFetcher returns a fetcher for two handlers that is not running. The test calls its
+// methods. The fetcher has its own gate, so crashed messages of other tests do not stop it.
 func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
@@ -29,12 +29,12 @@ func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
 		t.Fatal(err)
 	}
 	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil, 0)
-	f.queue = newFairQueue(nil)
+	f.queue, f.gate = newFairQueue(nil), &isolationGate{}
 	return f
 }
 
-// If the database does not answer, the renewal of the leases ends with the lease: a later
-// result would be useless, and Close waits for the renewal.
+// If the database does not answer, the renewal of the leases ends when the lease ends. A
+// later result would be useless, and Close waits for the renewal.
 func TestRenewalEndsWithTheLease(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
@@ -73,8 +73,9 @@ func TestRenewalEndsWithTheLease(t *testing.T) {
 	}
 }
 
-// A reused result of findDue does not contain the tenants that arrived after it, nor
-// the keys that became free. Their messages must not wait for the next poll.
+// A reused result of findDue comes from an earlier query. After this query, messages of
+// other tenants may have arrived, and heads of keys may have been settled. The new
+// messages, and the next messages of these keys, must not wait for the next poll.
 func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 	testkit.Long(t)
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -108,7 +109,7 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 			t.Fatal("want a1 and a2, or a6 and a7, and another fetch")
 		}
 		deliver("b", "b1")
-		f.dueAt = time.Now().Add(time.Hour) // so that the result can be reused also on a slow machine
+		f.dueAt = time.Now().Add(time.Hour) // the result can then be reused even on a slow machine
 		if again := f.fetch(t.Context()); !again || finish() != "a3 a4 " {
 			t.Fatal("want a3 and a4 from the reused look")
 		}
@@ -139,8 +140,8 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 	})
 }
 
-// If another process has locked the only due row, the fetcher must pause, so that it
-// can renew leases.
+// If another process has locked the only due row, the fetcher must pause between fetches,
+// so that it can renew leases.
 func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
@@ -178,8 +179,8 @@ func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
 	f.remove(c.Claim)
 }
 
-// If a context ends between two statements, lib/pq reports a bad connection. During a
-// shutdown, this must not be logged as a failure.
+// If a context ends between two statements, lib/pq returns the error "bad connection".
+// During a shutdown, this must not be logged as a failure.
 func TestShutdownIsNotLoggedAsFailure(t *testing.T) {
 	t.Parallel()
 	log := watermill.NewCaptureLogger()

@@ -17,8 +17,9 @@ func fetcherOf(c Config, gathers int) *fetcher {
 	return newFetcher(&subscriber{retries: &Retries{config: c.withDefaults()}, consumer: "payments"}, "orders.placed", nil, gathers)
 }
 
-// With KeyOrder, four messages are claimed in advance for each handler. Only a default
-// Concurrency grows with the batches of the handler.
+// With KeyOrder, four messages are claimed in advance for each handler. If the handler
+// has batches, the fetcher raises Concurrency only if Concurrency has its default
+// value.
 func TestFetcherClaimsAsManyAsItsHandlersNeed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -38,7 +39,7 @@ func TestFetcherClaimsAsManyAsItsHandlersNeed(t *testing.T) {
 	}
 }
 
-// After a failure the table is asked again within a second.
+// After a failure, the fetcher queries the table again within a second.
 func TestFailingFetcherAsksAtLeastEverySecond(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -80,7 +81,7 @@ func TestBufferFitsAsManyRowsAsItHasRoomFor(t *testing.T) {
 		{0, 20, 7, 5},
 		{0, 20, 3, 3},
 		{41, 20, 7, 2},
-		{99, 20, 7, 1}, // at least one
+		{99, 20, 7, 1}, // the result is at least one
 		{99, 0, 7, 7},
 		{100, 20, 7, 0},
 		{100, 0, 7, 0},
@@ -114,7 +115,8 @@ func TestBufferFitsAsManyRowsAsItHasRoomFor(t *testing.T) {
 	}
 }
 
-// An isolated message waits for all others, and all others wait for it.
+// A crashed message waits until no other message runs, and all other messages wait while
+// it runs.
 func TestIsolationGateAdmitsACrashedMessageAlone(t *testing.T) {
 	t.Parallel()
 	g, woken := &isolationGate{}, 0
@@ -144,7 +146,7 @@ func TestIsolationGateAdmitsACrashedMessageAlone(t *testing.T) {
 	}
 }
 
-// The time of isolation begins with the first request, not with the latest.
+// The isolation time starts with the first request, not with the latest request.
 func TestIsolationTimeBeginsWithTheFirstRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -163,8 +165,8 @@ func TestIsolationTimeBeginsWithTheFirstRequest(t *testing.T) {
 	})
 }
 
-// The last of three calls with an undecided outcome counts. Tries that did not call the
-// handler never count, however long they take.
+// The third call with an undecided outcome counts. Tries that did not call the handler
+// never count, even if they take long.
 func TestThirdUndecidedCallCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -197,8 +199,8 @@ func TestThirdUndecidedCallCounts(t *testing.T) {
 	})
 }
 
-// A short wait is normal. A long one is logged once, and ends with UnackedWait or a
-// shutdown.
+// A short wait is normal and is not logged. A long wait is logged once, and ends with
+// UnackedWait or with a shutdown.
 func TestWaitForAnUndecidedMessageIsLoggedAfterASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -232,7 +234,8 @@ func TestWaitForAnUndecidedMessageIsLoggedAfterASecond(t *testing.T) {
 	})
 }
 
-// After must not be shorter than a millisecond, or the delay would be that of the policy.
+// The delay of After must be at least a millisecond. With a delay of zero, the delay of
+// the policy would be used.
 func TestAfterIsAtLeastAMillisecond(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]time.Duration{
@@ -245,8 +248,8 @@ func TestAfterIsAtLeastAMillisecond(t *testing.T) {
 	}
 }
 
-// A message that could be given up on, but not quarantined, waits as long as before the
-// last round.
+// If a message was given up on but could not be quarantined, the pause before its next
+// try must be as long as the pause before its last round.
 func TestPauseWithoutAQuarantineIsTheLongestOfThePolicy(t *testing.T) {
 	t.Parallel()
 	for delayed, want := range map[int]time.Duration{-1: time.Second, 1: time.Second, 3: 25 * time.Second} {

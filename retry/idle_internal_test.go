@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A subscription without messages waits for one, and stores nothing meanwhile.
+// A subscription without messages waits for a message, and stores nothing while it waits.
 func TestIdleSubscriptionStoresNothing(t *testing.T) {
 	f := fetcherOf(Config{KeyOrder: BlockWhileRetried}, 0)
 	in, ended := make(chan *message.Message), make(chan struct{})

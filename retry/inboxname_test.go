@@ -13,9 +13,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Retry and poison search the inbox under the consumer name of Subscriber. If dedup
-// used another name, a message that was applied could be given up on after a crash, and
-// a late copy of a discarded message would run. So another name must be refused.
+// Retry and poison search the inbox under the consumer name of Subscriber. If dedup used
+// another name, an applied message could be given up on after a crash, and a late copy
+// of a discarded message would be handled. So another name must be refused.
 func TestTrap72InboxWithOtherConsumerNameIsRefused(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

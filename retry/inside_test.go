@@ -2,6 +2,7 @@ package retry_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -12,9 +13,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// The middleware of retry must be refused inside of dedup. It would park the message
-// and return nil, so that dedup would commit the writes of the failed handler, and skip
-// the retry as a duplicate.
+// The middleware of retry must be refused inside of dedup. There it would park the
+// message and return nil. So dedup would commit the writes of the failed handler, and
+// would later skip the retry as a duplicate.
 func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -42,4 +43,20 @@ func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 			t.Errorf("outside of dedup: %v after %d calls", err, calls)
 		}
 	})
+}
+
+// A message whose handler has failed is not handled in a batch again, because it would
+// probably fail again. So the next try says that the message has failed before.
+func TestNextTryKnowsOfTheFailure(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testkit.SQLite(t), nil)
+	var failedBefore []bool
+	msg := message.NewMessage("m1", nil)
+	_, err := b.retries.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		failedBefore = append(failedBefore, parked.FailedBefore(msg.Context()))
+		return nil, errHandler
+	})(msg)
+	if !errors.Is(err, errHandler) || !slices.Equal(failedBefore, []bool{false, true}) {
+		t.Errorf("failed before: %v, error %v", failedBefore, err)
+	}
 }

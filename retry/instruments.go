@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Outcomes of an attempt. Each number is the index of a series of the counter.
+// Outcomes of an attempt. The values are indexes of the counter's series.
 const (
 	handled = iota
 	again
@@ -26,7 +26,7 @@ var outcomes = []string{
 	undecided: "undecided", interrupted: "interrupted", early: "early",
 }
 
-// instruments contains the metrics and spans of a Retries.
+// instruments contains the metrics and the tracer of a Retries.
 type instruments struct {
 	meter         telemetry.Meter
 	tracer        telemetry.Tracer
@@ -71,7 +71,7 @@ func newInstruments(config Config) *instruments {
 	return i
 }
 
-// watchers counts the subscriptions of a Retries. While there is at least one, the
+// watchers counts the subscriptions of a Retries. While this number is above 0, the
 // metrics of the table are observed.
 type watchers struct {
 	mu    sync.Mutex
@@ -79,7 +79,7 @@ type watchers struct {
 	end   func()
 }
 
-// watch observes the table until done is called.
+// watch observes the metrics of the table until the returned function done is called.
 func (r *Retries) watch() (done func()) {
 	w := &r.watchers
 	w.mu.Lock()

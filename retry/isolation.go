@@ -6,33 +6,33 @@ import (
 )
 
 // processGate is the isolation gate of this process. If the process dies, a crash is
-// counted for every row that it has claimed, by whichever subscription. So a message
-// with crashes runs only while no other parked message runs.
+// counted for every row that any subscription of the process has claimed. So a message
+// with crashes is handled only while no other parked message is handled.
 var processGate isolationGate
 
-// isolationTime limits how long all other messages wait for a crashed message, and how
-// long the crashed message runs by itself. A handler that never returns must not stop
-// the process, so after this time the other messages continue. They wait again every
-// isolationEvery. Otherwise a crashed message would never run in a process that always
-// has other messages.
+// isolationTime is the maximum time for which all other messages wait for a crashed
+// message, and for which the crashed message is handled alone. A handler that never
+// returns must not stop the process, so the other messages continue after this time.
+// After isolationEvery, the other messages wait again. Otherwise a crashed message
+// would never be handled in a process that always has other messages.
 const (
 	isolationTime  = 30 * time.Second
 	isolationEvery = 10 * isolationTime
 )
 
-// isolationGate makes sure that a message with crashes runs by itself. It counts the
-// parked messages that are claimed or about to be claimed.
+// isolationGate makes sure that a message with crashes is handled alone. For this, it
+// counts the parked messages that are claimed or about to be claimed.
 type isolationGate struct {
 	mu       sync.Mutex
 	inFlight int
-	isolated bool      // the message in flight is a crashed message
-	waiting  int       // number of subscriptions that wait to run a crashed message
-	since    time.Time // when the first of them began to wait, or when the crashed message started
-	wake     func()    // wakes the subscription that made the latest request
+	isolated bool      // whether the message in flight is a crashed message
+	waiting  int       // number of subscriptions that wait to handle a crashed message
+	since    time.Time // when the first of these subscriptions began to wait, or when the crashed message started
+	wake     func()    // wakes the subscription with the latest request
 }
 
-// request keeps other messages out, so that a crashed message can run by itself. wake
-// is called when nothing is in flight any more.
+// request makes other messages wait, so that a crashed message can be handled alone. It
+// calls wake when no message is in flight any more.
 func (g *isolationGate) request(wake func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -43,8 +43,8 @@ func (g *isolationGate) request(wake func()) {
 	g.wake = wake
 }
 
-// withdraw ends one request. It must be called once for each call of request, when the
-// crashed message has entered or need not run any more.
+// withdraw ends one request. Call it once for each request, as soon as the message that
+// has killed a process is admitted, or need not be handled any more.
 func (g *isolationGate) withdraw() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

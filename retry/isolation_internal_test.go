@@ -38,8 +38,8 @@ func crashDue(t *testing.T, f *fetcher) {
 	})
 }
 
-// fetcherAfterCrash returns a fetcher with two messages: "crashed" was claimed by a
-// process that died, and "fresh" was not.
+// fetcherAfterCrash returns a fetcher with two messages. The message "crashed" was
+// claimed by a process that died, and "fresh" was not claimed.
 func fetcherAfterCrash(t *testing.T, db testkit.Database) *fetcher {
 	t.Helper()
 	f := idleFetcher(t, db)
@@ -49,7 +49,7 @@ func fetcherAfterCrash(t *testing.T, db testkit.Database) *fetcher {
 	return f
 }
 
-// hasFetchedFresh fails the test unless f has fetched only the message "fresh".
+// hasFetchedFresh checks that f has fetched only the message "fresh".
 func hasFetchedFresh(t *testing.T, f *fetcher) {
 	t.Helper()
 	if f.queue.len() != 1 {
@@ -62,31 +62,33 @@ func hasFetchedFresh(t *testing.T, f *fetcher) {
 	f.remove(c.Claim)
 }
 
-// If a handler never returns, a crashed message cannot run by itself. The subscription
-// of the crashed message must continue, like all others.
+// If a handler never returns, a crashed message cannot run alone. The subscription of the
+// crashed message must still continue, like all other subscriptions.
 func TestSubscriptionContinuesWhenCrashedMessageCannotRunAlone(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		f := fetcherAfterCrash(t, db)
 
-		if !processGate.enter(1) { // a message of another subscription, whose handler never returns
+		if !f.gate.enter(1) { // a message of another subscription, whose handler never returns
 			t.Fatal("another message is in flight")
 		}
-		defer processGate.leave(1)
+		defer f.gate.leave(1)
 		defer f.requestIsolation(false)
 		again := f.fetch(t.Context())
-		if n := f.queue.len(); n != 0 || again { // fetches without a pause would prevent the removal of finished messages
+		if n := f.queue.len(); n != 0 || again { // fetching without a pause would prevent the removal of finished messages
 			t.Fatalf("%d claimed while the crashed message waits to run alone, fetch again is %v", n, again)
 		}
-		processGate.later()
+		f.gate.later()
 		f.fetch(t.Context())
 		hasFetchedFresh(t, f)
 	})
 }
 
-// If a crashed message is locked by a suspended process, or its claim fails in the
-// database, the fetcher must not try to claim it without a pause, and other messages
-// must not wait.
+// A crashed message may be locked by a suspended process, or its claim may fail in the
+// database. Then the fetcher must pause before it tries to claim the message again, and
+// other messages must not wait.
 func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
+	t.Parallel()
 	for name, inTheWay := range map[string]string{
 		"locked": `UPDATE once_parked SET error = 'locked' WHERE message_id = 'crashed'`,
 		"refused": `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
@@ -109,19 +111,19 @@ func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
 			if len(f.wake) > 0 {
 				t.Error("the fetcher looks again at once")
 			}
-			if !processGate.enter(1) {
+			if !f.gate.enter(1) {
 				t.Fatal("another subscription waits for the crashed message")
 			}
-			processGate.leave(1)
-			f.missedCrash = f.missedCrash.Add(time.Hour) // so that the time has not passed yet, even on a slow machine
+			f.gate.leave(1)
+			f.missedCrash = f.missedCrash.Add(time.Hour) // makes sure that the time has not passed yet, even on a slow machine
 			f.fetch(t.Context())
 			hasFetchedFresh(t, f)
 		})
 	}
 }
 
-// If a slow handler runs for the whole isolation time, a crashed message must not have
-// to wait until the process has no other messages. Isolation must be requested again.
+// A slow handler runs for the whole isolation time. A crashed message must not wait until
+// the process has no other messages: isolation must be requested again.
 func TestIsolationIsRequestedAgainAfterTimeout(t *testing.T) {
 	g := &isolationGate{}
 	g.enter(1)

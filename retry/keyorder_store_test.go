@@ -30,7 +30,7 @@ func TestKeyOrderSplitsBatchAfterTimeout(t *testing.T) {
 	b.run(done.handle)
 	var ids []string
 	var msgs []*message.Message
-	for n := range 12 { // the first message is stored by itself, and the others arrive in the meantime
+	for n := range 12 { // the first message is stored alone, and the other messages arrive in the meantime
 		ids = append(ids, fmt.Sprintf("a%d", n))
 		msgs = append(msgs, keyed(ids[n]))
 		b.transport.messages <- msgs[n]
@@ -45,14 +45,14 @@ func TestKeyOrderSplitsBatchAfterTimeout(t *testing.T) {
 		}
 	}
 	b.allHandled()
-	if got := done.of("a"); got != strings.Join(ids, " ") {
+	if got := done.idsOf("a"); got != strings.Join(ids, " ") {
 		t.Errorf("handled %s", got)
 	}
 }
 
-// While the table is missing, messages must wait even longer than UnackedWait: if a
-// message were nacked, later ones would be handled before it. A shutdown must nack it
-// and all later messages.
+// While the table is missing, messages must wait, even longer than UnackedWait: if a
+// message were nacked, later messages would be handled before it. A shutdown must nack
+// the message and all later messages.
 func TestKeyOrderWaitsLongerThanUnackedWaitForTheTable(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -71,7 +71,7 @@ func TestKeyOrderWaitsLongerThanUnackedWaitForTheTable(t *testing.T) {
 			b.transport.messages <- messages[n]
 		}
 		rename("away", "once_parked")
-		b.eventually("all are handled", func() bool { return done.of("a") == "a0 a1 a2 a3 a4" })
+		b.eventually("all are handled", func() bool { return done.idsOf("a") == "a0 a1 a2 a3 a4" })
 
 		rename("once_parked", "away")
 		messages = messages[:0]

@@ -32,7 +32,7 @@ func inOrder(t *testing.T, db testkit.Database, order retry.KeyOrder) *bench {
 	t.Helper()
 	return newBench(t, db, func(c *retry.Config) {
 		c.KeyOrder = order
-		c.Concurrency = 4 // with SQLite too, because handlers wait for each other in these tests
+		c.Concurrency = 4 // the same with SQLite, because handlers wait for each other in these tests
 		c.Policy = retry.Policy{Immediate: -1, Delayed: 1, Base: 100 * time.Millisecond, Jitter: -1}
 	})
 }
@@ -51,8 +51,8 @@ func (s *successes) handle(msg *message.Message) error {
 	return nil
 }
 
-// of returns the ids of the messages of one key.
-func (s *successes) of(key string) string {
+// idsOf returns the ids of the handled messages of one key.
+func (s *successes) idsOf(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string
@@ -103,8 +103,8 @@ func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
 			return done.handle(msg)
 		})
 		b.deliverAll("a1", "a2", "b1", "a3", "b2", "a4", "b3")
-		b.eventually("the other key is handled", func() bool { return done.of("b") == "b1 b2 b3" })
-		if got := done.of("a"); got != "" {
+		b.eventually("the other key is handled", func() bool { return done.idsOf("b") == "b1 b2 b3" })
+		if got := done.idsOf("a"); got != "" {
 			t.Fatalf("%s was handled before a1", got)
 		}
 		if held := b.entries(parked.Held); len(held) != 3 {
@@ -112,7 +112,7 @@ func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
 		}
 		close(mend)
 		b.allHandled()
-		if got := done.of("a"); got != "a1 a2 a3 a4" {
+		if got := done.idsOf("a"); got != "a1 a2 a3 a4" {
 			t.Fatalf("handled %s", got)
 		}
 	})
@@ -130,7 +130,7 @@ func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
 			return done.handle(msg)
 		})
 		b.deliverAll("a1", "a2", "a3")
-		b.eventually("the others are handled", func() bool { return done.of("a") == "a2 a3" })
+		b.eventually("the others are handled", func() bool { return done.idsOf("a") == "a2 a3" })
 		entries := b.entries(parked.Quarantined)
 		if len(entries) != 1 || entries[0].MessageID != "a1" || entries[0].BlocksKey || entries[0].Attempts != 2 {
 			t.Fatalf("entries %+v", entries)
@@ -138,7 +138,7 @@ func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
 	})
 }
 
-// The key must stay blocked, also after a restart, until the message is replayed,
+// The key must stay blocked, even after a restart, until the message is replayed,
 // discarded or edited. Then the later messages must be handled in order.
 func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 	t.Parallel()
@@ -170,7 +170,7 @@ func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 				}
 				b.run(handle)
 				b.deliverAll("a1", "a2", "a3", "b1")
-				b.eventually("the other key is handled", func() bool { return done.of("b") == "b1" })
+				b.eventually("the other key is handled", func() bool { return done.idsOf("b") == "b1" })
 				b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
 				if err := b.router.Close(); err != nil {
 					t.Fatal(err)
@@ -180,15 +180,15 @@ func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 				b = inOrder(t, db, retry.BlockWhileQuarantined)
 				b.run(handle)
 				b.deliverAll("a4", "b2")
-				b.eventually("the other key is handled", func() bool { return done.of("b") == "b1 b2" })
+				b.eventually("the other key is handled", func() bool { return done.idsOf("b") == "b1 b2" })
 				entry := b.entries(parked.Quarantined)[0]
-				if got := done.of("a"); got != "" || !entry.BlocksKey || len(b.entries(parked.Held)) != 3 {
+				if got := done.idsOf("a"); got != "" || !entry.BlocksKey || len(b.entries(parked.Held)) != 3 {
 					t.Fatalf("handled %q, entry %+v", got, entry)
 				}
 				if err := settle(b, entry); err != nil {
 					t.Fatal(err)
 				}
-				b.eventually("the successors are handled", func() bool { return done.of("a") == what })
+				b.eventually("the successors are handled", func() bool { return done.idsOf("a") == what })
 				b.eventually("no message waits", func() bool { return len(b.entries(parked.Waiting))+len(b.entries(parked.Held)) == 0 })
 				if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(`DELETE FROM {parked}`)); err != nil {
 					t.Fatal(err)
@@ -219,7 +219,7 @@ func TestBlockWhileRunningHandlesSuccessorsBeforeRetry(t *testing.T) {
 		})
 		b.deliverAll("a1", "a2", "a3")
 		b.allHandled()
-		if got := done.of("a"); got != "a2 a3 a1" {
+		if got := done.idsOf("a"); got != "a2 a3 a1" {
 			t.Fatalf("handled %s", got)
 		}
 	})
@@ -269,7 +269,7 @@ func TestKeyOrderWithSeveralInstances(t *testing.T) {
 		}
 		testkit.Falls(t, time.Minute, "not handled", func() int { return len(b.entries("")) })
 		for key := range strings.SplitSeq(keys, "") {
-			if got, want := done.of(key), key+strings.Join(strings.Split("01234567", ""), " "+key); got != want {
+			if got, want := done.idsOf(key), key+strings.Join(strings.Split("01234567", ""), " "+key); got != want {
 				t.Errorf("handled %s", got)
 			}
 		}
@@ -286,7 +286,7 @@ func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
 		b.crash(1, true)
 		var done successes
 		b.run(done.handle)
-		b.eventually("the successors are handled", func() bool { return done.of("a") == "a2" })
+		b.eventually("the successors are handled", func() bool { return done.idsOf("a") == "a2" })
 		b.eventually("one is in quarantine", func() bool {
 			entries := b.entries("")
 			return len(entries) == 1 && entries[0].MessageID == "a1" && entries[0].State == parked.Quarantined
@@ -294,7 +294,7 @@ func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
 	})
 }
 
-// store stores messages as if they had arrived from the transport.
+// store stores messages like messages that arrive from the transport.
 func (b *bench) store(ids ...string) {
 	b.Helper()
 	for _, id := range ids {
@@ -328,7 +328,7 @@ func TestTrap64SuccessorsOfMissingPredecessorAreReleased(t *testing.T) {
 				var done successes
 				b.run(done.handle)
 				b.eventually("the successors are handled", func() bool {
-					got := strings.Fields(done.of("a"))
+					got := strings.Fields(done.idsOf("a"))
 					slices.Sort(got) // Unordered guarantees no order
 					return strings.Join(got, " ") == c.want
 				})

@@ -11,9 +11,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// PostgreSQL accepts statements of at most 1 GB. A hundred messages of the largest size
-// are more than that, so they must be stored by several statements. A single statement
-// would fail again and again, and later messages would never be handled.
+// PostgreSQL accepts statements of at most 1 GB. A hundred messages of the maximum size
+// are larger, so they must be stored by several statements. A single statement would fail
+// again and again, and later messages would never be handled.
 func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
@@ -33,7 +33,7 @@ func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
 	}
 	const count, size = 12, 2 << 20
 	var sent []*message.Message
-	for n := range count { // the others arrive while the first one is stored
+	for n := range count { // the other messages arrive while the first one is stored
 		msg := message.NewMessage(fmt.Sprint(n), make([]byte, size))
 		msg.Metadata[meta.OrderingKey] = fmt.Sprint(n)
 		sent = append(sent, msg)

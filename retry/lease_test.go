@@ -49,7 +49,7 @@ func TestLeaseIsRenewedWhileHandlerRuns(t *testing.T) {
 }
 
 // A process that cannot reach the database cannot renew its leases. Another process may
-// then have given up on the message, so the first one must not call the handler again.
+// then give up on the message, so the first process must not call the handler again.
 func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 	t.Parallel()
 	var logs testkit.Logs
@@ -92,9 +92,9 @@ func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 	}
 }
 
-// A slow handler may use the only connection, or the only writer, so that its own lease
-// cannot be renewed. Its failure must still be counted. Otherwise the handler would be
-// called again and again without end.
+// A slow handler may use the only connection of the pool, or SQLite's only write
+// transaction. Then its own lease cannot be renewed. Its failure must still be counted.
+// Otherwise the handler would be called again and again without end.
 func TestFailureAfterLeaseEndIsCharged(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -124,8 +124,8 @@ func TestFailureAfterLeaseEndIsCharged(t *testing.T) {
 }
 
 // The lease may end after the attempt has begun, but before the message is in the
-// inbox. If another process gives up on the message, it has already searched the inbox.
-// So the message must not be applied.
+// inbox. Meanwhile another process may give up on the message, because it did not find
+// the message in the inbox. So the first process must not apply the message.
 func TestTrap48MessageIsNotAppliedAfterLeaseEnd(t *testing.T) {
 	for way, middleware := range map[string]func(*dedup.Inbox) message.HandlerMiddleware{
 		"alone":      func(i *dedup.Inbox) message.HandlerMiddleware { return i.Middleware },
@@ -168,7 +168,7 @@ func loseBeforeTheInbox(t *testing.T, db testkit.Database, middleware func(*dedu
 }
 
 // loseTo simulates the end of a lease: another process claims the row, and releases it
-// when the first process has noticed the claim.
+// when the first process has noticed the lost claim.
 func (b *bench) loseTo(claim *parked.Claim) {
 	b.Helper()
 	other := b.parked.Dialect().SQL(`UPDATE {parked} SET token = 'other', due_at = {after $2} WHERE id = $1`)
@@ -180,9 +180,9 @@ func (b *bench) loseTo(claim *parked.Claim) {
 	}
 }
 
-// If a claim takes longer than the lease, it fails, and smaller claims must be tried.
-// The same claim would fail again and again. The trigger simulates large messages on a
-// slow network.
+// If a claim takes longer than the lease, the claim fails, and smaller claims must be
+// tried. The same claim would fail again and again. A trigger makes each claimed row
+// slow, like a large message on a slow network.
 func TestClaimSlowerThanLeaseIsSplit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.Lease, c.Concurrency = time.Second, 64 })

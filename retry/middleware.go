@@ -16,15 +16,15 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Middleware calls h, and calls it again after a failure: first immediately, as often
-// as the policy allows, and then in delayed rounds. Between the rounds the message is
-// parked, and Middleware returns nil, so that the transport's copy is acked. If h
-// panics, this counts as an error of h.
+// Middleware calls h, and calls it again after a failure. It first repeats the call
+// immediately, up to Policy.Immediate times. After that, it repeats the calls in
+// delayed rounds. Between the rounds, the message is parked. Middleware then returns
+// nil, so that the transport's copy is acked. A panic of h counts as an error of h.
 //
-// If the policy allows no more rounds, or the error is [Permanent], Middleware returns
-// an [*Error]: the message is given up on, and poison quarantines it. Without
-// [Retries.Subscriber], a parked message would not be delivered again. In this case
-// Middleware makes only the immediate tries.
+// If the policy allows no more rounds, or if the error is [Permanent], Middleware gives
+// up on the message: it returns an [*Error], and poison quarantines the message.
+// Without [Retries.Subscriber], a parked message would not be delivered again. In this
+// case Middleware makes only the immediate tries.
 //
 // If h fails while the consumer shuts down, no attempt is counted, and the message
 // returns to the transport unchanged.
@@ -47,7 +47,7 @@ func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		a.delivery.Use.By(a.ctx)
 		if claim := a.delivery.Claim; claim != nil {
 			claim.Manage()
-			if why := disposition.Unrunnable(a.ctx); why != nil { // poison would have given up on the message without calling this middleware
+			if why := disposition.Unrunnable(a.ctx); why != nil { // poison would have given up on such a message without calling this middleware
 				logNoQuarantine(r.config.Logger, a.delivery, msg.UUID, why)
 				return nil, why
 			}
@@ -59,7 +59,7 @@ func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// attempt is one delivery of a message, with all its tries.
+// attempt is one delivery of a message, with all tries of this delivery.
 type attempt struct {
 	*Retries
 
@@ -116,12 +116,12 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		}
 		a.attempts++
 		a.failedBefore = true
-		late := a.undecided.late || a.ctx.Err() != nil // no transaction can begin after the deadline of a middleware
+		late := a.undecided.late || a.ctx.Err() != nil // after the deadline of a middleware, no transaction can begin
 		a.undecided = undecidedTries{}
 		policy := a.policy(err)
-		// A handler may run longer than the lease, and may even prevent its renewal.
-		// Such a failure is counted too. Parking fails if another process has claimed
-		// the row.
+		// A handler may run longer than the lease, and may even prevent its renewal. Such
+		// a failure is also counted. Parking fails if another process has claimed the
+		// row.
 		if v.After > 0 || tries > policy.Immediate || late || a.delivery.CheckLease() != nil {
 			return nil, a.nextRound(err, policy, v.After, end)
 		}
@@ -132,7 +132,8 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	}
 }
 
-// call calls h once. The caller must pass the outcome of the try to end.
+// call calls h once. When the outcome of the try is known, the caller must pass it to
+// the returned function end.
 func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end func(outcome int), err error) {
 	began := time.Now()
 	ctx, handling := a.instruments.tracer.Handle(
@@ -165,10 +166,10 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end f
 	return a.park(failure, delay)
 }
 
-// parkRedelivered parks a redelivered message before its handler runs: the previous
-// delivery may have killed the process, and crashes are counted only in a row. Messages
-// that were prefetched together with it are parked too, because they are marked as
-// redelivered as well.
+// parkRedelivered parks a redelivered message before its handler runs. The previous
+// delivery may have killed the process, and only a row in the database can count
+// crashes. The broker also marks messages as redelivered that were only prefetched, and
+// not handled, when the process died. These messages are parked, too.
 func (a *attempt) parkRedelivered() error {
 	if err := a.park(parked.Failure{}, 0); err != nil {
 		return err
@@ -206,7 +207,7 @@ func (a *attempt) returnUncharged(err error) error {
 		release := a.patience.Persist(a.ctx, a.delivery, "release the parked message", func(ctx context.Context) error {
 			return a.store.Release(ctx, claim, 0)
 		})
-		if release != nil { // then the row is due again after its lease
+		if release != nil { // if releasing fails, the row is due again after its lease
 			a.log("Parked message cannot be released", release, nil)
 		}
 	}

@@ -10,19 +10,20 @@ import (
 	"github.com/watermill-once/once/internal/backoff"
 )
 
-// Policy determines how often a message is tried, and the delays in between. The delays
-// depend only on the number of the round. With the zero value, a message is tried three
-// times immediately. If it still fails, it is tried three times again after each of the
-// delays 1 s, 5 s, 25 s, 2 min and 10 min.
+// Policy determines how many times a message is tried, and the delays between the
+// tries. The delays depend only on the number of the round. With the zero value, a
+// message is tried three times immediately. If it still fails, three more tries follow
+// after each of the delays 1 s, 5 s, 25 s, 2 min and 10 min.
 //
 // A message is tried at most (Immediate+1) x (Delayed+1) times.
 type Policy struct {
-	// Immediate is how many tries without a delay follow a failed try. Most failures of
-	// a transaction do not occur again by then. Defaults to 2. Negative means none.
+	// Immediate is the number of tries without a delay after a failed try. Most failures of
+	// a transaction do not occur again in these tries. Defaults to 2. A negative value
+	// means no such tries.
 	Immediate int
 
-	// Delayed is how many further rounds follow. Before each round there is a delay,
-	// during which the message is parked. Defaults to 5. Negative means none.
+	// Delayed is the number of further rounds. Before each of them there is a delay, during
+	// which the message is parked. Defaults to 5. A negative value means no further rounds.
 	Delayed int
 
 	// Base is the delay before the first delayed round. Defaults to 1 second.
@@ -35,9 +36,9 @@ type Policy struct {
 	// Max is the longest delay. Defaults to 1 hour.
 	Max time.Duration
 
-	// Jitter is the largest part by which a delay is shortened at random, so that
-	// messages that failed at the same time are not all tried again at the same time.
-	// With 0.2, a delay is up to 20 % shorter. Defaults to 0.2. Negative means none.
+	// Jitter is the maximum fraction by which a delay is shortened at random. With 0.2, a
+	// delay is up to 20 % shorter. So messages that failed at the same time are not all
+	// tried again at the same time. Defaults to 0.2. A negative value means no jitter.
 	Jitter float64
 }
 
@@ -83,7 +84,8 @@ func (p Policy) validate(field string) error {
 	return errors.Join(errs...)
 }
 
-// backoff returns the delays before the delayed rounds, which are counted from 1.
+// backoff returns the delays of the delayed rounds. The first of these rounds has the
+// number 1.
 func (p Policy) backoff() backoff.Exponential {
 	return backoff.Exponential{Base: p.Base, Max: p.Max, Factor: p.Factor, Jitter: p.Jitter}
 }

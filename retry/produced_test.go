@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/retry"
 )
 
 // unreliable is a broker whose first publish fails.
@@ -34,7 +35,9 @@ func (u *unreliable) Close() error { return nil }
 func TestRowStaysUntilProducedMessagesArePublished(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db, nil)
+		b := newBench(t, db, func(c *retry.Config) {
+			c.Policy = retry.Policy{Immediate: -1, Delayed: 2, Base: 10 * time.Millisecond, Factor: 1e6, Jitter: -1} // the second delay is an hour
+		})
 		b.put("m1")
 		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 		if err != nil {

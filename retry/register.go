@@ -11,11 +11,11 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// registerAgain is the pause after registering has failed.
+// registerAgain is the pause after a failed registration.
 const registerAgain = 5 * time.Second
 
-// register records in the database that the consumer runs. It returns when it must be
-// called again.
+// register records in the database that the consumer runs. It returns the time until
+// its next call.
 func (f *fetcher) register(ctx context.Context) (next time.Duration) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
@@ -36,11 +36,12 @@ func (f *fetcher) register(ctx context.Context) (next time.Duration) {
 	return registerAgain
 }
 
-// leavePatience bounds how long the end of a subscription waits for its last statement.
+// leavePatience is how long the end of a subscription waits for the statement that
+// records this end.
 const leavePatience = time.Second
 
-// leave records that this instance of the consumer has ended. After a failure the
-// instance counts as running for parked.AbsentAfter.
+// leave records that this instance of the consumer has ended. If this fails, the instance
+// still counts as running for parked.AbsentAfter.
 func (f *fetcher) leave(ctx context.Context) {
 	if !f.registered {
 		return
@@ -53,9 +54,9 @@ func (f *fetcher) leave(ctx context.Context) {
 	}
 }
 
-// logOtherHandler logs once that another handler runs under the consumer's
-// name. It ignores the first registration, because that may still show a process
-// that has just ended.
+// logOtherHandler logs, once, that another handler runs under the consumer's name. It
+// does nothing at the first registration, because the database may still contain the
+// registration of a process that has just ended.
 func (f *fetcher) logOtherHandler(other string) {
 	if !f.registered || other == "" || other == f.loggedOtherHandler {
 		return

@@ -17,10 +17,10 @@ type Retries struct {
 	store    *parked.Store
 	patience parked.Patience
 
-	registerEvery time.Duration // how often subscriptions record that they run
+	registerEvery time.Duration // how often each subscription renews its registration
 
-	used chan struct{} // closed when Middleware is called
-	use  func()        // closes used
+	used chan struct{} // closed at the first call of Middleware
+	use  func()        // closes the channel used
 
 	instruments *instruments
 	watchers    watchers
@@ -50,7 +50,7 @@ func New(db *sql.DB, config Config) (*Retries, error) {
 	}, nil
 }
 
-// policy returns the policy of the first class that matches err.
+// policy returns the policy of the first class that matches err, or Config.Policy.
 func (r *Retries) policy(err error) Policy {
 	for _, class := range r.config.Classes {
 		if class.Match(err) {

@@ -37,8 +37,8 @@ type transport struct {
 
 func newTransport() *transport { return &transport{messages: make(chan *message.Message)} }
 
-// Subscribe ends the subscription with ctx: a closing router either cancels ctx or
-// closes the subscriber first.
+// Subscribe ends the subscription when ctx ends, because a closing router either cancels
+// ctx or closes the subscriber first.
 func (s *transport) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	context.AfterFunc(ctx, func() { _ = s.Close() })
 	return s.messages, nil
@@ -51,7 +51,7 @@ func (s *transport) Close() error {
 	return nil
 }
 
-// deliver sends msg to the consumer and returns whether it was acked.
+// deliver sends msg to the consumer and reports whether it was acked.
 func (s *transport) deliver(t *testing.T, msg *message.Message) (acked bool) {
 	t.Helper()
 	s.messages <- msg
@@ -80,7 +80,7 @@ type bench struct {
 	subscriber message.Subscriber // the subscriber of the router
 }
 
-// quick is a policy for tests: two rounds, with two tries each.
+// quick is a policy for tests: two rounds of two tries each.
 var quick = retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond, Jitter: -1}
 
 func newBench(t *testing.T, db testkit.Database, change func(*retry.Config)) *bench {
@@ -91,7 +91,7 @@ func newBench(t *testing.T, db testkit.Database, change func(*retry.Config)) *be
 	}
 	config := retry.Config{
 		Schema: b.config, Policy: quick, PollInterval: pollInterval, Logger: testkit.Logger(t),
-		ShareConsumer: true, // several benches of one database are instances of one service
+		ShareConsumer: true, // several benches with one database are instances of one service
 	}
 	if change != nil {
 		change(&config)

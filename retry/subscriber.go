@@ -14,10 +14,11 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Subscriber wraps the subscriber of one handler. It delivers the messages of sub, and
-// the parked messages of the consumer when they are due, including replayed messages.
-// consumer is the permanent name under which messages are counted, parked and
-// deduplicated. You may rename the router's handler, but not the consumer.
+// Subscriber wraps the subscriber of one handler. It delivers the messages of sub. It
+// also delivers the parked messages of the consumer when they are due, including
+// replayed messages. The parameter consumer is the permanent name under which messages
+// are counted, parked and deduplicated. You may rename the router's handler, but not
+// the consumer.
 //
 // You must wrap each subscriber yourself. A subscriber decorator of the router cannot
 // do this, because it does not know the consumer's name.
@@ -26,11 +27,13 @@ import (
 // subscription with the same *sql.DB uses the consumer and topic, Subscribe fails with
 // [ErrConsumerInUse], unless Config.ShareConsumer is set. The consumer name may be used
 // for other topics, and by other processes of the service. If a handler with another
-// name, or in another program, uses it in the same database, an error is logged.
+// name, or in another program, uses the consumer name in the same database, an error is
+// logged.
 //
 // Close stops fetching, closes sub, and waits up to Config.CloseTimeout for the acks of
-// messages that handlers have got. If some are missing then, Close returns
-// [ErrGivenBack] with their number. After Close, Subscribe fails.
+// messages that handlers have received. If acks are still missing after that time,
+// Close returns an error that wraps [ErrGivenBack] and contains the number of messages.
+// After Close, Subscribe fails.
 func (r *Retries) Subscriber(consumer string, sub message.Subscriber) message.Subscriber {
 	return &subscriber{retries: r, consumer: consumer, sub: sub, closeTimeout: make(chan struct{})}
 }
@@ -47,8 +50,8 @@ type subscriber struct {
 	closeOnce    sync.Once
 	closeErr     error
 	running      sync.WaitGroup
-	closeTimeout chan struct{} // closed when CloseTimeout has passed
-	unanswered   atomic.Int64  // number of messages without an ack or nack at that time
+	closeTimeout chan struct{} // closed when Config.CloseTimeout has passed
+	unanswered   atomic.Int64  // number of messages that were neither acked nor nacked when CloseTimeout had passed
 }
 
 // Subscribe implements message.Subscriber.
@@ -76,8 +79,8 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	f := newFetcher(s, topic, closing.Done(), gather.Of(ctx))
 	f.use = use
-	// The wrapped subscriber gets ctx, and not closing: Close closes this subscriber,
-	// so that it can finish its messages, and does not cancel its context.
+	// The wrapped subscriber gets ctx instead of closing. Close closes the wrapped
+	// subscriber, so that it can finish its messages, and does not cancel its context.
 	in, err := s.sub.Subscribe(parked.WithSubscription(ctx, f.subscription()), topic)
 	if err != nil {
 		drop()
@@ -98,8 +101,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
-// withShutdown returns a context that ends with ctx, or as the first step of Close. So
-// a handler that fails because the transport closes already sees the shutdown.
+// withShutdown returns a context that ends when ctx ends, or at the beginning of Close.
+// If a handler fails because the transport closes, the context has therefore already
+// ended.
 func (s *subscriber) withShutdown(ctx context.Context) (context.Context, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +115,8 @@ func (s *subscriber) withShutdown(ctx context.Context) (context.Context, error) 
 	return closing, nil
 }
 
-// SubscribeInitialize implements message.SubscribeInitializer if sub implements it.
+// SubscribeInitialize implements message.SubscribeInitializer. If the wrapped
+// subscriber does not implement it, SubscribeInitialize does nothing.
 func (s *subscriber) SubscribeInitialize(topic string) error {
 	if initializer, ok := s.sub.(message.SubscribeInitializer); ok {
 		return initializer.SubscribeInitialize(topic)

@@ -19,7 +19,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// runOnce is like run, but with dedup around h. h gets the transaction of dedup.
+// runOnce is like run, but with dedup around h. h gets the transaction that dedup has
+// begun.
 func (b *bench) runOnce(h func(ctx context.Context, tx *sql.Tx, msg *message.Message) error) {
 	b.Helper()
 	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config})
@@ -62,7 +63,7 @@ func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if calls++; calls <= 4 { // fails in all attempts of the policy
+			if calls++; calls <= 4 { // this fails in all attempts of the policy
 				return errHandler
 			}
 			return apply(ctx, tx, msg)
@@ -79,8 +80,8 @@ func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 	})
 }
 
-// After a failed statement, the transaction in PostgreSQL is unusable. The next try
-// must get a new transaction, and the writes of the first one must be rolled back.
+// After a failed statement, the transaction in PostgreSQL is unusable. The next try must
+// get a new transaction, and the writes of the first try must be rolled back.
 func TestTrap55EachTryHasItsOwnTransaction(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -88,7 +89,7 @@ func TestTrap55EachTryHasItsOwnTransaction(t *testing.T) {
 		calls := 0
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			calls++
-			if err := apply(ctx, tx, msg); err != nil { // fails if the write of the first try still exists
+			if err := apply(ctx, tx, msg); err != nil { // this fails if the write of the first try still exists
 				return err
 			}
 			if calls == 1 {
@@ -131,9 +132,9 @@ func TestTrap59WritesOfFailedAttemptAreNotCommitted(t *testing.T) {
 	})
 }
 
-// While the table is missing, a failed message can be neither parked nor given up on.
-// It must stay unacked, and no attempt may be counted. So the broker's delivery limit
-// is not used up.
+// While the table is missing, a failed message can be neither parked nor given up on. It
+// must stay unacked, so that the broker's delivery limit is not used up. No attempt may
+// be counted.
 func TestTrap73MessageWaitsUnackedWhileTableIsMissing(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -170,8 +171,8 @@ func TestTrap73MessageWaitsUnackedWhileTableIsMissing(t *testing.T) {
 	})
 }
 
-// After UnackedWait, a message must be nacked. UnackedWait is shorter than the broker's
-// consumer timeout (RabbitMQ: 30 minutes), after which the broker closes the channel.
+// After UnackedWait, a message must be nacked, because the broker closes the channel
+// after its consumer timeout (RabbitMQ: 30 minutes). UnackedWait is shorter than that.
 func TestTrap46MessageIsNackedAfterUnackedWait(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

@@ -12,9 +12,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// UnackedWait must include the time that the tries take: an unreachable database may
+// UnackedWait must include the duration of the tries, because an unreachable database may
 // take a minute to return its error. If the broker waited too long for an ack, it would
-// close the channel of all messages in flight.
+// close the channel with all messages in flight.
 func TestUnackedWaitIncludesSlowErrors(t *testing.T) {
 	t.Parallel()
 	const hold = 300 * time.Millisecond

@@ -10,33 +10,37 @@ import (
 	"github.com/watermill-once/once/internal/fields"
 )
 
-// maxUndecided is how many consecutive calls of a handler may have an undecided outcome
-// before one attempt is counted. So no attempt is counted if the database restarts once
-// or twice while a message is handled. But a message that ends its own database session
-// each time is not tried without end.
+// maxUndecided is the number of consecutive calls of a handler with an undecided
+// outcome that count as one attempt. So no attempt is counted if the database restarts
+// once or twice while a message is handled. But a message that ends its own database
+// session each time is not tried forever.
 const maxUndecided = 3
 
-// undecidedTries counts the consecutive tries of a message with an undecided outcome.
+// undecidedTries counts consecutive tries of a message whose outcome is undecided.
 type undecidedTries struct {
 	since  time.Time // start of the first of these tries
 	calls  int       // number of calls of the handler
 	pauses int
-	late   bool // the tries took longer than Config.UnackedWait, or the message's context has ended
+	late   bool // whether the tries took longer than Config.UnackedWait, or the message's context has ended
 	logged bool
 }
 
-// chargesUndecided counts a try with an undecided outcome, and reports whether it
-// counts as an attempt. If the try did not call the handler, it never counts, because
-// the database was unreachable before the message could do anything. Otherwise the last
-// of maxUndecided calls counts, and also a call after which Config.UnackedWait has
-// passed, or the deadline of a middleware such as Watermill's Timeout: otherwise the
-// message would return to the broker, and its count would begin again.
+// chargesUndecided counts a try with an undecided outcome, and reports whether an
+// attempt must be counted. A try that did not call the handler never counts as an
+// attempt, because the database was unreachable before the message could do anything.
+// Other tries count in two cases:
+//
+//   - The try is the last of maxUndecided calls.
+//   - After the call, Config.UnackedWait or the deadline of a middleware, such as
+//     Watermill's Timeout, has passed. Otherwise the message would return to the
+//     broker, and its count would begin again.
 func (a *attempt) chargesUndecided(v *disposition.Error) bool {
 	u := &a.undecided
 	if u.since.IsZero() {
 		u.since = time.Now()
 	}
-	u.late = a.ctx.Err() != nil || time.Since(u.since) > a.config.UnackedWait // includes the tries, because a connection may take long to fail
+	// The time since u.since includes the tries, because a connection may take long to fail.
+	u.late = a.ctx.Err() != nil || time.Since(u.since) > a.config.UnackedWait
 	if v.NotCalled {
 		return false
 	}
@@ -45,11 +49,11 @@ func (a *attempt) chargesUndecided(v *disposition.Error) bool {
 	return u.calls >= maxUndecided || u.late
 }
 
-// undecidedPauses determines the pauses after tries with an undecided outcome.
+// undecidedPauses are the pauses after tries with an undecided outcome.
 var undecidedPauses = backoff.Exponential{Base: 50 * time.Millisecond, Max: 5 * time.Second}
 
 // waitUndecided pauses before the next try. It returns false if the message must return
-// to the transport, because it is late or the consumer shuts down.
+// to the transport, because it is late or because the consumer shuts down.
 func (a *attempt) waitUndecided(err error) bool {
 	u := &a.undecided
 	u.pauses++
@@ -66,7 +70,7 @@ func (a *attempt) waitUndecided(err error) bool {
 	return true
 }
 
-// logUndecidedAfter is the delay before the wait is logged. A short wait is normal:
-// usually another process is handling a copy of the message. If the wait is long, the
-// database may be unreachable, or may refuse this process.
+// logUndecidedAfter is how long a wait must last before it is logged. A short wait is
+// normal, because another process is often handling a copy of the message. A long wait
+// may mean that the database is unreachable, or refuses this process.
 const logUndecidedAfter = time.Second

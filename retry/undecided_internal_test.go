@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// The pauses must become longer, so that an unreachable database is not asked twenty
-// times a second. But they must not become so long that the end of the outage is
+// The pauses must become longer, so that an unreachable database does not get twenty
+// queries a second. But they must not become so long that the end of the outage is
 // noticed late.
 func TestPauseAfterUndecidedTryDoublesUpToFiveSeconds(t *testing.T) {
 	t.Parallel()

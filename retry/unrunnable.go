@@ -15,7 +15,8 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// unrunnable returns the reason why no handler may run a claimed message, or nil.
+// unrunnable returns why no handler may run a claimed message, or nil if a handler may
+// run the message.
 func (f *fetcher) unrunnable(c parked.Claimed) *disposition.Error {
 	why := &disposition.Error{Kind: disposition.Permanent, NotCalled: true, Attempts: c.Attempts}
 	switch {
@@ -30,10 +31,10 @@ func (f *fetcher) unrunnable(c parked.Claimed) *disposition.Error {
 	return why
 }
 
-// prepare returns the message of a claim, with its context, for the handler. If the
-// message is unrunnable, the context contains the reason, so that the middlewares
-// quarantine it. prepare returns false if it has settled the row, so that there is
-// nothing to deliver.
+// prepare returns the message of a claim for the handler, with its context. If the
+// message is unrunnable, the context contains the reason, and the middlewares
+// quarantine the message. If prepare has settled the row, it returns false, because
+// there is no message to deliver.
 func (f *fetcher) prepare(ctx context.Context, c parked.Claimed) (msg *message.Message, ok bool) {
 	d := f.delivery(c.Claim)
 	ctx = parked.WithDelivery(ctx, d)
@@ -45,15 +46,15 @@ func (f *fetcher) prepare(ctx context.Context, c parked.Claimed) (msg *message.M
 	if why.Reason == disposition.ReasonCrashed && f.settleApplied(ctx, d, c) || !f.awaitMiddleware(ctx, d, why) {
 		return nil, false
 	}
-	c.Manage() // so that the row is not resolved by an ack without a quarantine
+	c.Manage() // otherwise an ack without a quarantine would resolve the row
 	msg = withoutContent(c.Message)
 	msg.SetContext(disposition.WithUnrunnable(ctx, why))
 	return msg, true
 }
 
 // withoutContent returns a message with the id and the trace of msg, but without its
-// content. Middlewares outside of poison would read the content, and it may have caused
-// the crash. If the envelope of the message is damaged, msg is nil.
+// content. The content may have caused the crash, and middlewares outside of poison
+// would read it. If the envelope of the message is damaged, msg is nil.
 func withoutContent(msg *message.Message) *message.Message {
 	if msg == nil {
 		return message.NewMessage("", nil)
@@ -64,9 +65,10 @@ func withoutContent(msg *message.Message) *message.Message {
 	return empty
 }
 
-// settleApplied settles the row of a message whose crash budget is used up, if the
-// inbox contains the message: then the process died after the commit. If the inbox
-// cannot be searched, it releases the row. In both cases it returns true.
+// settleApplied is called for a message whose crash budget is used up. If the inbox
+// contains the message, the process died after the commit, and settleApplied settles
+// the row. If the inbox cannot be searched, settleApplied releases the row. In both
+// cases it returns true.
 func (f *fetcher) settleApplied(ctx context.Context, d *parked.Delivery, c parked.Claimed) (settled bool) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
@@ -87,14 +89,16 @@ func (f *fetcher) settleApplied(ctx context.Context, d *parked.Delivery, c parke
 	return err != nil || applied
 }
 
-// middlewareWait is how long an unrunnable message waits until the middleware is called
-// for the first time. The router does this only after Subscribe.
+// middlewareWait is how long an unrunnable message waits for the router to call the
+// middleware. The message can arrive earlier, because the router calls Subscribe first.
+// If the router has not called the middleware by then, the handler probably has none,
+// see awaitMiddleware.
 const middlewareWait = time.Second
 
 // awaitMiddleware returns true as soon as the middleware is used. Without the
-// middleware, an unrunnable message would reach the handler. So if the middleware is
-// not used within middlewareWait, or the consumer shuts down, awaitMiddleware releases
-// the row and returns false.
+// middleware, an unrunnable message would reach the handler. If the middleware is not
+// used within middlewareWait, or if the consumer shuts down, awaitMiddleware therefore
+// releases the row and returns false.
 func (f *fetcher) awaitMiddleware(ctx context.Context, d *parked.Delivery, why error) (used bool) {
 	wait := time.NewTimer(middlewareWait)
 	defer wait.Stop()
@@ -110,13 +114,13 @@ func (f *fetcher) awaitMiddleware(ctx context.Context, d *parked.Delivery, why e
 	return false
 }
 
-// longestPause returns the pause before a message that was given up on, but could not
-// be quarantined, is tried again: the longest one of the policy, with jitter.
+// longestPause returns the pause before the next try of a message that was given up on
+// but could not be quarantined. It is the longest delay of the policy, with jitter.
 func (f *fetcher) longestPause() time.Duration {
 	return f.config.Policy.backoff().Jittered(max(1, f.config.Policy.Delayed))
 }
 
-// logNoQuarantine logs that the middleware of poison is not around the middleware of
+// logNoQuarantine logs that the middleware of poison does not enclose the middleware of
 // retry.
 func logNoQuarantine(logger watermill.LoggerAdapter, d *parked.Delivery, uuid string, why error) {
 	logger.Error("Parked message cannot be quarantined: the chain needs poison's middleware, and retry's inside of it; the row is kept", why,

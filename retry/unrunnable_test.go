@@ -19,7 +19,8 @@ import (
 )
 
 // putUnrunnable stores a damaged row, and a row that exceeds a crash budget of 3. Both
-// have one attempt. With ordered, each has its own ordering key and a later message.
+// rows have one attempt. If the parameter ordered is true, each row has its own
+// ordering key, and a later message of that key follows.
 func (b *bench) putUnrunnable(ordered bool) {
 	b.Helper()
 	if ordered {
@@ -41,7 +42,8 @@ func (b *bench) putUnrunnable(ordered bool) {
 	}
 }
 
-// quarantineFor returns a quarantine whose OnQuarantine sends the entries to told.
+// quarantineFor returns a quarantine whose OnQuarantine sends each entry to the channel
+// told.
 func (b *bench) quarantineFor(told chan<- poison.Entry, logs *testkit.Logs) *poison.Quarantine {
 	b.Helper()
 	q, err := poison.New(b.DB, poison.Config{
@@ -53,8 +55,8 @@ func (b *bench) quarantineFor(told chan<- poison.Entry, logs *testkit.Logs) *poi
 	return q
 }
 
-// Damaged rows and rows over their crash budget must be quarantined like all other
-// messages: each with one entry, one call of the hook and one line in the log.
+// Damaged rows, and rows over their crash budget, must be quarantined like all other
+// messages. Each must cause one entry, one call of the hook and one line in the log.
 func TestUnrunnableRowsPassThroughTheChain(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
@@ -109,7 +111,7 @@ func TestUnrunnableRowsReachTheQuarantineOfTheirChain(t *testing.T) {
 	})
 }
 
-// Without poison, nothing can quarantine the rows. They must be kept, and must be
+// Without poison, the rows cannot be quarantined. They must be kept, and must be
 // quarantined as soon as poison is used.
 func TestUnrunnableRowsAreKeptWithoutPoison(t *testing.T) {
 	swallow := func(h message.HandlerFunc) message.HandlerFunc {
@@ -151,8 +153,8 @@ func TestUnrunnableRowsAreKeptWithoutPoison(t *testing.T) {
 	}
 }
 
-// A middleware outside of poison may return nil without calling the next one. The rows
-// must be kept.
+// A middleware outside of poison may return nil without calling the next middleware. The
+// rows must still be kept.
 func TestUnrunnableRowsOutliveAnAck(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
@@ -176,8 +178,8 @@ func TestUnrunnableRowsOutliveAnAck(t *testing.T) {
 	})
 }
 
-// When a row that no handler may run is quarantined, it must leave its ordering key
-// like any other message.
+// When an unrunnable row is quarantined, it must leave its ordering key like any other
+// message.
 func TestKeyOrderAfterUnrunnableRows(t *testing.T) {
 	for name, c := range map[string]struct {
 		order retry.KeyOrder
@@ -216,8 +218,8 @@ func TestKeyOrderAfterUnrunnableRows(t *testing.T) {
 	}
 }
 
-// If the process stops while such a row is being handled by the middlewares, the row
-// must be released.
+// If the process stops while the middlewares handle an unrunnable row, the row must be
+// released.
 func TestUnrunnableRowIsGivenBackAtShutdown(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)

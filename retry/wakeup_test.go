@@ -12,12 +12,11 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// rarely makes the consumer look for due messages only when it is woken. Its first look is
-// at the start.
+// rarely makes the consumer look for due messages only at the start and when it is woken.
 func rarely(c *retry.Config) { c.PollInterval = time.Hour }
 
-// A message that was stored for its ordering key is handled at once, and so is the next
-// one of its key.
+// A message that was stored because of its ordering key is handled immediately, and then
+// the next message of its key is also handled immediately.
 func TestStoredMessagesDoNotWaitForAPoll(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -40,7 +39,7 @@ func TestStoredMessagesDoNotWaitForAPoll(t *testing.T) {
 	})
 }
 
-// If more messages are due than may be claimed, the next ones are claimed as soon as
+// If more messages are due than may be claimed, further messages are claimed as soon as
 // there is room.
 func TestDueMessagesBeyondTheCapacityDoNotWaitForAPoll(t *testing.T) {
 	t.Parallel()
@@ -57,8 +56,8 @@ func TestDueMessagesBeyondTheCapacityDoNotWaitForAPoll(t *testing.T) {
 	})
 }
 
-// Messages behind a head that was deleted by hand are released, logged and handled at
-// once.
+// If a head was deleted by hand, the messages behind it are released, logged and handled
+// at once.
 func TestReleasedSuccessorsDoNotWaitForAPoll(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
