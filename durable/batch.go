@@ -12,9 +12,9 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// stream stores the messages of one subscription. One goroutine collects them into
-// batches. Another stores the batches one after the other, so that the rows are in the
-// order of arrival.
+// stream stores the messages of one subscription. One goroutine collects the messages
+// into batches. Another goroutine stores one batch after another, so that the rows are
+// in the order of arrival.
 type stream struct {
 	*Storage
 
@@ -22,15 +22,15 @@ type stream struct {
 	subscription parked.Subscription
 	delivery     *parked.Delivery
 	batches      chan batch
-	ended        chan struct{} // closed when the transport will deliver no more messages
+	ended        chan struct{} // closed when the transport delivers no more messages
 
-	stored       atomic.Int64   // number of messages
-	storedBefore int64          // value of stored when later messages last passed a refused batch
-	passedAt     time.Time      // when this was; zero if it never was
+	stored       atomic.Int64   // number of stored messages
+	storedBefore int64          // value of stored when later messages were last allowed to pass a refused batch
+	passedAt     time.Time      // when storedBefore was last set, or zero
 	refused      sync.WaitGroup // refused batches that are tried again while later messages pass
 }
 
-// maxBytes limits the size of a batch. A single message may exceed it.
+// maxBytes is the maximum size of a batch. A single message may exceed it.
 const maxBytes = 8 << 20
 
 // batch contains messages that are stored with one statement.
@@ -40,8 +40,8 @@ type batch struct {
 	since    time.Time // when the first message arrived
 }
 
-// add adds a message and prepares its row. This happens while the previous batch is
-// being stored.
+// add adds a message to b, and prepares its row. At the same time, another goroutine
+// may be storing the previous batch.
 func (s *stream) add(b *batch, msg *message.Message) {
 	if len(b.messages) == 0 {
 		b.rows, b.since = parked.NewBatch(s.delivery.Topic, s.subscription), time.Now()

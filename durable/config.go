@@ -18,39 +18,40 @@ type Config struct {
 	// consumer's retry and poison. Defaults to PostgreSQL and the prefix "once_".
 	Schema schema.Config
 
-	// BatchSize is the maximum number of messages that one statement stores. A batch
-	// cannot contain more messages than the transport has in flight. Package rabbit has
-	// 200 in flight for a durable consumer, which gives batches of 100. For larger
-	// batches set rabbit.SubscriberConfig.InFlight to twice BatchSize. A batch of 8 MiB
-	// is stored even if it contains fewer messages. Defaults to 500.
+	// BatchSize is the maximum number of messages that one statement stores. A batch cannot
+	// contain more messages than the transport has in flight. For a durable consumer,
+	// package rabbit has 200 messages in flight, which gives batches of 100. For larger
+	// batches, set rabbit.SubscriberConfig.InFlight to twice BatchSize. A batch that has
+	// reached 8 MiB is stored even if it contains fewer messages. Defaults to 500.
 	BatchSize int
 
-	// BatchWait is how long the first message of a batch may wait for others. While a
-	// batch is being stored, the next one is collected anyway, so BatchWait matters
-	// only under low load. Then a longer wait saves commits and increases the latency.
+	// BatchWait is how long the first message of a batch may wait for further messages.
+	// While a batch is being stored, the next batch is collected anyway. So BatchWait
+	// matters only under low load: a longer wait saves commits, but increases the latency.
 	// Defaults to 1 ms.
 	BatchWait time.Duration
 
-	// Ahead is how many stored messages each subscription claims in addition to the
-	// messages that its handlers are running, so that one statement claims many. Choose
-	// a small value if handlers are slow and other instances could handle the messages.
-	// After a crash, each claimed message runs while no other one does, until it was
-	// handled. Defaults to 64.
+	// Ahead is how many stored messages each subscription claims in advance, in addition to
+	// the messages that its handlers are handling. One statement can then claim many
+	// messages. Choose a small value if handlers are slow and other instances could handle
+	// the messages. After a crash, each of the claimed messages is handled alone. Defaults
+	// to 64.
 	Ahead int
 
-	// KeepHandled is how long the row of a handled message stays, so that you can look
-	// at it. Meanwhile a late copy is not stored again. Older rows are removed in short
-	// transactions while the consumer is subscribed. dedup's Retention removes them
-	// earlier if it is shorter. Defaults to 0: rows are removed immediately.
+	// KeepHandled is how long the row of a handled message is kept, so that you can look at
+	// it. During this time, a late copy of the message is not stored again. While the
+	// consumer is subscribed, older rows are removed in short transactions. If dedup's
+	// Retention is shorter, it removes the rows earlier. Defaults to 0: rows are removed
+	// immediately.
 	KeepHandled time.Duration
 
 	// UnackedWait is how long messages stay unacked while they cannot be stored. After
-	// that they are nacked. It must be shorter than the broker's consumer timeout
-	// (RabbitMQ: 30 minutes). If as many messages are prefetched as are handled at the
-	// same time, it must be shorter than half of that timeout. With retry's KeyOrder
-	// the wait has no limit, because a nacked message would return behind its
-	// successors. Without KeyOrder, a message that the database refuses does not stop
-	// other messages. Defaults to 10 minutes.
+	// that, they are nacked. UnackedWait must be shorter than the broker's consumer timeout
+	// (RabbitMQ: 30 minutes). If the transport prefetches only as many messages as handlers
+	// run at the same time, it must be shorter than half of that timeout. With retry's
+	// KeyOrder, the wait has no limit, because a nacked message would return behind its
+	// successors. Without KeyOrder, a message that the database refuses does not stop other
+	// messages. Defaults to 10 minutes.
 	UnackedWait time.Duration
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
@@ -58,7 +59,7 @@ type Config struct {
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global
-	// provider, which does nothing until you set another.
+	// provider, which does nothing until you set another provider.
 	MeterProvider metric.MeterProvider
 }
 
@@ -74,7 +75,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// maxBatch is the highest BatchSize, and the highest Ahead.
+// maxBatch is the highest allowed value of BatchSize and of Ahead.
 const maxBatch = 10_000
 
 func (c Config) validate() error {

@@ -22,7 +22,9 @@ func TestMessageIsAckedBeforeItsHandlerReturns(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		release := make(chan struct{})
-		b.run(durable.Config{}, func(*message.Message) error { <-release; return nil })
+		// With SQLite, nothing else can be stored while a handler runs in its transaction. So
+		// all messages must be stored together, before the first handler is called.
+		b.run(durable.Config{BatchSize: 3, BatchWait: time.Minute}, func(*message.Message) error { <-release; return nil })
 		msgs := messages("m1", "m2", "m3")
 		b.send(msgs...)
 		b.acked(msgs...)
@@ -119,8 +121,8 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 	})
 }
 
-// Trap 34. While the row of a message exists, a copy is not stored again. After that
-// dedup ignores the copy.
+// Trap 34. While the row of a message exists, a copy is not stored again. After the row
+// was removed, a copy is stored, but dedup ignores it.
 func TestTrap34CopiesAreHandledOnce(t *testing.T) {
 	for _, keep := range []time.Duration{0, time.Hour} {
 		t.Run(fmt.Sprint("kept ", keep), func(t *testing.T) {
@@ -161,8 +163,8 @@ func TestRowsAreRemovedAfterKeepHandled(t *testing.T) {
 			ago = `finished_at - 61 * 60 * 1000`
 		}
 		b.exec(`UPDATE once_parked SET finished_at = ` + ago + ` WHERE message_id <> 'new'`)
-		// The sweep of the subscription does not disturb, because it runs only every
-		// tenth of KeepHandled.
+		// The sweep of the subscription does not disturb the test, because it runs only
+		// every tenth of KeepHandled.
 		for want, limit := range []int{1, 0} {
 			if removed, err := b.parked.Forget(t.Context(), topic, consumer, time.Hour, limit); err != nil || removed != int64(1-want) {
 				t.Errorf("%d removed, %v", removed, err)
@@ -190,7 +192,9 @@ func TestCloseReleasesMessagesClaimedAhead(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		entered, release := make(chan struct{}, 100), make(chan struct{})
-		b.run(durable.Config{}, func(*message.Message) error {
+		// The messages are stored together, because with SQLite nothing can be stored or
+		// claimed while a handler runs in its transaction.
+		b.run(durable.Config{BatchSize: 5, BatchWait: time.Minute}, func(*message.Message) error {
 			entered <- struct{}{}
 			<-release
 			return nil

@@ -38,5 +38,5 @@ func (i *instruments) receivedMany(all, added int64) {
 	i.received.Add(all-added, ignored)
 }
 
-// handled records how long it took from storing a message to the end of its handler.
+// handled records the time from storing a message to the end of its handler.
 func (i *instruments) handled(lag time.Duration) { i.lag.Record(lag, 0) }

@@ -27,8 +27,9 @@ func inOrder(t *testing.T, ids ...string) (*bench, []*message.Message) {
 	return b, msgs
 }
 
-// failing makes the insert of rows that match condition fail with an SQLSTATE, until
-// the test calls repair. tries returns how many inserts have failed.
+// failing makes inserts of rows that match condition fail with the error code sqlState,
+// until the test calls repair. The returned function tries returns how many inserts
+// have failed.
 func (b *bench) failing(condition, sqlState string) (tries func() int, repair func()) {
 	b.Helper()
 	b.exec(`CREATE SEQUENCE tries`)

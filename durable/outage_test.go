@@ -135,7 +135,7 @@ func TestSeveralRefusedMessagesDelayNeighboursShortly(t *testing.T) {
 }
 
 // If storing a batch takes longer than one attempt may take, the batch is split into
-// smaller ones. Unchanged, it would never be stored.
+// smaller batches. The whole batch would never be stored.
 func TestBatchIsSplitAfterTimeout(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t))
 	b.exec(`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`)

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// storeAll stores the batches one after the other. With retry's KeyOrder, it nacks all
-// batches after a batch that could not be stored, because they would overtake it.
+// storeAll stores one batch after another. With retry's KeyOrder, if a batch could not
+// be stored, it nacks all later batches, because they must not overtake that batch.
 func (s *stream) storeAll() {
 	defer s.refused.Wait()
 	for b := range s.batches {
@@ -28,14 +28,14 @@ func (s *stream) storeAll() {
 	}
 }
 
-// store repeats its attempts until the messages are stored and acked, UnackedWait is
-// over, or the consumer shuts down. It also repeats after a commit whose outcome is
-// unknown, because a row that exists already is skipped. If the process dies before the
-// outcome is known, the transport delivers the messages again, and the rows that exist
-// are skipped then.
+// store stores and acks messages. After an error it tries again until UnackedWait is
+// over or the consumer shuts down, and then nacks the messages. If the outcome of a
+// commit is unknown, it also tries again: rows that exist already are skipped. If the
+// process dies before the outcome is known, the transport delivers the messages again,
+// and the existing rows are skipped then.
 //
-// If mayPass returns true for an error, store returns, and a goroutine continues the
-// attempts.
+// If mayPass returns true for an error, store returns, and a goroutine continues to
+// try.
 func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool) (stored bool) {
 	// The first message has been waiting for earlier batches already.
 	patience := parked.Patience{UnackedWait: s.config.UnackedWait - time.Since(since), OneTry: s.oneTry, Logger: s.config.Logger}
@@ -63,15 +63,15 @@ func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool)
 	return false
 }
 
-// passAgain is how long later messages wait behind a refused batch, if no message was
-// stored since the previous refused batch.
+// passAgain is the shortest time between two refused batches that later messages pass,
+// if no message is stored in between.
 const passAgain = 5 * time.Second
 
-// mayPass reports whether later messages may pass messages that the database refuses
-// with err. They may pass the first refused batch. After that, the database may be
-// refusing every message. So they may pass the next refused batch only if a message was
-// stored meanwhile, or after passAgain, because several refused batches may follow each
-// other.
+// mayPass reports whether later messages may pass a batch that the database refuses
+// with err. Later messages may pass the first refused batch. After that, the database
+// may be refusing all messages. So later messages may pass the next refused batch only
+// if a message was stored in between, or if passAgain is over. Otherwise several
+// refused batches that follow one another would stop all later messages.
 func (s *stream) mayPass(err error) bool {
 	if s.subscription.KeyOrder || !dialect.Refused(err) {
 		return false
@@ -91,10 +91,11 @@ func (b batch) nack() {
 }
 
 // tryAll tries to store the parts of a batch, and returns the parts that it could not
-// store. It halves a part that took too long, or needed too much memory for locks (each
-// ordering key takes a lock), because the part could fail for ever if it stayed the
-// same. Later parts do not overtake a part if the database has not answered. With
-// KeyOrder they do not overtake a refused part either.
+// store. It splits a part into halves if the part took too long, or needed too much
+// memory for locks (each ordering key takes a lock). Otherwise the same part could fail
+// forever. If the database does not answer, tryAll does not try the later parts,
+// because they must not overtake this part. With KeyOrder, it does not try them after a
+// refused part either.
 func (s *stream) tryAll(ctx context.Context, parts []batch) (left []batch, err error) {
 	for n, part := range parts {
 		if err != nil && (ctx.Err() != nil || !dialect.Refused(err) || s.subscription.KeyOrder) {
@@ -123,7 +124,7 @@ func (s *stream) batchOf(messages []*message.Message) (b batch) {
 
 // try stores and acks messages, and returns the messages that it could not store. If
 // the database refuses the batch, try stores the messages one by one, because the
-// database may refuse only one of them. With KeyOrder, the messages behind a refused
+// database may refuse only one of them. With KeyOrder, the messages after a refused
 // message wait.
 func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
 	err = s.insert(ctx, b)
@@ -148,7 +149,7 @@ func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
 	return left, err
 }
 
-// insert stores messages, and acks them after their commit is confirmed.
+// insert stores messages, and acks them after the commit.
 func (s *stream) insert(ctx context.Context, b batch) error {
 	failpoint.Hit("durable/store")
 	began := time.Now()

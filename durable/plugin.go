@@ -15,10 +15,10 @@ func (s *Storage) Part() start.Part {
 	}
 }
 
-// InFlight returns no limit. Handlers get messages from the table, not from the wrapped
-// subscriber.
+// InFlight returns no limit, because handlers get messages from the table, not from the
+// wrapped subscriber.
 func (s *subscriber) InFlight() (limit int, automatic bool) { return math.MaxInt, true }
 
-// Ping checks that the broker of the wrapped subscriber accepts the connection.
-// It returns nil if the subscriber has no Ping method.
+// Ping checks that the broker of the wrapped subscriber accepts the connection. If the
+// wrapped subscriber has no Ping method, it returns nil.
 func (s *subscriber) Ping(ctx context.Context) error { return start.Ping(ctx, s.sub) }

@@ -12,12 +12,12 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Storage stores messages in the consumer's database, before they are handled.
+// Storage stores messages in the consumer's database before they are handled.
 type Storage struct {
 	config      Config
 	store       *parked.Store
 	instruments *instruments
-	oneTry      time.Duration // timeout for one attempt to store a batch; 0 means the default of parked.Patience
+	oneTry      time.Duration // timeout of one try to store a batch; 0 means the default of parked.Patience
 }
 
 // New returns a Storage that stores messages in db, the consumer's own database.
@@ -42,8 +42,9 @@ func New(db *sql.DB, config Config) (*Storage, error) {
 // Subscriber wraps the subscriber of a transport. Wrap the result with retry's
 // Subscriber, which sets the consumer's name and fetches the stored messages.
 //
-// Close closes sub. It returns when every message that sub has delivered was stored and
-// acked, or nacked because it could not be stored. Subscribe fails after Close.
+// Close of the result closes sub. It returns when every message that sub has delivered
+// was stored and acked, or was nacked because it could not be stored. Subscribe fails
+// after Close.
 func (s *Storage) Subscriber(sub message.Subscriber) message.Subscriber {
 	return &subscriber{storage: s, sub: sub, closing: make(chan struct{})}
 }

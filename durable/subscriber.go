@@ -13,8 +13,9 @@ import (
 
 var errClosed = errors.New("durable: the subscriber is closed")
 
-// usualBatch is how many messages a batch has if the user has not configured how many
-// are in flight. Larger batches cost little less, and their messages need memory.
+// usualBatch is the size of full batches if the user has not configured the number of
+// messages in flight. Larger batches would save little time, and would need more
+// memory.
 const usualBatch = 100
 
 type subscriber struct {
@@ -27,9 +28,9 @@ type subscriber struct {
 	running   sync.WaitGroup
 }
 
-// Subscribe implements message.Subscriber. The returned channel delivers only
-// undecodable messages. It is closed when every message of the transport was acked or
-// nacked.
+// Subscribe implements message.Subscriber. The returned channel delivers only messages
+// that the transport could not decode. The channel is closed when every message of the
+// transport was acked or nacked.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	subscription, ok := parked.SubscriptionOf(ctx)
 	switch {
@@ -73,8 +74,8 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
-// SubscribeInitialize implements message.SubscribeInitializer. It does nothing if the
-// wrapped subscriber does not implement it.
+// SubscribeInitialize implements message.SubscribeInitializer. If the wrapped
+// subscriber does not implement it, SubscribeInitialize does nothing.
 func (s *subscriber) SubscribeInitialize(topic string) error {
 	if initializer, ok := s.sub.(message.SubscribeInitializer); ok {
 		return initializer.SubscribeInitialize(topic)

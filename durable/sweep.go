@@ -8,15 +8,16 @@ import (
 )
 
 const (
-	// The pause between two sweeps is a tenth of KeepHandled, within these limits.
+	// The pause between two sweeps is a tenth of KeepHandled. It is at least shortestPause
+	// and at most longestPause.
 	shortestPause = time.Second
 	longestPause  = 10 * time.Minute
 
-	sweepBatch   = 2000        // maximum number of rows in one transaction
-	sweepTimeout = time.Minute // timeout for one transaction
+	sweepBatch   = 2000        // maximum number of rows that one transaction removes
+	sweepTimeout = time.Minute // timeout of one transaction
 )
 
-// sweepAll periodically removes the rows that are older than KeepHandled, until the
+// sweepAll removes the rows that are older than KeepHandled, again and again until the
 // subscription ends. Several instances may sweep at the same time, and do not wait for
 // each other.
 func (s *stream) sweepAll() {
