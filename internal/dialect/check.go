@@ -3,21 +3,23 @@ package dialect
 import "context"
 
 // Check is a statement that fails if the current transaction is not the one that was
-// begun. A handler may have ended it with a statement, and begun another one.
+// begun. For example, a handler may have executed COMMIT as a statement, and then
+// BEGIN.
 type Check struct {
 	SQL string
 
-	// Mark is a statement that marks the transaction, so that SQL can recognise it. It
-	// is "" if no separate statement is needed.
+	// Mark is a statement that marks the transaction, so that the statement SQL can
+	// recognize the mark. It is "" if no separate statement is needed.
 	Mark string
 
-	// Sent says that the driver sends SQL together with COMMIT, see package lazytx.
+	// Sent means that the driver sends SQL together with COMMIT, see package lazytx.
 	Sent bool
 }
 
 type checkKey struct{}
 
-// WithCheck returns a context for a transaction that passes a check to the driver.
+// WithCheck returns a context for a transaction. The context passes the check c to the
+// driver.
 func WithCheck(ctx context.Context, c *Check) context.Context {
 	return context.WithValue(ctx, checkKey{}, c)
 }

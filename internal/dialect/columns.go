@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Columns returns an item for the FROM clause of a query: a table named c. Its columns
-// are the lists in $1, $2 and so on, see [Dialect.List] and [Dialect.Strings]. Each
+// Columns returns an item for the FROM clause of a query: a table named c. The lists in
+// $1, $2 and so on are its columns, see [Dialect.List] and [Dialect.Strings]. Each
 // argument is the name of a column and its PostgreSQL type, such as "id bigint".
 func (d Dialect) Columns(columns ...string) string {
 	var values, names []string

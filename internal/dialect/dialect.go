@@ -3,7 +3,7 @@
 // errors. All other code is the same for both.
 //
 // To read the code, start with dialect.go, list.go and statement.go (queries). Then
-// read tx.go and errors.go (transactions). The other files stand alone.
+// read tx.go and errors.go (transactions). The other files can be read in any order.
 package dialect
 
 import (
@@ -17,6 +17,7 @@ import (
 // Dialect writes queries for one database and one set of tables.
 type Dialect struct {
 	config schema.Config
+	plans  *plans
 }
 
 // New returns the Dialect for config. It fails if config is invalid.
@@ -24,7 +25,7 @@ func New(config schema.Config) (Dialect, error) {
 	if err := config.Validate(); err != nil {
 		return Dialect{}, err
 	}
-	return Dialect{config: config.WithDefaults()}, nil
+	return Dialect{config: config.WithDefaults(), plans: &plans{slow: slowWork}}, nil
 }
 
 // SQLite reports whether the database is SQLite. SQLite has one writer at a time.
@@ -45,7 +46,7 @@ var (
 //	{clock}            {now} as whole milliseconds since 1970
 //	{after $1}         {now} plus $1 milliseconds
 //	{millis due_at}    a time as whole milliseconds since 1970, within the years 1 to 9999
-//	{from_millis $1}   the time of such milliseconds; NULL stays NULL
+//	{from_millis $1}   the time that is $1 milliseconds after 1970 began; NULL stays NULL
 //	{list $1 bigint}   the elements of a list from [List] or [Strings], for use after IN
 //	{among $1 bigint}  a condition after a column: the column is an element of the list. It
 //	                   uses an index even without table statistics; with IN PostgreSQL might
@@ -65,8 +66,8 @@ func (d Dialect) SQL(query string) string {
 	return query
 }
 
-// {millis} limits times to the range that Go and JSON support. A row with another time,
-// or with infinity, must not make its table unreadable.
+// Limits of {millis}. Go and JSON support only times between these limits. A row with
+// another time, or with infinity, must not make its table unreadable.
 const (
 	firstMilli = -62_135_596_800_000 // beginning of the year 1
 	lastMilli  = 253_402_214_400_000 // beginning of the last day of the year 9999

@@ -112,8 +112,9 @@ func TestRefusedCommitIsNotUnknown(t *testing.T) {
 	}
 }
 
-// A commit of a failed transaction is not unknown. The driver's error for it has no
-// code, so this test fails if a new version of the driver changes the text.
+// The outcome of committing a failed transaction is known: a rollback. The driver's
+// error for this has no code, so this test fails if a new version of the driver changes
+// the text.
 func TestCommitOfFailedTransactionIsNotUnknown(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
@@ -201,8 +202,8 @@ func exec(t *testing.T, db testkit.Database, query string, args ...any) {
 	}
 }
 
-// Write must see the changes of other transactions, whatever the default isolation
-// level is. InTx runs work of the user, and keeps the default.
+// Write must see the changes of other transactions, whatever the default isolation level
+// is. InTx runs a function of the user, and keeps the default.
 func TestWriteUsesReadCommittedAndInTxTheDefault(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)

@@ -7,9 +7,9 @@ import (
 )
 
 // Prepares reports whether tx belongs to pgx, which keeps statements with arguments
-// prepared. For other drivers, and for pgx behind a wrapper, it returns false. It reads
-// private fields of tx, because a transaction does not tell its driver. If a new version
-// of Go has other fields, it returns false too.
+// prepared. It returns false for other drivers, and for pgx behind a wrapper. It reads
+// private fields of tx, because a transaction has no method that returns its driver. If
+// a new version of Go has different fields, Prepares returns false.
 func Prepares(tx *sql.Tx) bool {
 	field := reflect.ValueOf(tx).Elem()
 	for _, step := range [...]struct {

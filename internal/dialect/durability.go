@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// LogDurability logs an error if the database may lose commits in a crash, see
-// [schema.Durability]. Call it at the start, when the database can be reached. It
+// LogDurability logs an error if a crash of the database may lose commits, see
+// [schema.Durability]. Call it at the start, as soon as the database can be reached. It
 // ignores other errors, because the next query returns them, too.
 func (d Dialect) LogDurability(ctx context.Context, db *sql.DB, logger watermill.LoggerAdapter) {
 	if err := schema.Durability(ctx, db, d.config); errors.Is(err, schema.ErrNotDurable) {

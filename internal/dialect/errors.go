@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// The package imports no driver, so it recognises the errors of drivers by their
-// methods. Errors of lib/pq and pgx have SQLState, and errors of modernc's SQLite have
-// Code.
+// This package imports no driver, so it recognizes the errors of drivers by their
+// methods. Errors of lib/pq and pgx have the method SQLState. Errors of modernc's
+// SQLite have the method Code.
 type (
 	sqlStater interface{ SQLState() string }
 	coder     interface{ Code() int }
@@ -43,10 +43,10 @@ func Contended(err error) bool {
 	return code == sqliteBusy || code == sqliteLocked
 }
 
-// Unavailable reports whether the database is unreachable, or cannot do any work now:
-// connection failures, shutdown, too many connections, read-only after a failover, or
-// no space. It returns false for errors that do not come from the database, such as a
-// reset connection or a failed dial, because they may concern the caller's own
+// Unavailable reports whether the database cannot be reached, or cannot do any work
+// now: connection failures, shutdown, too many connections, read-only after a failover,
+// or no space. It returns false for errors that do not come from the database, such as
+// a reset connection or a failed dial, because these may be errors of the caller's own
 // connections.
 func Unavailable(err error) bool {
 	state := State(err)
@@ -64,7 +64,7 @@ func Unavailable(err error) bool {
 		strings.HasPrefix(state, "XX")
 }
 
-// Undeployed reports whether PostgreSQL has no such table or column, or the role has no
+// Undeployed reports whether PostgreSQL lacks a table or column, or the role lacks the
 // right to use it. A statement of this module is the same for every message, so such an
 // error means that the database is not set up correctly.
 func Undeployed(err error) bool {
@@ -78,8 +78,9 @@ func Undeployed(err error) bool {
 	return false
 }
 
-// Unstorable reports whether a text cannot be converted to the encoding of the database
-// or of the connection. Such an encoding is not UTF-8, and schema.Check refuses it.
+// Unstorable reports whether err means that a string cannot be converted to the
+// encoding of the database or of the connection. This happens only with encodings other
+// than UTF-8, which schema.Check refuses.
 func Unstorable(err error) bool {
 	switch State(err) {
 	case "22P05", // untranslatable_character
@@ -92,28 +93,28 @@ func Unstorable(err error) bool {
 }
 
 // TooMuch reports whether the work needs more memory or locks than the server has. A
-// smaller part of it may succeed.
+// smaller part of the work may succeed.
 func TooMuch(err error) bool { return State(err) == "53200" } // out_of_memory
 
-// Refused reports whether the database has answered and refused this work. It returns
-// false if the database is unavailable, or if the work failed because of other
-// transactions.
+// Refused reports whether the database has refused this work. It returns false if the
+// database is unavailable, or if the work failed because of other transactions.
 func Refused(err error) bool { return refused(err) && !Unavailable(err) && !Contended(err) }
 
 // replicaError is the error of a BEGIN on a server that has become a replica. The
-// address may lead to the new primary now, but an existing connection does not, so the
-// connection is closed. lib/pq sends BEGIN with READ WRITE. A replica refuses this with
-// feature_not_supported, and other writes with another error.
+// server's address may lead to the new primary now, but an existing connection still
+// leads to the replica, so the connection is closed. lib/pq sends BEGIN with READ
+// WRITE. A replica refuses this with feature_not_supported, and refuses other writes
+// with another error.
 type replicaError struct{ error }
 
-// ErrReplica says that the server of a connection has become a replica. It has the
-// SQLSTATE of a write on a replica.
+// ErrReplica means that the server of a connection has become a replica. It has the
+// same SQLSTATE as the error of a write on a replica.
 var ErrReplica error = replicaError{errors.New("the server is a replica, which accepts no writes")}
 
 func isReplica(err error) bool { return State(err) == "0A000" && !Unstorable(err) }
 
-// BeginError returns the error of a BEGIN. If the server is a replica, the error gets
-// the SQLSTATE of a write on a replica.
+// BeginError returns err, which is the error of a BEGIN. If the server is a replica,
+// the returned error has the same SQLSTATE as the error of a write on a replica.
 func BeginError(err error) error {
 	if isReplica(err) {
 		return replicaError{err}
@@ -124,8 +125,8 @@ func BeginError(err error) error {
 func (e replicaError) Unwrap() error    { return e.error }
 func (e replicaError) SQLState() string { return "25006" }
 
-// refused reports whether err comes from the database itself. Then a commit that
-// returned it did not happen.
+// refused reports whether err comes from the database itself. If a commit returns such
+// an error, the commit did not happen.
 func refused(err error) bool {
 	state := State(err)
 	if state != "" {
@@ -136,8 +137,8 @@ func refused(err error) bool {
 	return sqliteCode(err) != 0
 }
 
-// CommitRefused reports whether err, the error of a commit, is the database's own, so
-// that the commit did not happen.
+// CommitRefused reports whether err, the error of a commit, comes from the database
+// itself. If it returns true, the commit did not happen.
 func CommitRefused(err error) bool { return refused(err) }
 
 func sqliteCode(err error) int {

@@ -3,21 +3,21 @@ package dialect
 import "context"
 
 // Late describes a statement that the driver may send together with COMMIT, see package
-// lazytx. Without that package the statement is executed at once.
+// lazytx. Without package lazytx, the statement is executed immediately.
 type Late struct {
-	// Head is the length of the beginning of the statement. If two statements that
-	// follow each other have the same beginning, the driver sends one statement, with
-	// the rest of both, separated by a comma.
+	// Head is the length of the beginning of the statement. If two consecutive statements
+	// have the same beginning, the driver sends them as one statement: the beginning once,
+	// and then the rest of each statement, separated by a comma.
 	Head int
 
-	// Failed returns the error for the caller, if the statement has failed with err.
+	// Failed returns the error for the caller if the statement has failed with err.
 	Failed func(err error) error
 }
 
 type lateKey struct{}
 
-// SendLate returns a context for a statement without arguments whose result is not
-// needed. The driver may send it later, but in the same transaction.
+// SendLate returns a context for a statement that has no arguments, and whose result is
+// not needed. The driver may send the statement later, but in the same transaction.
 func SendLate(ctx context.Context, l *Late) context.Context {
 	return context.WithValue(ctx, lateKey{}, l)
 }

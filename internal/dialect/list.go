@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// List returns numbers as a single parameter of a query, for the {list} placeholder or,
-// in PostgreSQL, for a cast to bigint[]. So a list of any length needs only one
-// parameter, and no array type of a driver.
+// List returns numbers as a single parameter of a query. Use the parameter in the
+// {list} placeholder or, in PostgreSQL, in a cast to bigint[]. A list of any length
+// then needs only one parameter, and does not need the array type of a driver.
 func (d Dialect) List(values []int64) string {
 	opening, closing := byte('{'), byte('}')
 	if d.SQLite() {
@@ -27,8 +27,8 @@ func (d Dialect) List(values []int64) string {
 
 var arrayEscape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// Strings is like [Dialect.List], for texts. They must be valid UTF-8 without NUL
-// characters.
+// Strings is like [Dialect.List], for strings. The values must be valid UTF-8 without
+// NUL characters.
 func (d Dialect) Strings(values []string) string {
 	if d.SQLite() {
 		if values == nil {

@@ -6,8 +6,8 @@ import (
 	"database/sql/driver"
 )
 
-// LeaveReplica closes a connection if err says that its server has become a replica.
-// The address may lead to the new primary now, but every write on the existing
+// LeaveReplica closes a connection if err means that its server has become a replica.
+// The server's address may lead to the new primary now, but every write on the existing
 // connection would fail. LeaveReplica returns err.
 func LeaveReplica(ctx context.Context, db *sql.DB, err error) error {
 	const readOnly = "25006"

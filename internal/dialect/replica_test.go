@@ -11,9 +11,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Trap 27. A connection to a replica is closed. With most drivers only the first
-// statement that writes fails there. Otherwise the pool would use the connection again,
-// and every write would fail.
+// Trap 27. A connection to a replica is closed. Otherwise the pool would use the
+// connection again, and every write would fail. With most drivers, BEGIN succeeds on a
+// replica, and only the first write fails.
 func TestTrap27ConnectionToReplicaIsClosed(t *testing.T) {
 	db := testkit.Postgres(t)
 	db.SetMaxOpenConns(1)

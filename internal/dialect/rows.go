@@ -5,8 +5,9 @@ import (
 	"database/sql"
 )
 
-// EachRow executes query in tx, and calls row for each row of the result. scan is the
-// Scan method for that row. EachRow returns the first error, and stops there.
+// EachRow executes query in tx, and calls the function row for each row of the result.
+// The parameter scan of the function row is the Scan method for the current row. EachRow
+// stops at the first error and returns it.
 func EachRow(
 	ctx context.Context, tx *sql.Tx, row func(scan func(dest ...any) error) error, query string, args ...any,
 ) error {

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
 	"fmt"
@@ -10,36 +11,38 @@ import (
 	"unicode/utf8"
 )
 
-// Statement is a query that takes one round trip to PostgreSQL, together with the
-// statements before it, because its arguments are written into its text. With separate
-// arguments lib/pq takes two round trips for each statement.
+// Statement is a query, together with statements that are executed before the query.
+// All of them take one round trip to PostgreSQL, because the arguments are written into
+// the text. With separate arguments, lib/pq takes two round trips for each statement.
 type Statement struct {
-	query string   // with parameters
-	sql   string   // query if the database is SQLite, otherwise ""
-	parts []string // text around the arguments, for PostgreSQL
-	order []int    // index of the argument that follows each part
+	query string   // text with parameters
+	sql   string   // the same text if the database is SQLite, otherwise ""
+	parts []string // text between the arguments, for PostgreSQL
+	order []int    // index of the argument after each part
 	size  int      // size of parts in bytes
+	name  string   // under which a connection prepares the query, for PostgreSQL
 }
 
 // Statement returns query as a Statement, with its placeholders replaced, see
-// [Dialect.SQL]. before is a list of statements without arguments, which are sent
-// together with query. SQLite ignores it. A constant in query must not contain line
-// breaks, because the indentation of lines is removed.
-func (d Dialect) Statement(before, query string) Statement {
+// [Dialect.SQL]. The parameter prelude contains statements without arguments, which are
+// sent together with query. It is ignored with SQLite. A constant in query must not
+// contain line breaks, because the indentation of lines is removed.
+func (d Dialect) Statement(prelude, query string) Statement {
 	query = d.SQL(query)
 	withParameters := query
 	if d.SQLite() {
 		return Statement{query: query, sql: query}
 	}
-	if before != "" {
-		query = before + "; " + query
+	if prelude != "" {
+		query = prelude + "; " + query
 	}
 	lines := strings.Split(strings.TrimSpace(query), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimSpace(line)
 	}
 	query = strings.Join(lines, " ")
-	s := Statement{query: withParameters, size: len(query)}
+	digest := sha256.Sum256([]byte(withParameters))
+	s := Statement{query: withParameters, size: len(query), name: "once_" + hex.EncodeToString(digest[:12])}
 	end := 0
 	for _, match := range parameter.FindAllStringSubmatchIndex(query, -1) {
 		n, _ := strconv.Atoi(query[match[2]:match[3]]) // the pattern matches only digits
@@ -54,8 +57,8 @@ func (d Dialect) Statement(before, query string) Statement {
 // Query returns the query with parameters, without the statements before it.
 func (s Statement) Query() string { return s.query }
 
-// Exec executes the statement. It returns the result of query, without the statements
-// before it. Arguments must be string, []byte, int64 or nil.
+// Exec executes the statement. It returns only the result of the query, and not those of
+// the statements before it. Arguments must be string, []byte, int64 or nil.
 func (s Statement) Exec(ctx context.Context, tx *sql.Tx, args ...any) (sql.Result, error) {
 	if s.sql != "" {
 		return tx.ExecContext(ctx, s.sql, args...)
@@ -85,6 +88,22 @@ func (s Statement) GetAll(ctx context.Context, tx *sql.Tx, dest []any, args ...a
 	return tx.QueryRowContext(ctx, text).Scan(dest...)
 }
 
+// call returns a statement that executes the prepared query.
+func (s Statement) call(args []any) (string, error) {
+	b := []byte("EXECUTE " + s.name)
+	var err error
+	for i, arg := range args {
+		b = append(b, "(,"[min(i, 1)])
+		if b, err = appendConstant(b, arg); err != nil {
+			return "", err
+		}
+	}
+	if len(args) > 0 {
+		b = append(b, ')')
+	}
+	return string(b), nil
+}
+
 func (s Statement) text(args []any) (string, error) {
 	const usual = 64 // usual size of an argument in bytes
 	b := make([]byte, 0, s.size+usual*len(s.order))
@@ -98,8 +117,8 @@ func (s Statement) text(args []any) (string, error) {
 	return string(append(b, s.parts[len(s.order)]...)), nil
 }
 
-// appendConstant is [AppendBytes] or [AppendText], depending on the type of value. It
-// also appends NULL and numbers.
+// appendConstant calls [AppendBytes] or [AppendText], depending on the type of value.
+// It also appends NULL and numbers.
 func appendConstant(b []byte, value any) ([]byte, error) {
 	switch v := value.(type) {
 	case nil:
@@ -122,8 +141,8 @@ func AppendBytes(b, v []byte) []byte {
 }
 
 // AppendText appends v as a text constant of PostgreSQL. It escapes all characters that
-// might do harm. So no value can end the constant, whatever the settings of the session
-// are (standard_conforming_strings, client_encoding).
+// could have a special meaning. So no value can end the constant, whatever the settings
+// of the session are (standard_conforming_strings, client_encoding).
 func AppendText(b []byte, v string) []byte {
 	if allHarmless(v) { // the server reads it faster without E
 		b = append(b, '\'')
@@ -159,8 +178,8 @@ func allHarmless(v string) bool {
 	return true
 }
 
-// harmless contains the bytes that are not escaped: printable ASCII without the quote
-// and the backslash, and without $ and ?, which some proxies take for parameters.
+// harmless contains the bytes that need no escape: printable ASCII without quotes,
+// backslashes, $ and ?. Some proxies treat $ and ? as parameters.
 var harmless = func() (set [256]bool) {
 	for c := ' '; c <= '~'; c++ {
 		set[c] = !strings.ContainsRune("'\\$?", c)

@@ -18,7 +18,7 @@ func everyByte() []byte {
 	return all
 }
 
-// Arguments arrive unchanged, with all settings of the session that concern strings.
+// Arguments arrive unchanged, whatever the session's settings for strings are.
 func TestStatementArgumentsArriveUnchanged(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)

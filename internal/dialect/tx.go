@@ -10,41 +10,42 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// ErrCommitUnknown reports that the connection was lost during a commit: the
-// transaction may or may not have taken effect. The caller must find out before it
-// repeats the work.
+// ErrCommitUnknown means that the connection was lost during a commit. The transaction
+// may or may not have taken effect. The caller must find out which before it repeats
+// the work.
 var ErrCommitUnknown = errors.New("outcome of the commit is unknown")
 
-// Write runs work in a transaction, and commits it. It rolls back if work returns an
-// error or panics. It does not recover the panic.
+// Write runs the function work in a transaction, and commits it. It rolls back if the
+// function returns an error or panics. It does not recover the panic.
 //
 // Each statement sees everything that was committed before the statement started (READ
-// COMMITTED), whatever the default of the database is. This is needed because work may
-// wait for a lock, and must then see what other transactions have changed meanwhile.
+// COMMITTED), whatever the default of the database is. A statement may wait for a lock,
+// and the statements after it must then see the changes of other transactions.
 //
 // Use Write for single statements, too. lib/pq sends a statement with arguments in two
-// round trips, and behind a pooler in transaction mode a statement of another client
-// could come between them.
+// round trips. Behind a pooler in transaction mode, a statement of another client could
+// come between these round trips.
 //
-// If the process freezes, the server rolls back after ten seconds, so that its locks do
-// not stay. Therefore work must not pause for long between its statements. For longer
-// work use [Dialect.InTx].
+// If the process freezes, the server rolls back after ten seconds, so that the locks
+// are released. Therefore the function must not pause for long between its statements.
+// For a longer function, use [Dialect.InTx].
 func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	var options *sql.TxOptions
 	if !d.SQLite() { // SQLite has one writer at a time, and no isolation levels
 		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
-	return d.run(StartWithText(ctx), db, options, d.bounded(ctx, work), d.Commit)
+	return d.run(StartWithText(ctx), db, options, d.bounded(ctx, d.replanning(ctx, db, work)), d.Commit)
 }
 
-// InTx is like [Dialect.Write] for work of the user. It has no time limit, and uses the
-// database's default isolation level.
+// InTx is like [Dialect.Write], for a function of the user of this library. It has no
+// time limit, and uses the database's default isolation level.
 func (d Dialect) InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	return d.run(ctx, db, nil, work, d.Commit)
 }
 
-// bounded makes the server end the transaction if no statement arrives for ten seconds,
-// because the process may be frozen, or its host may be gone.
+// bounded adds a time limit to the function work: if no statement arrives for ten
+// seconds, the server ends the transaction, because the process may be frozen, or its
+// host may be gone.
 func (d Dialect) bounded(ctx context.Context, work func(tx *sql.Tx) error) func(tx *sql.Tx) error {
 	if d.SQLite() {
 		return work
@@ -57,14 +58,14 @@ func (d Dialect) bounded(ctx context.Context, work func(tx *sql.Tx) error) func(
 	}
 }
 
-// Read is like [Dialect.Write], for work that changes nothing. In SQLite it does not
-// wait for the writer. A failed commit never returns [ErrCommitUnknown].
+// Read is like [Dialect.Write], for a function that changes nothing. With SQLite it
+// does not wait for the writer. It never returns [ErrCommitUnknown].
 func (d Dialect) Read(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	options := &sql.TxOptions{ReadOnly: true}
 	if !d.SQLite() { // PostgreSQL needs no read-only transaction, because readers do not block writers
 		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
-	return d.run(ctx, db, options, work, func(tx *sql.Tx) error {
+	return d.run(ctx, db, options, d.replanning(ctx, db, work), func(tx *sql.Tx) error {
 		if err := tx.Commit(); err != nil {
 			return fmt.Errorf("end of a read: %w", err)
 		}
@@ -92,10 +93,10 @@ func runTx(
 	return commit(tx)
 }
 
-// Begin begins a transaction. ctx limits the wait for a connection. The end of ctx does
-// not roll back the transaction, because this could happen during the commit, and make
-// its outcome unknown. Defer release: it rolls back the transaction if that is not
-// committed, and returns the connection to the pool.
+// Begin begins a transaction. The context limits only the wait for a connection. If ctx
+// ends later, the transaction is not rolled back, because this could happen during the
+// commit, and the outcome would then be unknown. Defer release: it rolls back the
+// transaction if it is not committed, and returns the connection to the pool.
 func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx, release func(), err error) {
 	// After a restart of the database, every idle connection of the pool is dead, and
 	// fails when it is used. So Begin tries more often than there are idle connections.
@@ -124,9 +125,9 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx,
 
 type startsWithText struct{}
 
-// StartWithText returns a context for a transaction whose first statement is a text
-// without arguments and comes from this module. If that statement fails, the
-// transaction must end. So the driver may send BEGIN together with the statement, see
+// StartWithText returns a context for a transaction whose first statement has no
+// arguments and comes from this module. The caller must end the transaction if this
+// statement fails. Therefore the driver may send BEGIN together with the statement, see
 // package lazytx.
 func StartWithText(ctx context.Context) context.Context {
 	return context.WithValue(ctx, startsWithText{}, true)
@@ -135,7 +136,7 @@ func StartWithText(ctx context.Context) context.Context {
 // StartsWithText reports whether ctx was returned by [StartWithText].
 func StartsWithText(ctx context.Context) bool { return ctx.Value(startsWithText{}) != nil }
 
-// Commit commits a transaction that [Begin] has begun. Its error wraps
+// Commit commits a transaction that [Begin] has begun. The error wraps
 // [ErrCommitUnknown], unless the database itself reports that the commit failed.
 func (d Dialect) Commit(tx *sql.Tx) error {
 	err := tx.Commit()
@@ -149,9 +150,10 @@ func (d Dialect) Commit(tx *sql.Tx) error {
 	}
 }
 
-// rolledBack reports whether the driver rolled back instead of committing. It does so
-// if an earlier statement failed and the error was ignored. The drivers' errors for
-// this have no code, and the package imports no driver, so it compares texts.
+// rolledBack reports whether the driver rolled back instead of committing. A driver
+// does this if an earlier statement failed and the error was ignored. The error of the
+// driver has no code, and this package imports no driver, so rolledBack compares the
+// string of the error.
 func rolledBack(err error) bool {
 	switch err.Error() {
 	case "pq: could not complete operation in a failed transaction", // lib/pq: ErrInFailedTransaction

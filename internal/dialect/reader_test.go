@@ -1,0 +1,215 @@
+package dialect_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// firstTwo is the query of these tests: the two lowest numbers above $1.
+const firstTwo = `SELECT n FROM numbers WHERE n > $1 ORDER BY n LIMIT $2`
+
+// numbers is a database with an empty table, a single connection, and one driver.
+type numbers struct {
+	*testing.T
+	*sql.DB
+	dialect dialect.Dialect
+}
+
+func eachReader(t *testing.T, test func(n numbers, driver string)) {
+	t.Parallel()
+	d, err := dialect.New(schema.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, driver := range []string{"postgres", "pgx"} {
+		t.Run(driver, func(t *testing.T) {
+			db, err := sql.Open(driver, testkit.EmptyPostgres(t).DSN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			db.SetMaxOpenConns(1)
+			n := numbers{t, db, d}
+			n.exec(`CREATE TABLE numbers (n bigint PRIMARY KEY) WITH (autovacuum_enabled = off)`)
+			n.exec(`VACUUM ANALYZE numbers`)
+			test(n, driver)
+		})
+	}
+}
+
+func (n numbers) exec(query string) {
+	n.Helper()
+	if _, err := n.ExecContext(n.Context(), query); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// fill inserts the numbers from 1 to last.
+func (n numbers) fill(last int) {
+	n.Helper()
+	n.exec(fmt.Sprintf(`INSERT INTO numbers SELECT generate_series(1, %d)`, last))
+}
+
+// expect reads the two lowest numbers above the number above.
+func (n numbers) expect(r *dialect.Reader, above int64, want ...int64) {
+	n.Helper()
+	var got []int64
+	err := r.Read(n.Context(), n.dialect.Statement("", firstTwo), []any{above, int64(2)}, func(rows *sql.Rows) error {
+		for rows.Next() {
+			var number int64
+			if err := rows.Scan(&number); err != nil {
+				return err
+			}
+			got = append(got, number)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		n.Fatal(err)
+	}
+	if !slices.Equal(got, want) {
+		n.Fatalf("got the numbers %v, want %v", got, want)
+	}
+}
+
+// prepared returns the names of the connection's prepared queries that begin with a text.
+func (n numbers) prepared(beginning string) (names []string) {
+	n.Helper()
+	rows, err := n.QueryContext(n.Context(), `SELECT name, statement FROM pg_prepared_statements`)
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name, statement string
+		if err := rows.Scan(&name, &statement); err != nil {
+			n.Fatal(err)
+		}
+		if _, query, found := strings.Cut(statement, " AS "); found && strings.HasPrefix(statement, "PREPARE ") {
+			statement = query
+		}
+		if strings.HasPrefix(statement, beginning) {
+			names = append(names, name)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		n.Fatal(err)
+	}
+	return names
+}
+
+// A Reader prepares a query once on each connection. It reads the same rows if somebody
+// has removed the prepared query, and no longer prepares queries if that happens often.
+func TestReaderPreparesQueries(t *testing.T) {
+	eachReader(t, func(n numbers, driver string) {
+		if driver == "pgx" {
+			return // pgx prepares queries itself
+		}
+		n.fill(5)
+		r := n.dialect.Reader(n.DB)
+		for range 3 {
+			n.expect(r, 1, 2, 3)
+			n.expect(r, 4, 5)
+		}
+		names := n.prepared(firstTwo)
+		if len(names) != 1 || !strings.HasPrefix(names[0], "once_") {
+			n.Fatalf("the prepared queries are %q, want one whose name begins with once_", names)
+		}
+		other := n.dialect.Reader(n.DB) // another process, behind a pooler
+		n.expect(other, 1, 2, 3)
+		if names := n.prepared(firstTwo); len(names) != 1 {
+			n.Fatalf("the prepared queries are %q, want one", names)
+		}
+		for range 5 {
+			n.expect(r, 1, 2, 3)
+			n.exec(`DEALLOCATE ALL`)
+			n.expect(r, 1, 2, 3) // sends the text
+		}
+		n.expect(r, 1, 2, 3)
+		if names := n.prepared(firstTwo); len(names) != 0 {
+			n.Fatalf("the prepared queries are %q, want none: preparing has failed five times", names)
+		}
+	})
+}
+
+// A prepared query may have been planned while its table was empty. Its plan reads the
+// whole table, so it must not stay when the table has grown.
+func TestOldPlansAreDiscarded(t *testing.T) {
+	eachReader(t, func(n numbers, driver string) {
+		r := n.dialect.Reader(n.DB)
+		works := map[string]func(want ...int64){
+			firstTwo: func(want ...int64) { n.expect(r, 0, want...) },
+		}
+		if driver == "pgx" { // lib/pq keeps no plans of statements in transactions
+			for name, run := range map[string]func(context.Context, *sql.DB, func(tx *sql.Tx) error) error{
+				"Read": n.dialect.Read, "Write": n.dialect.Write,
+			} {
+				beginning := `SELECT count(*) AS ` + name + ` FROM (`
+				works[beginning] = func(want ...int64) {
+					n.Helper()
+					err := run(n.Context(), n.DB, func(tx *sql.Tx) error {
+						var count int
+						err := tx.QueryRowContext(n.Context(), beginning+firstTwo+`) AS f`, int64(0), int64(2)).Scan(&count)
+						if err == nil && count != len(want) {
+							n.Fatalf("count is %d, want %d", count, len(want))
+						}
+						return err
+					})
+					if err != nil {
+						n.Fatal(err)
+					}
+				}
+			}
+		}
+		for beginning, work := range works {
+			n.exec(`TRUNCATE numbers`)
+			n.exec(`VACUUM ANALYZE numbers`)
+			for range 10 {
+				work()
+			}
+			plan := func() string {
+				n.Helper()
+				names := n.prepared(beginning)
+				if len(names) != 1 {
+					n.Fatalf("%s: the prepared queries are %q, want one", beginning, names)
+				}
+				rows, err := n.QueryContext(n.Context(), `EXPLAIN EXECUTE `+names[0]+`(0, 2)`)
+				if err != nil {
+					n.Fatal(err)
+				}
+				defer rows.Close()
+				var lines []string
+				for rows.Next() {
+					var line string
+					if err := rows.Scan(&line); err != nil {
+						n.Fatal(err)
+					}
+					lines = append(lines, line)
+				}
+				if err := rows.Err(); err != nil {
+					n.Fatal(err)
+				}
+				return strings.Join(lines, "\n")
+			}
+			plan() // the busy machine may have discarded the plan
+			n.fill(400_000)
+			if got := plan(); !strings.Contains(got, "Seq Scan") {
+				n.Fatalf("%s: the plan does not come from the empty table, so this test shows nothing:\n%s", beginning, got)
+			}
+			// There is a minimum time between two discards.
+			testkit.Eventually(n.T, 10*time.Second, beginning+": the plan does not read the whole table", func() bool {
+				work(1, 2)
+				return !strings.Contains(plan(), "Seq Scan")
+			})
+		}
+	})
+}
