@@ -12,13 +12,14 @@ import (
 
 const maxName = 255 // in bytes; parked.CheckName has the same limit
 
-// aggregate is the aggregate metadata of a message.
+// aggregate is the aggregate in the metadata of a message.
 type aggregate struct {
 	kind, id string
 	version  int64
 }
 
-// aggregateOf returns the aggregate metadata of msg. ok is false if msg has none.
+// aggregateOf returns the aggregate in the metadata of msg. The result ok is false if
+// the metadata contains no aggregate.
 func (c Config) aggregateOf(msg *message.Message) (a aggregate, ok bool, err error) {
 	a.kind, a.id = msg.Metadata[meta.AggregateType], msg.Metadata[meta.AggregateID]
 	version := msg.Metadata[meta.AggregateVersion]

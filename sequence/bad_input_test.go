@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// A version is either parsed exactly or refused. Every version has exactly one place
-// relative to the last applied version.
+// A version is either parsed exactly or refused. The method Config.place must then
+// classify the version correctly, relative to the last applied version.
 func FuzzVersion(f *testing.F) {
 	f.Add("order", "1", "7", 1, int64(6))
 	f.Add("order", "1", "9223372036854775807", 2, int64(math.MaxInt64))

@@ -20,22 +20,22 @@ import (
 type Policy int
 
 const (
-	// IgnoreOlder applies a version that is above the last applied one. It acks every
-	// other version without calling the handler. Use it only if each message contains
-	// the whole state of its aggregate, so that the newest message is enough.
-	// Concurrency and retries can change the order of messages, and a version that
-	// arrives after a higher one is never applied. Each version must have only one
-	// message: a second message with the same version is ignored.
+	// IgnoreOlder applies a version that is above the last applied version. It acks every
+	// other version without calling the handler. Use it only if each message contains the
+	// whole state of its aggregate, so that the newest message is enough. Concurrency and
+	// retries can change the order of messages. If a version arrives after a higher version
+	// was applied, it is never applied. Each version must have only one message: a second
+	// message with the same version is ignored.
 	IgnoreOlder Policy = iota
 
-	// HoldForGap applies only the version that follows the last applied one. It holds a
+	// HoldForGap applies only the version that follows the last applied version. It holds a
 	// higher version until the versions before it have arrived, or until Config.Window
-	// ends. Use it if a message describes a change.
+	// ends. Use it if each message describes a change.
 	//
-	// It ignores only versions that it has applied. If a version arrives after a higher
-	// version was applied without it, Config.Late decides: by default it goes to
-	// quarantine with [ErrGap], and a replay applies it, out of order. As with
-	// IgnoreOlder, each version must have only one message.
+	// HoldForGap ignores only versions that it has applied. If a version arrives after a
+	// higher version was applied without it, Config.Late decides what happens. By default,
+	// the message goes to quarantine with [ErrGap], and a replay applies it, out of order.
+	// As with IgnoreOlder, each version must have only one message.
 	HoldForGap
 )
 
@@ -43,39 +43,39 @@ const (
 type First int
 
 const (
-	// FromOne and FromZero hold other versions of a new aggregate until version 1
-	// (or 0) has arrived, or until Config.Window ends. A lower version fails with
-	// [ErrInvalidVersion].
+	// FromOne sets the first version of an aggregate to 1, and FromZero sets it to 0. A
+	// higher version of a new aggregate is held until the first version has arrived, or
+	// until Config.Window ends. A lower version fails with [ErrInvalidVersion].
 	FromOne First = iota
 	FromZero
 )
 
-// AfterWindow says what happens to a message that was held for the whole window while a
-// version before it is still missing.
+// AfterWindow determines what happens to a message that was held for the whole window
+// while a version before it is still missing.
 type AfterWindow int
 
 const (
-	// Quarantine sends the message to quarantine, with [ErrGap]. A replayed message
-	// is held for one more window, and is then applied.
+	// Quarantine sends the message to quarantine with [ErrGap]. If the message is replayed,
+	// it is held for one more window, and is then applied.
 	Quarantine AfterWindow = iota
 
-	// Apply handles the message. For a missing version that arrives later, Config.Late
-	// decides. If OnGap returned Apply, it is ignored instead, because OnGap has
-	// replaced it.
+	// Apply handles the message. If a missing version arrives later, Config.Late decides
+	// what happens to this version. But if OnGap has returned Apply, a missing version that
+	// arrives later is ignored, because OnGap has replaced it.
 	Apply
 )
 
-// Late says what happens with HoldForGap to a message that arrives after a higher version
-// was applied without it.
+// Late determines what HoldForGap does with a message that arrives after a higher
+// version was applied without it.
 type Late int
 
 const (
-	// QuarantineLate sends the message to quarantine, with [ErrGap]. A replay applies it,
-	// out of order.
+	// QuarantineLate sends the message to quarantine with [ErrGap]. A replay applies the
+	// message, out of order.
 	QuarantineLate Late = iota
 
 	// IgnoreLate acks the message as stale, without calling the handler. The change that
-	// it describes is lost at this consumer.
+	// the message describes is lost at this consumer.
 	IgnoreLate
 )
 
@@ -96,47 +96,50 @@ type Config struct {
 	// First defaults to FromOne. It is not used with IgnoreOlder.
 	First First
 
-	// Window is how long a message is held while versions before it are missing. It
-	// begins when the message is first found to be early, by the database's clock. Make
-	// it longer than the time for which messages are retried. Otherwise AfterWindow
-	// applies to messages behind a version that is still being retried. If several
-	// versions are held, the lowest is applied first. So a message may be held longer
-	// than its own window, but for four windows at most. Defaults to 15 minutes;
-	// once.Consumer makes it longer if its retries take longer.
+	// Window is how long a message is held while versions before it are missing. It begins
+	// when the message is first found to be early, and is measured by the database's clock.
+	// Make the window longer than the time for which messages are retried. Otherwise the
+	// window of a message can end while a version before it is still being retried. If
+	// several versions are held, the lowest version is applied first. So a message may be
+	// held longer than its own window, but for at most four windows. Defaults to 15
+	// minutes; once.Consumer uses a longer default if its retries take longer.
 	Window time.Duration
 
 	// AfterWindow defaults to Quarantine.
 	AfterWindow AfterWindow
 
-	// OnGap decides instead of AfterWindow. It is called in the transaction of the
-	// message, and may fetch the missing state from elsewhere and write it. If it
-	// returns Apply, the missing versions count as applied. An error counts as a failed
-	// attempt of the message. If the transaction is rolled back, OnGap is called again
-	// for the same gap. Defaults to nil.
+	// OnGap decides in place of AfterWindow. It is called in the transaction of the
+	// message. It may fetch the missing state from another source and write it. If OnGap
+	// returns Apply, the missing versions count as applied. If it returns an error, this
+	// counts as a failed attempt of the message. If the transaction is rolled back, OnGap
+	// is called again for the same gap. Defaults to nil.
 	OnGap func(ctx context.Context, tx *sql.Tx, gap Gap) (AfterWindow, error)
 
 	// Late defaults to QuarantineLate. It is not used with IgnoreOlder, which ignores
-	// such messages.
+	// late messages.
 	Late Late
 
-	// OnStale is called instead of the handler, with both policies, for a message whose
-	// version is below the last applied one and was not applied itself. It replaces Late
-	// and IgnoreOlder's ignoring. It runs in the transaction of the message, so it can
-	// read the state, merge msg into it and write it. gap.Last is above gap.Version, and
-	// gap.Waited is 0. If OnStale returns nil, the message is acked. An error counts as a
-	// failed attempt of the message. OnStale is not called for a version that is known
-	// to be applied. A replay calls it, too. Defaults to nil.
+	// OnStale is called instead of the handler if the version of a message is below the
+	// last applied version, and was itself not applied. With both policies, OnStale
+	// replaces the default treatment of such a message (Late, or ignoring it). OnStale runs
+	// in the transaction of the message, so it can read the state, merge msg into the state
+	// and write the result. gap.Last is above gap.Version, and gap.Waited is 0. If OnStale
+	// returns nil, the message is acked. If it returns an error, this counts as a failed
+	// attempt of the message. OnStale is not called for a version that is known to be
+	// applied. It is also called for a replayed message. Defaults to nil.
 	OnStale func(ctx context.Context, tx *sql.Tx, gap Gap, msg *message.Message) error
 
-	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
+	// Logger defaults to slog's default logger. To log nothing, set
+	// watermill.NopLogger{}.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global
-	// provider, which does nothing until you set another.
+	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,
+	// which does nothing until you set another provider.
 	MeterProvider metric.MeterProvider
 }
 
-// longestWindow is the highest Window. A multiple of it must fit into a time.Duration.
+// longestWindow is the maximum value of Window. A multiple of Window must fit into a
+// time.Duration.
 const longestWindow = 365 * 24 * time.Hour
 
 func (c Config) withDefaults() Config {
@@ -177,8 +180,9 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// keepsLate reports whether a version that was never applied needs more than an ack when
-// it arrives after a higher one.
+// keepsLate reports whether a late version goes to OnStale or to quarantine. Otherwise
+// it is only acked. A late version was never applied, and arrives after a higher
+// version was applied.
 func (c Config) keepsLate() bool {
 	return c.OnStale != nil || c.Policy == HoldForGap && c.Late == QuarantineLate
 }

@@ -3,21 +3,23 @@ package sequence
 import "time"
 
 // last describes which versions of an aggregate were applied. All versions from
-// completeFrom to version were applied, so only these may be ignored.
+// completeFrom to version were applied. Only these versions may be ignored.
 type last struct {
 	version, completeFrom int64
 	known                 bool // false if no version was applied
 }
 
-// Possible places of a version relative to the last applied version.
+// Results of Config.place. They say how a version relates to the version that was
+// applied last.
 const (
-	stale = iota // it was applied before, or a higher version was applied without it
+	stale = iota // the version was applied before, or a higher version was applied without it
 	next
-	early // versions before it are missing
-	late  // a higher version was applied without it, and Config.keepsLate
+	early // versions before this version are missing
+	late  // a higher version was applied without this version, and Config.keepsLate returns true
 )
 
-// place returns the place of a version.
+// place reports how version relates to l, the version that was applied last. It returns
+// stale, next, early or late.
 func (c Config) place(l last, version int64) int {
 	switch {
 	case l.known && version <= l.version:
@@ -31,11 +33,11 @@ func (c Config) place(l last, version int64) int {
 	return early
 }
 
-// with returns the new value of l after version was applied. filled means that the
-// versions between l.version and version count as applied.
+// with adds an applied version to l, and returns the result. If the parameter filled is
+// true, the versions between l.version and this version also count as applied.
 func (c Config) with(l last, version int64, filled bool) last {
 	switch {
-	case l.known && version <= l.version: // version is late
+	case l.known && version <= l.version: // the applied version is late
 		if version == l.completeFrom-1 {
 			l.completeFrom = version
 		}
@@ -56,7 +58,8 @@ func (c Config) first() int64 {
 	return 1
 }
 
-// before returns the version that comes immediately before the next one to apply.
+// before returns the last applied version. If no version was applied, it returns the
+// number before the first version.
 func (c Config) before(l last) int64 {
 	if l.known {
 		return l.version
@@ -64,8 +67,8 @@ func (c Config) before(l last) int64 {
 	return c.first() - 1
 }
 
-// maxWindows is for how many windows a message may be held while lower versions are
-// held, too.
+// maxWindows is the maximum number of windows for which a message is held. A message is
+// held for more than one window only while lower versions are held, too.
 const maxWindows = 4
 
 const (
@@ -73,10 +76,15 @@ const (
 	maxRecheck = 5 * time.Second
 )
 
-// recheckAfter returns how long to wait before an early message is checked again. It is
-// as long as the message has waited so far, but not longer than the rest of the window.
-// After the window, the message waits for a lower version whose window ends soon.
+// recheckAfter returns how long to wait before an early message is checked again. The
+// wait is as long as the message has waited so far, but ends no later than the window.
+// One check is in the middle of the window, so that logMissingFirst can log a line
+// before the window ends. After the end of the window, the message waits only for a
+// lower version whose window ends soon.
 func (c Config) recheckAfter(waited time.Duration) time.Duration {
+	if left := c.Window/2 - waited; left > 0 {
+		return min(max(waited, minRecheck), left)
+	}
 	if left := c.Window - waited; left > 0 {
 		return min(max(waited, minRecheck), left)
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Trap 79.
+// Trap 79. With HoldForGap, a version that was not applied is late, and not stale,
+// unless Config.Late is IgnoreLate.
 func TestPlaceOfAVersion(t *testing.T) {
 	none := last{}
 	after := func(v int64) last { return last{v, 1, true} }
@@ -54,18 +55,22 @@ func TestPlaceOfAVersion(t *testing.T) {
 	}
 }
 
-// A held message is checked again when it has waited twice as long as before, and at
-// the end of the window. So a wait of two minutes needs only a few checks.
+// A held message is checked again when it has waited twice as long as at the last check,
+// and at the end of the window. So a wait of two minutes needs only a few checks.
 func TestRecheckIntervalsGrow(t *testing.T) {
 	c := Config{Window: 2 * time.Minute}
 	var waited time.Duration
-	looks := 0
+	looks, middle := 0, false
 	for ; waited < c.Window; looks++ {
+		middle = middle || waited == c.Window/2
 		delay := c.recheckAfter(waited)
 		if delay < time.Millisecond || waited+delay > c.Window || delay > max(waited, minRecheck) {
 			t.Fatalf("after %v the recheck is in %v", waited, delay)
 		}
 		waited += delay
+	}
+	if !middle {
+		t.Error("no check is in the middle of the window")
 	}
 	if waited != c.Window || looks > 15 {
 		t.Fatalf("%d looks, the last after %v", looks, waited)

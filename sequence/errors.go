@@ -7,17 +7,18 @@ import (
 )
 
 var (
-	// ErrGap reports that a version before the message's version did not arrive in
-	// time, or that the message arrived after a higher version was applied without it.
+	// ErrGap means that a version before the message's version did not arrive in time, or
+	// that the message arrived after a higher version was applied without it.
 	ErrGap = errors.New("a gap in the versions")
 
-	// ErrInvalidVersion reports that the aggregate metadata of a message cannot be
-	// used: the version is not a whole number of at least 0, or is below Config.First,
-	// or the type or id is invalid text or longer than 255 bytes.
+	// ErrInvalidVersion means that the aggregate metadata of a message cannot be used. The
+	// version must be a whole number, and not lower than the first version, see
+	// Config.First. The type and the id of the aggregate must be valid UTF-8 of at most 255
+	// bytes.
 	ErrInvalidVersion = errors.New("unusable aggregate metadata")
 
-	// ErrStale reports that a replayed message was not handled, because its version is
-	// not above the last applied one. The message goes back to quarantine.
+	// ErrStale means that a replayed message was not handled, because its version is not
+	// above the last applied version. The message goes back to quarantine.
 	ErrStale = errors.New("the version is stale")
 
 	errNoTx         = errors.New("there is no transaction: put the middleware inside of dedup's")
@@ -25,16 +26,15 @@ var (
 	errNoSubscriber = errors.New("HoldForGap needs retry's Subscriber, which names the consumer and delivers held messages again")
 )
 
-// Gap describes the versions that are missing before a message can be applied in
-// order.
+// Gap describes which versions are missing before the version of a message.
 type Gap struct {
 	Consumer      string
 	AggregateType string
 	AggregateID   string
 	Version       int64         // version of the message
-	Last          int64         // last applied version; First-1 if no version was applied; Version or above if the message is late
+	Last          int64         // last applied version, or First-1 if no version was applied; for a late message, at least Version
 	First         int64         // lowest version of an aggregate, see Config.First
-	Waited        time.Duration // time since the message was found to be early
+	Waited        time.Duration // time since the message was first found to be early
 }
 
 // GapError is the error of a message that goes to quarantine because of a gap. It

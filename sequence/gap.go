@@ -16,9 +16,9 @@ import (
 // errEarly is the error of a held message.
 var errEarly = errors.New("sequence: an earlier version has not arrived yet")
 
-// early decides about a message when versions before it are missing. If err is nil, the
-// message must be applied; filled means that the missing versions then count as
-// applied.
+// early decides what to do with a message if versions before it are missing. If the
+// result err is nil, the message must be applied. If the result filled is also true,
+// the missing versions then count as applied.
 func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome int, filled bool, err error) {
 	if !t.delivery.Subscribed {
 		return undecided, false, disposition.NotCalled(fmt.Errorf("sequence: %w", errNoSubscriber))
@@ -29,8 +29,8 @@ func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome i
 	}
 	lowest := gap.Waited >= maxWindows*r.config.Window
 	if gap.Waited >= r.config.Window && !lowest {
-		// The windows of several versions often end together. If a higher version were
-		// applied first, the lowest one would be late.
+		// The windows of several versions often end at the same time. If a higher version
+		// were applied first, the lowest version would be late.
 		err := r.sql.lowest.Get(ctx, t.tx, &lowest, t.consumer, t.sequence(), gap.Last, t.version)
 		if err != nil {
 			return undecided, false, statementError("look for lower versions", err)
@@ -56,9 +56,9 @@ func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome i
 	return appliedWithGap, filled, nil
 }
 
-// late decides about a message that arrives after a higher version was applied without
-// it. OnStale handles the message, if it is set. Otherwise a replayed message is applied,
-// out of order, and any other message is given up.
+// late decides what to do with a message that arrives after a higher version was
+// applied without it. If OnStale is set, OnStale handles the message. Otherwise a
+// replayed message is applied, out of order, and any other message is given up on.
 func (r *Resequencer) late(ctx context.Context, t delivered, l last, msg *message.Message) (outcome int, err error) {
 	switch {
 	case r.config.OnStale != nil:
@@ -72,8 +72,9 @@ func (r *Resequencer) late(ctx context.Context, t delivered, l last, msg *messag
 	return givenUp, disposition.Forever(disposition.ReasonGap, &GapError{r.gap(t, l)})
 }
 
-// stale decides about a message that has no effect any more. A replayed message goes back
-// to quarantine, so that its replay does not count as resolved.
+// stale decides what to do with a message whose version no longer has an effect. A
+// replayed message goes back to quarantine, so that its replay does not count as
+// resolved.
 func (r *Resequencer) stale(t delivered, l last, msg *message.Message) error {
 	if t.replayed() {
 		return disposition.Forever(disposition.ReasonStale, fmt.Errorf("sequence: %w: version %d of %s %q is not above version %d, "+
@@ -91,14 +92,14 @@ func (r *Resequencer) gap(t delivered, l last) Gap {
 	}
 }
 
-// logFirstAfter is how long a message may wait for the first version of its aggregate
-// before the wait is logged. Waits that are caused by concurrency or a short failure
-// are shorter.
+// logFirstAfter is how long a message waits for the first version of its aggregate
+// before the wait is logged. Waits because of concurrency or a short failure end
+// earlier, and are not logged.
 const logFirstAfter = 10 * time.Second
 
 // logMissingFirst logs, once for each consumer, that a message waits for the first
-// version of its aggregate. So an operator notices a wrong Config.First before the
-// first message is in quarantine.
+// version of its aggregate. An operator can then notice a wrong Config.First before the
+// first message goes to quarantine.
 func (r *Resequencer) logMissingFirst(t delivered, gap Gap) {
 	if gap.Last >= gap.First || gap.Waited < min(logFirstAfter, r.config.Window/2) {
 		return

@@ -20,8 +20,8 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// A version that arrives too early is held until the earlier versions have arrived. No
-// attempt is counted.
+// A version that arrives too early is held until the earlier versions have arrived.
+// Waiting does not count as an attempt.
 func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -44,8 +44,8 @@ func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
 	})
 }
 
-// A held version is handled immediately after the version that it waited for, not at
-// the next poll.
+// A held version is handled immediately after the version that it waited for. It does not
+// wait for the next poll.
 func TestNextVersionIsHandledAtOnce(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -59,9 +59,9 @@ func TestNextVersionIsHandledAtOnce(t *testing.T) {
 	})
 }
 
-// While a version is being applied, the next version is being parked again. Without
-// care, it would wait as long again as it has waited already. It must become due
-// immediately.
+// While a version is being applied, the next version is being parked again. Normally
+// the next version would then wait as long as it has waited so far. Here it must become
+// due immediately.
 func TestNextVersionIsFoundWhileItIsParkedAgain(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -95,7 +95,7 @@ func TestNextVersionIsFoundWhileItIsParkedAgain(t *testing.T) {
 }
 
 // Versions of several aggregates arrive in random order, several at a time, and some
-// attempts fail. They still take effect in order.
+// attempts fail. The versions still take effect in order.
 func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -124,8 +124,9 @@ func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 	})
 }
 
-// A version whose handler fails does not become the last version. With IgnoreOlder a
-// newer version can be applied before its retry. The retry is then ignored.
+// A version whose handler fails does not become the last version. With IgnoreOlder, a
+// newer version can be applied before the failed version is retried. The retry is then
+// ignored.
 func TestFailedVersionIsNotTheLastVersion(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -155,8 +156,8 @@ func TestFailedVersionIsNotTheLastVersion(t *testing.T) {
 	})
 }
 
-// An early message does not block its ordering key, because the missing version may be
-// behind it.
+// An early message does not block its ordering key, because the missing version may come
+// after it in the order of the key.
 func TestEarlyVersionDoesNotBlockItsOrderingKey(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -171,8 +172,8 @@ func TestEarlyVersionDoesNotBlockItsOrderingKey(t *testing.T) {
 	})
 }
 
-// If versions do not begin at Config.First, this is logged once while they wait, not
-// only when they are in quarantine. A short wait is not logged.
+// If versions do not begin at Config.First, this is logged once while they still wait,
+// before they go to quarantine. A short wait is not logged.
 func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -223,7 +224,7 @@ func TestConsumerStartsInTheMiddleOfAnAggregate(t *testing.T) {
 }
 
 // Trap 79. If the window ends while a lower version is still being retried, the lower
-// version goes to quarantine. It is not ignored.
+// version later goes to quarantine instead of being ignored.
 func TestVersionRetriedPastTheWindowIsQuarantined(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -263,8 +264,9 @@ func TestVersionRetriedPastTheWindowIsQuarantined(t *testing.T) {
 	})
 }
 
-// OnGap hides the error of a statement, or loses the session. The version cannot be
-// written then, whatever it is called for. The message must not wait for ever.
+// If OnGap hides the error of a statement, or loses the session, the version cannot be
+// written. This must count as a failed attempt, so that the message does not wait
+// without end.
 func TestOnGapThatFailsItsTransactionIsCharged(t *testing.T) {
 	t.Parallel()
 	for name, query := range map[string]string{

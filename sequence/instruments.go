@@ -2,7 +2,7 @@ package sequence
 
 import "github.com/watermill-once/once/internal/telemetry"
 
-// Outcomes of a message. The values are indexes of outcomes.
+// Outcomes of a message. The values are indexes of the variable outcomes.
 const (
 	applied = iota
 	ignored

@@ -2,8 +2,8 @@ package sequence
 
 import "github.com/watermill-once/once/internal/dialect"
 
-// queries contains the statements of a Resequencer. Each takes a single round trip,
-// because every message needs most of them.
+// queries contains the statements of a Resequencer. Each statement takes a single round
+// trip, because every message needs most of them.
 type queries struct {
 	last   dialect.Statement
 	begin  dialect.Statement
@@ -15,8 +15,8 @@ type queries struct {
 
 func newQueries(d dialect.Dialect) queries {
 	return queries{
-		// The lock on the row makes other messages of the aggregate wait until this
-		// message is committed.
+		// The lock on the row makes other messages of the aggregate wait until the
+		// transaction of this message has ended.
 		last: d.Statement("", `
 			SELECT version, complete_from FROM {versions}
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3

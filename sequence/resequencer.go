@@ -24,9 +24,9 @@ type Resequencer struct {
 	missingFirst sync.Map // consumers for which logMissingFirst has logged a line
 }
 
-// New returns a Resequencer. It works in the transactions that Config.Tx returns. New
-// returns an error that names every invalid field of config. The tables must exist when
-// messages arrive, see schema.Up.
+// New returns a Resequencer, which works in the transactions that Config.Tx returns. If
+// config is invalid, the returned error names every invalid field. The tables must
+// exist when messages arrive, see schema.Up.
 func New(config Config) (*Resequencer, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -40,10 +40,10 @@ func New(config Config) (*Resequencer, error) {
 }
 
 // Middleware calls h with each message whose version follows the last applied version.
-// For a stale version it returns nil without calling h, so that the message is acked.
-// An early version is parked. For a late version Config.Late or OnStale decides. A stale
-// version that is replayed goes back to quarantine with [ErrStale]. Put Middleware inside
-// of dedup.
+// For a stale version, it returns nil without calling h, so that the message is acked.
+// It parks a message with an early version. For a late version, Config.Late or OnStale
+// decides. A replayed message with a stale version goes back to quarantine with
+// [ErrStale]. Put Middleware inside of dedup.
 func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		outcome := failed // the outcome if h panics
@@ -90,8 +90,8 @@ func (t delivered) replayed() bool {
 	return claim != nil && claim.Replays > 0
 }
 
-// decide reports whether to apply msg or to ignore it. If the message must be held, or
-// is given up on, decide returns an error.
+// decide returns an outcome, which says whether to apply msg or to ignore it. If the
+// message must be held, or is given up on, decide returns an error.
 func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, err error) {
 	ctx := msg.Context()
 	t := delivered{aggregate: a, delivery: parked.DeliveryOf(ctx)}
@@ -134,15 +134,16 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		if written {
 			return outcome, nil
 		}
-		// Another transaction has inserted the first version meanwhile, so decide
-		// again.
+		// Another transaction has inserted the first version meanwhile, so the loop
+		// decides again.
 	}
 }
 
-// statementError returns the error of a statement of this package with its disposition.
-// The handler was not called, so the message usually is not the cause. It is the cause if
-// code around this middleware has failed the transaction and hidden the error, or if the
-// database cannot store the name of the aggregate.
+// statementError returns the error of a statement of this package, with its
+// disposition. The handler was not called, so usually the message is not the cause of
+// the error. There are two exceptions: code around this middleware has caused an error
+// in the transaction and has ignored it, or the database cannot store the name of the
+// aggregate.
 func statementError(what string, err error) error {
 	err = fmt.Errorf("sequence: %s: %w", what, err)
 	switch {
@@ -163,9 +164,9 @@ func (r *Resequencer) last(ctx context.Context, t delivered) (l last, err error)
 	return l, err
 }
 
-// write stores the version as the last one, and makes the next version due if it is
-// held. Both take effect when the handler's transaction commits. It returns false if
-// another transaction has stored the first version meanwhile.
+// write stores the version as the last applied version. If the next version is held,
+// write makes it due. Both changes take effect when the handler's transaction commits.
+// If another transaction has stored the first version meanwhile, write returns false.
 func (r *Resequencer) write(ctx context.Context, t delivered, l last, filled bool) (bool, error) {
 	after := r.config.with(l, t.version, filled)
 	if l.known && after.version == l.version {
@@ -195,8 +196,8 @@ func (r *Resequencer) write(ctx context.Context, t delivered, l last, filled boo
 	return true, err
 }
 
-// extend lowers completeFrom after a late version was applied, if that version comes
-// immediately before it.
+// extend is called after a late version was applied. If that version comes immediately
+// before completeFrom, extend lowers completeFrom.
 func (r *Resequencer) extend(ctx context.Context, t delivered, l, after last) error {
 	if after == l {
 		return nil

@@ -7,18 +7,18 @@ import (
 	"testing"
 )
 
-// copyOf is a message of a schedule. A version may have several messages.
+// copyOf is a message of a schedule. Several messages may have the same version.
 type copyOf struct {
 	version  int64
-	fails    int // number of attempts that fail; above tries the message fails permanently
+	fails    int // number of attempts that fail; if it is above tries, the message fails permanently
 	state    string
 	replayed bool
 }
 
 const tries = 3
 
-// schedule simulates one aggregate of one consumer. Its messages are decided in a
-// random order, one after the other, because of the row lock.
+// schedule simulates one aggregate of one consumer. Its messages are decided in a random
+// order, but one after the other, because of the row lock.
 type schedule struct {
 	*testing.T
 	*rand.Rand
@@ -37,8 +37,8 @@ func (s *schedule) say(c *copyOf, what string) {
 	s.said = append(s.said, fmt.Sprintf("%d %s", c.version, what))
 }
 
-// deliver handles a message once, as Resequencer.decide does. over means that the
-// message's window has ended.
+// deliver handles a message once, in the same way as Resequencer.decide. The parameter
+// over says whether the message's window has ended.
 func (s *schedule) deliver(c *copyOf, over bool) {
 	filled := false
 	switch s.config.place(s.last, c.version) {
@@ -88,15 +88,15 @@ func (s *schedule) waiting() []*copyOf {
 	return slices.DeleteFunc(slices.Clone(s.copies), func(c *copyOf) bool { return s.done(c) || c.state == "quarantined" })
 }
 
-// settle delivers messages until none waits. If windows is true, windows may end before
-// the missing versions are delivered.
+// settle delivers messages until no message waits. If the parameter windows is true,
+// the windows of messages may end before the missing versions are delivered.
 func (s *schedule) settle(windows bool) {
 	for step := 0; ; step++ {
 		waiting := s.waiting()
 		if len(waiting) == 0 {
 			return
 		}
-		// In the end every window has ended.
+		// In the end every window has ended, so stuck messages are delivered as well.
 		stuck := !slices.ContainsFunc(waiting, func(c *copyOf) bool { return c.state != "held" }) && step > 20*len(s.copies)
 		s.deliver(waiting[s.IntN(len(waiting))], stuck || windows && s.IntN(4) == 0)
 		if step > 10000 {
@@ -105,7 +105,8 @@ func (s *schedule) settle(windows bool) {
 	}
 }
 
-// replay replays all messages in quarantine. What made them fail was repaired.
+// replay replays all messages in quarantine, after the cause of their failures was
+// repaired.
 func (s *schedule) replay() {
 	for _, c := range s.copies {
 		if c.state == "quarantined" {
@@ -121,7 +122,7 @@ func newSchedule(t *testing.T, seed uint64, mostFails int) *schedule {
 	for v := range 1 + s.IntN(6) {
 		copies := 1
 		if s.IntN(5) == 0 {
-			copies = 2 // two producers use different ids
+			copies = 2 // two producers that use different ids
 		}
 		for range copies {
 			s.copies = append(s.copies, &copyOf{version: s.config.first() + int64(v), fails: max(0, s.IntN(2*mostFails+1)-mostFails)})
@@ -132,8 +133,8 @@ func newSchedule(t *testing.T, seed uint64, mostFails int) *schedule {
 
 const schedules = 20_000
 
-// Trap 79. Concurrency and retries may change the order of versions in any way. All
-// versions are applied once and in order, as long as no window ends.
+// Trap 79. Concurrency and retries may change the order of versions in any way. As long
+// as no window ends, all versions are applied once and in order.
 func TestSchedulesWithinTheWindow(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(schedules) {
@@ -152,8 +153,8 @@ func TestSchedulesWithinTheWindow(t *testing.T) {
 }
 
 // Trap 79. Windows may end too soon, and versions may fail permanently or never arrive.
-// Even then no version is ignored without having been applied: it goes to quarantine,
-// and takes effect when it is replayed.
+// Even then, a version that was not applied is not ignored: it goes to quarantine, and
+// takes effect when it is replayed.
 func TestSchedulesPastTheWindow(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(schedules) {

@@ -22,7 +22,7 @@ import (
 
 var hold = sequence.Config{Policy: sequence.HoldForGap, Window: time.Minute}
 
-// A version that is not above the last applied one is acked, and has no effect.
+// A version that is not above the last applied version is acked, and has no effect.
 func TestOlderVersionsAreIgnored(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -50,8 +50,8 @@ func TestOlderVersionsAreIgnored(t *testing.T) {
 	})
 }
 
-// If two versions arrive at the same moment, the second waits until the decision about
-// the first is committed.
+// If two versions arrive at the same moment, the second version waits until the decision
+// about the first one is committed.
 func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -123,8 +123,8 @@ func (b *bench) blocked() bool {
 	return n > 0
 }
 
-// A message without a version is not compared. If a version cannot be parsed, this is
-// an error; the message is not treated as one without a version.
+// A message without a version is not compared. If a version cannot be parsed, this is an
+// error. The message is not treated like a message without a version.
 func TestAggregateMetadata(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

@@ -40,8 +40,8 @@ type bench struct {
 	poison    *poison.Quarantine
 	order     retry.KeyOrder
 	poll      time.Duration                         // 0 means a short interval
-	atOnce    int                                   // messages that are handled at the same time; 0 means the default
-	decided   func(msg *message.Message, err error) // is called after the message's transaction has ended, before the message is parked
+	atOnce    int                                   // number of messages that are handled at the same time; 0 means the default
+	decided   func(msg *message.Message, err error) // called after the message's transaction has ended, and before the message is parked
 	end       func()
 }
 
@@ -79,7 +79,8 @@ func (b *bench) exec(query string) {
 	}
 }
 
-// change updates the parked rows that are not claimed. It returns how many it updated.
+// change updates the parked rows that are not claimed. It returns the number of updated
+// rows.
 func (b *bench) change(set string) (rows int64) {
 	b.Helper()
 	result, err := b.ExecContext(context.WithoutCancel(b.Context()), `UPDATE once_parked SET `+set+` WHERE token IS NULL`)
@@ -92,7 +93,8 @@ func (b *bench) change(set string) (rows int64) {
 	return rows
 }
 
-// ago returns an SQL expression for a time in the past, by the database's clock.
+// ago returns an SQL expression for the time that was the given number of seconds ago,
+// by the database's clock.
 func (b *bench) ago(seconds int) string {
 	if b.Dialect == "sqlite" {
 		return fmt.Sprintf(`(unixepoch() - %d) * 1000`, seconds)
@@ -165,8 +167,7 @@ func effect(ctx context.Context, tx *sql.Tx, id string) error {
 	return err
 }
 
-// event returns a message. Its name says what it contains: a3 is version 3 of aggregate
-// a.
+// event returns a message. name determines its contents: a3 is version 3 of aggregate a.
 func event(name string) *message.Message {
 	msg := message.NewMessage(name, []byte("body of "+name))
 	msg.Metadata[meta.AggregateType] = "account"
@@ -211,13 +212,14 @@ func (b *bench) effects(aggregate string) string {
 	return strings.Join(ids, " ")
 }
 
-// entries returns the parked rows in the given state. With "" it returns all rows.
+// entries returns the parked rows in the given state, or all rows if state is "".
 func (b *bench) entries(state string) []rows.Row {
 	b.Helper()
 	return rows.Parked(b, b.parked, state)
 }
 
-// quarantined returns the entries of the quarantine, of which there must be n.
+// quarantined returns the entries of the quarantine. It fails the test if their number is
+// not n.
 func (b *bench) quarantined(n int) []rows.Row {
 	b.Helper()
 	entries := b.entries(parked.Quarantined)
@@ -243,8 +245,8 @@ func (b *bench) replay(entry rows.Row) {
 	b.settle()
 }
 
-// postpone makes n held messages due in an hour. Then only the next version's arrival
-// can make them run earlier.
+// postpone makes n held messages due in an hour. After that, such a message becomes due earlier
+// only when the version before it is applied.
 func (b *bench) postpone(n int64) {
 	b.Helper()
 	b.eventually("they wait for an hour", func() bool { return b.change(`due_at = `+b.ago(-3600)) == n })

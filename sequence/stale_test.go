@@ -18,8 +18,8 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// Trap 79. The consumer gave up waiting for version 2 and has applied version 3. When version 2
-// arrives, it is not acked as stale: it goes to quarantine, without any configuration.
+// Trap 79. The consumer has stopped waiting for version 2 and has applied version 3. When
+// version 2 arrives, it is not acked as stale: by default it goes to quarantine.
 func TestVersionThatArrivesAfterItsWindowIsQuarantinedByDefault(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -44,8 +44,8 @@ func TestVersionThatArrivesAfterItsWindowIsQuarantinedByDefault(t *testing.T) {
 	})
 }
 
-// With IgnoreLate, a version that arrives after a higher one was applied without it has
-// no effect and does not go to quarantine.
+// With IgnoreLate, a version that arrives after a higher version was applied without it
+// has no effect, and does not go to quarantine.
 func TestIgnoreLateAcksLateVersions(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -65,9 +65,9 @@ func TestIgnoreLateAcksLateVersions(t *testing.T) {
 	})
 }
 
-// OnStale handles a late version in the message's transaction: what it wrote before it
-// failed is rolled back, and the attempt is repeated. A version that was applied or merged
-// does not reach it.
+// OnStale handles a late version in the message's transaction. If OnStale fails, its
+// writes are rolled back, and the attempt is repeated. OnStale is not called for a
+// version that was already applied or merged.
 func TestOnStaleMergesInTheTransaction(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]sequence.Config{
@@ -123,9 +123,10 @@ func TestOnStaleMergesInTheTransaction(t *testing.T) {
 	}
 }
 
-// Trap 79. A replayed message whose version was overtaken is not handled. The replay reports it as
-// stale, and the entry is in quarantine again, with its own reason. Stale messages are no
-// failures: neither the canary nor StopOnFailure stops because of them.
+// Trap 79. If a higher version was applied, a replayed message is not handled. The replay
+// reports the message as stale, and the entry is in quarantine again, with its own
+// reason. Stale messages are not failures: neither the canary nor StopOnFailure stops the replay
+// because of them.
 func TestReplayOfAStaleVersionIsNotResolved(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

@@ -15,20 +15,20 @@ import (
 
 // VersionsConfig configures [Versions]. The zero value is ready for production use.
 type VersionsConfig struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL
-	// and the prefix "once_".
+	// Schema contains the kind of database and the prefix of the tables. Defaults to
+	// PostgreSQL and "once_".
 	Schema schema.Config
 }
 
-// Versions shows which versions consumers have applied, and which messages wait for a
-// missing one.
+// Versions shows which versions consumers have applied, and which messages wait for
+// missing versions.
 type Versions struct {
 	db      *sql.DB
 	dialect dialect.Dialect
 }
 
-// NewVersions returns the versions in db, which is the consumer's database, or an
-// error that names each field of config that cannot be used.
+// NewVersions returns a Versions for db, which must be the consumer's database. It
+// returns an error that names each invalid field of config.
 func NewVersions(db *sql.DB, config VersionsConfig) (*Versions, error) {
 	config.Schema = config.Schema.WithDefaults()
 	err := config.Schema.Validate()
@@ -45,13 +45,13 @@ func NewVersions(db *sql.DB, config VersionsConfig) (*Versions, error) {
 	return &Versions{db, d}, nil
 }
 
-// VersionFilter selects aggregates: those that match every field that is not empty.
+// VersionFilter selects the aggregates that match all fields that are not empty.
 type VersionFilter struct {
 	Consumer      string
 	AggregateType string
 	AggregateID   string
 
-	// Limit is the largest number of rows. Defaults to 100.
+	// Limit is the maximum number of rows. Defaults to 100.
 	Limit int
 }
 
@@ -59,16 +59,17 @@ type VersionFilter struct {
 type Version struct {
 	Consumer, AggregateType, AggregateID string
 
-	// Version is the last applied version. All versions from CompleteFrom to it were
+	// Version is the last applied version. All versions from CompleteFrom to Version were
 	// applied.
 	Version, CompleteFrom int64
 
-	// AppliedAt is when Version was applied.
+	// AppliedAt is the time at which Version was applied.
 	AppliedAt time.Time
 }
 
-// List returns a page of the aggregates that match, in the order of consumer, type and
-// id. after is the last one of the page before, or the zero Version.
+// List returns a page of the aggregates that match f, in the order of consumer, type
+// and id. The parameter after is the last aggregate of the previous page, or the zero
+// Version.
 func (v *Versions) List(ctx context.Context, f VersionFilter, after Version) (all []Version, err error) {
 	c := conditions{
 		texts: []string{`(consumer, aggregate_type, aggregate_id) > ($1, $2, $3)`},
@@ -94,7 +95,7 @@ func (v *Versions) List(ctx context.Context, f VersionFilter, after Version) (al
 	return all, nil
 }
 
-// each calls row for each row of a page.
+// each calls the function row for every row of a page.
 func (v *Versions) each(
 	ctx context.Context, f VersionFilter, from string, c *conditions, order string, begin func(), row func(scan func(dest ...any) error) error,
 ) error {

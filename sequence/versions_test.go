@@ -25,7 +25,7 @@ func TestVersionsShowWhatIsAppliedAndWhatWaits(t *testing.T) {
 
 		var applied []string
 		var after sequence.Version
-		for { // in pages of one
+		for { // each page has one row
 			page, err := versions.List(t.Context(), sequence.VersionFilter{Consumer: "projection", Limit: 1}, after)
 			if err != nil {
 				t.Fatal(err)

@@ -13,25 +13,26 @@ import (
 
 // Waiting is a message that is held because an earlier version is missing.
 type Waiting struct {
-	// ID is the row of the parked message.
+	// ID is the number of the parked row of the message.
 	ID int64
 
 	Consumer, Topic, MessageID, AggregateType, AggregateID string
 
-	// Version is that of the message. Last is the last version that was applied, if
-	// Known is set; otherwise no version of the aggregate was applied. The versions
-	// between them are missing, or also wait.
+	// Version is the version of the message. If Known is true, Last is the last applied
+	// version, and the versions between Last and Version are missing or also wait. If Known
+	// is false, no version of the aggregate was applied.
 	Version, Last int64
 	Known         bool
 
-	// EarlySince is when the message was first found to be early. DueAt is when the
-	// consumer looks at it again; it does so at once when the version before it is
-	// applied.
+	// EarlySince is the time at which the message was first found to be early. DueAt is the
+	// time at which the consumer checks the message again. When the version before it is
+	// applied, the consumer checks the message immediately.
 	EarlySince, DueAt time.Time
 }
 
-// Waiting returns a page of the held messages that match, in the order of consumer,
-// aggregate and version. after is the last one of the page before, or the zero Waiting.
+// Waiting returns a page of the held messages that match f, in the order of consumer,
+// aggregate and version. The parameter after is the last message of the previous page,
+// or the zero Waiting.
 func (v *Versions) Waiting(ctx context.Context, f VersionFilter, after Waiting) (all []Waiting, err error) {
 	place := ""
 	if after.ID != 0 {
@@ -74,7 +75,7 @@ func (v *Versions) Waiting(ctx context.Context, f VersionFilter, after Waiting) 
 	return all, nil
 }
 
-// addLast adds the last applied versions.
+// addLast sets Last and Known of each message.
 func (v *Versions) addLast(ctx context.Context, all []Waiting) error {
 	var consumers, kinds, ids []string
 	for _, w := range all {
@@ -103,8 +104,9 @@ func (v *Versions) addLast(ctx context.Context, all []Waiting) error {
 	return err
 }
 
-// split is the reverse of aggregate.sequence. A text in another format, because
-// somebody changed it by hand, is taken as the id of an aggregate without a type.
+// split is the reverse of aggregate.sequence. If the string has another format, because
+// it was changed by hand, split returns the whole string as the id of an aggregate
+// without a type.
 func split(sequence string) (kind, id string) {
 	length, rest, _ := strings.Cut(sequence, ":")
 	n, err := strconv.Atoi(length)
@@ -114,13 +116,13 @@ func split(sequence string) (kind, id string) {
 	return rest[:n], rest[n:]
 }
 
-// conditions collects conditions of a query and their parameters.
+// conditions collects the conditions of a query and their parameters.
 type conditions struct {
 	texts []string
 	args  []any
 }
 
-// equal adds a condition unless value is empty.
+// equal adds the condition that column has the given value, unless value is empty.
 func (c *conditions) equal(column, value string) {
 	if value != "" {
 		c.args = append(c.args, value)

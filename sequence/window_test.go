@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// When the window ends and the missing version has not arrived, the held versions are
+// If the missing version has not arrived when the window ends, the held versions are
 // applied in order, even if their windows end at the same moment.
 func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 	t.Parallel()
@@ -42,8 +42,8 @@ func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 			t.Errorf("effects after the missing version arrived: %s", got)
 		}
 
-		// The late version has had no effect, so it is not ignored. A replay applies
-		// it. After that a duplicate of it is ignored.
+		// The late version has had no effect, so it is not ignored. A replay applies it.
+		// After the replay, a duplicate of it is ignored.
 		entries := b.entries(parked.Quarantined)
 		const tooLate = "retry: given up after attempt 1: " +
 			"sequence: version 2 of account \"a\" came after version 6 had been applied without it: " +
@@ -168,8 +168,8 @@ func TestOnGapDecidesAfterTheWindow(t *testing.T) {
 	})
 }
 
-// The window begins when a message is found to be early, not when it was stored. A
-// restart does not begin it again.
+// The window begins when a message is found to be early, not when it was stored. It does
+// not begin again after a restart.
 func TestWindowContinuesAfterARestart(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
