@@ -19,7 +19,7 @@ type Config struct {
 	Schema schema.Config
 }
 
-// Log is the audit log.
+// Log reads the audit log.
 type Log struct {
 	db      *sql.DB
 	dialect dialect.Dialect
@@ -33,39 +33,41 @@ type Record struct {
 	// At is the time of the act, by the database's clock.
 	At time.Time
 
-	// Actor is who acted, and Why the reason that they gave.
+	// Actor is the name of the person or program that acted. Why is the reason that this
+	// person or program gave.
 	Actor, Why string
 
-	// Action names the act: "replay", "discard", "edit", "retry", "cancel", "note" and
-	// so on.
+	// Action is the kind of the act: "replay", "discard", "edit", "retry", "cancel", "note"
+	// and so on.
 	Action string
 
-	// Subject names the changed row: a table and an ID, as "parked:17" for an entry of
-	// the quarantine, "dead:17" for a dead letter, "sent:17" for a sent message,
-	// "outbox:17" for a pending message, "replay:17" for a replay, "key:k" for an
-	// ordering key, "topic:t" and "tenant:t" for a topic and a tenant
-	// that was paused or resumed, and "group:f" for a failure group of the quarantine.
+	// Subject is the changed row, as a table and an ID: "parked:17" for an entry of the
+	// quarantine, "dead:17" for a dead letter, "sent:17" for a sent message, "outbox:17"
+	// for a pending message, "replay:17" for a replay, "key:k" for an ordering key,
+	// "topic:t" and "tenant:t" for a topic and a tenant that was paused or resumed, and
+	// "group:f" for a failure group of the quarantine.
 	Subject string
 
-	// Consumer and MessageID are those of the message, or empty.
+	// Consumer and MessageID are the consumer and the id of the changed message, or "".
 	Consumer, MessageID string
 
-	// ReplayID is the replay of many entries that includes the act, or 0.
+	// ReplayID is the ID of the replay of many entries to which the act belongs, or 0.
 	ReplayID int64
 }
 
-// Page is a part of a list.
+// Page is one page of a list.
 type Page struct {
-	// Records are the latest first. There may be fewer than Filter.Limit, and even
-	// none, although later pages have some.
+	// Records contains the acts, with the latest act first. A page can contain fewer
+	// records than Filter.Limit, or none, even if later pages contain records.
 	Records []Record
 
-	// Next is Filter.BeforeID of the next page, or 0 if this is the last page.
+	// Next is the value of Filter.BeforeID for the next page, or 0 if this is the last
+	// page.
 	Next int64
 }
 
-// New returns the audit log in db, or an error that names each field of config that
-// cannot be used. The tables must exist, see schema.Up.
+// New returns the audit log in db. If config is invalid, the error names each invalid
+// field. The tables must exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Log, error) {
 	config.Schema = config.Schema.WithDefaults()
 	err := config.Schema.Validate()
@@ -82,17 +84,17 @@ func New(db *sql.DB, config Config) (*Log, error) {
 	return &Log{db, d}, nil
 }
 
-// windowRows is how many rows one call looks at. No index but that of the IDs finds a
-// row, because every index would slow down the changes.
+// windowRows is the number of rows that one call reads. The limit is needed because
+// most fields of a Filter have no index: an index would slow down each act.
 const windowRows = 20_000
 
-// List returns a page of the acts that match, the latest first. It looks at 20,000
-// acts at most.
+// List returns a page of the acts that match f, with the latest act first. One call
+// reads at most 20,000 acts.
 func (l *Log) List(ctx context.Context, f Filter) (Page, error) {
 	err := f.validate()
 	var p Page
 	if err == nil {
-		err = dialect.LeaveReplica(ctx, l.db, l.dialect.Read(ctx, l.db, func(tx *sql.Tx) (err error) {
+		err = dialect.LeaveReplica(ctx, l.db, l.dialect.Look(ctx, l.db, func(tx *sql.Tx) (err error) {
 			p, err = l.list(ctx, tx, f.withDefaults())
 			return err
 		}))

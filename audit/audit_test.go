@@ -29,7 +29,7 @@ func newLog(t *testing.T, db testkit.Database) *audit.Log {
 	return log
 }
 
-// hours returns an expression for the time so many hours later.
+// hours returns an SQL expression for the time n hours from now.
 func hours(db testkit.Database, n int) string {
 	if db.Dialect == "sqlite" {
 		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, n*3_600_000)
@@ -113,7 +113,7 @@ func TestListSelects(t *testing.T) {
 	})
 }
 
-// A call looks at a bounded number of acts and says where the next one begins.
+// A call reads a limited number of acts, and returns where the next call must begin.
 func TestListIsBounded(t *testing.T) {
 	db := testkit.Postgres(t)
 	log := newLog(t, db)

@@ -1,6 +1,7 @@
-// Package audit reads the audit log: who replayed, edited, discarded, retried or
-// cancelled which message, and why. Packages deadletter, pending and poison write it,
-// each row in the transaction of the change. Nothing deletes its rows.
+// Package audit reads the audit log. The log contains the acts of operators: who
+// replayed, edited, discarded, retried or cancelled a message, and why. Packages
+// deadletter, parked, pending and poison write to the log, in the transaction of the
+// change. No code deletes its rows.
 //
 // To read the code, start with audit.go, then filter.go.
 package audit

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Filter selects acts: those that match every field that is not empty.
+// Filter selects the acts that match all fields that are not empty.
 type Filter struct {
-	// Actor, Action, Subject, Consumer and MessageID are those of the act, see
+	// Actor, Action, Subject, Consumer and MessageID must be equal to the fields of
 	// [Record].
 	Actor     string
 	Action    string
@@ -19,17 +19,18 @@ type Filter struct {
 	Consumer  string
 	MessageID string
 
-	// ReplayID is the replay of many entries that includes the act.
+	// ReplayID is the ID of the replay of many entries to which the acts belong.
 	ReplayID int64
 
-	// After and Before bound the time of the act: After itself matches, Before does
-	// not. Both are whole milliseconds of the database's clock.
+	// After (inclusive) and Before (exclusive) limit the time of the act, by the database's
+	// clock. Both are cut to whole milliseconds.
 	After, Before time.Time
 
-	// BeforeID is where to begin: Next of the page before.
+	// BeforeID selects acts with a lower ID. Set it to Next of the previous page.
+	// Defaults to the beginning of the list.
 	BeforeID int64
 
-	// Limit is the largest number of acts. Defaults to 100.
+	// Limit is the maximum number of acts. Defaults to 100.
 	Limit int
 }
 
@@ -52,8 +53,8 @@ func (f Filter) validate() error {
 	return errors.Join(errs...)
 }
 
-// where returns the conditions of a query for the acts from the ID first, its order
-// and limit, and its arguments.
+// where returns the conditions, the order and the limit of a query for acts, and its
+// arguments. The parameter first is the lowest ID that the query reads.
 func (f Filter) where(first int64, sqlite bool) (where string, args []any) {
 	var texts []string
 	add := func(condition string, value any) {

@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// files are what the browser loads. assets/SHA256SUMS has the sums of the files of
-// others.
+// files contains the scripts, styles and pictures that the browser loads.
+// assets/SHA256SUMS contains the checksums of the files that come from other projects.
 //
 //go:embed assets/*.js assets/*.css assets/*.svg
 var files embed.FS
 
-// asset is a file with the beginning of its sum, which is part of its URL: a browser
-// may keep it for ever.
+// asset is a file for the browser. Its version is the beginning of its checksum. The
+// URL contains the version, so a browser may keep the file forever.
 type asset struct {
 	content   []byte
 	mediaType string
 	version   string
 }
 
-// assets are the files by their names.
+// assets maps the names of the files to the files.
 var assets = readAssets()
 
 func readAssets() map[string]asset {
 	all := map[string]asset{}
 	entries, err := files.ReadDir("assets")
 	if err != nil {
-		panic(err) // the files are a part of the program
+		panic(err) // cannot fail: the files are embedded in the program
 	}
 	for _, entry := range entries {
 		content, err := files.ReadFile("assets/" + entry.Name())
@@ -46,7 +46,7 @@ func readAssets() map[string]asset {
 	return all
 }
 
-// link returns the URL of a file.
+// assetLink returns the URL of a file.
 func assetLink(name string) string { return name + "?v=" + assets[name].version }
 
 func (a asset) serve(w http.ResponseWriter, r *http.Request) {

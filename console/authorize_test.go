@@ -17,8 +17,8 @@ import (
 	"github.com/watermill-once/once/console"
 )
 
-// acts are all changes of the messages of seed, as query of their page, with the action
-// that they need.
+// acts maps the query of each page that changes messages to the action that the change
+// needs. The changes apply to the messages that seed writes.
 var acts = map[string]console.Action{
 	"do=retry&all=1":            console.RetryPending,
 	"do=cancel&all=1":           console.CancelPending,
@@ -35,7 +35,8 @@ var acts = map[string]console.Action{
 	"do=discard&all=1":          console.DiscardQuarantined,
 }
 
-// refuses tries all changes and expects that none is made.
+// refuses tries all changes, and fails the test unless the console refuses each of
+// them.
 func (b *bench) refuses(t *testing.T) {
 	t.Helper()
 	for query := range acts {
@@ -50,8 +51,8 @@ func (b *bench) refuses(t *testing.T) {
 		if a.StatusCode != http.StatusForbidden {
 			t.Errorf("%s: a.StatusCode is %d, want %d", query, a.StatusCode, http.StatusForbidden)
 		}
-		if !strings.Contains(a.text, "you may not") {
-			t.Errorf("%s: %q is missing:\n%s", query, "you may not", a.text)
+		if !strings.Contains(a.text, "you are not allowed to") {
+			t.Errorf("%s: %q is missing:\n%s", query, "you are not allowed to", a.text)
 		}
 	}
 	for page, form := range map[string]url.Values{
@@ -137,7 +138,7 @@ func TestAuthorizeThatFailsOrPanicsRefuses(t *testing.T) {
 	}
 }
 
-// Each change needs its own action, and no other one allows it.
+// Each change needs its own action, and no other action allows the change.
 func TestEachChangeAsksForItsOwnAction(t *testing.T) {
 	allowed := console.Look
 	b := quickBench(t, func(c *console.Config) {
@@ -184,7 +185,7 @@ func TestMessagesAreShownOnlyToThoseWhoMayReadThem(t *testing.T) {
 		if strings.Contains(text, "0af7") {
 			t.Errorf("%s: %q is there:\n%s", page, "0af7", text)
 		}
-		if want := "You may not: read message"; !strings.Contains(text, want) {
+		if want := "You are not allowed to: read message"; !strings.Contains(text, want) {
 			t.Errorf("%s: %q is missing:\n%s", page, want, text)
 		}
 	}
@@ -246,7 +247,8 @@ func TestPayloadCanBeRedactedAndForbidden(t *testing.T) {
 	if got := b.do(http.MethodGet, "payload?of=quarantine&id=3", nil).StatusCode; got != http.StatusForbidden {
 		t.Errorf("StatusCode is %d, want %d", got, http.StatusForbidden)
 	}
-	// A message that is shown with gaps cannot be edited, because the gaps would be stored.
+	// A message that is not shown completely cannot be edited, because the hidden parts
+	// would be lost.
 	if got := b.do(http.MethodGet, "edit?id=1", nil).StatusCode; got != http.StatusBadRequest {
 		t.Errorf(`b.do(http.MethodGet, "edit?id=1", nil).StatusCode is %d, want %d`, got, http.StatusBadRequest)
 	}

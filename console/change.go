@@ -14,27 +14,28 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// act is a kind of change: it counts the messages that it would change, and changes them.
+// act is a kind of change, such as a replay of dead letters. The function preview
+// counts the messages that would be changed, and run changes them.
 type act struct {
 	Name    string
 	action  Action
-	Section string // the page of its messages
-	Title   string // "Replay dead letters"
-	Button  string // "Replay"
-	Warning string // a consequence that the operator must know before the change
+	Section string // name of the page that lists the messages
+	Title   string // such as "Replay dead letters"
+	Button  string // such as "Replay"
+	Warning string // consequence that the operator must know before the change
 	Danger  bool
 
-	One, Many string // nouns for the changed things; default to "message" and "messages"
+	One, Many string // singular and plural of the changed things; default to "message" and "messages"
 
-	HasRate, HasPlan bool   // the plan has a rate; it has also a canary, a window, and stops at failures
-	LeftOut          string // why messages are left out; "" if they need force
-	Force            string // what force does, or "" if there is no force
+	HasRate, HasPlan bool   // HasRate: the plan can have a rate. HasPlan: it can also have a canary, a window and a stop at failures
+	LeftOut          string // why messages are left out; "" if they are left out because they need force
+	Force            string // what force changes; "" if the act has no force
 	reasons, states  []string
 	preview          func(ctx context.Context, s selection, p operate.Plan) (preview, error)
 	run              func(ctx context.Context, who operate.Act, s selection, p operate.Plan, progress func(report)) (report, error)
 }
 
-// preview is what an act would change now.
+// preview contains the numbers of messages that an act would change now.
 type preview struct {
 	Total   int
 	AtLeast bool
@@ -42,7 +43,7 @@ type preview struct {
 	Skipped []int64
 }
 
-// changePage is the page on which a person confirms a change.
+// changePage is the page on which an operator confirms a change.
 type changePage struct {
 	Act     act
 	Filter  selection
@@ -50,18 +51,19 @@ type changePage struct {
 	Plan    operate.Plan
 	Why     string
 	Actor   string
-	Toggle  string // URL of the same page with or without force
+	Toggle  string // URL of the same page, with force switched on or off
 	Back    string
 }
 
-// longestWhy bounds a reason in bytes.
+// longestWhy is the maximum length of a reason in bytes.
 const longestWhy = 500
 
-// request reads which act a query or a form asks for, and checks that the person may.
+// request reads the act, the selection and the plan from a query or a form. It returns
+// an error if the person may not make the change.
 func (c *Console) request(r *http.Request, form url.Values) (a act, s selection, p operate.Plan, actor string, err error) {
 	a, ok := c.acts[form.Get("do")]
 	if !ok {
-		return a, s, p, "", inputError{fmt.Errorf("do %q is no change that the console knows", form.Get("do"))}
+		return a, s, p, "", inputError{fmt.Errorf("do is %q, which is not a change that the console can make", form.Get("do"))}
 	}
 	if actor, err = c.authorize(r, a.action); err != nil {
 		return a, s, p, "", err
@@ -97,7 +99,7 @@ func newPlan(form url.Values, a act) (p operate.Plan, err error) {
 	return p, nil
 }
 
-// getChange shows what a change would do. It changes nothing.
+// getChange shows the page with the preview of a change. It changes nothing.
 func (c *Console) getChange(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	a, s, p, actor, err := c.request(r, query)
@@ -112,7 +114,7 @@ func (c *Console) getChange(w http.ResponseWriter, r *http.Request) error {
 	if a.HasPlan {
 		s = oneConsumer(s, body.Preview.Groups)
 		if query.Get("rate") == "" && query.Get("canary") == "" && body.Preview.Total > 1 {
-			body.Plan.Canary, body.Plan.StopOnFailure = min(10, max(1, body.Preview.Total/10)), true // careful unless told otherwise
+			body.Plan.Canary, body.Plan.StopOnFailure = min(10, max(1, body.Preview.Total/10)), true // careful defaults
 		}
 	}
 	if len(s.IDs) > 0 {
@@ -128,8 +130,9 @@ func (c *Console) getChange(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: a.Title, Template: "change", Section: a.Section, Actor: actor, Body: body})
 }
 
-// oneConsumer adds the consumer to the selection if all messages have the same: a
-// replay without a consumer keeps those of all other consumers from running.
+// oneConsumer adds the consumer to the selection if all messages have the same
+// consumer. A replay that does not name a consumer would prevent replays for all
+// consumers.
 func oneConsumer(s selection, groups []operate.Group) selection {
 	consumer := ""
 	for _, g := range groups {
@@ -146,7 +149,7 @@ func oneConsumer(s selection, groups []operate.Group) selection {
 	return s
 }
 
-// postChange starts a change of at most as many messages as the person has seen.
+// postChange starts a change. It changes no more messages than the form has shown.
 func (c *Console) postChange(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return formError(err)
@@ -156,7 +159,7 @@ func (c *Console) postChange(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if s.Limit == 0 {
-		return inputError{errors.New("the form does not say how many messages it showed: open it again")}
+		return inputError{errors.New("the form does not say how many messages it has shown: open the form again")}
 	}
 	why, err := newWhy(r.PostForm)
 	if err != nil {
@@ -175,11 +178,13 @@ func (c *Console) postChange(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// startPatience is how long the answer to a form waits for the change to begin or, if
-// it is short, to end.
+// startPatience is the maximum time for which the response to a form waits. The
+// response waits until the change has begun, or until a short change has ended.
 const startPatience = 2 * time.Second
 
-// redirectToJob leads to the page of a job.
+// redirectToJob redirects the browser to the page of a job. Before that, it waits until
+// the job has made progress. If toEnd is true, it waits until the job has ended. It
+// waits no longer than startPatience.
 func (c *Console) redirectToJob(w http.ResponseWriter, r *http.Request, j *job, toEnd bool) {
 	until := j.moved
 	if toEnd {
@@ -195,7 +200,8 @@ func (c *Console) redirectToJob(w http.ResponseWriter, r *http.Request, j *job, 
 	redirect(w, link("job", "id", j.ID))
 }
 
-// newWhy returns the reason in a form. Every change needs one.
+// newWhy returns the reason in a form. Every change needs a reason, so newWhy returns
+// an error if the reason is empty.
 func newWhy(form url.Values) (string, error) {
 	why, err := newText(form.Get("why"), "the reason")
 	if err == nil && why == "" {
@@ -204,19 +210,21 @@ func newWhy(form url.Values) (string, error) {
 	return why, err
 }
 
-// newText returns a text of a form in one line.
+// newText checks a text of a form, and returns the text in one line. The parameter name
+// is the name of the text in errors.
 func newText(text, name string) (string, error) {
 	text = strings.Join(strings.Fields(text), " ")
 	switch {
 	case len(text) > longestWhy:
 		return "", inputError{fmt.Errorf("%s has %d bytes, more than %d", name, len(text), longestWhy)}
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, hidden):
-		return "", inputError{fmt.Errorf("%s has characters that cannot be shown", name)}
+		return "", inputError{fmt.Errorf("%s contains characters that cannot be displayed", name)}
 	}
 	return text, nil
 }
 
-// formError is the error for a form that cannot be read. The cause may quote the form.
+// formError returns the error for a form that cannot be read. It does not contain the
+// text of err, because err may quote the form.
 func formError(err error) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return err
@@ -224,7 +232,7 @@ func formError(err error) error {
 	return inputError{errors.New("the form cannot be read")}
 }
 
-// jobPage is a change that runs or has ended.
+// jobPage shows a change that is running or has ended.
 type jobPage struct {
 	Job   *job
 	State jobState
@@ -240,7 +248,7 @@ func (c *Console) getJob(w http.ResponseWriter, r *http.Request) error {
 		return errNoJob
 	}
 	state := j.State()
-	if id := state.Report.Replay.ID; id > 0 { // its page shows more, and is known to all processes
+	if id := state.Report.Replay.ID; id > 0 { // the page of the replay shows more, in every process
 		redirect(w, link("replay", "id", id))
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/pending"
 )
 
-// newActs returns all changes by their names.
+// newActs returns all acts by their names.
 func (c *Console) newActs() map[string]act {
 	all := map[string]act{}
 	for _, a := range []act{
@@ -23,7 +23,8 @@ func (c *Console) newActs() map[string]act {
 	return all
 }
 
-// countWindows bounds how much of the outbox a preview reads: 20,000 rows each.
+// countWindows is the maximum number of windows of the outbox that a preview reads.
+// Each window has 20,000 rows.
 const countWindows = 25
 
 func (c *Console) retryPending() act {
@@ -56,9 +57,9 @@ func (c *Console) retryPending() act {
 
 func (c *Console) cancelPending() act {
 	return act{
-		Name: "cancel", action: CancelPending, Section: "outbox", Title: "Cancel messages of the outbox", Button: "Cancel the messages",
+		Name: "cancel", action: CancelPending, Section: "outbox", Title: "Cancel messages of the outbox", Button: "Cancel",
 		HasRate: true, Danger: true, states: pendingStates,
-		Warning: "Cancelled messages are not sent. They become dead letters, from where you can replay or discard them. " +
+		Warning: "Cancelled messages are not sent. They become dead letters, which you can replay or discard. " +
 			"Messages that wait for them are sent.",
 		Force: "also cancel messages that a forwarder may be sending; it may still send them",
 		preview: func(ctx context.Context, s selection, p operate.Plan) (preview, error) {
@@ -84,7 +85,7 @@ func (c *Console) replayDead() act {
 	return act{
 		Name: "replay-dead", action: ReplayDead, Section: "dead", Title: "Replay dead letters", Button: "Replay",
 		HasRate: true, reasons: deadReasons,
-		Warning: "The letters go back into the outbox, and forwarders send them. Repair the cause first, or they come back.",
+		Warning: "The letters go back into the outbox, and forwarders send them. Fix the cause first, or they become dead letters again.",
 		Force:   "also replay letters that a consumer could handle a second time, or that the outbox would refuse",
 		preview: func(ctx context.Context, s selection, p operate.Plan) (preview, error) {
 			groups, err := c.letters.DryRun(ctx, s.dead(), p)
@@ -102,12 +103,14 @@ func outboxReport(r operate.Report) report {
 	return report{Total: r.Total, Done: r.Replayed, Skipped: r.Skipped}
 }
 
-// previewOf sums groups up. Those that need force are a part of a group if skips.
-func previewOf(groups []operate.Group, skips bool) preview {
+// previewOf returns the sum of the groups. The counts of the groups include messages
+// that a replay skips because they need force. If subtractSkipped is true, previewOf
+// subtracts these messages.
+func previewOf(groups []operate.Group, subtractSkipped bool) preview {
 	p := preview{Groups: groups}
 	for _, g := range groups {
 		p.Total += g.Count
-		if skips {
+		if subtractSkipped {
 			p.Total -= len(g.Skipped)
 			p.Skipped = append(p.Skipped, g.Skipped...)
 		}
@@ -119,7 +122,7 @@ func (c *Console) discardDead() act {
 	return act{
 		Name: "discard-dead", action: DiscardDead, Section: "dead", Title: "Discard dead letters", Button: "Discard for good",
 		Danger: true, reasons: deadReasons,
-		Warning: "The letters are deleted for good, with their messages. Nothing brings them back.",
+		Warning: "The letters are deleted for good, with their messages. You cannot undo this.",
 		preview: func(ctx context.Context, s selection, _ operate.Plan) (preview, error) {
 			groups, err := c.letters.DryRun(ctx, s.dead(), operate.Plan{Force: true})
 			return previewOf(groups, false), err
@@ -135,14 +138,14 @@ func (c *Console) releaseKey() act {
 	return act{
 		Name: "release", action: ReleaseKey, Section: "dead", Title: "Release an ordering key", Button: "Release the key",
 		Danger: true,
-		Warning: "The messages behind the dead letter are sent. The letter stays, and a later replay sends it after them: " +
-			"the order of the key is lost.",
+		Warning: "The messages that wait for the dead letter are sent. The letter stays. If you replay it later, it is sent after them: " +
+			"the key loses its order.",
 		preview: func(ctx context.Context, s selection, _ operate.Plan) (p preview, err error) {
 			if s.Key == "" {
-				return p, inputError{fmt.Errorf("key is empty: name the ordering key")}
+				return p, inputError{fmt.Errorf("key is empty: enter the ordering key")}
 			}
-			letters, err := c.letters.List(ctx, deadletter.Filter{OrderingKey: s.Key})
-			for _, l := range letters {
+			page, err := c.letters.List(ctx, deadletter.Filter{OrderingKey: s.Key})
+			for _, l := range page.Letters {
 				if l.BlocksKey {
 					p.Total = 1
 				}

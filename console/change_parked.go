@@ -8,15 +8,15 @@ import (
 	"github.com/watermill-once/once/parked"
 )
 
-// leftOutParked says why a change of parked messages leaves some out.
+// leftOutParked says why a change leaves out some of the parked messages.
 const leftOutParked = "a consumer is handling or has handled them, or somebody else is changing them"
 
 func (c *Console) runParked() act {
 	return act{
 		Name: "run-parked", action: RunParked, Section: "parked", Title: "Run parked messages now", Button: "Run now",
 		HasRate: true, states: []string{string(parked.Waiting)}, LeftOut: leftOutParked,
-		Warning: "Messages that wait for a later time are made due now. Their attempts are not reset, so a message can go into " +
-			"quarantine at its next failure. Repair the cause first.",
+		Warning: "Messages that wait for a later time are made due now. Their attempts are not reset, so the next failure of a " +
+			"message can put it into quarantine. Fix the cause first.",
 		preview: c.previewParked(parked.RunNow),
 		run:     c.changeParked(c.parked.RunNowMatching),
 	}
@@ -24,9 +24,9 @@ func (c *Console) runParked() act {
 
 func (c *Console) cancelParked() act {
 	return act{
-		Name: "cancel-parked", action: CancelParked, Section: "parked", Title: "Cancel parked messages", Button: "Cancel the messages",
+		Name: "cancel-parked", action: CancelParked, Section: "parked", Title: "Cancel parked messages", Button: "Cancel",
 		HasRate: true, Danger: true, states: []string{string(parked.Waiting), string(parked.Held)}, LeftOut: leftOutParked,
-		Warning: "Cancelled messages go into quarantine, from where you can replay, edit or discard them. " +
+		Warning: "Cancelled messages go into quarantine, where you can replay, edit or discard them. " +
 			"Messages that wait for them run.",
 		preview: c.previewParked(parked.Cancel),
 		run:     c.changeParked(c.parked.CancelMatching),
@@ -37,7 +37,7 @@ func (c *Console) discardParked() act {
 	return act{
 		Name: "discard-parked", action: DiscardParked, Section: "parked", Title: "Discard parked messages", Button: "Discard for good",
 		HasRate: true, Danger: true, states: []string{string(parked.Waiting), string(parked.Held)}, LeftOut: leftOutParked,
-		Warning: "The messages are never handled. A late copy counts as handled too. Messages that wait for them run.",
+		Warning: "The messages are never handled, and neither are late copies of them. Messages that wait for them run.",
 		preview: c.previewParked(parked.Discard),
 		run:     c.changeParked(c.parked.DiscardMatching),
 	}
@@ -50,7 +50,8 @@ func (c *Console) previewParked(do parked.Action) func(context.Context, selectio
 	}
 }
 
-// leftOut returns the messages that a change did not take, for either reason.
+// leftOut returns the IDs of the messages that a change has left out: messages that
+// were skipped, and messages that were already handled.
 func leftOut(r parked.Report) []int64 {
 	return slices.Concat(r.Skipped, r.Handled)
 }

@@ -13,8 +13,8 @@ func (c *Console) pausePending() act {
 	return act{
 		Name: "pause", action: PausePending, Section: "outbox", Title: "Pause a topic or a tenant", Button: "Pause",
 		One: "topic or tenant", Many: "topics and tenants",
-		Warning: "Forwarders send no more messages of it until somebody resumes it. Later messages of the same ordering keys wait too, " +
-			"whatever their topic is. A message that a forwarder has already given to the broker may still be sent.",
+		Warning: "Forwarders send no messages of this topic or tenant until somebody resumes it. Later messages of the " +
+			"same ordering keys wait too, whatever their topic is. A message that a forwarder has already given to the broker may still be sent.",
 		preview: func(ctx context.Context, s selection, _ operate.Plan) (preview, error) {
 			paused, err := c.isPaused(ctx, s)
 			if err != nil || paused {
@@ -32,7 +32,7 @@ func (c *Console) resumePending() act {
 	return act{
 		Name: "resume", action: ResumePending, Section: "outbox", Title: "Resume a topic or a tenant", Button: "Resume",
 		One: "topic or tenant", Many: "topics and tenants",
-		Warning: "Forwarders send all its messages in their order, and those that wait behind them.",
+		Warning: "Forwarders send the waiting messages of this topic or tenant in order, and then the messages that wait for them.",
 		preview: func(ctx context.Context, s selection, _ operate.Plan) (preview, error) {
 			paused, err := c.isPaused(ctx, s)
 			if err != nil || !paused {
@@ -48,10 +48,10 @@ func (c *Console) resumePending() act {
 
 func (s selection) scope() pending.Scope { return pending.Scope{Topic: s.Topic, Tenant: s.Tenant} }
 
-// isPaused reports whether the topic or the tenant of a selection is paused.
+// isPaused reports whether the topic or the tenant in the selection is paused.
 func (c *Console) isPaused(ctx context.Context, s selection) (bool, error) {
 	if (s.Topic == "") == (s.Tenant == "") {
-		return false, inputError{errors.New("name a topic or a tenant, not both")}
+		return false, inputError{errors.New("enter either a topic or a tenant")}
 	}
 	all, err := c.outbox.ListPaused(ctx)
 	return slices.ContainsFunc(all, func(p pending.Pause) bool { return p.Scope == s.scope() }), err

@@ -10,9 +10,9 @@ func (c *Console) replayQuarantined() act {
 	return act{
 		Name: "replay", action: ReplayQuarantined, Section: "quarantine", Title: "Replay quarantined messages", Button: "Start the replay",
 		HasRate: true, HasPlan: true, reasons: quarantineReasons,
-		Warning: "The messages go back to the consumer that failed, and to no other. Repair the cause first. " +
-			"A canary replays a few messages, and the others only if these succeed.",
-		Force: "run messages again that the consumer has handled meanwhile",
+		Warning: "The messages go back to the consumer that failed, and to no other. Fix the cause first. " +
+			"With a canary, a few messages are replayed first, and the others only if these succeed.",
+		Force: "also run messages that the consumer has handled in the meantime",
 		preview: func(ctx context.Context, s selection, p operate.Plan) (preview, error) {
 			groups, err := c.quarantine.DryRun(ctx, s.poison(), p)
 			return previewOf(groups, false), err
@@ -33,7 +33,8 @@ func (c *Console) discardQuarantined() act {
 	return act{
 		Name: "discard", action: DiscardQuarantined, Section: "quarantine", Title: "Discard quarantined messages", Button: "Discard",
 		Danger: true, reasons: quarantineReasons,
-		Warning: "The messages are never handled. A late copy counts as handled too. The entries stay readable for the retention of the inbox.",
+		Warning: "The messages are never handled, and neither are late copies of them. " +
+			"You can read the entries until the retention of the inbox ends.",
 		preview: func(ctx context.Context, s selection, _ operate.Plan) (preview, error) {
 			groups, err := c.quarantine.DryRun(ctx, s.poison(), operate.Plan{})
 			return previewOf(groups, false), err

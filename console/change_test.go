@@ -78,7 +78,7 @@ func TestEveryChangeNeedsAReason(t *testing.T) {
 	for query := range acts {
 		form := b.fields(b.get("change?"+query), "change")
 		for why, text := range map[string]string{
-			"": "say why", "\t": "say why", strings.Repeat("x", 501): "more than 500", "a\u202eb": "cannot be shown",
+			"": "say why", "\t": "say why", strings.Repeat("x", 501): "more than 500", "a\u202eb": "cannot be displayed",
 		} {
 			form.Set("why", why)
 			a := b.do(http.MethodPost, "change", form)
@@ -95,7 +95,7 @@ func TestEveryChangeNeedsAReason(t *testing.T) {
 	}
 }
 
-// Messages that fail after somebody has read the form are not a part of it.
+// Messages that fail after somebody has read the form are not changed.
 func TestAChangeTakesNoMoreThanWasShown(t *testing.T) {
 	b := quickBench(t, nil)
 	b.seed()
@@ -117,7 +117,8 @@ func TestAChangeTakesNoMoreThanWasShown(t *testing.T) {
 	}
 }
 
-// A forwarder has a lease, so a due message may be on its way.
+// A cancel leaves out a due message if a forwarder has a lease, because the forwarder
+// may be sending the message.
 func TestCancelLeavesOutWhatMayBeSent(t *testing.T) {
 	b := quickBench(t, nil)
 	b.seed()
@@ -162,7 +163,7 @@ func TestTwoOperatorsAtOnce(t *testing.T) {
 	group.Wait()
 	changed := 0
 	for i, a := range answers {
-		if a.StatusCode == http.StatusConflict { // the other one runs
+		if a.StatusCode == http.StatusConflict { // the other change is running
 			if !strings.Contains(a.text, "is running") {
 				t.Errorf("%q is missing:\n%s", "is running", a.text)
 			}
@@ -184,13 +185,13 @@ func TestTwoOperatorsAtOnce(t *testing.T) {
 	if got := b.count("once_outbox_dead", "true"); got != 0 {
 		t.Errorf(`b.count("once_outbox_dead", "true") is %d, want 0`, got)
 	}
-	want := "Somebody else may have been faster"
+	want := "Somebody else may have changed it first"
 	if got := b.do(http.MethodGet, "change?do=discard-dead&id=1", nil, as("bob")).text; !strings.Contains(got, want) {
 		t.Errorf("%q is missing:\n%s", want, got)
 	}
 }
 
-// Closing the console pauses what runs: nothing is lost, and nothing is left behind.
+// Closing the console pauses a running replay, and refuses new changes.
 func TestCloseEndsWhatRuns(t *testing.T) {
 	b := newBench(t, nil)
 	b.quarantine("payments", "orders.placed", message.NewMessage("m", []byte("ok")), errCard)

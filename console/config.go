@@ -15,10 +15,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Color is the color of the banner with the environment's name.
+// Color is the color of the banner that contains the environment's name.
 type Color string
 
-// The colors.
+// Colors of the banner.
 const (
 	Gray   Color = "gray"
 	Red    Color = "red"
@@ -34,34 +34,37 @@ type Config struct {
 	// and the prefix "once_".
 	Schema schema.Config
 
-	// Authorize returns who makes a request, or an error if that person may not do
-	// the action. It is called for each request, and once more for each button that a
-	// page shows only to those who may use it. actor is written to the audit log, and
-	// must not be empty for an action that changes something. The error is logged and
-	// not shown. A panic refuses the request. Required; see [ReadOnly].
+	// Authorize returns the name of the person who makes a request, or an error if this
+	// person may not do the action. It is called once for each request, and once for each
+	// button that a page shows only to people who may use it. The name is written to the
+	// audit log, and must not be "" for an action that changes something. The error is
+	// logged, but not shown. If Authorize panics, the request is refused. Authorize is
+	// required; see [ReadOnly].
 	Authorize func(r *http.Request, action Action) (actor string, err error)
 
 	// Payload is called before a message is shown or downloaded. It gets a copy of the
-	// message, and returns what may be seen of its payload and metadata; or an error,
-	// whose text is shown in place of the message. A message that Payload changes or
-	// refuses cannot be edited. Defaults to showing everything.
+	// message, and returns a message with the payload and the metadata that the person may
+	// see. If it returns an error, the page shows the text of the error in place of the
+	// message. A message that Payload changes or refuses cannot be edited. Defaults to nil:
+	// everything is shown.
 	Payload func(r *http.Request, topic string, msg *message.Message) (*message.Message, error)
 
-	// Environment is the name in the banner, such as "production". Defaults to no
-	// banner. Color is the color of the banner. Defaults to Gray.
+	// Environment is the name in the banner, such as "production". Color is the color of
+	// the banner. Environment defaults to "", which means no banner. Color defaults to
+	// Gray.
 	Environment string
 	Color       Color
 
-	// InboxRetention is deadletter.Config.InboxRetention: older messages are replayed
-	// only with force. Defaults to 7 days.
+	// InboxRetention is the same as deadletter.Config.InboxRetention. Messages that were
+	// sent longer ago are replayed only with force. Defaults to 7 days.
 	InboxRetention time.Duration
 
-	// ReplayToAbsent is poison.Config.ReplayToAbsent: it allows replays to consumers that
-	// are not running. Defaults to false.
+	// ReplayToAbsent is the same as poison.Config.ReplayToAbsent. It allows replays to
+	// consumers that are not running. Defaults to false.
 	ReplayToAbsent bool
 
-	// MaxEdit is the size in bytes of the largest payload that can be edited. Defaults
-	// to 1 MiB.
+	// MaxEdit is the maximum size of a payload that can be edited, in bytes. Defaults to 1
+	// MiB.
 	MaxEdit int
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
@@ -79,7 +82,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// longestEnvironment fits beside the title on a phone.
+// longestEnvironment is the maximum length of Environment, in bytes. A longer name
+// would not fit beside the title on a phone.
 const longestEnvironment = 40
 
 func (c Config) validate() error {

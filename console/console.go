@@ -21,7 +21,7 @@ import (
 	"github.com/watermill-once/once/status"
 )
 
-// readTimeout is how long the reads of one page may take.
+// readTimeout is the maximum time for reading the data of one page.
 const readTimeout = 20 * time.Second
 
 // Console is an http.Handler that serves the pages.
@@ -46,7 +46,7 @@ type Console struct {
 		sync.Mutex
 
 		latest  overview
-		until   time.Time // when latest is too old
+		until   time.Time // time after which latest is too old
 		flow    flow
 		history history
 	}
@@ -55,17 +55,19 @@ type Console struct {
 	paces   paces
 }
 
-// route is a page.
+// route contains the functions that serve GET and POST requests for a page. One of them
+// may be nil.
 type route struct {
 	get, post func(w http.ResponseWriter, r *http.Request) error
 }
 
-// Handler returns the console for the tables in db, or an error that names each field
-// of config that cannot be used. The tables must exist, see schema.Up. Mount it under a
-// path that ends in a slash, and call [Console.Close] before db is closed.
+// Handler returns the console for the tables in db. If config is invalid, the error
+// names each invalid field. The tables must exist, see schema.Up. Mount the console
+// under a path that ends in a slash, and call [Console.Close] before you close db.
 //
 // The database user needs the right to operate the tables, see schema.Roles. The
-// console opens as many connections as it has requests and jobs at a time.
+// console uses one connection for each request and for each job that runs at the same
+// time.
 func Handler(db *sql.DB, config Config) (*Console, error) {
 	config = config.withDefaults()
 	err := config.validate()
@@ -130,19 +132,19 @@ func Handler(db *sql.DB, config Config) (*Console, error) {
 // ServeHTTP serves a page.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.ServeHTTP(w, r) }
 
-// Close stops the running changes and waits until they have ended: replays of the
-// quarantine are paused, other changes stop after a batch. Pages can still be read, and
-// new changes are refused. A second Close waits too.
+// Close stops the running changes, and waits until they have ended. Replays of the
+// quarantine are paused. Other changes stop after a batch. After Close, pages can still
+// be read, but new changes are refused. If you call Close a second time, it also waits.
 func (c *Console) Close() error {
 	c.jobs.close()
 	return nil
 }
 
-// serve finds the page. A page is the last segment of the path, so that no setting
-// says where the console is mounted.
+// serve finds the page by the last segment of the path. Therefore the console does not
+// need to know the path under which it is mounted.
 func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
-	if r.URL.Path == "" { // StripPrefix has removed all of it: relative links need the slash
+	if r.URL.Path == "" { // StripPrefix has removed the whole path, and relative links need the slash
 		c.addSlash(w, r)
 		return
 	}

@@ -28,8 +28,9 @@ func (h *handled) all() []string {
 	return append([]string(nil), h.payloads...)
 }
 
-// consume runs the consumer payments of orders.placed until the test ends. It refuses payloads with
-// the text "bad", and waits at each message until gate is closed, unless gate is nil.
+// consume runs the consumer "payments" of the topic "orders.placed" until the test ends. Its
+// handler refuses payloads that contain "bad". If gate is not nil, the handler waits until gate is
+// closed.
 func (b *bench) consume(gate <-chan struct{}) *handled {
 	b.Helper()
 	var h handled

@@ -6,7 +6,7 @@ import (
 	"github.com/watermill-once/once/parked"
 )
 
-// consumersPage is all consumers with their instances and messages.
+// consumersPage shows all consumers with their instances and messages.
 type consumersPage struct {
 	Consumers []parked.Consumer
 }

@@ -14,28 +14,28 @@ import (
 )
 
 const (
-	// shownDays is how many days the chart has.
+	// shownDays is the number of days in the chart.
 	shownDays = 30
 
-	// daysAge is how old the numbers of today may be. Counting must not take more than
-	// a part of the time that daysShare names.
+	// daysAge is the minimum pause between two counts. To limit the load, the pause also
+	// lasts at least daysShare times as long as the last count.
 	daysAge   = 10 * time.Minute
 	daysShare = 100
 
-	// daysTimeout bounds the counting.
+	// daysTimeout is the timeout of one count.
 	daysTimeout = 10 * time.Minute
 )
 
-// days is the numbers of the latest days. They are counted in the background: the tables
-// may have many millions of rows. The past does not change, so only the last two days are
-// counted again.
+// days contains the numbers of messages of the latest days. The messages are counted in
+// the background, because the tables may have many millions of rows. The past does not
+// change, so only the last two days are counted again.
 type days struct {
 	mu   sync.Mutex
 	all  []status.Day
-	next time.Time // when to count again
+	next time.Time // time of the next count
 }
 
-// refresh counts if it is time to.
+// refresh counts the messages again if the pause after the last count is over.
 func (d *days) refresh(ctx context.Context, reader *status.Reader, logger watermill.LoggerAdapter) {
 	d.mu.Lock()
 	now := time.Now().UTC()
@@ -78,7 +78,7 @@ func (d *days) list() []status.Day {
 	return d.all
 }
 
-// chart returns the days as JSON, or "" if they were not counted yet.
+// chart returns the days as JSON, or "" before the first count.
 func (d *days) chart() string {
 	all := d.list()
 	if len(all) == 0 {
@@ -99,7 +99,7 @@ func (d *days) chart() string {
 	return string(text)
 }
 
-// getDays shows the numbers of the chart of the overview.
+// getDays shows the numbers of the overview's chart in a table.
 func (c *Console) getDays(w http.ResponseWriter, r *http.Request) error {
 	if _, err := c.authorize(r, Look); err != nil {
 		return err

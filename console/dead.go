@@ -6,6 +6,7 @@ import (
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/status"
 )
 
 var deadReasons = []string{
@@ -13,16 +14,27 @@ var deadReasons = []string{
 	deadletter.ReasonCancelled,
 }
 
-// rows is the length of a list.
+// rows is the maximum number of rows that a page lists.
 const rows = 100
 
-// deadPage is the dead letters: groups first, and those that match the filter.
+// mostCounted is the maximum number of matching rows that a page counts.
+const mostCounted = 10_000
+
+// totalOf returns n as a status.Count. The count n stops at mostCounted+1. If it is
+// above mostCounted, the result says that there may be more rows.
+func totalOf(n operate.Count) status.Count {
+	return status.Count{N: min(n.N, mostCounted), More: n.Next > 0 || n.N > mostCounted}
+}
+
+// deadPage shows the failure groups of the dead letters, and the dead letters that
+// match the filter.
 type deadPage struct {
 	Filter  selection
 	Reasons []string
 	Groups  []groupRow
-	More    string // URL of more groups
-	Total   int
+	More    string // URL of the page with more groups
+	Partial bool   // Groups are of the latest letters only
+	Total   status.Count
 	Letters []deadletter.Letter
 	Next    string
 	May     buttons
@@ -46,30 +58,37 @@ func (c *Console) getDead(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	body.Groups = rowsOf(found)
-	body.More = moreGroups("dead", s, found)
+	body.Groups, body.Partial = rowsOf(found.Groups), found.Partial
+	body.More = moreGroups("dead", s, found.Groups)
 	list := s.dead()
 	list.Limit = rows
-	if body.Total, err = c.letters.Count(r.Context(), s.dead()); err != nil {
+	all := s.dead()
+	all.AfterID, all.Limit = 0, mostCounted+1
+	n, err := c.letters.Count(r.Context(), all)
+	if err != nil {
 		return err
 	}
-	if body.Letters, err = c.letters.List(r.Context(), list); err != nil {
+	body.Total = totalOf(n)
+	letters, err := c.letters.List(r.Context(), list)
+	if err != nil {
 		return err
 	}
-	if len(body.Letters) == rows {
-		body.Next = nextPage("dead", s, body.Letters[rows-1].ID)
-	}
+	body.Letters, body.Next = letters.Letters, nextPage("dead", s, letters.Next)
 	return c.show(w, r, page{Title: "Dead letters", Template: "dead", Section: "dead", Body: body})
 }
 
-// nextPage returns the URL of the next page of a list.
-func nextPage(name string, s selection, last int64) string {
+// nextPage returns the URL of the next page of a list, or "" if next is 0.
+func nextPage(name string, s selection, next int64) string {
+	if next == 0 {
+		return ""
+	}
 	query := s.values()
-	query.Set("after", fmt.Sprint(last))
+	query.Set("after", fmt.Sprint(next))
 	return name + "?" + query.Encode()
 }
 
-// moreGroups returns the URL of the next groups, or "" if these are the last.
+// moreGroups returns the URL of the page with the next groups, or "" if this is the
+// last page.
 func moreGroups(name string, s selection, groups []operate.Group) string {
 	if len(groups) < groupRows {
 		return ""
@@ -79,7 +98,7 @@ func moreGroups(name string, s selection, groups []operate.Group) string {
 	return name + "?" + query.Encode()
 }
 
-// letterPage is one dead letter.
+// letterPage shows one dead letter.
 type letterPage struct {
 	Letter  deadletter.Letter
 	Content content
@@ -107,7 +126,7 @@ func (c *Console) getLetter(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// sentPage is the log of sent messages.
+// sentPage shows the sent log.
 type sentPage struct {
 	Filter   selection
 	Messages []deadletter.SentMessage
@@ -129,16 +148,15 @@ func (c *Console) getSent(w http.ResponseWriter, r *http.Request) error {
 	body := sentPage{Filter: s, May: c.buttons(r, ReplaySent)}
 	list := s.sent()
 	list.Limit = rows
-	if body.Messages, err = c.sent.List(r.Context(), list); err != nil {
+	found, err := c.sent.List(r.Context(), list)
+	if err != nil {
 		return err
 	}
-	if len(body.Messages) == rows {
-		body.Next = nextPage("sent", s, body.Messages[rows-1].ID)
-	}
+	body.Messages, body.Next = found.Messages, nextPage("sent", s, found.Next)
 	return c.show(w, r, page{Title: "Sent log", Template: "sent", Section: "sent", Body: body})
 }
 
-// sentMessagePage is one sent message.
+// sentMessagePage shows one sent message.
 type sentMessagePage struct {
 	Message deadletter.SentMessage
 	Content content

@@ -5,32 +5,34 @@ import (
 	"strings"
 )
 
-// diffLine is a line of a side-by-side comparison. A number is 0 if the side has no
-// line.
+// diffLine is a line of a side-by-side comparison. The line number of a side is 0 if
+// this side has no line.
 type diffLine struct {
 	OldNumber, NewNumber int
 	Old, New             diffText
 	Changed              bool
-	Gap                  int // this many equal lines are left out here
+	Gap                  int // number of equal lines that are left out at this place
 }
 
-// diffText is a line with the part that differs in the middle.
+// diffText is a line that is split into three parts. The other side differs only in
+// Middle.
 type diffText struct{ Before, Middle, After string }
 
 const (
-	// mostCompared bounds the lines that are compared one by one. Larger parts are shown
-	// as removed and added.
+	// mostCompared is the maximum number of lines of a text that are compared one by one.
+	// All lines of a longer text are shown as removed and added.
 	mostCompared = 1500
 
-	// contextLines is how many equal lines stand around a change.
+	// contextLines is the number of equal lines that are shown before and after a
+	// change.
 	contextLines = 3
 
-	// lineEnd marks the end of the last line: a text may end without it.
+	// lineEnd is shown at the end of the last line if the text ends with a newline.
 	lineEnd = "\u23ce"
 )
 
-// diff compares two texts line by line. The end of each line is a part of it, so that
-// texts that differ in the last newline differ.
+// diff compares two strings line by line. If only one string ends with a newline, this
+// is a difference, too.
 func diff(before, after string) []diffLine {
 	a, b := splitLines(before), splitLines(after)
 	head := 0
@@ -53,7 +55,8 @@ func diff(before, after string) []diffLine {
 	return fold(d.lines)
 }
 
-// splitLines returns the lines of a text with their ends made visible where they matter.
+// splitLines returns the lines of a text. If the text ends with a newline, it appends
+// lineEnd to the last line.
 func splitLines(text string) []string {
 	if text == "" {
 		return nil
@@ -66,21 +69,21 @@ func splitLines(text string) []string {
 	return lines
 }
 
-// differ collects lines. Removed and added lines wait until the next equal line, so that
-// they stand side by side.
+// differ collects the lines of a comparison. Removed and added lines wait until the
+// next equal line, so that they are shown side by side.
 type differ struct {
 	lines            []diffLine
 	oldLine, newLine int
 	removed, added   []string
 }
 
-// compare finds the longest common part of two lists of lines.
+// compare compares two lists of lines. It finds their longest common subsequence.
 func (d *differ) compare(a, b []string) {
 	if len(a) > mostCompared || len(b) > mostCompared {
 		d.removed, d.added = append(d.removed, a...), append(d.added, b...)
 		return
 	}
-	common := make([][]int16, len(a)+1) // the length of the common part of a[i:] and b[j:]
+	common := make([][]int16, len(a)+1) // lengths of the longest common subsequences of a[i:] and b[j:]
 	for i := range common {
 		common[i] = make([]int16, len(b)+1)
 	}
@@ -117,7 +120,7 @@ func (d *differ) equal(line string) {
 	d.lines = append(d.lines, diffLine{OldNumber: d.oldLine, NewNumber: d.newLine, Old: same, New: same})
 }
 
-// flush writes the removed lines beside the added ones.
+// flush writes the waiting removed lines beside the waiting added lines.
 func (d *differ) flush() {
 	for i := range max(len(d.removed), len(d.added)) {
 		line := diffLine{Changed: true}
@@ -142,7 +145,8 @@ func (d *differ) flush() {
 	d.removed, d.added = nil, nil
 }
 
-// mark splits two lines around the part that differs, between whole characters.
+// mark splits two lines into an equal beginning, a part that differs, and an equal end.
+// It does not split characters.
 func mark(before, after string) (diffText, diffText) {
 	a, b := []rune(before), []rune(after)
 	head := 0
@@ -159,7 +163,7 @@ func mark(before, after string) (diffText, diffText) {
 	return part(a), part(b)
 }
 
-// fold leaves out equal lines that are far from a change.
+// fold leaves out equal lines that are more than contextLines away from a change.
 func fold(lines []diffLine) []diffLine {
 	near := make([]bool, len(lines))
 	for i, line := range lines {

@@ -21,31 +21,34 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// maxMetadata bounds the metadata of an edited message, as JSON.
+// maxMetadata is the maximum size of an edited message's metadata as JSON, in bytes.
 const maxMetadata = 64 << 10
 
-// editPage is the form with the message, and then the changes that it would make.
+// editPage is the form that contains the message. After the first submit, it also shows
+// the differences from the stored message.
 type editPage struct {
 	Entry    poison.Entry
-	Problem  string // the reason why the form cannot be stored
-	Hex      bool   // the payload is edited as hexadecimal digits
+	Problem  string // why the form cannot be stored
+	Hex      bool   // whether the payload is edited as hexadecimal digits
 	Payload  string
 	Metadata string
 	Why      string
-	Keep     bool // leave the edited message in quarantine
+	Keep     bool // whether the edited message stays in quarantine
 
-	// Review reports that the form is valid and waits for the confirmation.
+	// Review means that the form is valid, and that the page waits for the operator's
+	// confirmation.
 	Review       bool
-	Exact        string // the new payload in base64: browsers change line ends in texts
+	Exact        string // new payload in base64; browsers change line ends in texts
 	PayloadDiff  []diffLine
 	MetadataDiff []diffLine
 	OldSize      int
 	NewSize      int
-	NotJSON      bool // the payload was JSON, and is not any more
+	NotJSON      bool // whether the payload was valid JSON before the edit and is not any more
 	Unchanged    bool
 }
 
-// editable returns an entry that the person may edit.
+// editable returns an entry, and the name of the person who edits it. It returns an
+// error if the entry cannot be edited, or if the person may not edit it.
 func (c *Console) editable(r *http.Request, id int64) (e poison.Entry, actor string, err error) {
 	if actor, err = c.authorize(r, EditQuarantined); err != nil {
 		return e, "", err
@@ -63,8 +66,8 @@ func (c *Console) editable(r *http.Request, id int64) (e poison.Entry, actor str
 			size(len(e.Message.Payload)), size(c.config.MaxEdit), id)}
 	}
 	_, changed, err := c.visibleMessage(r, e.Topic, e.Message)
-	if err == nil && changed { // storing it would store the gaps
-		err = inputError{errors.New("you do not see all of the message, and so you cannot edit it")}
+	if err == nil && changed { // an edit would lose the parts that Config.Payload hides
+		err = inputError{errors.New("parts of the message are hidden from you, so you cannot edit it")}
 	}
 	if errors.Is(err, errHidden) {
 		err = refusedError{EditQuarantined}
@@ -93,8 +96,8 @@ func (c *Console) showEdit(w http.ResponseWriter, r *http.Request, body editPage
 	return c.show(w, r, page{Title: fmt.Sprintf("Edit entry %d", body.Entry.ID), Template: "edit", Section: "quarantine", Body: body})
 }
 
-// textual reports whether a text area keeps the payload byte for byte, apart from
-// line ends, which postEdit restores.
+// textual reports whether an HTML text area keeps the payload byte for byte. Changed
+// line ends do not matter, because postEdit restores them.
 func textual(payload []byte) bool {
 	return utf8.Valid(payload) && !bytes.ContainsFunc(payload, func(r rune) bool {
 		return r != '\n' && r != '\t' && unicode.IsControl(r) || r == utf8.RuneError
@@ -122,11 +125,11 @@ func btoi(b bool) int {
 	return 0
 }
 
-// metadataText returns metadata as JSON, in which every value can be edited.
+// metadataText returns metadata as JSON in which each value can be edited.
 func metadataText(metadata message.Metadata) (string, error) {
 	for name, text := range metadata {
 		if !utf8.ValidString(name) || !utf8.ValidString(text) {
-			return "", fmt.Errorf("the metadata %q is no valid text: use the command once quarantine edit", name)
+			return "", fmt.Errorf("the metadata %q is not valid UTF-8: use the command once quarantine edit", name)
 		}
 	}
 	var b strings.Builder
@@ -140,7 +143,7 @@ func metadataText(metadata message.Metadata) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), err
 }
 
-// edited is the content of the form.
+// edited is the edited message in the form.
 type edited struct {
 	payload  []byte
 	metadata message.Metadata
@@ -182,7 +185,7 @@ func parseMetadata(text string) (metadata message.Metadata, err error) {
 	case len(text) > maxMetadata:
 		return nil, fmt.Errorf("the metadata has %s, more than %s", size(len(text)), size(maxMetadata))
 	case err != nil:
-		return nil, fmt.Errorf("the metadata is not a JSON object with texts: %w", err)
+		return nil, fmt.Errorf("the metadata is not a JSON object of strings: %w", err)
 	case decoder.More():
 		return nil, errors.New("the metadata has more than one JSON object")
 	}
@@ -194,7 +197,8 @@ func parseMetadata(text string) (metadata message.Metadata, err error) {
 	return metadata, nil
 }
 
-// postEdit shows the differences of a valid form, and stores a confirmed form.
+// postEdit shows the differences if the form is valid. If the form is confirmed, it
+// stores the message.
 func (c *Console) postEdit(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return formError(err)
@@ -235,7 +239,7 @@ func (c *Console) postEdit(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// sentence returns an error as a text for people, or "" if it is nil.
+// sentence returns the text of an error as a sentence, or "" if err is nil.
 func sentence(err error) string {
 	if err == nil {
 		return ""
@@ -243,7 +247,8 @@ func sentence(err error) string {
 	return upper(err.Error()) + "."
 }
 
-// review fills in the differences.
+// review compares the stored message with the edited message, and stores the
+// differences in the page.
 func (p *editPage) review(old poison.Entry, change edited) {
 	p.Review, p.Exact = true, base64.StdEncoding.EncodeToString(change.payload)
 	p.OldSize, p.NewSize = len(old.Message.Payload), len(change.payload)

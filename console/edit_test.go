@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"encoding/base64"
+	"html"
 	"net/http"
 	"slices"
 	"strings"
@@ -71,8 +72,8 @@ func TestAnEditIsComparedThenStored(t *testing.T) {
 	})
 }
 
-// What nobody changes stays as it is, whatever the bytes are: a browser sends line ends
-// of text areas as CRLF, and drops the first one.
+// An edit keeps the bytes that nobody changes, whatever they are. A browser sends the
+// line ends of text areas as CRLF, and drops a line end at the beginning.
 func TestAnEditKeepsEveryByte(t *testing.T) {
 	b := quickBench(t, nil)
 	for name, payload := range map[string]string{
@@ -107,7 +108,8 @@ func TestAnEditKeepsEveryByte(t *testing.T) {
 			if want := "Payload and metadata are unchanged."; !strings.Contains(review.text, want) {
 				t.Errorf("%q is missing:\n%s", want, review.text)
 			}
-			// More editing, and comparing again, changes nothing either.
+			// If the person goes back to the form and compares again, nothing changes
+			// either.
 			more := b.fields(review, "edit")
 			more.Set("back", "1")
 			form = b.fields(b.do(http.MethodPost, "edit", more), "edit")
@@ -146,7 +148,7 @@ func TestAnEditIsCheckedBeforeItIsStored(t *testing.T) {
 	}{
 		"too large":        {"payload", strings.Repeat("x", 1001), "more than", http.StatusBadRequest},
 		"far too large":    {"payload", strings.Repeat("x", 1<<20), "Too large", http.StatusRequestEntityTooLarge},
-		"metadata":         {"metadata", `{"a":1}`, "not a JSON object with texts", http.StatusBadRequest},
+		"metadata":         {"metadata", `{"a":1}`, "not a JSON object of strings", http.StatusBadRequest},
 		"two objects":      {"metadata", `{} {}`, "more than one", http.StatusBadRequest},
 		"an empty name":    {"metadata", `{"":"x"}`, "empty name", http.StatusBadRequest},
 		"no reason":        {"why", " ", "Say why", http.StatusBadRequest},
@@ -195,7 +197,7 @@ func TestAnEditIsHandledAtOnceUnlessItIsKept(t *testing.T) {
 	if a.StatusCode != http.StatusConflict {
 		t.Errorf("a.StatusCode is %d, want %d", a.StatusCode, http.StatusConflict)
 	}
-	if want := "the consumer is not running"; !strings.Contains(a.text, want) {
+	if want := html.EscapeString("poison: edit 1: " + absent("payments")); !strings.Contains(a.text, want) {
 		t.Errorf("%q is missing:\n%s", want, a.text)
 	}
 	done := b.consume(nil)

@@ -17,25 +17,25 @@ import (
 
 var (
 	errNoPage      = errors.New("there is no such page")
-	errMethod      = errors.New("the page does not take this method")
+	errMethod      = errors.New("this page does not accept this HTTP method")
 	errInternal    = errors.New("the page failed; the log of the service says why")
 	errCrossOrigin = errors.New("the request does not come from this page. " +
 		"If you sent it from here, open the console over HTTPS or on localhost: only then browsers say where a request comes from")
 )
 
-// inputError is a mistake in the query or in a form.
+// inputError means that the query or a form contains a mistake.
 type inputError struct{ error }
 
 func (e inputError) Unwrap() error { return e.error }
 
-// problem is the page of an error.
+// problem is the page that shows an error.
 type problem struct {
 	Status            int
 	Headline, Details string
 }
 
-// describe turns an error into a page. Errors of the database are not shown: they may
-// name hosts and users.
+// describe returns the page for an error. It does not contain errors of the database,
+// because these may name hosts and users.
 func describe(err error) problem {
 	if p, ok := errors.AsType[busyError](err); ok {
 		return problem{http.StatusConflict, "Something else is running", p.Error()}
@@ -44,7 +44,7 @@ func describe(err error) problem {
 		return problem{http.StatusForbidden, "Not allowed", err.Error() + "."}
 	}
 	if _, ok := errors.AsType[inputError](err); ok {
-		return problem{http.StatusBadRequest, "That cannot be used", err.Error() + "."}
+		return problem{http.StatusBadRequest, "Invalid request", err.Error() + "."}
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return problem{http.StatusRequestEntityTooLarge, "Too large", "The form is larger than the console accepts."}
@@ -53,26 +53,28 @@ func describe(err error) problem {
 	case errors.Is(err, errNoPage):
 		return problem{http.StatusNotFound, "No such page", "The address is wrong, or is from another version of the console."}
 	case errors.Is(err, errNoJob):
-		return problem{http.StatusNotFound, "This change is unknown here", err.Error() + "."}
+		return problem{http.StatusNotFound, "No such change in this process", err.Error() + "."}
 	case errors.Is(err, pending.ErrNotFound), errors.Is(err, deadletter.ErrNotFound):
 		return problem{
 			http.StatusNotFound, "This message is not here any more",
 			"It was sent, replayed, cancelled or discarded. The audit log and the sent log say more.",
 		}
 	case errors.Is(err, parked.ErrNotFound):
-		return problem{http.StatusNotFound, "This message is not here any more", "Its consumer may have handled it: look at its life."}
+		return problem{
+			http.StatusNotFound, "This message is not here any more", "Its consumer may have handled it: look for the message id under Find.",
+		}
 	case errors.Is(err, poison.ErrNotFound):
-		return problem{http.StatusNotFound, "No such entry", "There is no entry of this ID, or it has left the quarantine."}
+		return problem{http.StatusNotFound, "No such entry", "No entry has this ID, or the entry has left the quarantine."}
 	case errors.Is(err, poison.ErrReplayNotFound):
-		return problem{http.StatusNotFound, "No such replay", "There is no replay of this ID."}
+		return problem{http.StatusNotFound, "No such replay", "No replay has this ID."}
 	case errors.Is(err, reconcile.ErrNotKept):
 		return problem{http.StatusNotFound, "No such report", "Only the latest 100 reports of each consumer are kept."}
 	case errors.Is(err, errMethod):
-		return problem{http.StatusMethodNotAllowed, "Not possible here", err.Error() + "."}
+		return problem{http.StatusMethodNotAllowed, "Method not allowed", err.Error() + "."}
 	case errors.Is(err, errCrossOrigin):
 		return problem{http.StatusForbidden, "Refused", "The console refused the request: " + err.Error() + "."}
 	case errors.Is(err, errClosed):
-		return problem{http.StatusServiceUnavailable, "The process is stopping", "It begins no more changes. Try again soon."}
+		return problem{http.StatusServiceUnavailable, "The process is stopping", "It starts no new changes. Try again in a moment."}
 	case errors.Is(err, context.DeadlineExceeded):
 		return problem{
 			http.StatusGatewayTimeout, "The database took too long",
@@ -91,14 +93,16 @@ func describe(err error) problem {
 	return problem{http.StatusInternalServerError, "The page failed", "The log of the service says why."}
 }
 
-// noRight is what a page says if the database refused a statement.
-const noRight = "The database user of the console lacks a right. Grant it the role of an operator (schema.Roles, once migrate roles). " +
-	"Nothing was changed by the refused statement."
+// noRight is the text of the page if the database refused a statement because the
+// console's user lacks a right.
+const noRight = "The database user of the console lacks a right. Grant it the operator role (schema.Roles, once migrate roles). " +
+	"The refused statement has changed nothing."
 
-// wrongDialect is what a page says if the database is not of the configured kind.
+// wrongDialect is the text of the page if the database is not of the configured kind.
 const wrongDialect = "Set Config.Schema.Dialect of the console to the kind of its database. The log of the service names both kinds."
 
-// denied reports whether the database refused a statement because its user lacks a right.
+// denied reports whether the database refused a statement because its user lacks a
+// right.
 func denied(err error) bool {
 	type stater interface {
 		error
@@ -108,8 +112,9 @@ func denied(err error) bool {
 	return ok && refused.SQLState() == "42501" // insufficient_privilege
 }
 
-// expected returns err if a package of this module says with it why a change is not
-// possible now, else nil. Such a text names messages and consumers, but no hosts.
+// expected returns err if it is a known error of this module that says why a change is
+// not possible now. Otherwise it returns nil. Known errors may be shown, because they
+// contain names of messages and consumers, but no hosts.
 func expected(err error) error {
 	for _, known := range []error{
 		poison.ErrNotRunning, poison.ErrReplayRunning, poison.ErrReplayFinished, poison.ErrReplayLost, poison.ErrReplayStopped,
@@ -125,7 +130,8 @@ func expected(err error) error {
 	return nil
 }
 
-// fail writes the page of an error, and logs errors that are nobody's mistake.
+// fail writes the page for an error. It also logs the error, unless the request
+// contains a mistake.
 func (c *Console) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := describe(err)
 	if p.Status >= http.StatusInternalServerError && !errors.Is(err, errClosed) && !errors.Is(err, context.Canceled) {

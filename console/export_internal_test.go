@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Pages returns the pages that can be read, and those that take forms.
+// Pages returns the pages that can be read, and the pages that accept forms.
 func (c *Console) Pages() (read, forms []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.routes)) {
 		if c.routes[name].get != nil {
@@ -18,7 +18,7 @@ func (c *Console) Pages() (read, forms []string) {
 	return read, forms
 }
 
-// Acts returns the actions of the changes.
+// Acts returns the actions that the changes need.
 func (c *Console) Acts() (all []Action) {
 	for _, a := range c.acts {
 		all = append(all, a.action)

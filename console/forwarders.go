@@ -6,11 +6,11 @@ import (
 	"github.com/watermill-once/once/status"
 )
 
-// forwardersPage is the running forwarders and the slots.
+// forwardersPage shows the running forwarders and the slots.
 type forwardersPage struct {
 	Forwarders []status.Forwarder
 	Slots      []status.Slot
-	Free       []status.Slot // nobody sends their messages
+	Free       []status.Slot // slots without an owner; no forwarder sends their messages
 }
 
 func (c *Console) getForwarders(w http.ResponseWriter, r *http.Request) error {

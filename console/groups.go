@@ -11,15 +11,15 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// groupRow is a failure group of a list.
+// groupRow is a failure group in a list.
 type groupRow struct {
 	operate.Group
 
-	Trend *trend // nil if it is not known
+	Trend *trend // nil if the trend is not known
 	Note  poison.Note
 }
 
-// rowsOf returns groups as rows, the largest first.
+// rowsOf returns groups as rows. The largest group comes first.
 func rowsOf(groups []operate.Group) []groupRow {
 	groups = slices.Clone(groups)
 	largestFirst(groups)
@@ -30,12 +30,8 @@ func rowsOf(groups []operate.Group) []groupRow {
 	return all
 }
 
-// mostTrends is the number of entries up to which trends are shown: all of them are read.
-const mostTrends = 200_000
-
 // quarantineGroups returns the failure groups of the quarantine with trends and notes.
-// entries is the number of their messages.
-func (c *Console) quarantineGroups(ctx context.Context, f poison.Filter, groups []operate.Group, entries int) ([]groupRow, error) {
+func (c *Console) quarantineGroups(ctx context.Context, f poison.Filter, groups []operate.Group) ([]groupRow, error) {
 	all := rowsOf(groups)
 	names := make([]string, len(all))
 	for i := range all {
@@ -45,22 +41,20 @@ func (c *Console) quarantineGroups(ctx context.Context, f poison.Filter, groups 
 	if err != nil {
 		return nil, err
 	}
-	trends := map[string]poison.Trend{}
-	if entries <= mostTrends {
-		if trends, err = c.quarantine.Trends(ctx, f, names...); err != nil {
-			return nil, err
-		}
+	trends, err := c.quarantine.Trends(ctx, f, names...)
+	if err != nil {
+		return nil, err
 	}
 	for i := range all {
 		all[i].Note = notes[names[i]]
-		if entries <= mostTrends {
+		if trends != nil {
 			all[i].Trend = newTrend(trends[names[i]])
 		}
 	}
 	return all, nil
 }
 
-// trend is the last 24 hours of a failure group, drawn as bars.
+// trend contains the bars that show the last 24 hours of a failure group.
 type trend struct {
 	poison.Trend
 
@@ -68,7 +62,8 @@ type trend struct {
 	Bars []bar
 }
 
-// bar is a rectangle of a drawing of 24 times 4 by 20 units.
+// bar is a rectangle in a drawing. The drawing is 20 units high, and 4 units wide for
+// each of the 24 hours.
 type bar struct{ X, Y, Height int }
 
 const barsHeight = 20
@@ -130,5 +125,5 @@ func (c *Console) postNote(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// longestGroup bounds a fingerprint in bytes.
+// longestGroup is the maximum length of a fingerprint, in bytes.
 const longestGroup = 200

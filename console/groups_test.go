@@ -8,8 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/watermill-once/once/console"
+	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
 )
 
 // A note on a failure group is shown with the group and with each of its entries, and stays
@@ -76,10 +81,33 @@ func TestABadNoteIsRefused(t *testing.T) {
 	}
 }
 
-// Who may not leave notes sees no form.
+// A person without the action NoteGroup does not see the form for notes.
 func TestTheNoteFormNeedsItsAction(t *testing.T) {
 	b := quickBench(t, func(c *console.Config) { c.Authorize = console.ReadOnly })
 	if got := b.get("quarantine?group=x").text; strings.Contains(got, "Save the note") {
 		t.Errorf("%q is there:\n%s", "Save the note", got)
+	}
+}
+
+// The page of an entry shows a stack if the handler panicked, and no stack if the
+// handler returned an error.
+func TestThePageOfAPanicShowsItsStack(t *testing.T) {
+	b := newBench(t, nil)
+	msg := message.NewMessage("boom-1", []byte(`{}`))
+	msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "orders.placed"}))
+	store, err := poison.New(b.DB, poison.Config{Schema: b.tables, Logger: watermill.NopLogger{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") })(msg); err != nil {
+		t.Fatal(err)
+	}
+	b.quarantine("payments", "orders.placed", message.NewMessage("failed-1", nil), errCard)
+	const heading = "Stack of the panic"
+	if got := b.get("entry?id=1").text; !strings.Contains(got, heading) || !strings.Contains(got, "groups_test.go:") {
+		t.Errorf("the page has no stack:\n%s", got)
+	}
+	if got := b.get("entry?id=2").text; strings.Contains(got, heading) {
+		t.Errorf("%q is there:\n%s", heading, got)
 	}
 }

@@ -17,47 +17,48 @@ import (
 )
 
 const (
-	// mostJobs is how many changes run at a time: each needs a connection.
+	// mostJobs is the maximum number of changes that run at the same time. Each change
+	// needs a database connection.
 	mostJobs = 4
 
-	// keptJobs is how many changes are remembered.
+	// keptJobs is the maximum number of changes that this process remembers.
 	keptJobs = 200
 )
 
 var (
 	errClosed = errors.New("the console is closed")
-	errNoJob  = errors.New("a process knows only the latest changes that it ran itself; the audit log has all of them")
+	errNoJob  = errors.New("a process knows only the latest changes that it has run itself; the audit log has all changes")
 	errPanic  = errors.New("the change panicked")
 )
 
-// busyError says that a change has to wait for others.
+// busyError means that a change has to wait for other changes.
 type busyError struct{ text string }
 
 func (e busyError) Error() string { return e.text }
 
-// report is how far a change has come.
+// report is the progress of a change.
 type report struct {
-	Total, Done int     // Total is 0 if it is not known
-	Skipped     []int64 // need force
+	Total, Done int     // Total is 0 if it is unknown
+	Skipped     []int64 // IDs of messages that were left out
 	Replay      operate.Report
 }
 
 // work makes a change. It calls progress from time to time, and stops when ctx ends.
 type work func(ctx context.Context, progress func(report)) (report, error)
 
-// job is a change that runs in its own goroutine, so that closing the browser does not
-// stop it.
+// job is a change that runs in a separate goroutine. If the browser is closed, the job
+// continues.
 type job struct {
 	ID    string
 	Title string
 	Who   operate.Act
-	Back  string // the page from which it was started
+	Back  string // page from which the job was started
 
-	LeftOut string // as in act
+	LeftOut string // see act.LeftOut
 
 	lock   string // jobs with the same lock run one after another
 	cancel context.CancelFunc
-	moved  chan struct{} // closed at the first progress, or at the end
+	moved  chan struct{} // closed at the first progress, or when the job ends
 	once   sync.Once
 	ended  chan struct{}
 
@@ -66,7 +67,7 @@ type job struct {
 	history series
 }
 
-// jobState is a copy of what changes in a job.
+// jobState contains the fields of a job that change while the job runs.
 type jobState struct {
 	Started, Ended time.Time
 	Report         report
@@ -78,12 +79,12 @@ type jobState struct {
 // Running reports whether the job has not ended.
 func (s jobState) Running() bool { return s.Ended.IsZero() }
 
-// Stopped reports whether the job ended because somebody, or its plan, stopped it.
+// Stopped reports whether the job was stopped by a person or by its plan.
 func (s jobState) Stopped() bool {
 	return !s.Running() && (s.Stopping && s.Err != nil || errors.Is(s.Err, poison.ErrReplayStopped))
 }
 
-// Problem says why the job failed, or returns "".
+// Problem returns why the job failed, or "" if it did not fail.
 func (s jobState) Problem() string {
 	switch {
 	case s.Err == nil || s.Stopped():
@@ -96,7 +97,7 @@ func (s jobState) Problem() string {
 	return "It failed. The log of the service says why."
 }
 
-// State returns the state of the job now.
+// State returns the current state of the job.
 func (j *job) State() jobState {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -120,7 +121,7 @@ func (j *job) stop() {
 	j.cancel()
 }
 
-// jobs are the changes of this process.
+// jobs contains the changes of this process.
 type jobs struct {
 	logger watermill.LoggerAdapter
 	ctx    context.Context
@@ -129,7 +130,7 @@ type jobs struct {
 
 	mu     sync.Mutex
 	closed bool
-	all    []*job // the latest last
+	all    []*job // in the order of their start
 }
 
 func newJobs(logger watermill.LoggerAdapter) *jobs {
@@ -137,7 +138,8 @@ func newJobs(logger watermill.LoggerAdapter) *jobs {
 	return &jobs{logger: logger, ctx: ctx, cancel: cancel}
 }
 
-// start begins a change, or returns an error if it has to wait for others.
+// start begins a change. If the change has to wait for other changes, it returns a
+// busyError.
 func (all *jobs) start(j *job, do work) error {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -155,9 +157,9 @@ func (all *jobs) start(j *job, do work) error {
 		}
 	}
 	if running >= mostJobs {
-		return busyError{fmt.Sprintf("%d changes are running, and no more may run at a time. Wait until one has ended", running)}
+		return busyError{fmt.Sprintf("%d changes are running, which is the limit. Wait until one of them has ended", running)}
 	}
-	if len(all.all) >= keptJobs { // one that has ended: fewer than mostJobs run
+	if len(all.all) >= keptJobs { // delete the oldest job that has ended
 		ended := slices.IndexFunc(all.all, func(old *job) bool { return !old.State().Running() })
 		all.all = slices.Delete(all.all, ended, ended+1)
 	}
@@ -172,7 +174,9 @@ func (all *jobs) start(j *job, do work) error {
 	return nil
 }
 
-// background runs work that changes nothing, and cancels it on close. It does nothing after close.
+// background calls the function work in a goroutine. The function work must not change
+// anything. When close is called, the context of work ends. After close, background
+// does nothing.
 func (all *jobs) background(work func(ctx context.Context)) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -182,7 +186,7 @@ func (all *jobs) background(work func(ctx context.Context)) {
 }
 
 func (all *jobs) run(ctx context.Context, j *job, do work) {
-	latest, err := all.do(ctx, j, do)
+	latest, err := all.perform(ctx, j, do)
 	j.mu.Lock()
 	j.history.last = time.Time{} // the end is a sample, too
 	j.mu.Unlock()
@@ -200,9 +204,9 @@ func (all *jobs) run(ctx context.Context, j *job, do work) {
 	all.logger.Info("Console change has ended", fields)
 }
 
-// do returns the last report also if the work panics: a mistake in a change must not
-// end the service.
-func (all *jobs) do(ctx context.Context, j *job, do work) (latest report, err error) {
+// perform makes the change of a job. If the change panics, perform returns the last
+// report and errPanic, so that a mistake in a change does not end the service.
+func (all *jobs) perform(ctx context.Context, j *job, do work) (latest report, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			all.logger.Error("Console change panicked", fmt.Errorf("panic: %v", p), watermill.LogFields{"stack": string(debug.Stack())})
@@ -212,17 +216,18 @@ func (all *jobs) do(ctx context.Context, j *job, do work) (latest report, err er
 	return do(ctx, j.progress)
 }
 
-// get returns the job with an ID, or nil.
+// get returns the job with this ID, or nil.
 func (all *jobs) get(id string) *job {
 	return all.find(func(j *job) bool { return j.ID == id })
 }
 
-// replaying returns the latest job of a replay of the quarantine, or nil.
+// replaying returns the latest job that runs the replay with this ID, or nil. The
+// replay must be a replay of the quarantine.
 func (all *jobs) replaying(id int64) *job {
 	return all.find(func(j *job) bool { return j.State().Report.Replay.ID == id })
 }
 
-// find returns the latest job that matches, or nil.
+// find returns the latest job for which match returns true, or nil.
 func (all *jobs) find(match func(j *job) bool) *job {
 	for _, j := range all.latest() {
 		if match(j) {
@@ -232,7 +237,7 @@ func (all *jobs) find(match func(j *job) bool) *job {
 	return nil
 }
 
-// latest returns all known jobs, the latest first.
+// latest returns all known jobs, with the latest job first.
 func (all *jobs) latest() []*job {
 	all.mu.Lock()
 	defer all.mu.Unlock()

@@ -18,8 +18,8 @@ func newTestJobs(t *testing.T) (*jobs, *testkit.Logs) {
 	return all, logs
 }
 
-// until works until its context ends.
-func until(ctx context.Context, progress func(report)) (report, error) {
+// untilStopped is a change that runs until its context ends.
+func untilStopped(ctx context.Context, progress func(report)) (report, error) {
 	progress(report{Done: 1})
 	<-ctx.Done()
 	return report{Done: 2}, ctx.Err()
@@ -56,18 +56,18 @@ func TestOnlySomeChangesRunAtATime(t *testing.T) {
 	var running []*job
 	for i := range mostJobs {
 		j := &job{Title: "Test", Who: operate.Act{Actor: "ann"}, lock: fmt.Sprint(i)}
-		if err := all.start(j, until); err != nil {
+		if err := all.start(j, untilStopped); err != nil {
 			t.Fatal(err)
 		}
 		running = append(running, j)
 		if i == 0 {
-			_, same := errors.AsType[busyError](all.start(&job{lock: "0"}, until))
+			_, same := errors.AsType[busyError](all.start(&job{lock: "0"}, untilStopped))
 			if !same {
 				t.Error("same is false: the same lock")
 			}
 		}
 	}
-	_, many := errors.AsType[busyError](all.start(&job{lock: "other"}, until))
+	_, many := errors.AsType[busyError](all.start(&job{lock: "other"}, untilStopped))
 	if !many {
 		t.Error("many is false: too many")
 	}
@@ -79,7 +79,7 @@ func TestOnlySomeChangesRunAtATime(t *testing.T) {
 	if got := running[0].State().Report.Done; got != 2 {
 		t.Errorf("running[0].State().Report.Done is %d, want 2", got)
 	}
-	if err := all.start(&job{lock: "0"}, until); err != nil {
+	if err := all.start(&job{lock: "0"}, untilStopped); err != nil {
 		t.Fatalf("%v: the lock is free again", err)
 	}
 	all.close()
@@ -88,7 +88,7 @@ func TestOnlySomeChangesRunAtATime(t *testing.T) {
 			t.Error("j.State.Running returned true: close waits for all")
 		}
 	}
-	if err := all.start(&job{lock: "new"}, until); !errors.Is(err, errClosed) {
+	if err := all.start(&job{lock: "new"}, untilStopped); !errors.Is(err, errClosed) {
 		t.Fatalf("start: got %v, want errClosed", err)
 	}
 }
@@ -96,7 +96,7 @@ func TestOnlySomeChangesRunAtATime(t *testing.T) {
 func TestOldChangesAreForgotten(t *testing.T) {
 	all, _ := newTestJobs(t)
 	kept := &job{lock: "running"}
-	if err := all.start(kept, until); err != nil {
+	if err := all.start(kept, untilStopped); err != nil {
 		t.Fatal(err)
 	}
 	var last *job

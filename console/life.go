@@ -9,7 +9,8 @@ import (
 	"github.com/watermill-once/once/journey"
 )
 
-// lifePage asks for messages, and shows what happened to them in the order of time.
+// lifePage contains a form to search for messages. It shows the events of the messages
+// that were found, in chronological order.
 type lifePage struct {
 	Message, AggregateType, Aggregate, Tenant string
 	Causes                                    bool
@@ -19,21 +20,22 @@ type lifePage struct {
 	Notes    []string
 }
 
-// life is a message with its events.
+// life contains a message and its events.
 type life struct {
 	journey.Message
 
 	Events []lifeEvent
 }
 
-// lifeEvent is an event with the page of its row, or "".
+// lifeEvent is an event of a message. Link is the URL of the page that shows the row of
+// the event, or "".
 type lifeEvent struct {
 	journey.Event
 
 	Link string
 }
 
-// longestLives is how many messages the page shows.
+// longestLives is the maximum number of messages that the page shows.
 const longestLives = 50
 
 func (c *Console) getLife(w http.ResponseWriter, r *http.Request) error {
@@ -41,7 +43,7 @@ func (c *Console) getLife(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	query := r.URL.Query()
-	if _, err := newSelection(query); err != nil { // names texts that no message can have
+	if _, err := newSelection(query); err != nil { // returns an error for texts that no message can have
 		return err
 	}
 	text := func(name string) string { return strings.TrimSpace(query.Get(name)) }
@@ -57,7 +59,7 @@ func (c *Console) getLife(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch {
 	case named > 1:
-		return inputError{errors.New("message, aggregate and tenant: fill in one of them")}
+		return inputError{errors.New("enter a message id, an aggregate id or a tenant, and only one of them")}
 	case named == 0 && body.AggregateType != "":
 		return inputError{errors.New("aggregate is empty: an aggregate type alone would match too many messages")}
 	case named == 1:
@@ -88,8 +90,8 @@ func newLife(m journey.Message) life {
 	return l
 }
 
-// pageOf returns the page of the row of an event. The row may no longer be in its
-// table.
+// pageOf returns the URL of the page that shows the row of an event, or "" if there is
+// no such page. The row may no longer be in its table.
 func pageOf(e journey.Event) string {
 	pages := map[journey.Place]string{
 		journey.Outbox: "message", journey.DeadLetters: "letter", journey.SentLog: "copy", journey.Parked: "parked-message",

@@ -12,8 +12,9 @@ import (
 	"github.com/watermill-once/once/console"
 )
 
-// Two operators in two processes do the same act with the same message at once. It is done
-// once, and the page of the other one says that it was not done.
+// Two operators in two processes make the same change of the same message at the same
+// time. The change is made once. One operator sees that it was made, and the other
+// operator sees that it was not possible any more.
 func TestTwoOperatorsOfTwoProcessesAtOnce(t *testing.T) {
 	b := newBench(t, nil)
 	b.seed()
@@ -35,7 +36,7 @@ func TestTwoOperatorsOfTwoProcessesAtOnce(t *testing.T) {
 		"do=cancel&id=4": "change", "do=discard-dead&id=1": "change", "do=release&key=customer-9": "change",
 		"do=cancel-parked&id=6": "change", "do=discard-parked&id=5": "change", "do=discard&id=4": "change", "id=1": "edit",
 	} {
-		form, rows := edit, 2 // of the old and the new message
+		form, rows := edit, 2 // audit rows: for the old and for the new message
 		if page == "change" {
 			rows = 1
 			form = b.fields(b.get("change?"+query), "change")
@@ -66,9 +67,9 @@ func TestTwoOperatorsOfTwoProcessesAtOnce(t *testing.T) {
 				done++
 				continue
 			}
-			if !regexp.MustCompile(`Not possible now|That cannot be used|0 of 1|s-abandoned|not here any more|No such entry`).MatchString(a.text) {
+			if !regexp.MustCompile(`Not possible now|Invalid request|0 of 1|s-abandoned|not here any more|No such entry`).MatchString(a.text) {
 				t.Errorf("%s: %s does not match %s",
-					query, a.text, `Not possible now|That cannot be used|0 of 1|s-abandoned|not here any more|No such entry`)
+					query, a.text, `Not possible now|Invalid request|0 of 1|s-abandoned|not here any more|No such entry`)
 			}
 		}
 		if done != 1 {

@@ -9,7 +9,7 @@ import (
 
 var pendingStates = []string{string(pending.Due), string(pending.BackingOff), string(pending.Delayed), string(pending.Blocked)}
 
-// may are the buttons of a page.
+// buttons says for each action whether the page shows its button.
 type buttons map[Action]bool
 
 func (c *Console) buttons(r *http.Request, actions ...Action) buttons {
@@ -20,7 +20,8 @@ func (c *Console) buttons(r *http.Request, actions ...Action) buttons {
 	return all
 }
 
-// Any reports whether there is a button at all, and so checkboxes make sense.
+// Any reports whether the page shows at least one button. Without buttons, the page
+// needs no checkboxes.
 func (b buttons) Any() bool {
 	for _, may := range b {
 		if may {
@@ -30,15 +31,17 @@ func (b buttons) Any() bool {
 	return false
 }
 
-// May reports whether there is the button of an action. Templates have no types.
+// May reports whether the page shows the button of an action. The parameter is a
+// string, because templates cannot convert types.
 func (b buttons) May(action string) bool { return b[Action(action)] }
 
-// outboxPage is the messages that wait, by topic, and those that match the filter.
+// outboxPage shows the pending messages by topic, and the messages that match the
+// filter.
 type outboxPage struct {
 	Filter  selection
 	States  []string
 	Topics  []pending.Topic
-	Partly  bool // Topics are those of the first rows
+	Partly  bool // Topics includes only the first rows of the outbox
 	Blocked []blockedKey
 	Pauses  []pending.Pause
 
@@ -46,10 +49,10 @@ type outboxPage struct {
 	Next     string // URL of the next page
 	May      buttons
 
-	Pause, Resume bool // there are buttons for it
+	Pause, Resume bool // whether the page shows these buttons
 }
 
-// blockedKey is an ordering key whose messages wait for one of them.
+// blockedKey is an ordering key whose messages wait for an earlier message of the key.
 type blockedKey struct {
 	Key, Topic string
 	Waiting    int
@@ -95,7 +98,7 @@ func (c *Console) getOutbox(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Outbox", Template: "outbox", Section: "outbox", Body: body})
 }
 
-// blockedKeys returns the keys of the first messages that wait for another one.
+// blockedKeys returns the ordering keys of the first blocked messages in the outbox.
 func (c *Console) blockedKeys(r *http.Request) (keys []blockedKey, err error) {
 	blocked, err := c.outbox.List(r.Context(), pending.Filter{State: pending.Blocked})
 	index := map[string]int{}
@@ -111,7 +114,7 @@ func (c *Console) blockedKeys(r *http.Request) (keys []blockedKey, err error) {
 	return keys, err
 }
 
-// messagePage is one message of the outbox.
+// messagePage shows one message of the outbox.
 type messagePage struct {
 	Message pending.Message
 	Content content

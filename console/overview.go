@@ -17,62 +17,63 @@ import (
 )
 
 const (
-	// liveSeconds is how often a page loads new values.
-	liveSeconds = 3
+	// liveSeconds is the number of seconds after which a page loads new values.
+	liveSeconds = 5
 
-	// overviewAge is how long an overview is used again: many people may look. It is
-	// longer if the database is slow: reading overviews takes at most the part of the time
-	// that overviewShare names.
+	// An overview is read again only after overviewAge, because many people may look at it
+	// at the same time. If reading it took long, the next reading waits at least
+	// overviewShare times as long, to limit the load on a slow database.
 	overviewAge   = 2 * time.Second
 	overviewShare = 25
 
-	// lateAfter is the age of a due message from which somebody should look.
+	// lateAfter is how long a message may be due before the overview asks for attention.
 	lateAfter = time.Minute
 )
 
-// overview is the state of all tables at a time. It reads a bounded number of rows.
+// overview is the state of all tables at one moment. Reading it examines a limited
+// number of rows.
 type overview struct {
 	At         time.Time
 	Attention  []attention
 	Outbox     status.Count
 	Topics     []pending.Topic
-	Pending    pending.Topic // the sums
-	Partly     bool          // Topics and Pending are those of the first rows only
-	Oldest     time.Duration // of the messages that are due
+	Pending    pending.Topic // sums over Topics
+	Partly     bool          // Topics and Pending include only the first rows of the outbox
+	Oldest     time.Duration // longest time for which a waiting message has been due
 	Forwarders int
 	FreeSlots  int
 	Consumers  []consumerRow
 	Parked     parkedSums
 	Dead       status.Count
-	DeadGroups []operate.Group // none if there are too many letters
+	DeadGroups []operate.Group // empty if there are too many letters
 	Entries    status.Count
 	Groups     []operate.Group
-	Latest     bool            // Groups are those of the latest entries, and not all
-	Replays    []poison.Replay // that run, or can be resumed
+	Latest     bool            // the counts in Groups include only the latest entries
+	Replays    []poison.Replay // replays that are running or can be resumed
 	Running    int
-	In, Out    string // messages a second that are written to the outbox and leave it, or ""
-	Handled    string // messages a second of all consumers
+	In, Out    string // messages that enter and leave the outbox per second, or ""
+	Handled    string // messages that all consumers handle per second
 
-	rates [3]float64 // the same for the chart
+	rates [3]float64 // In, Out and Handled as numbers, for the chart
 
-	Waiting, Rates, Days string // charts
+	Waiting, Rates, Days string // charts, as JSON
 }
 
 // consumerRow is a consumer with its rate.
 type consumerRow struct {
 	parked.Consumer
 
-	Handled string // messages a second, or ""
+	Handled string // messages handled per second, or ""
 }
 
-// parkedSums are sums over all consumers.
+// parkedSums contains sums over all consumers.
 type parkedSums struct {
 	Waiting, Held, Running int
-	More                   bool // a count stopped at its limit
+	More                   bool // whether a count stopped at its limit
 	Lag                    time.Duration
 }
 
-// attention is something that a person should look at.
+// attention is a problem that a person should look at.
 type attention struct {
 	Urgent      bool
 	What, Why   string
@@ -87,13 +88,13 @@ func (c *Console) getOverview(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	c.sampler.watch() // now, because it counts the days, which would delay this page
+	c.sampler.watch() // after the read, because counting the days would delay it
 	o.Days = c.days.chart()
 	return c.show(w, r, page{Title: "Overview", Template: "overview", Section: "overview", Live: liveSeconds, Charts: true, Body: o})
 }
 
-// readOverview returns the state of the tables, a few seconds old. The lock also keeps many
-// viewers from counting at the same time.
+// readOverview returns the state of the tables. The state may be a few seconds old. A
+// lock makes sure that only one viewer at a time reads the tables.
 func (c *Console) readOverview(ctx context.Context) (overview, error) {
 	c.overview.Lock()
 	defer c.overview.Unlock()
@@ -112,8 +113,9 @@ func (c *Console) readOverview(ctx context.Context) (overview, error) {
 	return o, nil
 }
 
-// groupedEntries is the number of messages up to which the overview groups all of them.
-// Above it, the latest 1,000 entries of the quarantine are grouped.
+// groupedEntries is the maximum number of entries that the overview reads to find
+// failure groups. If the quarantine has more entries, the overview reads the latest
+// ones.
 const groupedEntries = 1000
 
 func (c *Console) newOverview(ctx context.Context) (o overview, err error) {
@@ -149,12 +151,14 @@ func (c *Console) newOverview(ctx context.Context) (o overview, err error) {
 	return o, nil
 }
 
-// readFailures adds the failure groups.
-func (c *Console) readFailures(ctx context.Context, o *overview, latest []status.Failure) (err error) {
+// readFailures adds the failure groups to the overview.
+func (c *Console) readFailures(ctx context.Context, o *overview, latest []status.Failure) error {
 	if o.Dead.N > 0 && o.Dead.N <= groupedEntries {
-		if o.DeadGroups, err = c.letters.Groups(ctx, deadletter.Filter{}); err != nil {
+		page, err := c.letters.Groups(ctx, deadletter.Filter{})
+		if err != nil {
 			return err
 		}
+		o.DeadGroups = page.Groups
 	}
 	switch o.Latest = o.Entries.N > groupedEntries; {
 	case o.Latest:
@@ -167,22 +171,25 @@ func (c *Console) readFailures(ctx context.Context, o *overview, latest []status
 			if err != nil {
 				return err
 			}
-			for _, e := range entries {
+			for _, e := range entries.Entries {
 				group.Error = e.Error
 			}
 			o.Groups = append(o.Groups, group)
 		}
 	case o.Entries.N > 0:
-		if o.Groups, err = c.quarantine.Groups(ctx, poison.Filter{}); err != nil {
+		page, err := c.quarantine.Groups(ctx, poison.Filter{})
+		if err != nil {
 			return err
 		}
+		o.Groups = page.Groups
 	}
 	largestFirst(o.DeadGroups)
 	largestFirst(o.Groups)
 	return nil
 }
 
-// readConsumers adds the consumers, and how many messages move.
+// readConsumers adds the consumers to the overview, and the rates at which messages are
+// written, sent and handled.
 func (c *Console) readConsumers(ctx context.Context, o *overview) error {
 	flow, err := c.status.Flow(ctx)
 	if err != nil {
@@ -209,7 +216,7 @@ func (c *Console) readConsumers(ctx context.Context, o *overview) error {
 		o.Consumers = append(o.Consumers, row)
 		o.Parked.Waiting += one.Waiting
 		o.Parked.Held += one.Held
-		o.Parked.More = o.Parked.More || max(one.Waiting, one.Held) >= parked.CountLimit
+		o.Parked.More = o.Parked.More || max(one.Waiting, one.Held) >= one.CountLimit
 		o.Parked.Lag = max(o.Parked.Lag, one.Lag)
 		if one.Running {
 			o.Parked.Running++
@@ -218,7 +225,8 @@ func (c *Console) readConsumers(ctx context.Context, o *overview) error {
 	return err
 }
 
-// openReplays adds the replays that have not finished, of the latest ones.
+// openReplays adds the unfinished replays to the overview. It examines only the latest
+// replays.
 func (c *Console) openReplays(ctx context.Context, o *overview) error {
 	latest, err := c.quarantine.Replays(ctx, 0)
 	for _, r := range latest {
@@ -236,11 +244,11 @@ func largestFirst(groups []operate.Group) {
 	slices.SortStableFunc(groups, func(a, b operate.Group) int { return cmp.Compare(b.Count, a.Count) })
 }
 
-// shownGroups is how many failure groups the overview names.
+// shownGroups is the maximum number of failure groups that the overview names.
 const shownGroups = 5
 
-// judge lists what needs a person, the most urgent first: messages that do not move,
-// then messages that somebody has to decide about.
+// judge adds the problems that a person should look at, with urgent problems first. It
+// finds messages that do not move, and messages that need a decision of a person.
 func (o *overview) judge() {
 	add := func(urgent bool, what, why, url, label string) {
 		o.Attention = append(o.Attention, attention{urgent, what, why, url, label})
@@ -258,14 +266,14 @@ func (o *overview) judge() {
 	})
 }
 
-// judgeMoving adds messages that do not move.
+// judgeMoving adds problems with messages that do not move.
 func (o *overview) judgeMoving(add func(urgent bool, what, why, url, label string)) {
 	atLeast := ""
 	if o.Partly {
 		atLeast = "at least "
 	}
 	if o.Oldest >= lateAfter {
-		add(true, "The outbox does not move: a message has been due for "+age(o.Oldest),
+		add(true, "The outbox is stuck: a message has been due for "+age(o.Oldest),
 			"Does a forwarder run, and can it reach the broker?", link("outbox", "state", pending.Due), "See the messages")
 	}
 	if o.Pending.Due > 0 && o.FreeSlots > 0 {
@@ -273,13 +281,13 @@ func (o *overview) judgeMoving(add func(urgent bool, what, why, url, label strin
 		if o.Forwarders > 0 {
 			what = plural(o.FreeSlots, "slot of the outbox has", "slots of the outbox have") + " no forwarder"
 		}
-		add(true, what, "Messages of a slot without a forwarder are not sent. After a forwarder has stopped, others take its slots in seconds.",
+		add(true, what, "Messages in a free slot are not sent. If a forwarder has just stopped, another one takes its slots within seconds.",
 			"forwarders", "See the forwarders")
 	}
 	for _, one := range o.Consumers {
 		if n := one.Waiting + one.Held; n > 0 && !one.Running {
 			more := ""
-			if max(one.Waiting, one.Held) >= parked.CountLimit {
+			if max(one.Waiting, one.Held) >= one.CountLimit {
 				more = "at least "
 			}
 			add(true, one.Name+" does not run, and "+more+plural(n, "message waits", "messages wait")+" for it",
@@ -289,15 +297,17 @@ func (o *overview) judgeMoving(add func(urgent bool, what, why, url, label strin
 	}
 	if o.Pending.BackingOff > 0 {
 		add(o.Pending.BackingOff > 100, upper(atLeast+plural(o.Pending.BackingOff, "message backs off", "messages back off")),
-			"The broker refused. The forwarder tries again by itself.", link("outbox", "state", pending.BackingOff), "See why")
+			"Refused by the broker. The forwarder tries again by itself.", link("outbox", "state", pending.BackingOff), "See why")
 	}
 	if o.Pending.Blocked > 0 {
-		add(true, upper(atLeast+plural(o.Pending.Blocked, "message waits", "messages wait"))+" for another one of the same ordering key",
-			"The key goes on when that message is sent, cancelled, discarded or released.", link("outbox", "state", pending.Blocked), "See the keys")
+		add(true, upper(atLeast+plural(o.Pending.Blocked, "message waits", "messages wait"))+" for an earlier message of the same ordering key",
+			"They are sent after the earlier message was sent, cancelled or discarded, or its key was released.",
+			link("outbox", "state", pending.Blocked), "See the keys")
 	}
 }
 
-// judgeFailed adds replays that can be resumed, and messages that were given up.
+// judgeFailed adds two kinds of problems: replays that can be resumed, and messages
+// that were given up on.
 func (o *overview) judgeFailed(add func(urgent bool, what, why, url, label string)) {
 	for _, r := range o.Replays {
 		if r.State != poison.ReplayRunning {
@@ -305,8 +315,8 @@ func (o *overview) judgeFailed(add func(urgent bool, what, why, url, label strin
 			if why == "" {
 				why = "It can be resumed."
 			}
-			what := fmt.Sprintf("Replay %d is %s, with %s to go", r.ID, r.State, count(max(0, r.Total-r.Replayed)))
-			add(false, what, why, link("replay", "id", r.ID), "Open it")
+			what := fmt.Sprintf("Replay %d is %s, and %s left", r.ID, r.State, plural(max(0, r.Total-r.Replayed), "message is", "messages are"))
+			add(false, what, why, link("replay", "id", r.ID), "See the replay")
 		}
 	}
 	for _, g := range o.Groups[:min(len(o.Groups), shownGroups)] {
@@ -315,22 +325,23 @@ func (o *overview) judgeFailed(add func(urgent bool, what, why, url, label strin
 			atLeast = "at least "
 		}
 		add(false, fmt.Sprintf("%s gave up on %s%s", first(g.Consumers, "A consumer"), atLeast, plural(g.Count, "message", "messages")),
-			g.Error, link("quarantine", "group", g.Fingerprint), "Look at the failure")
+			g.Error, link("quarantine", "group", g.Fingerprint), "See the failure")
 	}
 	for _, g := range o.DeadGroups[:min(len(o.DeadGroups), shownGroups)] {
 		add(false, fmt.Sprintf("The forwarder gave up on %s to %s", plural(g.Count, "message", "messages"), first(g.Topics, "a topic")),
-			g.Error, link("dead", "group", g.Fingerprint), "Look at the letters")
+			g.Error, link("dead", "group", g.Fingerprint), "See the dead letters")
 	}
 	if len(o.DeadGroups) == 0 && o.Dead.N > 0 {
-		add(false, "The forwarder gave up on "+upto(o.Dead)+" messages", "The page groups them by their causes.", "dead", "Look at the letters")
+		add(false, "The forwarder gave up on "+upto(o.Dead)+" messages", "The page groups them by cause.", "dead", "See the dead letters")
 	}
 }
 
-// first returns the first name with the number of others.
-func first(names []string, none string) string {
+// first returns the first name and the number of further names. If names is empty, it
+// returns the text ifEmpty.
+func first(names []string, ifEmpty string) string {
 	switch len(names) {
 	case 0:
-		return none
+		return ifEmpty
 	case 1:
 		return names[0]
 	}

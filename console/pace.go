@@ -6,33 +6,34 @@ import (
 )
 
 const (
-	// paceSpan is the time over which the rate of a replay is measured.
+	// paceSpan is the time over which the speed of a replay is measured.
 	paceSpan = 15 * time.Second
 
-	// mostPaces is how many replays are measured at a time.
+	// mostPaces is the maximum number of replays that are measured at the same time.
 	mostPaces = 50
 )
 
-// paces measure how fast the replays go that somebody watches, also those that another
-// process runs.
+// paces measures the speed of the replays that people look at. Another process may be
+// running such a replay.
 type paces struct {
 	mu  sync.Mutex
 	all map[int64][]pace
 }
 
-// pace is how many messages have ended at a time.
+// pace is a sample of a replay: how many of its messages had an outcome at a certain
+// time.
 type pace struct {
 	at    time.Time
 	ended int
 }
 
-// add adds a sample of a replay. It returns the messages a second, or 0 if it does not
-// know yet.
+// add adds a sample of a replay. It returns the rate in messages per second, or 0 if
+// the rate is not known yet.
 func (p *paces) add(id int64, at time.Time, ended int) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	list := p.all[id]
-	if n := len(list); n > 0 && ended < list[n-1].ended { // an entry that failed again was replayed again
+	if n := len(list); n > 0 && ended < list[n-1].ended { // an entry that had failed was replayed again
 		list = nil
 	}
 	for len(list) > 1 && at.Sub(list[1].at) >= paceSpan {
@@ -44,7 +45,7 @@ func (p *paces) add(id int64, at time.Time, ended int) float64 {
 	if p.all == nil {
 		p.all = map[int64][]pace{}
 	}
-	if n := len(list); n == 0 || at.Sub(list[n-1].at) >= time.Second/2 { // many may watch
+	if n := len(list); n == 0 || at.Sub(list[n-1].at) >= time.Second/2 { // many people may watch
 		p.all[id] = append(list, pace{at, ended})
 	}
 	if len(list) == 0 {

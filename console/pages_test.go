@@ -11,21 +11,21 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// texts are what each page has to say about the messages of seed.
+// texts has the texts that each page must contain after seed.
 var texts = map[string][]string{
 	"": {
-		"Needs a person", "1 message backs off", "payments gave up on 3 messages", "card gateway answered 502", "orders.placed",
+		"Needs attention", "1 message backs off", "payments gave up on 3 messages", "card gateway answered 502", "orders.placed",
 	},
 	"forwarders": {"64 slots have no forwarder", "Start a forwarder", "No forwarder runs."},
 	"consumers": {
-		"mail", ", in the order of keys", "running", "host/17/a1", "sendMail", "payments", "not registered",
+		"mail", ", in key order", "running", "host/17/a1", "sendMail", "payments", "not registered",
 	},
-	"parked":                          {"parked-1", "mail server is full", "2 attempts", "behind 5", "failed-1", "Run selected now"},
+	"parked":                          {"parked-1", "mail server is full", "2 attempts", "waits for 5", "failed-1", "Run selected now"},
 	"parked?consumer=mail&state=held": {"parked-2"},
-	"parked-message?id=5":             {"parked-1", "customer-5", "mail server is full", "&#34;order&#34;: 7", "Run now", "Its life"},
+	"parked-message?id=5":             {"parked-1", "customer-5", "mail server is full", "&#34;order&#34;: 7", "Run now", "Show its life"},
 	"parked-message?id=6":             {"parked-2", "message 5"},
-	"parked-message?id=1":             {"Open it in the quarantine"},
-	"life":                            {"Name a message, an aggregate or a tenant."},
+	"parked-message?id=1":             {"Open the quarantine entry"},
+	"life":                            {"Enter a message id, an aggregate id or a tenant."},
 	"life?message=failed-1": {
 		"Life of failed-1", "payments", "quarantined", "card gateway answered 502", "parked-message?id=2",
 	},
@@ -53,7 +53,7 @@ var texts = map[string][]string{
 		"failed-0", "card gateway answered 502", "*errors.errorString", "trace", "0af7", "&#34;order&#34;: 10", "Replay", "Edit", "Discard",
 	},
 	"entry?id=1&view=text":                {"{&#34;order&#34;:10,&#34;amount&#34;:-0}"},
-	"entry?id=4":                          {"00000000  00 01 ff 0d 0a"}, // no text: hexadecimal
+	"entry?id=4":                          {"00000000  00 01 ff 0d 0a"}, // a payload that is not text is shown in hexadecimal
 	"entry?id=4&view=text":                {`\u0000\u0001\xff\u000d`},
 	"replays":                             {"There are no replays yet"},
 	"edit?id=1":                           {"Compare", "{&#34;order&#34;:10"},
@@ -93,7 +93,8 @@ func TestEveryPageShowsTheMessages(t *testing.T) {
 	})
 }
 
-// The days are counted while somebody waits for them.
+// The first request for the page starts to count the messages of each day in the
+// background. A later request shows the numbers.
 func TestTheLastDaysAreCounted(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := benchIn(t, db, nil)
@@ -130,10 +131,10 @@ func TestAnEmptyDatabaseSaysWhatWouldBeThere(t *testing.T) {
 			"consumers":              "No consumer is known.",
 			"parked":                 "No messages are parked.",
 			"parked?topic=x":         "No parked message matches.",
-			"life":                   "Name a message, an aggregate or a tenant.",
+			"life":                   "Enter a message id, an aggregate id or a tenant.",
 			"life?aggregate=x":       "No message matches.",
 			"audit":                  "Nobody has changed anything.",
-			"audit?actor=x":          "No act matches.",
+			"audit?actor=x":          "No action matches.",
 			"change?do=discard&id=1": "Nothing.",
 		} {
 			if got := b.get(page).text; !strings.Contains(got, part) {
@@ -150,35 +151,35 @@ func TestAMistakeInTheURLIsNamed(t *testing.T) {
 		status int
 		text   string
 	}{
-		"outbox?state=waiting":                           {http.StatusBadRequest, "state &#34;waiting&#34; is none of due, backing_off, "},
-		"dead?reason=bored":                              {http.StatusBadRequest, "reason &#34;bored&#34;"},
-		"quarantine?reason=bored":                        {http.StatusBadRequest, "reason &#34;bored&#34;"},
+		"outbox?state=waiting":                           {http.StatusBadRequest, "state is &#34;waiting&#34;, but must be one of due, "},
+		"dead?reason=bored":                              {http.StatusBadRequest, "reason is &#34;bored&#34;, but must be one of "},
+		"quarantine?reason=bored":                        {http.StatusBadRequest, "reason is &#34;bored&#34;, but must be one of "},
 		"quarantine?from=yesterday":                      {http.StatusBadRequest, "&#34;yesterday&#34; is not a time"},
 		"dead?from=2026-01-02&to=2026":                   {http.StatusBadRequest, "is not a time"},
 		"sent?from=2026-01-02T00:00&to=2026-01-01T00:00": {http.StatusBadRequest, "is not after"},
 		"outbox?after=-1":                                {http.StatusBadRequest, "after"},
-		"outbox?topic=%00":                               {http.StatusBadRequest, "characters that no message can have"},
-		"outbox?topic=%ff":                               {http.StatusBadRequest, "characters that no message can have"},
+		"outbox?topic=%00":                               {http.StatusBadRequest, "characters that no message can contain"},
+		"outbox?topic=%ff":                               {http.StatusBadRequest, "characters that no message can contain"},
 		"entry?id=x":                                     {http.StatusBadRequest, "id &#34;x&#34;"},
 		"entry?id=99999":                                 {http.StatusNotFound, "No such entry"},
 		"message?id=99999":                               {http.StatusNotFound, "not here any more"},
 		"letter?id=99999":                                {http.StatusNotFound, "not here any more"},
 		"copy?id=99999":                                  {http.StatusNotFound, "not here any more"},
 		"replay?id=99999":                                {http.StatusNotFound, "No such replay"},
-		"job?id=99999":                                   {http.StatusNotFound, "unknown here"},
-		"payload?of=disk&id=1":                           {http.StatusBadRequest, "of &#34;disk&#34;"},
+		"job?id=99999":                                   {http.StatusNotFound, "No such change in this process"},
+		"payload?of=disk&id=1":                           {http.StatusBadRequest, "of is &#34;disk&#34;, but must be one of "},
 		"change?do=explode&all=1":                        {http.StatusBadRequest, "explode"},
 		"change?do=discard":                              {http.StatusBadRequest, "nothing is selected"},
 		"change?do=discard&all=1&topic=x":                {http.StatusBadRequest, "selects everything"},
-		"change?do=retry&state=blocked":                  {http.StatusBadRequest, "state &#34;blocked&#34;"},
+		"change?do=retry&state=blocked":                  {http.StatusBadRequest, "state is &#34;blocked&#34;"},
 		"change?do=replay&all=1&canary=many":             {http.StatusBadRequest, "canary &#34;many&#34;"},
-		"parked?state=due":                               {http.StatusBadRequest, "state &#34;due&#34; is none of waiting, held"},
+		"parked?state=due":                               {http.StatusBadRequest, "state is &#34;due&#34;, but must be one of waiting, held"},
 		"parked-message?id=99999":                        {http.StatusNotFound, "not here any more"},
 		"payload?of=parked&id=99999":                     {http.StatusNotFound, "not here any more"},
-		"change?do=run-parked&state=held":                {http.StatusBadRequest, "state &#34;held&#34; is none of waiting"},
-		"life?message=x&tenant=y":                        {http.StatusBadRequest, "fill in one of them"},
+		"change?do=run-parked&state=held":                {http.StatusBadRequest, "state is &#34;held&#34;, but must be one of waiting"},
+		"life?message=x&tenant=y":                        {http.StatusBadRequest, "only one of them"},
 		"life?type=order":                                {http.StatusBadRequest, "aggregate is empty"},
-		"life?message=%00":                               {http.StatusBadRequest, "characters that no message can have"},
+		"life?message=%00":                               {http.StatusBadRequest, "characters that no message can contain"},
 		"audit?replay=x":                                 {http.StatusBadRequest, "replay &#34;x&#34;"},
 		"audit?from=yesterday":                           {http.StatusBadRequest, "is not a time"},
 		"nosuch":                                         {http.StatusNotFound, "No such page"},

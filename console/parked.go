@@ -11,7 +11,7 @@ var parkedStates = []string{
 	string(parked.Waiting), string(parked.Held), string(parked.Quarantined), string(parked.Resolved), string(parked.Discarded),
 }
 
-// parkedPage is the messages in the consumers' tables that match the filter.
+// parkedPage shows the parked messages of all consumers that match the filter.
 type parkedPage struct {
 	Filter   selection
 	States   []string
@@ -43,7 +43,7 @@ func (c *Console) getParked(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Parked messages", Template: "parked", Section: "parked", Body: body})
 }
 
-// parkedMessagePage is one parked message.
+// parkedMessagePage shows one parked message.
 type parkedMessagePage struct {
 	Message parked.Message
 	Content content
@@ -67,7 +67,7 @@ func (c *Console) getParkedMessage(w http.ResponseWriter, r *http.Request) error
 		body.May = c.buttons(r, RunParked, CancelParked, DiscardParked)
 	}
 	if m.State == parked.Held {
-		delete(body.May, RunParked) // it runs after the messages before it
+		delete(body.May, RunParked) // a held message is handled after the earlier messages of its key
 	}
 	if m.Message == nil {
 		body.Content = content{Problem: "The stored message is damaged: " + fmt.Sprint(m.MessageErr)}

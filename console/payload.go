@@ -15,50 +15,53 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// shownBytes is how much of a payload a page shows. A download has all of it.
+// shownBytes is the maximum number of bytes of a payload that a page shows. A download
+// contains the whole payload.
 const shownBytes = 64 << 10
 
-// The views of a payload.
+// Views of a payload.
 const (
 	viewJSON = "json"
 	viewText = "text"
 	viewHex  = "hex"
 )
 
-// content is what a person may see of a message.
+// content contains the parts of a message that a person may see.
 type content struct {
 	Problem  string // why the message is not shown, or ""
-	Changed  bool   // Config.Payload has changed the message
+	Changed  bool   // whether Config.Payload has changed the message
 	Metadata []pair
 	Size     int
 	Text     string
 	View     string
 	Views    []viewLink
-	Cut      bool // Text is the beginning only
+	Cut      bool // whether Text contains only the beginning of the payload
 	Download string
 }
 
-// viewLink leads to another view of the payload.
+// viewLink is a link to another view of the payload.
 type viewLink struct {
 	Name, URL string
 	Current   bool
 }
 
-// errHidden says that Config.Payload does not show a message.
+// errHidden means that Config.Payload refuses to show a message.
 var errHidden = errors.New("the message is not shown")
 
-// errDamaged says that a stored message cannot be read, and so not be downloaded.
+// errDamaged means that a stored message cannot be decoded, so it cannot be downloaded.
 var errDamaged error = inputError{errors.New("the stored message is damaged")}
 
-// messageOf returns a message as Config.Payload takes it.
+// messageOf returns a message with the given id, payload and metadata, for
+// Config.Payload.
 func messageOf(id string, payload []byte, metadata message.Metadata) *message.Message {
 	m := message.NewMessage(id, payload)
 	maps.Copy(m.Metadata, metadata)
 	return m
 }
 
-// visibleMessage returns what the person may see of a message, and whether that is
-// all of it. The error wraps errHidden if Config.Payload refuses.
+// visibleMessage returns the message as the person may see it. It reports whether
+// Config.Payload has changed the message. If Config.Payload refuses to show the
+// message, the error wraps errHidden.
 func (c *Console) visibleMessage(r *http.Request, topic string, msg *message.Message) (shown *message.Message, changed bool, err error) {
 	if _, err := c.authorize(r, ReadMessage); err != nil {
 		return nil, true, err
@@ -84,7 +87,8 @@ func (c *Console) visibleMessage(r *http.Request, topic string, msg *message.Mes
 	return shown, changed, nil
 }
 
-// content prepares a message for a page. area and id are those of its download.
+// content returns a message in the form that a page shows. The parameters area and id
+// identify the message in the URL for its download.
 func (c *Console) content(r *http.Request, area string, id int64, topic string, msg *message.Message) content {
 	shown, changed, err := c.visibleMessage(r, topic, msg)
 	if err != nil {
@@ -118,12 +122,13 @@ func naturalView(payload []byte) string {
 	return viewHex
 }
 
-// render returns the beginning of a payload as text, and whether it is cut.
+// render returns the beginning of a payload as text. It reports whether the text was
+// cut.
 func render(payload []byte, view string) (text string, cut bool) {
 	switch view {
 	case viewJSON:
 		var pretty bytes.Buffer
-		if json.Indent(&pretty, payload, "", "  ") == nil { // else it is shown as text
+		if json.Indent(&pretty, payload, "", "  ") == nil { // invalid JSON is shown as text
 			payload = pretty.Bytes()
 		}
 	case viewHex:
@@ -138,7 +143,7 @@ func render(payload []byte, view string) (text string, cut bool) {
 	return visible(string(payload)), cut
 }
 
-// upper returns a text with its first letter in upper case.
+// upper returns text with its first letter in upper case.
 func upper(text string) string {
 	if text == "" {
 		return ""
@@ -146,7 +151,8 @@ func upper(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// getPayload downloads a payload as it is. A browser saves it and never shows it.
+// getPayload sends a payload byte for byte. The headers of the response make the
+// browser save the payload instead of showing it.
 func (c *Console) getPayload(w http.ResponseWriter, r *http.Request) error {
 	if _, err := c.authorize(r, Look); err != nil {
 		return err
@@ -173,7 +179,7 @@ func (c *Console) getPayload(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// messageFor returns the message that a download is about, and its topic.
+// messageFor returns the message to download, and its topic.
 func (c *Console) messageFor(r *http.Request, id int64) (topic string, msg *message.Message, err error) {
 	switch area := r.URL.Query().Get("of"); area {
 	case "outbox":
@@ -198,6 +204,6 @@ func (c *Console) messageFor(r *http.Request, id int64) (topic string, msg *mess
 		}
 		return e.Topic, e.Message, err
 	default:
-		return "", nil, inputError{fmt.Errorf("of %q is none of outbox, dead, sent, parked, quarantine", area)}
+		return "", nil, inputError{fmt.Errorf("of is %q, but must be one of outbox, dead, sent, parked, quarantine", area)}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/status"
 )
 
 var quarantineReasons = []string{
@@ -15,18 +16,19 @@ var quarantineReasons = []string{
 	poison.ReasonCancelled,
 }
 
-// groupRows is how many failure groups a page shows.
+// groupRows is the maximum number of failure groups that a page shows.
 const groupRows = 50
 
-// quarantinePage is the quarantine: failure groups first, and the entries that match
+// quarantinePage shows the failure groups of the quarantine, and the entries that match
 // the filter.
 type quarantinePage struct {
 	Filter  selection
 	Reasons []string
 	Groups  []groupRow
-	One     *groupRow // the group that is selected
-	More    string    // URL of more groups
-	Total   int
+	One     *groupRow // selected group, or nil
+	More    string    // URL of the page with more groups
+	Partial bool      // Groups are of the latest entries only
+	Total   status.Count
 	Entries []poison.Entry
 	Next    string
 	Waiting []poison.Entry // replayed entries that wait for their handler
@@ -50,18 +52,24 @@ func (c *Console) getQuarantine(w http.ResponseWriter, r *http.Request) error {
 	}
 	groups := s.poison()
 	groups.AfterID, groups.AfterGroup, groups.Limit = 0, s.AfterGroup, groupRows
-	found, err := c.quarantine.Groups(r.Context(), groups)
+	part, err := c.quarantine.Groups(r.Context(), groups)
 	if err != nil {
 		return err
 	}
+	found := part.Groups
+	body.Partial = part.Partial
 	body.More = moreGroups("quarantine", s, found)
-	if body.Total, err = c.quarantine.Count(r.Context(), s.poison()); err != nil {
+	all := s.poison()
+	all.AfterID, all.Limit = 0, mostCounted+1
+	n, err := c.quarantine.Count(r.Context(), all)
+	if err != nil {
 		return err
 	}
-	if s.Group != "" && len(found) == 0 { // a note may be left for the next failure
+	body.Total = totalOf(n)
+	if s.Group != "" && len(found) == 0 { // the group has no entries now, but it can have a note
 		found = append(found, operate.Group{Fingerprint: s.Group})
 	}
-	if body.Groups, err = c.quarantineGroups(r.Context(), s.poison(), found, body.Total); err != nil {
+	if body.Groups, err = c.quarantineGroups(r.Context(), s.poison(), found); err != nil {
 		return err
 	}
 	if s.Group != "" && len(body.Groups) > 0 {
@@ -72,31 +80,32 @@ func (c *Console) getQuarantine(w http.ResponseWriter, r *http.Request) error {
 	}
 	list := s.poison()
 	list.Limit = rows
-	if body.Entries, err = c.quarantine.List(r.Context(), list); err != nil {
+	entries, err := c.quarantine.List(r.Context(), list)
+	if err != nil {
 		return err
 	}
-	if len(body.Entries) == rows {
-		body.Next = nextPage("quarantine", s, body.Entries[rows-1].ID)
-	}
+	body.Entries, body.Next = entries.Entries, nextPage("quarantine", s, entries.Next)
 	waiting := s.poison()
 	waiting.AfterID, waiting.Limit = 0, 10
-	if body.Waiting, err = c.quarantine.Replayed(r.Context(), waiting); err != nil {
+	replayed, err := c.quarantine.Replayed(r.Context(), waiting)
+	if err != nil {
 		return err
 	}
+	body.Waiting = replayed.Entries
 	return c.show(w, r, page{Title: "Quarantine", Template: "quarantine", Section: "quarantine", Body: body})
 }
 
-// entryPage is one entry.
+// entryPage shows one entry.
 type entryPage struct {
 	Entry       poison.Entry
-	Note        poison.Note // on the failure group
+	Note        poison.Note // note on the failure group
 	Content     content
 	Quarantined bool
 	May         buttons
 }
 
-// quarantined is poison.Entry.State of an entry that can be replayed, edited and
-// discarded.
+// quarantined is the value of poison.Entry.State for entries that can be replayed,
+// edited and discarded.
 const quarantined = "quarantined"
 
 func (c *Console) getEntry(w http.ResponseWriter, r *http.Request) error {
@@ -130,7 +139,7 @@ func (c *Console) getEntry(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: fmt.Sprintf("Entry %d", id), Template: "entry", Section: "quarantine", Body: body})
 }
 
-// idOf returns the ID in the query of a page about one message.
+// idOf returns the ID in the query of a page that shows one message.
 func idOf(r *http.Request) (int64, error) {
 	text := r.URL.Query().Get("id")
 	id, err := strconv.ParseInt(text, 10, 64)

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/reconcile"
 )
 
-// reconcilePage is the kept reports, the latest first.
+// reconcilePage shows the stored reports, with the latest report first.
 type reconcilePage struct {
 	Reports []reconcile.Kept
 	Next    string
@@ -43,10 +43,10 @@ func (c *Console) getReconcile(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Reconciliation", Template: "reconcile", Section: "reconcile", Body: body})
 }
 
-// reportPage is one report.
+// reportPage shows one report.
 type reportPage struct {
 	Kept   reconcile.Kept
-	Resend string // URL of the change that sends the missing messages again, or ""
+	Resend string // URL of the page on which the missing messages can be sent again, or ""
 }
 
 func (c *Console) getReport(w http.ResponseWriter, r *http.Request) error {

@@ -10,14 +10,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/watermill-once/once/parked"
 )
 
 //go:embed templates/*.html
 var templateFiles embed.FS
 
-// templates are the pages by their names. Each is layout.html with one page.
+// templates maps the names of the pages to their templates. Each template is
+// layout.html with the content of one page.
 var templates = parseTemplates()
 
 func parseTemplates() map[string]*template.Template {
@@ -25,7 +24,7 @@ func parseTemplates() map[string]*template.Template {
 		ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
 	entries, err := templateFiles.ReadDir("templates")
 	if err != nil {
-		panic(err) // the files are a part of the program
+		panic(err) // cannot fail: the files are embedded in the program
 	}
 	all := map[string]*template.Template{}
 	for _, entry := range entries {
@@ -45,43 +44,43 @@ var functions = template.FuncMap{
 	"utc":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") },
 	"count": counted,
 
-	"countLimit": func() int { return parked.CountLimit },
-	"bytes":      size,
-	"plural":     plural,
-	"visible":    visible,
-	"asset":      assetLink,
-	"link":       link,
-	"words":      words,
-	"list":       func(items ...any) []any { return items },
+	"bytes":   size,
+	"plural":  plural,
+	"visible": visible,
+	"asset":   assetLink,
+	"link":    link,
+	"words":   words,
+	"list":    func(items ...any) []any { return items },
 }
 
-// page is what layout.html shows.
+// page is the data of layout.html.
 type page struct {
 	Title    string
-	Template string // the name of the file in templates
-	Section  string // the item of the menu that is marked
-	Live     int    // seconds until the page shows new values, or 0
-	Charts   bool   // the page can have a chart
+	Template string // name of the file in templates
+	Section  string // menu item that is highlighted
+	Live     int    // number of seconds after which the page loads new values, or 0
+	Charts   bool   // whether the page can contain a chart
 	Body     any
 
-	// The rest is set by writePage.
-	Self               string // the page with its query, to load it again
+	// writePage sets the following fields.
+	Self               string // relative URL with the query, to load the page again
 	Environment        string
 	Color              Color
 	Actor              string
 	Now                time.Time
-	Message            string // of the change before
+	Message            string // text about the previous change
 	ReadOnly, HasError bool
 }
 
-// show writes a page if the person may look.
+// show writes a page with status 200. It always returns nil, so that handlers can
+// return its result.
 func (c *Console) show(w http.ResponseWriter, r *http.Request, p page) error {
 	c.writePage(w, r, http.StatusOK, p)
 	return nil
 }
 
-// writePage renders a page before it writes anything, so that a page is complete or
-// an error.
+// writePage renders the whole page before it writes anything. So the browser receives a
+// complete page or an error.
 func (c *Console) writePage(w http.ResponseWriter, r *http.Request, status int, p page) {
 	p.Self = self(r)
 	p.Environment, p.Color, p.Now = c.config.Environment, c.config.Color, time.Now()
@@ -100,7 +99,7 @@ func (c *Console) writePage(w http.ResponseWriter, r *http.Request, status int, 
 	_, _ = w.Write(out.Bytes())
 }
 
-// self returns the relative URL of a page with its query.
+// self returns the relative URL of the current page with its query.
 func self(r *http.Request) string {
 	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	if name == "" {
@@ -112,7 +111,8 @@ func self(r *http.Request) string {
 	return name
 }
 
-// link returns a relative URL with the pairs of names and values that are not empty.
+// link returns a relative URL. The parameter pairs contains names and values for the
+// query. Pairs with the value "" or 0 are left out.
 func link(page string, pairs ...any) string {
 	query := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -126,13 +126,15 @@ func link(page string, pairs ...any) string {
 	return page + "?" + query.Encode()
 }
 
-// redirect leads to another page after a change, so that a reload does not repeat it.
+// redirect redirects the browser to another page after a change. If the user then
+// reloads the page, the change is not repeated.
 func redirect(w http.ResponseWriter, to string) {
 	w.Header().Set("Location", to)
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// ago renders a duration until now.
+// ago returns a string such as "5 min ago". The parameter d is the age of a moment. If
+// d is negative, the moment is in the future.
 func ago(d time.Duration) string {
 	if d < 0 {
 		return "in " + age(-d)
@@ -143,7 +145,7 @@ func ago(d time.Duration) string {
 	return age(d) + " ago"
 }
 
-// age renders a duration with its largest unit.
+// age returns a duration as text, rounded down to its largest unit.
 func age(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -158,7 +160,7 @@ func age(d time.Duration) string {
 	return strconv.Itoa(int(d.Hours()/24)) + " days"
 }
 
-// count renders a number with separators.
+// count returns a number as text, with a comma between thousands.
 func count[N int | int64](n N) string {
 	digits := strconv.FormatInt(int64(n), 10)
 	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
@@ -167,7 +169,7 @@ func count[N int | int64](n N) string {
 	return digits
 }
 
-// counted is like count, for a number of any type in a template.
+// counted works like count. Templates call it with an int or an int64.
 func counted(n any) string {
 	if big, ok := n.(int64); ok {
 		return count(big)
@@ -175,7 +177,7 @@ func counted(n any) string {
 	return count(n.(int)) //nolint:forcetypeassert // a template is a part of the program
 }
 
-// size renders a number of bytes.
+// size returns a number of bytes as text, with a unit.
 func size(n int) string {
 	switch {
 	case n < 1<<10:
@@ -193,5 +195,5 @@ func plural(n int, noun, nouns string) string {
 	return count(n) + " " + nouns
 }
 
-// words turns a name such as backing_off into words.
+// words replaces the underscores in a name, such as backing_off, with spaces.
 func words(name any) string { return strings.ReplaceAll(fmt.Sprint(name), "_", " ") }

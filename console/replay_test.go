@@ -3,6 +3,7 @@ package console_test
 import (
 	"errors"
 	"fmt"
+	"html"
 	"net/http"
 	"slices"
 	"strings"
@@ -69,7 +70,7 @@ func TestReplayFromDryRunToResult(t *testing.T) {
 	})
 }
 
-// A failed canary stops the replay, and it can be resumed.
+// A failed canary stops the replay, and the replay can be resumed.
 func TestAReplayStopsAtAFailureAndIsResumed(t *testing.T) {
 	b := newBench(t, nil)
 	for i, payload := range []string{"bad", "one", "two"} {
@@ -148,7 +149,7 @@ func TestARunningReplayIsStoppedByAnybodyWhoMay(t *testing.T) {
 	}
 }
 
-// Another process, such as the command line, runs the replay.
+// The console can stop a replay that another process runs, such as the command line.
 func TestAReplayOfAnotherProcessIsStopped(t *testing.T) {
 	b := newBench(t, nil)
 	for i := range 3 {
@@ -187,16 +188,26 @@ func TestAReplayOfAnotherProcessIsStopped(t *testing.T) {
 	}
 }
 
+// absent is what the console says about a consumer that never ran.
+func absent(consumer string) string {
+	return fmt.Sprintf("the consumer is not running: consumer %q on topic %q was never seen with retry's Subscriber, "+
+		"which brings replayed messages; start it first, or set poison.Config.ReplayToAbsent.", consumer, "orders.placed")
+}
+
 func TestAReplayToAConsumerThatDoesNotRunIsRefused(t *testing.T) {
 	b := quickBench(t, nil)
 	b.seed()
 	form := b.fields(b.get("change?do=replay&consumer=payments"), "change")
 	form.Set("why", "try")
 	job := b.do(http.MethodPost, "change", form).Header.Get("Location")
+	var text string
 	testkit.Eventually(t, time.Minute, "the replay is refused", func() bool {
-		text := b.get(job).text
-		return strings.Contains(text, "the consumer is not running") && strings.Contains(text, "s-abandoned")
+		text = b.get(job).text
+		return strings.Contains(text, "s-abandoned")
 	})
+	if want := html.EscapeString("Poison: replay: " + absent("payments")); !strings.Contains(text, want) {
+		t.Errorf("%q is missing:\n%s", want, text)
+	}
 	if got := b.count("once_parked", "state = 'quarantined'"); got != 4 {
 		t.Errorf(`b.count("once_parked", "state = 'quarantined'") is %d, want 4`, got)
 	}

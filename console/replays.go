@@ -12,15 +12,15 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// replaysPage is the replays that the database keeps, and the latest changes of this
-// process.
+// replaysPage shows the replays in the database, and the latest changes that this
+// process has made.
 type replaysPage struct {
 	Replays []poison.Replay
 	Next    string
 	Jobs    []*job
 }
 
-// shownJobs is how many changes of this process a page shows.
+// shownJobs is the maximum number of changes of this process that the page shows.
 const shownJobs = 20
 
 func (c *Console) getReplays(w http.ResponseWriter, r *http.Request) error {
@@ -46,18 +46,18 @@ func (c *Console) getReplays(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Replays", Template: "replays", Section: "replays", Body: body})
 }
 
-// replayPage is one replay.
+// replayPage shows one replay.
 type replayPage struct {
 	Replay  poison.Replay
-	Outcome bool // what became of the messages is known: they came from the quarantine
-	Job     *job // that runs the replay in this process, or nil
+	Outcome bool // whether the outcome of each message is known, as in a replay of the quarantine
+	Job     *job // job that runs the replay in this process, or nil
 	Problem string
 	Chart   string
-	Left    int    // not replayed
-	Done    int    // handled, or replayed if Outcome is not set
-	Rate    string // messages a second, or ""
-	Rest    string // how long it probably takes, or ""
-	Took    string // how long it has taken, or ""
+	Left    int    // number of messages that are not replayed yet
+	Done    int    // number of handled messages, or of replayed messages if Outcome is false
+	Rate    string // messages replayed per second, or ""
+	Rest    string // estimated time until the end, or ""
+	Took    string // duration of the finished replay, or ""
 	Resume  bool
 	May     buttons
 }
@@ -110,7 +110,8 @@ func (c *Console) getReplay(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, p)
 }
 
-// replayAction is what a user must be allowed to do to resume a replay.
+// replayAction returns the action that is needed to resume a replay from the given
+// source.
 func replayAction(source string) Action {
 	switch source {
 	case operate.SourceDead:
@@ -143,7 +144,7 @@ func (c *Console) postResume(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if readErr != nil { // who may not resume does not learn which replays exist
+	if readErr != nil { // checked late, so that others do not learn which replays exist
 		return readErr
 	}
 	who := operate.Act{Actor: actor, Why: why}
@@ -168,7 +169,7 @@ func (c *Console) postResume(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// stopReplay stops a replay that another process runs.
+// stopReplay stops a replay. Any process may run this replay.
 func (c *Console) stopReplay(w http.ResponseWriter, r *http.Request, actor string) error {
 	id, err := strconv.ParseInt(r.PostForm.Get("replay"), 10, 64)
 	if err != nil {

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// historyWindow is the time that the charts of the overview show. For so long after
-	// the last look at the overview, the console goes on to take samples: who comes back
-	// sees what happened meanwhile.
+	// historyWindow is the period that the charts of the overview show. The console
+	// continues to take samples for the same period after the last request for the
+	// overview. A later visit then shows the time in between, too.
 	historyWindow = time.Hour
 
-	// backgroundEvery is the time between two samples while nobody looks.
+	// backgroundEvery is the time between two samples while nobody requests the overview.
 	backgroundEvery = 10 * time.Second
 )
 
-// history is the numbers of the last hour.
+// history contains the numbers of the last hour for the charts.
 type history struct{ waiting, rates series }
 
 func (h *history) add(o *overview) {
@@ -30,10 +30,12 @@ func (h *history) add(o *overview) {
 	}
 }
 
-// total is the number of rows, or the estimate of it.
+// total returns the number of rows. If only an estimate is known, it returns the
+// estimate.
 func total(c status.Count) float64 { return float64(max(int64(c.N), c.About)) }
 
-// upto renders a count that may be an estimate.
+// upto returns a count as text. The text shows whether the count is an estimate, and
+// whether it stopped at its limit.
 func upto(c status.Count) string {
 	switch {
 	case c.About > 0:
@@ -44,7 +46,7 @@ func upto(c status.Count) string {
 	return count(c.N)
 }
 
-// perSecond renders a rate.
+// perSecond returns a rate as text.
 func perSecond(rate float64) string {
 	switch {
 	case rate == 0:
@@ -57,7 +59,7 @@ func perSecond(rate float64) string {
 	return count(int(rate))
 }
 
-// sampler knows whether samples are taken in the background.
+// sampler takes samples in the background.
 type sampler struct {
 	mu      sync.Mutex
 	start   func()
@@ -65,7 +67,8 @@ type sampler struct {
 	looked  time.Time
 }
 
-// watch is called when somebody looks.
+// watch records that somebody has requested the overview. If no samples are being
+// taken, it starts to take them.
 func (s *sampler) watch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +79,7 @@ func (s *sampler) watch() {
 	}
 }
 
-// over reports whether nobody has looked for an hour.
+// over reports whether nobody has requested the overview for an hour.
 func (s *sampler) over() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +87,7 @@ func (s *sampler) over() bool {
 	return !s.running
 }
 
-// sample takes samples until nobody has looked for an hour.
+// sample takes samples until nobody has requested the overview for an hour.
 func (c *Console) sample(ctx context.Context) {
 	tick := time.NewTicker(backgroundEvery)
 	defer tick.Stop()
@@ -101,14 +104,16 @@ func (c *Console) sample(ctx context.Context) {
 	}
 }
 
-// flow is the latest counts of messages that were written and have left the outbox.
+// flow contains the latest counts of the messages that were written to the outbox, and
+// of those that have left it.
 type flow struct{ samples []status.Flow }
 
-// flowSpan is the time over which rates are averaged. PostgreSQL counts about once a
-// second.
+// flowSpan is the time over which rates are averaged. PostgreSQL updates its counters
+// only about once a second, so a shorter time would give wrong rates.
 const flowSpan = 10 * time.Second
 
-// add returns the rates of the last seconds, and whether they are known.
+// add adds the current counts. It returns the rates per second over flowSpan, and
+// whether the rates are known.
 func (f *flow) add(now status.Flow) (in, out float64, known bool) {
 	for len(f.samples) > 1 && now.At.Sub(f.samples[1].At) >= flowSpan {
 		f.samples = f.samples[1:]
@@ -118,7 +123,7 @@ func (f *flow) add(now status.Flow) (in, out float64, known bool) {
 		if seconds := now.At.Sub(first.At).Seconds(); seconds > 0 && now.Written >= first.Written && now.Removed >= first.Removed {
 			in, out, known = float64(now.Written-first.Written)/seconds, float64(now.Removed-first.Removed)/seconds, true
 		} else {
-			f.samples = nil // the database has begun to count again
+			f.samples = nil // the database has reset its counters
 		}
 	}
 	f.samples = append(f.samples, now)

@@ -10,16 +10,18 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// policy allows own files only. It needs no exception for inline scripts or styles:
-// templates have none, and htmx is configured to add none.
+// policy allows the browser to load only files of the console. Inline scripts and
+// styles need no exception, because the templates contain none, and htmx is configured
+// to add none.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// maxForm bounds the body of a request, except for an edit.
+// maxForm is the maximum size of the body of a request, in bytes. It does not apply to
+// an edit.
 const maxForm = 256 << 10
 
-// protect adds the security headers, refuses requests that another site sends, and
-// turns a panic into an error page.
+// protect adds the security headers. It refuses requests from other sites, and turns a
+// panic into an error page.
 func (c *Console) protect(next http.Handler) http.Handler {
 	sameOrigin := http.NewCrossOriginProtection()
 	sameOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.fail(w, r, errCrossOrigin) }))
@@ -52,8 +54,9 @@ func (c *Console) protect(next http.Handler) http.Handler {
 	})
 }
 
-// maxBody is the size of the largest form. A form with an edit has the payload in
-// hexadecimal digits or percent-encoded, and the metadata.
+// maxBody returns the maximum size of a form, in bytes. The form of an edit may be
+// larger than others: it contains the metadata and the payload, in hexadecimal digits
+// or percent-encoded.
 func (c *Console) maxBody(r *http.Request) int64 {
 	if strings.HasSuffix(r.URL.Path, "/edit") || r.URL.Path == "edit" {
 		return maxForm + 4*int64(c.config.MaxEdit)
@@ -61,11 +64,12 @@ func (c *Console) maxBody(r *http.Request) int64 {
 	return maxForm
 }
 
-// errNoActor says that Config.Authorize does not know who acts.
+// errNoActor means that Config.Authorize allowed a change, but did not return the name
+// of the person who makes it.
 var errNoActor = errors.New("Authorize returned no actor for an action that changes something")
 
-// authorize returns who makes the request, or an error if the person may not do the
-// action. Everything that goes wrong is a refusal.
+// authorize returns the name of the person who makes the request. If this person may
+// not do the action, or if Config.Authorize panics, it returns an error.
 func (c *Console) authorize(r *http.Request, action Action) (actor string, err error) {
 	actor, err = c.ask(r, action)
 	if err == nil {
@@ -77,7 +81,8 @@ func (c *Console) authorize(r *http.Request, action Action) (actor string, err e
 	return "", refusedError{action}
 }
 
-// may reports whether the person may do the action, for a button.
+// may reports whether the person may do the action. The page shows a button only if may
+// returns true.
 func (c *Console) may(r *http.Request, action Action) bool {
 	_, err := c.ask(r, action)
 	return err == nil
@@ -96,7 +101,7 @@ func (c *Console) ask(r *http.Request, action Action) (actor string, err error) 
 	return actor, err
 }
 
-// refusedError says that a person may not do an action.
+// refusedError means that a person may not do an action.
 type refusedError struct{ action Action }
 
-func (e refusedError) Error() string { return fmt.Sprintf("you may not: %s", e.action) }
+func (e refusedError) Error() string { return fmt.Sprintf("you are not allowed to: %s", e.action) }

@@ -77,7 +77,8 @@ func TestTextsOfOthersAreNeverMarkup(t *testing.T) {
 			t.Errorf("%s: %q is missing:\n%s", page, "script-src 'self';", got)
 		}
 	}
-	// The same through a note, through a change and its result, and through an edit.
+	// The same texts arrive through a note, through a change and its result, and
+	// through an edit.
 	group := regexp.MustCompile(`group=([0-9a-f]+)`).FindStringSubmatch(b.get("entry?id=1").text)[1]
 	b.do(http.MethodPost, "note", url.Values{"group": {group}, "note": {attack}})
 	for _, page := range []string{"quarantine", "quarantine?group=" + group, "entry?id=1"} {
@@ -168,7 +169,7 @@ func TestAnotherSiteCannotChangeAnything(t *testing.T) {
 	b.seed()
 	form := b.fields(b.get("change?do=discard-dead&all=1"), "change")
 	form.Set("why", "because")
-	from := func(origin string) func(r *http.Request) { // of a browser that does not say from which site
+	from := func(origin string) func(r *http.Request) { // like an old browser, which sends no Sec-Fetch-Site
 		return func(r *http.Request) {
 			r.Header.Del("Sec-Fetch-Site")
 			r.Header.Set("Origin", origin)
@@ -259,8 +260,8 @@ func (b *bench) leadsToNoFile(t *testing.T) {
 			t.Errorf("%s: %q is there:\n%s", path, "root:", a.text)
 		}
 		if a.StatusCode == http.StatusOK {
-			if !strings.Contains(a.text, "Needs a person") { // a folder is the first page
-				t.Errorf("%s: %q is missing:\n%s", path, "Needs a person", a.text)
+			if !strings.Contains(a.text, "Needs attention") { // the path of a folder shows the overview
+				t.Errorf("%s: %q is missing:\n%s", path, "Needs attention", a.text)
 			}
 		}
 	}

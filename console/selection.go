@@ -16,27 +16,28 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// selection is the filter of a list or of a change, as the query has it.
+// selection is the filter of a list or of a change. It is read from the query of a URL,
+// or from a form.
 type selection struct {
 	IDs                                   []int64
 	All                                   bool
 	Consumer, Topic, Key, Message, Tenant string
 	Reason, ErrorType, Group, State       string
-	After, Before                         time.Time // of the time that the area filters by
+	After, Before                         time.Time // limits of the time by which the list is filtered
 
 	AfterID    int64
 	AfterGroup string
 	Limit      int
 }
 
-// mostIDs is how many messages can be named in a URL.
+// mostIDs is the maximum number of IDs that a URL can contain.
 const mostIDs = 500
 
-// timeLayouts are RFC 3339, and what <input type="datetime-local"> sends.
+// timeLayouts are RFC 3339, and the formats that <input type="datetime-local"> sends.
 var timeLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04"}
 
-// newSelection reads the filter of a query. It returns an error that names the value
-// that cannot be used.
+// newSelection reads the selection from a query. If a value is invalid, the error names
+// it.
 func newSelection(query url.Values) (s selection, err error) {
 	text := func(name string) string { return strings.TrimSpace(query.Get(name)) }
 	s = selection{
@@ -46,7 +47,7 @@ func newSelection(query url.Values) (s selection, err error) {
 	}
 	for name, values := range query {
 		if slices.ContainsFunc(values, func(v string) bool { return !utf8.ValidString(v) || strings.ContainsRune(v, 0) }) {
-			return s, inputError{fmt.Errorf("%q has characters that no message can have", name)}
+			return s, inputError{fmt.Errorf("%q contains characters that no message can contain", name)}
 		}
 	}
 	for _, id := range query["id"] {
@@ -57,7 +58,7 @@ func newSelection(query url.Values) (s selection, err error) {
 		s.IDs = append(s.IDs, n)
 	}
 	if len(s.IDs) > mostIDs {
-		return s, inputError{fmt.Errorf("%d messages are selected, more than %d: use a filter", len(s.IDs), mostIDs)}
+		return s, inputError{fmt.Errorf("%d messages are selected, which is more than %d: use a filter", len(s.IDs), mostIDs)}
 	}
 	for _, field := range []struct {
 		name string
@@ -80,14 +81,15 @@ func newSelection(query url.Values) (s selection, err error) {
 	return s, nil
 }
 
-// check returns an error for a value that the area does not know: it would match
-// nothing.
+// check returns an error if the reason of s is not in the parameter reasons, or the
+// state of s is not in the parameter states. Such a selection would match no row. It
+// also returns an error for filters that contradict each other.
 func (s selection) check(reasons, states []string) error {
 	switch {
 	case s.Reason != "" && !slices.Contains(reasons, s.Reason):
-		return inputError{fmt.Errorf("reason %q is none of %s", s.Reason, strings.Join(reasons, ", "))}
+		return inputError{fmt.Errorf("reason is %q, but must be one of %s", s.Reason, strings.Join(reasons, ", "))}
 	case s.State != "" && !slices.Contains(states, s.State):
-		return inputError{fmt.Errorf("state %q is none of %s", s.State, strings.Join(states, ", "))}
+		return inputError{fmt.Errorf("state is %q, but must be one of %s", s.State, strings.Join(states, ", "))}
 	case !s.Before.IsZero() && !s.After.Before(s.Before):
 		return inputError{errors.New("the time in \"to\" is not after the time in \"from\"")}
 	case s.All && s.Filtered():
@@ -108,7 +110,7 @@ func parseTime(text string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is not a time such as 2026-05-01T12:00", text)
 }
 
-// values returns the selection as a query, without the position in a list.
+// values returns the selection as a query, without the position in the list.
 func (s selection) values() url.Values {
 	query := url.Values{}
 	for _, id := range s.IDs {
@@ -148,8 +150,9 @@ func (s selection) Pairs() (all []pair) {
 // pair is a name and a value.
 type pair struct{ Name, Value string }
 
-// Change returns the URL of a change of all that match, or of everything if there is no
-// condition.
+// Change returns the URL of the page for a change. The change applies to all messages
+// that match the selection. If the selection has no condition, it applies to all
+// messages.
 func (s selection) Change(do string) string {
 	query := s.values()
 	if len(query) == 0 {
@@ -159,16 +162,16 @@ func (s selection) Change(do string) string {
 	return "change?" + query.Encode()
 }
 
-// Empty reports whether the selection has no condition.
+// Empty reports whether the selection has no condition, and All is not set.
 func (s selection) Empty() bool { return !s.All && len(s.values()) == 0 }
 
-// Filtered reports whether the selection has a condition.
+// Filtered reports whether the selection has a condition other than All.
 func (s selection) Filtered() bool {
 	s.All = false
 	return len(s.values()) > 0
 }
 
-// Local renders a time for <input type="datetime-local">.
+// Local returns a time in the format of <input type="datetime-local">.
 func (s selection) Local(at time.Time) string {
 	if at.IsZero() {
 		return ""

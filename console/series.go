@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// series is a bounded list of numbers over time, for a chart. If it is full, every
-// second sample is removed, and samples are taken half as often. With a window, older
-// samples are removed instead.
+// series is a list of numbers over time, for a chart. The length of a series is
+// limited. When a series is full, every second sample is removed, and samples are taken
+// half as often. If a series has a window, samples that are older than the window are
+// removed instead.
 type series struct {
 	window time.Duration
-	times  []int64     // seconds
-	values [][]float64 // by series
+	times  []int64     // Unix time in seconds
+	values [][]float64 // one list for each line of the chart
 	every  time.Duration
 	last   time.Time
 }
@@ -21,7 +22,7 @@ const (
 	sampleEvery = 2 * time.Second
 )
 
-// add adds a sample unless the last one is too new.
+// add adds a sample, unless less time than s.every has passed since the last sample.
 func (s *series) add(at time.Time, numbers ...float64) {
 	if s.every == 0 {
 		s.every, s.values = sampleEvery, make([][]float64, len(numbers))
@@ -60,13 +61,13 @@ func everySecond[T any](list []T) []T {
 	return kept
 }
 
-// chart is a series as console.js reads it from an attribute.
+// chart is a series in the form of JSON that console.js reads from an attribute.
 type chart struct {
 	Labels []string `json:"labels"`
 	Data   []any    `json:"data"`
 }
 
-// chart returns the series as JSON, or "" if there is nothing to draw yet.
+// chart returns the series as JSON, or "" if it has fewer than two samples.
 func (s *series) chart(labels ...string) string {
 	if len(s.times) < 2 {
 		return ""

@@ -44,14 +44,15 @@ type bench struct {
 	prefix  string // where the console is mounted
 }
 
-// newBench returns a bench on PostgreSQL. change may change the configuration of its
-// console.
+// newBench returns a bench on PostgreSQL. The parameter change is nil, or a function
+// that changes the configuration of the console.
 func newBench(t *testing.T, change func(*console.Config)) *bench {
 	t.Helper()
 	return benchIn(t, testkit.Postgres(t), change)
 }
 
-// quickBench is newBench on SQLite, for what does not depend on the database.
+// quickBench is newBench on SQLite, for tests that do not depend on the kind of
+// database.
 func quickBench(t *testing.T, change func(*console.Config)) *bench {
 	t.Helper()
 	return benchIn(t, testkit.SQLite(t), change)
@@ -105,7 +106,8 @@ func (b *bench) number(query string) (n int) {
 	return n
 }
 
-// in returns an expression for the time so much later, for a column of the tables.
+// in returns an SQL expression for the time d from now, in the format of the columns
+// that contain times.
 func (b *bench) in(d time.Duration) string {
 	if b.Dialect == "sqlite" {
 		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
@@ -162,14 +164,14 @@ func (b *bench) quarantine(consumer, topic string, msg *message.Message, problem
 	if err != nil {
 		b.Fatal(err)
 	}
-	entries, err := b.store.List(b.Context(), poison.Filter{MessageID: msg.UUID, Consumer: consumer})
+	page, err := b.store.List(b.Context(), poison.Filter{MessageID: msg.UUID, Consumer: consumer})
 	if err != nil {
 		b.Fatal(err)
 	}
-	if len(entries) != 1 {
-		b.Fatalf("%d entries, want 1: %+v", len(entries), entries)
+	if len(page.Entries) != 1 {
+		b.Fatalf("%d entries, want 1: %+v", len(page.Entries), page.Entries)
 	}
-	return entries[0].ID
+	return page.Entries[0].ID
 }
 
 // park stores a message for a consumer that keeps the order of keys.
@@ -223,14 +225,15 @@ func (b *bench) seed() {
 	b.exec(`INSERT INTO once_pauses (kind, name, actor, why) VALUES ('tenant', 'globex', 'bob', 'their endpoint is down')`)
 }
 
-// answer is what a page has answered.
+// answer is the response of a page.
 type answer struct {
 	*http.Response
 
 	text string
 }
 
-// do sends a request to a page, as a browser does for its own page.
+// do sends a request to a page, with the headers that a browser sends when another page
+// of the console makes the request.
 func (b *bench) do(method, page string, form url.Values, change ...func(r *http.Request)) answer {
 	b.Helper()
 	var body io.Reader
@@ -272,8 +275,8 @@ func (b *bench) get(page string) answer {
 	return a
 }
 
-// fields returns the fields of the form on a page that posts to a path, as a browser
-// sends them.
+// fields finds the form on the page a that is posted to path. It returns the names and
+// values that a browser would send for this form.
 func (b *bench) fields(a answer, path string) url.Values {
 	b.Helper()
 	form := regexp.MustCompile(`(?s)<form method="post" action="` + path + `".*?</form>`).FindString(a.text)
@@ -300,8 +303,8 @@ func (b *bench) fields(a answer, path string) url.Values {
 	return values
 }
 
-// change opens the form of a change, gives the reason, sends it, and returns the page
-// to which that leads.
+// change opens the form of a change, fills in the reason, sends the form, and returns
+// the page that the browser then shows.
 func (b *bench) change(query, why string) answer {
 	b.Helper()
 	form := b.fields(b.get("change?"+query), "change")
@@ -309,7 +312,7 @@ func (b *bench) change(query, why string) answer {
 	return b.follow(b.do(http.MethodPost, "change", form))
 }
 
-// follow follows redirects of a form.
+// follow follows the redirects after a form was sent, and returns the last page.
 func (b *bench) follow(a answer) answer {
 	b.Helper()
 	for range 3 {

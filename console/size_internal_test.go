@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// zipped returns the size of a text as it is sent.
+// zipped returns the size of content after compression with gzip.
 func zipped(t *testing.T, content []byte) int {
 	t.Helper()
 	var out bytes.Buffer
@@ -33,7 +33,7 @@ func zipped(t *testing.T, content []byte) int {
 	return out.Len()
 }
 
-// A first visit of the overview loads less than 60 kB, also if much needs a person.
+// A first visit of the overview loads less than 60 kB, even if it lists many problems.
 func TestTheOverviewIsSmall(t *testing.T) {
 	o := overview{At: time.Now(), FreeSlots: 3, Forwarders: 2}
 	for n := range 50 {
@@ -65,7 +65,8 @@ func TestTheOverviewIsSmall(t *testing.T) {
 	}
 }
 
-// luminance is the relative luminance of WCAG 2.2 of a color such as "#1b2127".
+// luminance returns the relative luminance, as WCAG 2.2 defines it, of a color such as
+// "#1b2127".
 func luminance(t *testing.T, color string) float64 {
 	t.Helper()
 	number, err := strconv.ParseUint(color[1:], 16, 32)

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/status"
 )
 
-// sides returns a comparison as lines of both sides.
+// sides returns the two sides of a comparison as texts.
 func sides(lines []diffLine) (old, edited string) {
 	text := func(t diffText) string {
 		if t.Middle == "" {
@@ -151,7 +151,7 @@ func TestThePaceOfAReplay(t *testing.T) {
 	if len(p.all[7]) > 17 {
 		t.Errorf("len(p.all[7]) is %d, want at most 17", len(p.all[7]))
 	}
-	if got := p.add(7, at.Add(time.Hour), 3); got != 0 { // began again
+	if got := p.add(7, at.Add(time.Hour), 3); got != 0 { // the replay began again
 		t.Errorf("p.add is %v, want 0", got)
 	}
 	for id := range int64(1000) {

@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// visible returns text in which each character that a browser would not show, or that
-// would reorder its neighbors, is replaced by its code: names, errors and payloads come
-// from other programs.
+// visible returns text in which some characters are replaced by their codes: those that
+// a browser would not show, and those that would change the order of their neighbors.
+// This is needed because names, errors and payloads come from other programs.
 func visible(text string) string {
 	if !strings.ContainsFunc(text, hidden) && utf8.ValidString(text) {
 		return text
@@ -33,5 +33,6 @@ func hidden(r rune) bool {
 	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029')
 }
 
-// hexDump renders bytes, 16 in a line, with offset and text.
+// hexDump returns bytes as text. Each line contains 16 bytes, their offset and their
+// characters.
 func hexDump(content []byte) string { return hex.Dump(content) }

@@ -8,10 +8,15 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// conditions returns the conditions of f. Filter.AfterGroup is not among them,
-// because it selects groups, not rows.
+// conditions returns the SQL conditions of f. It ignores Filter.AfterGroup, which
+// selects groups, not rows.
 func (t table) conditions(f Filter) *operate.Conditions {
 	c := &operate.Conditions{}
+	t.add(c, f)
+	return c
+}
+
+func (t table) add(c *operate.Conditions, f Filter) {
 	if f.IDs != nil {
 		c.Add(`id IN {list %s bigint}`, t.dialect.List(f.IDs))
 	}
@@ -20,16 +25,19 @@ func (t table) conditions(f Filter) *operate.Conditions {
 	c.AddText("ordering_key", f.OrderingKey)
 	c.AddText("reason", f.Reason)
 	c.AddText(fingerprint, f.Fingerprint)
-	c.AddText("aggregate_type", outboxrow.Label(f.AggregateType))
+	aggregateType := "aggregate_type"
+	if f.AggregateID != "" { // the index of the types would find more rows
+		aggregateType += " || ''"
+	}
 	for _, label := range []struct{ column, value string }{
-		{"tenant", f.Tenant}, {"aggregate_id", f.AggregateID}, {"event_type", f.EventType},
+		{"tenant", f.Tenant}, {aggregateType, f.AggregateType}, {"aggregate_id", f.AggregateID}, {"event_type", f.EventType},
 	} {
-		if label.value != "" { // the condition of the index
+		if label.value != "" { // repeats the condition of the partial index
 			c.Texts = append(c.Texts, label.column+` <> ''`)
 		}
 		c.AddText(label.column, outboxrow.Label(label.value))
 	}
-	if t.dead && !t.dialect.SQLite() { // the expressions of indexes
+	if t.dead && !t.dialect.SQLite() { // repeats the expressions of the indexes
 		if f.Topic != "" {
 			c.Add(`left(topic, 255) = left(%s, 255)`, f.Topic)
 		}
@@ -37,10 +45,7 @@ func (t table) conditions(f Filter) *operate.Conditions {
 			c.Add(`md5(`+fingerprint+`) = md5(%s)`, f.Fingerprint)
 		}
 	}
-	after, before := f.SentAfter, f.SentBefore
-	if t.dead {
-		after, before = f.FailedAfter, f.FailedBefore
-	}
+	after, before := t.times(f)
 	c.AddSpan(t.dialect, t.arrived, after, before)
 	if f.AfterID > 0 {
 		c.Add(`id > %s`, f.AfterID)
@@ -48,27 +53,21 @@ func (t table) conditions(f Filter) *operate.Conditions {
 	if f.UntilID > 0 {
 		c.Add(`id <= %s`, f.UntilID)
 	}
-	return c
 }
 
-// selected returns the conditions of f. If f has a time of death, it adds the lowest and
-// the highest ID of that time, which it finds with an index. Otherwise PostgreSQL, which
-// reads letters in the order of their IDs, would also read all letters before that time.
+// selected works like conditions. If f limits the times of rows, it adds conditions on
+// the IDs, so that a query need not read the rows of all other times.
 func (t table) selected(ctx context.Context, tx *sql.Tx, f Filter) (*operate.Conditions, error) {
-	c := t.conditions(f)
-	if !t.dead || f.FailedAfter.IsZero() && f.FailedBefore.IsZero() {
-		return c, nil
+	after, before := t.times(f)
+	if after.IsZero() && before.IsZero() {
+		return t.conditions(f), nil
 	}
 	if err := t.dialect.InOrder(ctx, tx); err != nil {
-		return nil, err
+		return &operate.Conditions{}, err
 	}
-	at := &operate.Conditions{}
-	at.AddSpan(t.dialect, t.arrived, f.FailedAfter, f.FailedBefore)
-	var first, last int64
-	// Of id alone, PostgreSQL would look for the first match in the order of the primary key.
-	err := t.query(ctx, tx, `SELECT COALESCE(MIN(id + 0), 0), COALESCE(MAX(id + 0), 0) FROM `+t.name+` `+at.Where(), at,
-		func(rows *sql.Rows) error { return rows.Scan(&first, &last) })
-	c.Add(`id >= %s`, first)
-	c.Add(`id <= %s`, last)
-	return c, err
+	f, _, err := t.narrowed(ctx, tx, f)
+	if err == nil && !t.dead {
+		f, err = t.since(ctx, tx, f)
+	}
+	return t.conditions(f), err
 }

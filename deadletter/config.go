@@ -13,28 +13,28 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Config configures [Letters] and a [SentLog]. The zero value is ready for
-// production use.
+// Config configures [Letters] or a [SentLog]. The zero value is ready for production
+// use.
 type Config struct {
 	// Schema names the tables and the kind of database. Defaults to PostgreSQL
 	// and the prefix "once_".
 	Schema schema.Config
 
-	// InboxRetention is how long all consumers remember the ids of messages: the
-	// shortest dedup.Config.Retention among them. A consumer would handle a
-	// message that was sent longer ago a second time, so a replay needs
-	// Plan.Force for it. Defaults to 7 days.
+	// InboxRetention is how long all consumers remember the ids of messages. Set it to the
+	// shortest dedup.Config.Retention of the consumers. If a message was sent longer ago, a
+	// consumer may handle a copy of it a second time, so its replay needs Plan.Force.
+	// Defaults to 7 days.
 	InboxRetention time.Duration
 
-	// ReplayLease is how long a replay of all that match belongs to its process
-	// after each batch, a second longer if Plan.Rate is set. When a process has died,
-	// Resume can continue its replay after this time. At least 500 ms. Defaults to one minute.
+	// ReplayLease is how long a process that runs ReplayMatching or Resume owns the replay
+	// after each batch. If Plan.Rate is set, the process owns it a second longer. If the
+	// process dies, Resume can continue the replay after this time. The minimum is 500 ms.
+	// Defaults to one minute.
 	ReplayLease time.Duration
 
-	// WithoutContent leaves Size, Metadata and Letter.Error out of lists, so that a database
-	// user with the role of a watcher can call them, see docs/roles.md. Get,
-	// Groups and Export fail for such a user.
-	// Defaults to false.
+	// WithoutContent makes lists leave out Size, Metadata and Letter.Error. A database user
+	// with the role of a watcher can then call List, see docs/roles.md. Get, Groups and
+	// Export fail for such a user. Defaults to false.
 	WithoutContent bool
 }
 
@@ -56,8 +56,8 @@ func (c Config) validate() error {
 	return err
 }
 
-// open completes t with the database, or returns an error that names each field
-// of config that cannot be used.
+// open returns t with the database. If config is invalid, the error names each invalid
+// field.
 func (t table) open(db *sql.DB, config Config) (table, error) {
 	config = config.withDefaults()
 	err := config.validate()
@@ -72,6 +72,7 @@ func (t table) open(db *sql.DB, config Config) (table, error) {
 	}
 	t.db, t.inboxRetention, t.replayLease = db, config.InboxRetention, config.ReplayLease
 	t.content = strings.NewReplacer()
+	t.withoutContent = config.WithoutContent
 	if config.WithoutContent {
 		t.content = strings.NewReplacer("octet_length(payload)", "0", "CAST(metadata AS text)", "''", "last_error", "''")
 	}

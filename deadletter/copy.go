@@ -10,9 +10,9 @@ import (
 	"github.com/watermill-once/once/internal/slot"
 )
 
-// copyToOutbox inserts copies of rows into the outbox, in their order, and
-// returns the positions of the copies. unknown is an SQL expression: whether the
-// message may have been sent before.
+// copyToOutbox inserts copies of rows into the outbox, in their order, and returns the
+// positions of the copies. The parameter unknown is an SQL expression that is true if
+// the message may have been sent before.
 func (t table) copyToOutbox(ctx context.Context, tx *sql.Tx, unknown string, rows []row) ([]int64, error) {
 	ids, slots := make([]int64, len(rows)), make([]int64, len(rows))
 	for i, r := range rows {
@@ -33,7 +33,7 @@ func (t table) copyToOutbox(ctx context.Context, tx *sql.Tx, unknown string, row
 	if err == nil && len(positions) != len(rows) {
 		err = fmt.Errorf("%d rows were inserted, not %d", len(positions), len(rows))
 	}
-	slices.Sort(positions) // the database assigns them in the order of ids, and returns them in any order
+	slices.Sort(positions) // the database assigns positions in the order of ids, but returns them in any order
 	return positions, err
 }
 

@@ -8,9 +8,9 @@ import (
 	"github.com/watermill-once/once/internal/operate"
 )
 
-// Discard deletes letters for good, in one transaction. If one of them does not
-// exist ([ErrNotFound]), it deletes none. Messages that wait for a letter are
-// sent afterwards. Act.Why is required.
+// Discard deletes letters for good, in one transaction. If one of them does not exist
+// ([ErrNotFound]), it deletes none. The messages that wait behind a deleted letter are
+// then sent. Act.Why is required.
 func (l *Letters) Discard(ctx context.Context, act Act, ids ...int64) error {
 	err := act.ValidateLoss()
 	if err == nil {
@@ -22,10 +22,11 @@ func (l *Letters) Discard(ctx context.Context, act Act, ids ...int64) error {
 	return nil
 }
 
-// DiscardMatching deletes the letters that match for good, as [Letters.Discard]
-// does, and returns the number of deleted letters. It uses several transactions.
-// When ctx ends, it stops after a batch. The number is right also if there is an
-// error, but does not include the letters of a commit with an unknown outcome.
+// DiscardMatching deletes the letters that match f for good, as [Letters.Discard] does,
+// and returns the number of deleted letters. It uses several transactions. When ctx
+// ends, it stops after a batch. With an error, it also returns the number of letters
+// that it has deleted. This number does not include the letters of a commit with an
+// unknown outcome.
 func (l *Letters) DiscardMatching(ctx context.Context, act Act, f Filter) (discarded int, err error) {
 	var report Report
 	if err = act.ValidateLoss(); err == nil {

@@ -1,19 +1,18 @@
-// Package deadletter shows the dead letters of an outbox, which are the messages
-// that the forwarder gave up on, and the log of the messages that the forwarder
-// sent. Both can be searched, replayed and exported; dead letters can also be
-// discarded.
+// Package deadletter shows the dead letters of an outbox, which are the messages that
+// the forwarder gave up on. It also shows the log of the messages that the forwarder
+// sent. You can search, replay and export both. You can also discard dead letters.
 //
 //	once_outbox ── given up ──▶ once_outbox_dead ─┬─ Replay ───▶ once_outbox
 //	                                              └─ Discard ──▶ deleted
 //
 //	once_outbox ── sent ──────▶ once_outbox_sent ─── Replay ───▶ once_outbox, a copy
 //
-// [New] returns the dead letters, [NewSentLog] the log. They read and write the
-// tables only: no forwarder need run, and any number may run, in this process or in
-// others. Package poison has the same calls for the messages that a consumer gave
-// up on.
+// [New] returns the dead letters, and [NewSentLog] returns the log. Both only read and
+// write the tables. The calls work without a running forwarder, and also while
+// forwarders are running in this process or in others. Package poison has the same
+// calls for the messages that a consumer gave up on.
 //
-// Each call that changes something asks for an [Act] and writes one row to the
-// audit table for each message, in the transaction that makes the change. Package
-// operate describes the fields of Act, [Plan], [Report] and [Group].
+// Each call that changes something takes an [Act]. In the same transaction as the
+// change, it writes one row for each message to the audit log. Package operate
+// describes the fields of Act, [Plan], [Report] and [Group].
 package deadletter

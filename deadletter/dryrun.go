@@ -10,9 +10,10 @@ import (
 	"strings"
 )
 
-// DryRun returns the letters that ReplayMatching would replay or skip with the
-// same Filter and Plan, as groups in ascending order of Fingerprint, and changes
-// nothing. With Plan.Force the groups are also those of DiscardMatching.
+// DryRun returns the letters that ReplayMatching would replay or skip with the same
+// Filter and Plan. It changes nothing. It returns the letters as groups, in ascending
+// order of Fingerprint. With Plan.Force, these are also the letters that
+// DiscardMatching would delete.
 func (l *Letters) DryRun(ctx context.Context, f Filter, plan Plan) ([]Group, error) {
 	groups := map[string]*Group{}
 	err := l.table.dryRun(ctx, f, l.replay(Act{}, plan), fingerprint+`, reason, last_error, topic, {millis died_at}`,
@@ -43,11 +44,11 @@ func (l *Letters) DryRun(ctx context.Context, f Filter, plan Plan) ([]Group, err
 
 var errLimit = errors.New("the Limit is reached")
 
-// dryRun calls scan for each row that a replay would look at, in the order in
-// which it would. scan reads the ID of the row, why the row needs force, and the
-// columns in own.
+// dryRun calls scan for each row that a replay would examine, in the same order. The
+// function scan reads the ID of the row, the reason why the row needs force (see
+// row.force), and the columns in the parameter columns.
 func (t table) dryRun(
-	ctx context.Context, f Filter, op operation, own string, scan func(rows *sql.Rows, id, force *int64) error,
+	ctx context.Context, f Filter, op operation, columns string, scan func(rows *sql.Rows, id, force *int64) error,
 ) error {
 	if err := errors.Join(t.validateChange(f), validate(op.Plan)); err != nil {
 		return err
@@ -58,7 +59,7 @@ func (t table) dryRun(
 		if err != nil {
 			return err
 		}
-		query := `SELECT id, ` + t.forceColumn(op, c) + `, ` + own + ` FROM ` + t.name + ` ` + c.Where() + ` ORDER BY id`
+		query := `SELECT id, ` + t.forceColumn(op, c) + `, ` + columns + ` FROM ` + t.name + ` ` + c.Where() + ` ORDER BY id`
 		return t.query(ctx, tx, query, c, func(rows *sql.Rows) error {
 			if f.Limit > 0 && replayed == f.Limit {
 				return errLimit

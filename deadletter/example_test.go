@@ -68,15 +68,15 @@ func ExampleLetters_ReplayMatching() {
 	letters, err := deadletter.New(db, deadletter.Config{Schema: tables})
 	must(err)
 	untilCount(ctx, letters, 1)
-	groups, err := letters.Groups(ctx, deadletter.Filter{})
+	page, err := letters.Groups(ctx, deadletter.Filter{})
 	must(err)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		fmt.Printf("%d letter of %v: %s: %s\n", g.Count, g.Topics, g.Reason, g.Error)
 	}
 
 	target.ready.Store(true)
 	act := deadletter.Act{Actor: "ann", Why: "the exchange is declared again"}
-	report, err := letters.ReplayMatching(ctx, act, deadletter.Filter{Fingerprint: groups[0].Fingerprint}, deadletter.Plan{})
+	report, err := letters.ReplayMatching(ctx, act, deadletter.Filter{Fingerprint: page.Groups[0].Fingerprint}, deadletter.Plan{})
 	must(err)
 	fmt.Println("replayed:", report.Replayed)
 	fmt.Println("sent:", <-target.accepted)
@@ -94,7 +94,7 @@ func untilCount(ctx context.Context, letters *deadletter.Letters, n int) {
 	for {
 		count, err := letters.Count(ctx, deadletter.Filter{})
 		must(err)
-		if count == n {
+		if count.N == n {
 			return
 		}
 		<-tick.C

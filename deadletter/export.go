@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// exportVersion is the form of a line.
+// exportVersion is the version of the format of exported lines.
 const exportVersion = 1
 
-// exportBytes bounds the payloads that are in memory at the same time, unless a
-// single payload is larger.
+// exportBytes is the maximum size of the payloads that are in memory at the same time,
+// in bytes. A single payload may be larger.
 const exportBytes = 1 << 20
 
-// line is an exported row. RawMetadata is set instead of Metadata if the row has
-// metadata that package outbox does not write.
+// line is an exported row. If the metadata of the row is not in the form that package
+// outbox writes, RawMetadata is set instead of Metadata.
 type line struct {
 	Version     int               `json:"version"`
 	ID          int64             `json:"id"`
@@ -33,7 +33,7 @@ type line struct {
 	*deadLine
 	*sentLine
 
-	size int // of the payload
+	size int // size of the payload, in bytes
 }
 
 type deadLine struct {
@@ -48,22 +48,22 @@ type sentLine struct {
 	SentAt time.Time `json:"sent_at"`
 }
 
-// Export writes the letters that match to w, one JSON object a line, in ascending
-// order of their IDs, and returns how many it wrote. If there is an error, w may
-// contain more lines than that, and an incomplete last line. Filter.Limit is the
-// largest total number of lines; the default is no limit.
+// Export writes the letters that match f to w, one JSON object per line, in ascending
+// order of their IDs. It returns the number of written lines. After an error, w may
+// contain more lines than this number, and an incomplete last line. Filter.Limit is the
+// maximum number of lines. By default there is no limit.
 //
-// A line has the whole message, with the payload in base64. Protect the file as
+// A line contains the whole message, with the payload in base64. Protect the file as
 // you protect the messages.
 func (l *Letters) Export(ctx context.Context, f Filter, w io.Writer) (exported int, err error) {
-	exported, err = l.table.export(ctx, f, w, func(ctx context.Context, f Filter) (lines []line, err error) {
-		letters, err := l.list(ctx, f)
-		for _, letter := range letters {
+	exported, err = l.table.export(ctx, f, w, func(ctx context.Context, f Filter) (lines []line, after int64, err error) {
+		p, err := l.list(ctx, f, true)
+		for _, letter := range p.Letters {
 			next := lineOf(letter.Message)
 			next.deadLine = &deadLine{letter.Attempts, letter.Reason, letter.Error, letter.Unknown, letter.LastFailedAt}
 			lines = append(lines, next)
 		}
-		return lines, err
+		return lines, p.Next, err
 	})
 	if err != nil {
 		return exported, fmt.Errorf("deadletter: export: %w", err)
@@ -71,16 +71,16 @@ func (l *Letters) Export(ctx context.Context, f Filter, w io.Writer) (exported i
 	return exported, nil
 }
 
-// Export writes the messages that match to w, as [Letters.Export] does.
+// Export writes the messages that match f to w, as [Letters.Export] does.
 func (s *SentLog) Export(ctx context.Context, f Filter, w io.Writer) (exported int, err error) {
-	exported, err = s.table.export(ctx, f, w, func(ctx context.Context, f Filter) (lines []line, err error) {
-		messages, err := s.list(ctx, f)
-		for _, m := range messages {
+	exported, err = s.table.export(ctx, f, w, func(ctx context.Context, f Filter) (lines []line, after int64, err error) {
+		p, err := s.list(ctx, f, true)
+		for _, m := range p.Messages {
 			next := lineOf(m.Message)
 			next.sentLine = &sentLine{m.SentAt}
 			lines = append(lines, next)
 		}
-		return lines, err
+		return lines, p.Next, err
 	})
 	if err != nil {
 		return exported, fmt.Errorf("deadletter: sent log: export: %w", err)
@@ -95,10 +95,10 @@ func lineOf(m Message) line {
 	}
 }
 
-// export writes one page after the other. list returns the lines of a page
-// without their contents.
+// export writes one page after the other. The function list returns the lines of a page
+// without their contents, and the value of Filter.AfterID for the next page.
 func (t table) export(
-	ctx context.Context, f Filter, w io.Writer, list func(ctx context.Context, f Filter) ([]line, error),
+	ctx context.Context, f Filter, w io.Writer, list func(ctx context.Context, f Filter) ([]line, int64, error),
 ) (exported int, err error) {
 	if err := t.validate(f); err != nil {
 		return 0, err
@@ -112,13 +112,12 @@ func (t table) export(
 		if limit > 0 {
 			f.Limit = min(page, limit-exported)
 		}
-		lines, err := list(ctx, f)
-		if err != nil || len(lines) == 0 {
+		lines, next, err := list(ctx, f)
+		if err != nil {
 			return exported, err
 		}
-		f.AfterID = lines[len(lines)-1].ID
 		for len(lines) > 0 {
-			n := together(lines)
+			n := payloadsPerQuery(lines)
 			written, err := t.encode(ctx, encoder, lines[:n])
 			if err == nil {
 				err = out.Flush()
@@ -129,12 +128,16 @@ func (t table) export(
 			exported += written
 			lines = lines[n:]
 		}
+		if f.AfterID = next; next == 0 {
+			break
+		}
 	}
 	return exported, nil
 }
 
-// together returns how many payloads to read in one query, at least one.
-func together(lines []line) int {
+// payloadsPerQuery returns how many payloads to read in the next query. The result is
+// at least 1.
+func payloadsPerQuery(lines []line) int {
 	total := lines[0].size
 	for i, next := range lines[1:] {
 		if total += next.size; total > exportBytes {
@@ -144,8 +147,8 @@ func together(lines []line) int {
 	return len(lines)
 }
 
-// encode completes and writes lines, and returns how many. Rows that were deleted
-// meanwhile are left out.
+// encode adds the payloads to lines, writes the lines, and returns the number of
+// written lines. It leaves out rows that were deleted in the meantime.
 func (t table) encode(ctx context.Context, encoder *json.Encoder, lines []line) (written int, err error) {
 	ids := make([]int64, len(lines))
 	for i, next := range lines {

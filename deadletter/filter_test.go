@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// filters returns for each field a Filter that matches the message of described,
-// and a Filter that does not.
+// filters returns two Filters for each field. The first one matches the result of
+// described(), and the second one does not.
 func filters(id int64) map[string][2]deadletter.Filter {
 	type filter = deadletter.Filter
 	return map[string][2]filter{
@@ -65,31 +65,31 @@ func TestFilterOfLetters(t *testing.T) {
 				if err != nil {
 					b.Fatalf("%s: %v", name, err)
 				}
-				if len(found) != n {
-					b.Fatalf("%s: len(found) is %d, want %d: %+v", name, len(found), n, found)
+				if len(found.Letters) != n.N {
+					b.Fatalf("%s: len(found) is %d, want %d: %+v", name, len(found.Letters), n.N, found.Letters)
 				}
 				switch {
 				case name == "FailedBefore" && i == 0:
-					if len(found) != 2 {
-						b.Fatalf("len(found) is %d, want 2: %+v", len(found), found)
+					if len(found.Letters) != 2 {
+						b.Fatalf("len(found) is %d, want 2: %+v", len(found.Letters), found.Letters)
 					}
 				case name == "FailedBefore":
-					if found[0].MessageID != "bare" {
-						b.Fatalf(`found[0].MessageID is %q, want "bare"`, found[0].MessageID)
+					if found.Letters[0].MessageID != "bare" {
+						b.Fatalf(`found[0].MessageID is %q, want "bare"`, found.Letters[0].MessageID)
 					}
-					if len(found[0].Metadata) != 0 {
-						b.Fatalf("found[0].Metadata is %v, want none", found[0].Metadata)
+					if len(found.Letters[0].Metadata) != 0 {
+						b.Fatalf("found[0].Metadata is %v, want none", found.Letters[0].Metadata)
 					}
 				case i == 0:
-					if len(found) != 1 {
-						b.Fatalf("%s: len(found) is %d, want 1: %+v", name, len(found), found)
+					if len(found.Letters) != 1 {
+						b.Fatalf("%s: len(found) is %d, want 1: %+v", name, len(found.Letters), found.Letters)
 					}
-					if found[0].MessageID != "described" {
-						b.Fatalf(`%s: found[0].MessageID is %q, want "described"`, name, found[0].MessageID)
+					if found.Letters[0].MessageID != "described" {
+						b.Fatalf(`%s: found[0].MessageID is %q, want "described"`, name, found.Letters[0].MessageID)
 					}
 				default:
-					if len(found) != 0 {
-						b.Fatalf("%s: found is %+v, want none", name, found)
+					if len(found.Letters) != 0 {
+						b.Fatalf("%s: found is %+v, want none", name, found.Letters)
 					}
 				}
 			}
@@ -101,23 +101,24 @@ func TestFilterOfTheSentLog(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.record("t", described())
 		b.record("bare", msg("bare", ""))
-		b.age("once_outbox_sent", "sent_at", 10*time.Minute, `message_id = 'bare'`) // another order than that of the IDs
+		b.age("once_outbox_sent", "sent_at", 10*time.Minute, `message_id = 'bare'`) // not in the order of the IDs
 		all := filters(1)
 		early := time.Now().Add(-5 * time.Minute)
 		all["SentAfter"] = [2]deadletter.Filter{{SentAfter: early}, {SentAfter: early.Add(time.Hour)}}
 		all["SentBefore"] = [2]deadletter.Filter{{SentAfter: early, SentBefore: early.Add(time.Hour)}, {SentBefore: early.Add(-time.Hour)}}
 		for name, pair := range all {
 			for i, f := range pair {
-				found, err := b.log.List(b.Context(), f)
+				page, err := b.log.List(b.Context(), f)
 				if err != nil {
 					b.Fatalf("%s: %v", name, err)
 				}
+				found := page.Messages
 				n, err := b.log.Count(b.Context(), f)
 				if err != nil {
 					b.Fatalf("%s: %v", name, err)
 				}
-				if len(found) != n {
-					b.Fatalf("%s: len(found) is %d, want %d: %+v", name, len(found), n, found)
+				if len(found) != n.N {
+					b.Fatalf("%s: len(found) is %d, want %d: %+v", name, len(found), n.N, found)
 				}
 				if len(found) != 1-i {
 					b.Fatalf("%s: len(found) is %d, want %d: %+v", name, len(found), 1-i, found)
@@ -129,10 +130,7 @@ func TestFilterOfTheSentLog(t *testing.T) {
 				}
 			}
 		}
-		old, err := b.log.List(b.Context(), deadletter.Filter{SentBefore: early})
-		if err != nil {
-			b.Fatal(err)
-		}
+		old := b.sentPage(deadletter.Filter{SentBefore: early}).Messages
 		if len(old) != 1 {
 			b.Fatalf("len(old) is %d, want 1: %+v", len(old), old)
 		}

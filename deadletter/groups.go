@@ -12,70 +12,70 @@ import (
 	"github.com/watermill-once/once/internal/operate"
 )
 
-// fingerprint is an SQL expression for Group.Fingerprint.
+// fingerprint is the SQL expression of Group.Fingerprint.
 const fingerprint = `reason || ': ' || last_error`
 
-// groupedLetters is how many of the letters that match Groups looks at.
+// groupedLetters is the maximum number of matching letters that Groups reads.
 const groupedLetters = 10_000
 
-// Groups returns the letters that match, grouped by reason and error, in
-// ascending order of Fingerprint. Filter.Limit and Filter.AfterGroup count
-// groups.
+// Groups returns the letters that match f, grouped by reason and error, in ascending
+// order of Fingerprint. Filter.Limit is the maximum number of groups.
 //
-// Groups looks at the latest 10,000 letters that match, so that it is quick with a
-// million of them. If there are more, every group has Group.More, and a group without any
-// of the latest letters is missing. [Letters.Count] and [Letters.DryRun] count all.
-func (l *Letters) Groups(ctx context.Context, f Filter) ([]Group, error) {
-	groups, err := l.groups(ctx, f)
+// Groups reads only the latest 10,000 letters that match, so that it is quick with a
+// million letters. With several conditions, it looks for matching letters among 10,000
+// letters, as List does. If more letters may match, GroupPage.Partial and Group.More
+// are set, and groups that contain only older letters are missing. [Letters.DryRun]
+// counts all letters.
+func (l *Letters) Groups(ctx context.Context, f Filter) (GroupPage, error) {
+	p, err := l.groups(ctx, f)
 	if err != nil {
-		return nil, fmt.Errorf("deadletter: groups: %w", err)
+		return GroupPage{}, fmt.Errorf("deadletter: groups: %w", err)
 	}
-	return groups, nil
+	return p, nil
 }
 
-func (l *Letters) groups(ctx context.Context, f Filter) (groups []Group, err error) {
+func (l *Letters) groups(ctx context.Context, f Filter) (p GroupPage, err error) {
 	if err := l.table.validateGroups(f); err != nil {
-		return nil, err
+		return p, err
 	}
 	err = l.table.read(ctx, func(tx *sql.Tx) error {
-		c, err := l.table.selected(ctx, tx, f)
-		if err == nil {
-			err = l.table.dialect.InOrder(ctx, tx)
-		}
+		w, err := l.table.window(ctx, tx, f, true)
 		if err != nil {
 			return err
 		}
-		if groups, err = l.latestGroups(ctx, tx, c); err != nil {
+		groups, err := l.latestGroups(ctx, tx, w)
+		if err != nil {
 			return err
 		}
 		letters := 0
 		for _, g := range groups {
 			letters += g.Count
 		}
-		more := letters == groupedLetters
-		if more {
-			if more, err = l.table.moreThan(ctx, tx, groupedLetters, c); err != nil {
+		p.Partial = w.Next > 0
+		if letters == groupedLetters && !p.Partial {
+			if p.Partial, err = l.table.moreThan(ctx, tx, groupedLetters, w); err != nil {
 				return err
 			}
 		}
 		groups = slices.DeleteFunc(groups, func(g Group) bool { return g.Fingerprint <= f.AfterGroup })
 		slices.SortFunc(groups, func(a, b Group) int { return strings.Compare(a.Fingerprint, b.Fingerprint) })
-		groups = groups[:min(len(groups), cmp.Or(f.Limit, page))]
-		for i := range groups {
-			groups[i].More = more
+		p.Groups = groups[:min(len(groups), cmp.Or(f.Limit, page))]
+		for i := range p.Groups {
+			p.Groups[i].More = p.Partial
 		}
 		return nil
 	})
-	return groups, err
+	return p, err
 }
 
-// latestGroups returns the groups among the latest letters that match.
-func (l *Letters) latestGroups(ctx context.Context, tx *sql.Tx, c *operate.Conditions) (groups []Group, err error) {
+// latestGroups returns the groups of the latest dead letters in w. It reads at most
+// groupedLetters of them, so older dead letters are not counted.
+func (l *Letters) latestGroups(ctx context.Context, tx *sql.Tx, w operate.Window) (groups []Group, err error) {
 	query := `SELECT ` + fingerprint + ` AS fingerprint, reason, last_error, topic, COUNT(*), {millis MIN(died_at)}, {millis MAX(died_at)}
-		FROM (SELECT reason, last_error, topic, died_at FROM {outbox_dead} ` + c.Where() + `
+		FROM (SELECT reason, last_error, topic, died_at FROM ` + w.From("last_error") + `
 		      ORDER BY id DESC LIMIT ` + strconv.Itoa(groupedLetters) + `) AS latest
 		GROUP BY reason, last_error, topic ORDER BY fingerprint, topic`
-	err = l.table.query(ctx, tx, query, c, func(rows *sql.Rows) error {
+	err = l.table.query(ctx, tx, query, &operate.Conditions{Args: w.Args}, func(rows *sql.Rows) error {
 		var (
 			g           = Group{Topics: make([]string, 1)}
 			first, last int64
@@ -93,8 +93,9 @@ func (l *Letters) latestGroups(ctx context.Context, tx *sql.Tx, c *operate.Condi
 }
 
 // moreThan reports whether more than n rows match.
-func (t table) moreThan(ctx context.Context, tx *sql.Tx, n int, c *operate.Conditions) (more bool, err error) {
-	err = t.query(ctx, tx, `SELECT id FROM `+t.name+` `+c.Where()+` ORDER BY id DESC LIMIT 1 OFFSET `+strconv.Itoa(n), c,
+func (t table) moreThan(ctx context.Context, tx *sql.Tx, n int, w operate.Window) (more bool, err error) {
+	query := `SELECT id FROM ` + w.From("last_error") + ` ORDER BY id DESC LIMIT 1 OFFSET ` + strconv.Itoa(n)
+	err = t.query(ctx, tx, query, &operate.Conditions{Args: w.Args},
 		func(*sql.Rows) error {
 			more = true
 			return nil
@@ -102,7 +103,8 @@ func (t table) moreThan(ctx context.Context, tx *sql.Tx, n int, c *operate.Condi
 	return more, err
 }
 
-// addTo adds other letters of the group to g.
+// addTo adds the letters of other to g. The parameters g and other are parts of the
+// same group.
 func addTo(g *Group, other Group) {
 	g.Count += other.Count
 	for _, topic := range other.Topics {

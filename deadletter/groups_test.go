@@ -17,14 +17,14 @@ func TestGroupsByReasonAndError(t *testing.T) {
 		b.exec(`UPDATE once_outbox_dead SET reason = 'unacceptable', last_error = 'it''s: "ü"' WHERE message_id = '3'`)
 		b.exec(`UPDATE once_outbox_dead SET reason = 'unacceptable' WHERE message_id = '4'`)
 		b.age("once_outbox_dead", "died_at", time.Hour, `message_id = '1'`)
-		groups, err := b.letters.Groups(b.Context(), deadletter.Filter{})
+		page, err := b.letters.Groups(b.Context(), deadletter.Filter{})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if len(groups) != 3 {
-			b.Fatalf("%d groups, want 3: %+v", len(groups), groups)
+		if len(page.Groups) != 3 {
+			b.Fatalf("%d groups, want 3: %+v", len(page.Groups), page.Groups)
 		}
-		first := groups[0]
+		first := page.Groups[0]
 		if first.FirstFailedAt.Sub(time.Now().Add(-time.Hour)).Abs() > time.Minute {
 			b.Fatalf("first.FirstFailedAt is %v, want %v, give or take %v", first.FirstFailedAt, time.Now().Add(-time.Hour), time.Minute)
 		}
@@ -39,16 +39,16 @@ func TestGroupsByReasonAndError(t *testing.T) {
 			b.Fatalf("first is %+v, want %+v", first, want)
 		}
 
-		// The fingerprint finds the letters of a group, and nothing else.
-		for _, g := range groups {
-			letters, err := b.letters.List(b.Context(), deadletter.Filter{Fingerprint: g.Fingerprint})
+		// The fingerprint finds exactly the letters of its group.
+		for _, g := range page.Groups {
+			page, err := b.letters.List(b.Context(), deadletter.Filter{Fingerprint: g.Fingerprint})
 			if err != nil {
 				b.Fatal(err)
 			}
-			if len(letters) != g.Count {
-				b.Fatalf("%d letters, want %d: %+v", len(letters), g.Count, letters)
+			if len(page.Letters) != g.Count {
+				b.Fatalf("%d letters, want %d: %+v", len(page.Letters), g.Count, page.Letters)
 			}
-			for _, l := range letters {
+			for _, l := range page.Letters {
 				if l.Reason != g.Reason {
 					b.Fatalf("l.Reason is %q, want %q", l.Reason, g.Reason)
 				}
@@ -64,11 +64,11 @@ func TestGroupsByReasonAndError(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if len(some) != 1 {
-			b.Fatalf("len(some) is %d, want 1: %+v", len(some), some)
+		if len(some.Groups) != 1 {
+			b.Fatalf("len(some) is %d, want 1: %+v", len(some.Groups), some.Groups)
 		}
-		if some[0].Count != 2 {
-			b.Fatalf("some[0].Count is %d, want 2", some[0].Count)
+		if some.Groups[0].Count != 2 {
+			b.Fatalf("some[0].Count is %d, want 2", some.Groups[0].Count)
 		}
 		report, err := b.letters.ReplayMatching(b.Context(), ann, deadletter.Filter{Fingerprint: first.Fingerprint}, deadletter.Plan{})
 		if err != nil {
@@ -86,8 +86,8 @@ func TestGroupsReturnsPages(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if len(none) != 0 {
-			b.Fatalf("none is %+v, want none", none)
+		if len(none.Groups) != 0 {
+			b.Fatalf("none is %+v, want none", none.Groups)
 		}
 		b.insertDead(messages(105)...)
 		b.exec(`UPDATE once_outbox_dead SET last_error = message_id`)
@@ -98,28 +98,28 @@ func TestGroupsReturnsPages(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if len(first) != 100 {
-			b.Fatalf("len(first) is %d, want 100: %+v", len(first), first)
+		if len(first.Groups) != 100 {
+			b.Fatalf("len(first) is %d, want 100: %+v", len(first.Groups), first.Groups)
 		}
-		if want := []string{"s", "t"}; !slices.Equal(first[0].Topics, want) {
-			b.Fatalf("first[0].Topics are %q, want %q: a page ends between groups, not between topics", first[0].Topics, want)
+		if want := []string{"s", "t"}; !slices.Equal(first.Groups[0].Topics, want) {
+			b.Fatalf("first[0].Topics are %q, want %q: a page ends between groups, not between topics", first.Groups[0].Topics, want)
 		}
-		rest, err := b.letters.Groups(b.Context(), deadletter.Filter{AfterGroup: first[99].Fingerprint})
+		rest, err := b.letters.Groups(b.Context(), deadletter.Filter{AfterGroup: first.Groups[99].Fingerprint})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if len(rest) != 5 {
-			b.Fatalf("len(rest) is %d, want 5: %+v", len(rest), rest)
+		if len(rest.Groups) != 5 {
+			b.Fatalf("len(rest) is %d, want 5: %+v", len(rest.Groups), rest.Groups)
 		}
-		two, err := b.letters.Groups(b.Context(), deadletter.Filter{Limit: 2, AfterGroup: first[0].Fingerprint})
+		two, err := b.letters.Groups(b.Context(), deadletter.Filter{Limit: 2, AfterGroup: first.Groups[0].Fingerprint})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if !reflect.DeepEqual(two, first[1:3]) {
-			b.Fatalf("two is %+v, want %+v", two, first[1:3])
+		if !reflect.DeepEqual(two.Groups, first.Groups[1:3]) {
+			b.Fatalf("two is %+v, want %+v", two.Groups, first.Groups[1:3])
 		}
 		seen := map[string]bool{}
-		for _, g := range append(first, rest...) {
+		for _, g := range append(first.Groups, rest.Groups...) {
 			seen[g.Error] = true
 		}
 		for i := range 105 {
@@ -130,7 +130,7 @@ func TestGroupsReturnsPages(t *testing.T) {
 	})
 }
 
-// Groups looks at the latest letters, and says that there are more.
+// Groups reads only the latest letters, and reports that there are more.
 func TestGroupsLooksAtTheLatestLetters(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(msg("oldest", ""))
@@ -147,7 +147,7 @@ func TestGroupsLooksAtTheLatestLetters(t *testing.T) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			for _, g := range found {
+			for _, g := range found.Groups {
 				all = append(all, fmt.Sprint(g.Error, " ", g.Count, " ", g.More))
 			}
 			return all

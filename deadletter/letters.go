@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -9,8 +10,8 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Letter is a dead letter: a message that the forwarder gave up on, because the
-// broker did not accept it.
+// Letter is a dead letter: a message that the forwarder gave up on because the broker
+// did not accept it.
 type Letter struct {
 	Message
 
@@ -21,7 +22,7 @@ type Letter struct {
 	// publisher.
 	Reason, Error string
 
-	// Unknown reports whether the message may have been sent all the same.
+	// Unknown reports whether the message may have been sent although no confirm arrived.
 	Unknown bool
 
 	// BlocksKey reports whether messages of the same ordering key wait for this
@@ -37,8 +38,8 @@ type Letters struct {
 	table table
 }
 
-// New returns the dead letters in db, or an error that names each field of config
-// that cannot be used. The tables must exist, see schema.Up.
+// New returns the dead letters in db. If config is invalid, the error names each
+// invalid field. The tables must exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Letters, error) {
 	t, err := table{name: `{outbox_dead}`, row: "dead letter", subject: "dead", arrived: "died_at", dead: true}.open(db, config)
 	if err != nil {
@@ -47,36 +48,51 @@ func New(db *sql.DB, config Config) (*Letters, error) {
 	return &Letters{t}, nil
 }
 
-// List returns a page of the letters that match, in ascending order of their IDs
-// and without their payloads.
-func (l *Letters) List(ctx context.Context, f Filter) ([]Letter, error) {
-	letters, err := l.list(ctx, f)
+// LetterPage is a part of the dead letters.
+type LetterPage struct {
+	// Letters are in ascending order of their IDs. A page can contain fewer letters than
+	// Filter.Limit, or none, even if later pages contain letters.
+	Letters []Letter
+
+	// Next is the value of Filter.AfterID for the next page, or 0 if this is the last page.
+	Next int64
+}
+
+// List returns a page of the letters that match, without their payloads. For a single
+// condition, an index finds the matching letters. If the Filter has several conditions,
+// List looks at no more than 10,000 of the letters that match the rarest condition, and
+// LetterPage.Next says where the search continues. FailedAfter and FailedBefore count
+// as a second condition if they match more than 5,000 letters.
+func (l *Letters) List(ctx context.Context, f Filter) (LetterPage, error) {
+	p, err := l.list(ctx, f, false)
 	if err != nil {
-		return nil, fmt.Errorf("deadletter: list: %w", err)
+		return LetterPage{}, fmt.Errorf("deadletter: list: %w", err)
 	}
-	return letters, nil
+	return p, nil
 }
 
 // Get returns one letter with its payload, or [ErrNotFound].
 func (l *Letters) Get(ctx context.Context, id int64) (Letter, error) {
-	letters, err := l.list(ctx, Filter{IDs: []int64{id}})
-	if err == nil && len(letters) == 0 {
+	p, err := l.list(ctx, Filter{IDs: []int64{id}}, false)
+	if err == nil && len(p.Letters) == 0 {
 		err = l.table.notFound(id)
 	}
 	if err == nil {
-		letters[0].Payload, err = l.table.payload(ctx, id)
+		p.Letters[0].Payload, err = l.table.payload(ctx, id)
 	}
 	if err != nil {
 		return Letter{}, fmt.Errorf("deadletter: get: %w", err)
 	}
-	return letters[0], nil
+	return p.Letters[0], nil
 }
 
-// Count returns how many letters match. It ignores Filter.Limit.
-func (l *Letters) Count(ctx context.Context, f Filter) (int, error) {
-	n, _, err := l.table.count(ctx, f)
+// Count counts the letters that match, at most 50,000 in one call. It looks at no more
+// letters than List does. If Filter.Limit is set, it counts no more letters than this.
+// Count.Next says where the next call continues.
+func (l *Letters) Count(ctx context.Context, f Filter) (Count, error) {
+	n, err := l.table.countPart(ctx, f)
 	if err != nil {
-		return 0, fmt.Errorf("deadletter: count: %w", err)
+		return Count{}, fmt.Errorf("deadletter: count: %w", err)
 	}
 	return n, nil
 }
@@ -85,9 +101,8 @@ const letterColumns = `attempts, last_error, reason, unknown, {millis died_at},
 	EXISTS (SELECT 1 FROM {blocked_keys} AS b
 	        WHERE b.ordering_key = a.ordering_key AND b.position = a.position AND b.reason = '` + outboxrow.BlockedDead + `')`
 
-func (l *Letters) list(ctx context.Context, f Filter) ([]Letter, error) {
-	var letters []Letter
-	err := l.table.list(ctx, f, letterColumns, func(rows *sql.Rows) error {
+func (l *Letters) list(ctx context.Context, f Filter, everywhere bool) (p LetterPage, err error) {
+	p.Next, err = l.table.list(ctx, f, everywhere, letterColumns, func(rows *sql.Rows) error {
 		var (
 			letter Letter
 			died   int64
@@ -96,8 +111,11 @@ func (l *Letters) list(ctx context.Context, f Filter) ([]Letter, error) {
 		letter.Message, err = scanMessage(rows,
 			&letter.Attempts, &letter.Error, &letter.Reason, &letter.Unknown, &died, &letter.BlocksKey)
 		letter.LastFailedAt = fromMillis(died)
-		letters = append(letters, letter)
+		p.Letters = append(p.Letters, letter)
 		return err
 	})
-	return letters, err
+	if n := len(p.Letters); n == cmp.Or(f.Limit, page) {
+		p.Next = p.Letters[n-1].ID
+	}
+	return p, err
 }

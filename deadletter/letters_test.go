@@ -25,13 +25,13 @@ func TestLetterShowsTheWholeMessage(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if len(listed) != 1 {
-			b.Fatalf("len(listed) is %d, want 1: %+v", len(listed), listed)
+		if len(listed.Letters) != 1 {
+			b.Fatalf("len(listed) is %d, want 1: %+v", len(listed.Letters), listed.Letters)
 		}
-		if listed[0].Payload != nil {
-			b.Fatalf("listed[0].Payload is %q, want nil", listed[0].Payload)
+		if listed.Letters[0].Payload != nil {
+			b.Fatalf("listed[0].Payload is %q, want nil", listed.Letters[0].Payload)
 		}
-		got, err := b.letters.Get(b.Context(), listed[0].ID)
+		got, err := b.letters.Get(b.Context(), listed.Letters[0].ID)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -56,11 +56,11 @@ func TestLetterShowsTheWholeMessage(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if free[0].BlocksKey {
+		if free.Letters[0].BlocksKey {
 			b.Fatal("free[0].BlocksKey is true")
 		}
-		if free[0].OrderingKey != "" {
-			b.Fatalf("free[0].OrderingKey is %q, want nothing", free[0].OrderingKey)
+		if free.Letters[0].OrderingKey != "" {
+			b.Fatalf("free[0].OrderingKey is %q, want nothing", free.Letters[0].OrderingKey)
 		}
 	})
 }
@@ -104,29 +104,31 @@ func TestListReturnsPages(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if len(all) != 100 {
-			b.Fatalf("len(all) is %d, want 100: %+v", len(all), all)
+		if len(all.Letters) != 100 {
+			b.Fatalf("len(all) is %d, want 100: %+v", len(all.Letters), all.Letters)
 		}
-		rest, err := b.letters.List(b.Context(), deadletter.Filter{AfterID: all[99].ID})
+		rest, err := b.letters.List(b.Context(), deadletter.Filter{AfterID: all.Letters[99].ID})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if rest[0].MessageID != "100" || rest[1].MessageID != "101" {
-			b.Fatalf("rest[0].MessageID and rest[1].MessageID are %q and %q, want %q and %q", rest[0].MessageID, rest[1].MessageID, "100", "101")
+		if rest.Letters[0].MessageID != "100" || rest.Letters[1].MessageID != "101" {
+			b.Fatalf("rest has %q and %q, want %q and %q", rest.Letters[0].MessageID, rest.Letters[1].MessageID, "100", "101")
 		}
 		two, err := b.letters.List(b.Context(), deadletter.Filter{Limit: 2})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if len(two) != 2 {
-			b.Fatalf("len(two) is %d, want 2: %+v", len(two), two)
+		if len(two.Letters) != 2 {
+			b.Fatalf("len(two) is %d, want 2: %+v", len(two.Letters), two.Letters)
 		}
-		n, err := b.letters.Count(b.Context(), deadletter.Filter{Limit: 1, AfterID: all[0].ID})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if n != 101 {
-			b.Fatalf("n is %d, want 101: Count ignores the Limit", n)
+		for limit, want := range map[int]int{0: 101, 1: 1, 101: 101, 1000: 101} {
+			n, err := b.letters.Count(b.Context(), deadletter.Filter{Limit: limit, AfterID: all.Letters[0].ID})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if n.N != want {
+				b.Errorf("with Limit %d, %d letters are counted, want %d", limit, n.N, want)
+			}
 		}
 	})
 }

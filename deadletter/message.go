@@ -9,34 +9,35 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Message is the part that dead letters and sent messages have in common.
+// Message contains the fields that dead letters and sent messages have in common.
 type Message struct {
-	// ID is the ID of the row, which Get, Replay and Discard take. Position is the
-	// position that the message had in the outbox.
+	// ID is the ID of the row. Pass it to Get, Replay and Discard. Position is the position
+	// of the message in the outbox.
 	ID, Position int64
 
-	// MessageID, Topic and OrderingKey are those of the message. OrderingKey is
-	// empty if the message has none.
+	// MessageID, Topic and OrderingKey are the values of the message. OrderingKey is "" if
+	// the message has no ordering key.
 	MessageID, Topic, OrderingKey string
 
-	// Payload is the body, byte for byte. Get fills it in, List does not. Size is
-	// the length of the body in bytes, after both.
+	// Payload is the body, byte for byte. It is set by Get, but not by List. Size is the
+	// length of the body in bytes. Both Get and List set it.
 	Payload []byte
 	Size    int
 
-	// Metadata is nil if the row has metadata that package outbox does not write,
-	// and with Config.WithoutContent.
+	// Metadata is nil if the metadata of the row is not in the form that package outbox
+	// writes, or if Config.WithoutContent is set.
 	Metadata message.Metadata
 
-	// CreatedAt is when the message was written to the outbox.
+	// CreatedAt is the time at which the message was written to the outbox.
 	CreatedAt time.Time
 }
 
 const messageColumns = `id, position, message_id, topic, COALESCE(ordering_key, ''), octet_length(payload),
 	CAST(metadata AS text), {millis created_at}`
 
-// scanMessage reads messageColumns and the table's own columns.
-func scanMessage(rows *sql.Rows, own ...any) (Message, error) {
+// scanMessage reads messageColumns, and then the columns that only one of the two
+// tables has. It stores the latter columns in dest.
+func scanMessage(rows *sql.Rows, dest ...any) (Message, error) {
 	var (
 		m        Message
 		metadata []byte
@@ -44,12 +45,12 @@ func scanMessage(rows *sql.Rows, own ...any) (Message, error) {
 	)
 	err := rows.Scan(append([]any{
 		&m.ID, &m.Position, &m.MessageID, &m.Topic, &m.OrderingKey, &m.Size, &metadata, &created,
-	}, own...)...)
+	}, dest...)...)
 	if err != nil {
 		return Message{}, err
 	}
 	if m.Metadata, err = outboxrow.DecodeMetadata(metadata); err != nil {
-		m.Metadata = nil // a damaged row is shown all the same
+		m.Metadata = nil // a damaged row is returned without its metadata
 	}
 	m.CreatedAt = fromMillis(created)
 	return m, nil

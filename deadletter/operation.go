@@ -12,16 +12,16 @@ import (
 	"github.com/watermill-once/once/internal/operate"
 )
 
-// operation is a change of rows. Each batch of rows is changed in one transaction
-// together with its audit rows.
+// operation is a change of rows. Each batch of rows is changed in one transaction. The
+// same transaction writes the rows of the audit log.
 type operation struct {
 	Plan
 
 	act    Act
-	name   string // in audit rows
-	run    run    // the row of once_replays, if it has one
-	unsure string // SQL condition: the message may have been sent
-	unfit  string // SQL condition: the outbox would refuse the message
+	name   string // name of the operation in audit rows
+	run    run    // row of once_replays, if the operation has one
+	unsure string // SQL condition that is true if the message may have been sent
+	unfit  string // SQL condition that is true if the outbox would refuse the message
 	do     func(ctx context.Context, tx *sql.Tx, rows []row) error
 }
 
@@ -38,14 +38,15 @@ const (
 	unfit
 )
 
-// forceColumn returns an expression for row.force.
+// forceColumn returns the SQL expression of row.force.
 func (t table) forceColumn(op operation, c *operate.Conditions) string {
 	return `CASE WHEN ` + op.unfit + ` THEN ` + strconv.Itoa(unfit) + ` WHEN ` + op.unsure + ` AND ` + t.arrived + ` < {after ` +
 		c.Arg(-t.inboxRetention.Milliseconds()) + `} THEN ` + strconv.Itoa(forgotten) + ` ELSE ` + strconv.Itoa(noForce) + ` END`
 }
 
-// lease returns how long a replay belongs to its process after each batch. A replay with
-// a rate waits between its batches, and must not be taken for dead meanwhile.
+// lease returns how long a process owns a replay after each batch, in milliseconds. A
+// replay with a rate waits between its batches, and must not lose its lease during the
+// wait.
 func (t table) lease(plan Plan) int64 {
 	lease := t.replayLease
 	if plan.Rate > 0 {
@@ -54,17 +55,18 @@ func (t table) lease(plan Plan) int64 {
 	return lease.Milliseconds()
 }
 
-// batchRows bounds the rows of one transaction, because others wait for its locks.
+// batchRows is the maximum number of rows that one transaction changes. It is small
+// because other transactions wait for the locks.
 const batchRows = 100
 
-// changeMatching changes all rows that match f and exist when it begins. The
-// report counts the changed rows also if there is an error.
+// changeMatching changes all rows that match f and exist when it begins. The Report
+// contains the number of changed rows, even after an error.
 func (t table) changeMatching(ctx context.Context, f Filter, op operation) (Report, error) {
 	if err := errors.Join(t.validateChange(f), validate(op.Plan)); err != nil {
 		return Report{}, err
 	}
 	var report Report
-	n, last, err := t.count(ctx, f)
+	n, lastID, err := t.count(ctx, f)
 	if err != nil {
 		return Report{}, err
 	}
@@ -72,15 +74,15 @@ func (t table) changeMatching(ctx context.Context, f Filter, op operation) (Repo
 	if f.Limit > 0 {
 		report.Total = min(n, f.Limit)
 	}
-	return t.changeUntil(ctx, f, op, last, report)
+	return t.changeUntil(ctx, f, op, lastID, report)
 }
 
-// changeUntil changes the rows that match f, up to the ID last, and adds them to the
-// report.
-func (t table) changeUntil(ctx context.Context, f Filter, op operation, last int64, report Report) (Report, error) {
+// changeUntil changes the rows that match f and whose ID is at most lastID. It adds the
+// changed rows to the report.
+func (t table) changeUntil(ctx context.Context, f Filter, op operation, lastID int64, report Report) (Report, error) {
 	var err error
 	rate := operate.NewRate(op.Rate)
-	for after := f.AfterID; after < last && (f.Limit == 0 || report.Replayed < f.Limit); {
+	for after := f.AfterID; after < lastID && (f.Limit == 0 || report.Replayed < f.Limit); {
 		if err = rate.Wait(ctx, batchRows); err != nil {
 			break
 		}
@@ -89,7 +91,7 @@ func (t table) changeUntil(ctx context.Context, f Filter, op operation, last int
 			size = min(size, f.Limit-before)
 		}
 		f.AfterID = after
-		if after, err = t.changeBatch(ctx, f, op, last, size, &report); err != nil {
+		if after, err = t.changeBatch(ctx, f, op, lastID, size, &report); err != nil {
 			break
 		}
 		rate.Took(report.Replayed - before)
@@ -100,17 +102,17 @@ func (t table) changeUntil(ctx context.Context, f Filter, op operation, last int
 	return report, err
 }
 
-// changeBatch changes up to size rows behind f.AfterID and returns the ID of the
-// last row it looked at, or last if no row is left.
-func (t table) changeBatch(ctx context.Context, f Filter, op operation, last int64, size int, report *Report) (int64, error) {
+// changeBatch changes at most size rows whose ID is above f.AfterID. It returns the ID
+// of the last row that it examined, or lastID if no row is left.
+func (t table) changeBatch(ctx context.Context, f Filter, op operation, lastID int64, size int, report *Report) (int64, error) {
 	var (
 		chosen  []row
 		skipped []int64
 		upTo    int64
 	)
 	err := t.write(ctx, func(tx *sql.Tx) error {
-		chosen, skipped, upTo = nil, nil, last
-		rows, err := t.rows(ctx, tx, f, op, last, size)
+		chosen, skipped, upTo = nil, nil, lastID
+		rows, err := t.rows(ctx, tx, f, op, lastID, size)
 		if err != nil {
 			return err
 		}
@@ -139,7 +141,8 @@ func (t table) changeBatch(ctx context.Context, f Filter, op operation, last int
 	return upTo, nil
 }
 
-// changeIDs changes the rows with these IDs in one transaction, or none of them.
+// changeIDs changes the rows with these IDs in one transaction. If it returns an error,
+// it has changed none of them.
 func (t table) changeIDs(ctx context.Context, ids []int64, op operation) error {
 	ids, err := operate.Distinct(ids)
 	if err != nil {
@@ -182,14 +185,15 @@ func (t table) change(ctx context.Context, tx *sql.Tx, op operation, rows []row)
 	return err
 }
 
-// rows locks and returns up to most rows that match f, in ascending order of
-// their IDs and not above last. All operations lock in this order, so two at the
-// same time wait for each other, and each row is returned to one of them.
-func (t table) rows(ctx context.Context, tx *sql.Tx, f Filter, op operation, last int64, most int) ([]row, error) {
+// rows locks and returns rows that match f. It returns no more rows than limit, and
+// only rows whose ID is at most lastID. The rows are in ascending order of their IDs.
+// All operations lock rows in this order. So if two operations run at the same time,
+// one waits for the other, and only one of them gets each row.
+func (t table) rows(ctx context.Context, tx *sql.Tx, f Filter, op operation, lastID int64, limit int) ([]row, error) {
 	c := t.conditions(f)
-	c.Add(`id <= %s`, last)
+	c.Add(`id <= %s`, lastID)
 	query := `SELECT id, position, message_id, COALESCE(ordering_key, ''), ` + t.forceColumn(op, c) + `
-		FROM ` + t.name + ` ` + c.Where() + ` ORDER BY id LIMIT ` + c.Arg(most) + ` {for_update}`
+		FROM ` + t.name + ` ` + c.Where() + ` ORDER BY id LIMIT ` + c.Arg(limit) + ` {for_update}`
 	var rows []row
 	err := t.query(ctx, tx, query, c, func(found *sql.Rows) error {
 		var r row
@@ -200,7 +204,7 @@ func (t table) rows(ctx context.Context, tx *sql.Tx, f Filter, op operation, las
 	return rows, err
 }
 
-// audit writes one audit row for each subject.
+// audit writes one row to the audit log for each subject.
 func (t table) audit(ctx context.Context, tx *sql.Tx, act Act, name string, replayID int64, subjects, messageIDs []string) error {
 	return operate.Audit(ctx, tx, t.dialect, act.Actor, act.Why, name, replayID, subjects, messageIDs)
 }

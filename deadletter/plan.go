@@ -7,22 +7,28 @@ import (
 )
 
 type (
-	// Act names the person who changes something, and the reason: Actor is always
-	// required, Why by Discard and DiscardMatching, which lose messages.
+	// Act contains the name of the person who changes something, and the reason. Actor is
+	// always required. Why is required by Discard and DiscardMatching, which delete
+	// messages.
 	Act = operate.Act
 
-	// Plan says how to replay many messages: Rate, Force and Progress. Letters and
-	// SentLog return an error if Canary, Window or StopOnFailure is set, which are
-	// for the quarantine of a consumer.
+	// Plan says how to replay many messages. Its fields Rate, Force and Progress can be
+	// set. If Canary, Window or StopOnFailure is set, Letters and SentLog return an error.
+	// These fields are for the quarantine of a consumer.
 	Plan = operate.Plan
 
-	// Report counts the messages of a replay: Total, Replayed and Skipped.
+	// Report contains the counts of a replay: Total, Replayed and Skipped.
 	Report = operate.Report
 
-	// Group describes the dead letters with the same reason and the same error
-	// text. Its Fingerprint is the reason and the error, as in "exhausted: no
-	// queue".
+	// Group describes the dead letters that have the same reason and the same error text.
+	// Its Fingerprint contains both, as in "exhausted: no queue".
 	Group = operate.Group
+
+	// GroupPage is a page of groups.
+	GroupPage = operate.GroupPage
+
+	// Count is the number of letters or sent messages in a part of the table.
+	Count = operate.Count
 )
 
 func validate(p Plan) error {

@@ -12,15 +12,15 @@ const (
 	// ReasonUnacceptable: no broker will ever accept the message.
 	ReasonUnacceptable = outboxrow.DeadUnacceptable
 
-	// ReasonMalformed: package mover found no envelope of the stock forwarder.
-	// The letter has the raw form of the message.
+	// ReasonMalformed: package mover found a message that is not an envelope of Watermill's
+	// own forwarder. The letter contains the raw form of the message.
 	ReasonMalformed = outboxrow.DeadMalformed
 
 	// ReasonInvalid: package mover found a message that the outbox refuses.
 	ReasonInvalid = outboxrow.DeadInvalid
 
-	// ReasonCancelled: an operator cancelled the message, see package pending.
-	// Letter.Error names who and why.
+	// ReasonCancelled: an operator cancelled the message, see package pending. Letter.Error
+	// contains the operator's name and reason.
 	ReasonCancelled = outboxrow.DeadCancelled
 )
 

@@ -23,8 +23,8 @@ func TestConfigIsValidated(t *testing.T) {
 	}
 }
 
-// calls returns each call on the letters that takes a Filter and changes rows or
-// could.
+// calls makes each call that takes a Filter and changes letters, or previews such a
+// change. It returns the errors by call.
 func calls(b *bench, act deadletter.Act, f deadletter.Filter, plan deadletter.Plan) map[string]error {
 	_, replay := b.letters.ReplayMatching(b.Context(), act, f, plan)
 	_, discard := b.letters.DiscardMatching(b.Context(), act, f)
@@ -132,8 +132,10 @@ func TestBadActsAreRefused(t *testing.T) {
 		_, replay := b.letters.ReplayMatching(b.Context(), nobody, everything, deadletter.Plan{})
 		_, discard := b.letters.DiscardMatching(b.Context(), nobody, everything)
 		_, sent := b.log.ReplayMatching(b.Context(), nobody, everything, deadletter.Plan{})
+		_, resume := b.letters.Resume(b.Context(), nobody, 1, nil)
+		_, resumeSent := b.log.Resume(b.Context(), nobody, 1, nil)
 		for _, err := range []error{
-			replay, discard, sent, b.letters.Replay(b.Context(), nobody, 1), b.letters.Discard(b.Context(), nobody, 1),
+			resume, resumeSent, replay, discard, sent, b.letters.Replay(b.Context(), nobody, 1), b.letters.Discard(b.Context(), nobody, 1),
 			b.letters.Release(b.Context(), nobody, "key"), b.log.Replay(b.Context(), nobody, 1),
 		} {
 			if err == nil || !strings.Contains(err.Error(), "Actor is empty") {

@@ -11,9 +11,9 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Release unblocks an ordering key that a dead letter blocks, or returns
-// [ErrNotBlocked]. The letter stays. A later replay sends the letter after the
-// messages that waited for it.
+// Release unblocks an ordering key that a dead letter blocks. If no dead letter blocks
+// the key, it returns [ErrNotBlocked]. The letter stays. If the letter is replayed
+// later, it is sent after the messages that waited behind it.
 func (l *Letters) Release(ctx context.Context, act Act, orderingKey string) error {
 	err := act.Validate()
 	if err == nil {

@@ -10,8 +10,8 @@ import (
 )
 
 // Replay puts letters back into the outbox in one transaction, as
-// [Letters.ReplayMatching] does. If one of them does not exist ([ErrNotFound]) or
-// needs force ([ErrNeedsForce]), it replays none.
+// [Letters.ReplayMatching] does. If one of them does not exist ([ErrNotFound]) or needs
+// force ([ErrNeedsForce]), it replays none.
 func (l *Letters) Replay(ctx context.Context, act Act, ids ...int64) error {
 	err := act.Validate()
 	if err == nil {
@@ -23,22 +23,24 @@ func (l *Letters) Replay(ctx context.Context, act Act, ids ...int64) error {
 	return nil
 }
 
-// ReplayMatching puts the letters that match back into the outbox, in ascending
-// order of their IDs, with new positions and no failed attempts. The transaction
-// that puts a letter back also deletes the letter, so each letter goes back once,
-// also if two replays run at the same time.
+// ReplayMatching puts the letters that match f back into the outbox, in ascending order
+// of their IDs, with new positions and no failed attempts. The transaction that puts a
+// letter back also deletes the letter. So each letter goes back only once, even if two
+// replays run at the same time.
 //
-// A letter that blocks its ordering key is sent before the messages that wait for
-// it. All other letters are sent after the messages that are in the outbox, and
+// A letter that blocks its ordering key is sent before the messages that wait behind
+// it. All other letters are sent after the messages that are already in the outbox, and
 // so after later messages of their key.
 //
-// ReplayMatching does not replay letters that arrive while it runs. When ctx ends,
-// it stops after a batch. The Report counts the replayed letters also if there is
-// an error, but not the letters of a commit with an unknown outcome.
+// ReplayMatching does not replay letters that arrive while it runs. When ctx ends, it
+// stops after a batch. The Report contains the number of replayed letters, even after
+// an error. This number does not include the letters of a commit with an unknown
+// outcome.
 //
-// The replay leaves a row with its progress, which poison.Quarantine.Replays lists and
-// poison.Quarantine.StopReplay stops ([operate.ErrReplayStopped]). [Letters.Resume]
-// continues it. If no letter matches, there is no row and Report.ID is 0.
+// The replay stores its progress in the table of replays. poison.Quarantine.Replays
+// lists the replay, poison.Quarantine.StopReplay stops it ([operate.ErrReplayStopped]),
+// and [Letters.Resume] continues it. If no letter matches, no row is stored, and
+// Report.ID is 0.
 func (l *Letters) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
 	report, err := l.table.replayMatching(ctx, act, f, l.replay(act, plan))
 	if err != nil {
@@ -47,10 +49,11 @@ func (l *Letters) ReplayMatching(ctx context.Context, act Act, f Filter, plan Pl
 	return report, nil
 }
 
-// Resume continues a replay that was paused, stopped or abandoned, with its own Filter
-// and Plan. Total and Replayed of the Report are those of the whole replay. progress
-// may be nil. Resume returns [operate.ErrReplayNotFound], [operate.ErrReplayFinished]
-// or [operate.ErrReplayRunning] if there is nothing to continue.
+// Resume continues a replay that was paused, stopped or abandoned, with the Filter and
+// the Plan of the replay. Total and Replayed of the Report count the messages of the
+// whole replay. The parameter progress may be nil. If the replay cannot be continued,
+// Resume returns [operate.ErrReplayNotFound], [operate.ErrReplayFinished] or
+// [operate.ErrReplayRunning].
 func (l *Letters) Resume(ctx context.Context, act Act, id int64, progress func(Report)) (Report, error) {
 	report, err := l.table.resume(ctx, act, id, progress, l.replay)
 	if err != nil {

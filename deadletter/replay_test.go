@@ -55,7 +55,7 @@ func TestReplayMatchingPutsLettersBack(t *testing.T) {
 			b.Fatalf("count is %d, want 1", got)
 		}
 
-		// They are in the slots that the outbox would have chosen.
+		// The replayed messages are in the slots that the outbox would have chosen.
 		b.publish("t", msg("free", ""), msg("same key", `it's "k"`))
 		if got := b.count(`SELECT COUNT(DISTINCT slot) FROM once_outbox WHERE position > 1`); got != 2 {
 			b.Fatalf("count is %d, want 2", got)
@@ -79,7 +79,8 @@ func TestReplayMatchingPutsLettersBack(t *testing.T) {
 	})
 }
 
-// Trap 72.
+// Trap 72. If a message may have been sent longer ago than InboxRetention, consumers
+// may have forgotten its id. A replay of this message must need force.
 func TestReplayNeedsForceWhenInboxesMayHaveForgotten(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(msg("unknown, old", ""), msg("unknown, new", ""), msg("known, old", ""))
@@ -144,7 +145,7 @@ func TestReplayNeedsForceWhenTheOutboxWouldRefuse(t *testing.T) {
 	})
 }
 
-// Trap 52.
+// Trap 52. If several replays run at the same time, each letter must be replayed once.
 func TestReplaysAtTheSameTime(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		const letters = 450

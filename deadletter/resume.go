@@ -17,19 +17,19 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// endTimeout bounds the statement that records the end of a replay.
+// endTimeout is the timeout of the statement that records the end of a replay.
 const endTimeout = 10 * time.Second
 
-// run is the row of a replay that this process runs. The zero value stands for an
-// operation without a row.
+// run is the row of a replay that this process runs. The zero value means an operation
+// without a row.
 type run struct {
 	id    int64
 	token string
-	lease int64 // in milliseconds, after each batch
+	lease int64 // lease after each batch, in milliseconds
 }
 
-// replayMatching is changeMatching for a replay, which leaves a row with its progress.
-// A replay that matches nothing leaves none.
+// replayMatching works like changeMatching, for a replay. It also stores the progress
+// of the replay in the table of replays. If no row matches, it stores nothing there.
 func (t table) replayMatching(ctx context.Context, act Act, f Filter, op operation) (Report, error) {
 	if err := errors.Join(act.Validate(), t.validateChange(f), validate(op.Plan)); err != nil {
 		return Report{}, err
@@ -38,7 +38,7 @@ func (t table) replayMatching(ctx context.Context, act Act, f Filter, op operati
 	switch {
 	case err != nil:
 		return Report{}, err
-	case n == 0 && f.Fingerprint != "": // probably misspelt
+	case n == 0 && f.Fingerprint != "": // the fingerprint is probably misspelt
 		return Report{}, fmt.Errorf("failure group %q: %w", f.Fingerprint, ErrNotFound)
 	case n == 0:
 		return Report{State: operate.ReplayFinished}, nil
@@ -53,7 +53,7 @@ func (t table) replayMatching(ctx context.Context, act Act, f Filter, op operati
 	return t.runReplay(ctx, f, op, last, report)
 }
 
-// resume continues the replay with that ID. Its batches have stored how far it came.
+// resume continues the replay with this ID after its last committed batch.
 func (t table) resume(ctx context.Context, act Act, id int64, progress func(Report), replay func(Act, Plan) operation) (Report, error) {
 	if err := act.Validate(); err != nil {
 		return Report{}, err
@@ -84,7 +84,7 @@ func (t table) resume(ctx context.Context, act Act, id int64, progress func(Repo
 	return t.runReplay(ctx, f, op, last, report)
 }
 
-// runReplay replays the rest, and records how that ended.
+// runReplay replays the remaining rows, and records how the replay ended.
 func (t table) runReplay(ctx context.Context, f Filter, op operation, last int64, report Report) (Report, error) {
 	report.ID, report.State = op.run.id, operate.ReplayRunning
 	report, err := t.changeUntil(ctx, f, op, last, report)
@@ -137,8 +137,9 @@ func (t table) begin(ctx context.Context, act Act, f Filter, plan Plan, total in
 	return r, err
 }
 
-// replayRow reads the row of a replay that can be resumed: its filter, its plan, the last
-// row that it may replay, and how many messages it has replayed so far.
+// replayRow reads the row of a replay that can be resumed: its filter, its plan, the ID
+// of the last row that it may replay, and the number of messages that it has replayed
+// so far.
 func (t table) replayRow(ctx context.Context, id int64) (f Filter, plan Plan, last int64, report Report, err error) {
 	var source, state, filter, planned string
 	var after int64

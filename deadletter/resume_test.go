@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// quarantine lists and stops the replays of the tables.
+// quarantine returns a Quarantine, which lists and stops the replays of this package.
 func (b *bench) quarantine() *poison.Quarantine {
 	b.Helper()
 	q, err := poison.New(b.db, poison.Config{Schema: b.config})
@@ -24,7 +24,8 @@ func (b *bench) quarantine() *poison.Quarantine {
 	return q
 }
 
-// reported fails the test unless a replay ended with that report and error.
+// reported fails the test unless a replay has returned the wanted report and the wanted
+// error.
 func (b *bench) reported(got deadletter.Report, err error, want deadletter.Report, wantErr error) {
 	b.Helper()
 	if !errors.Is(err, wantErr) {
@@ -35,7 +36,7 @@ func (b *bench) reported(got deadletter.Report, err error, want deadletter.Repor
 	}
 }
 
-// refused fails the test unless the error has that text.
+// refused fails the test unless the error contains text.
 func (b *bench) refused(err error, text string) {
 	b.Helper()
 	if err == nil || !strings.Contains(err.Error(), text) {
@@ -125,7 +126,7 @@ func TestReplayOfSentMessagesIsStoppedAndResumed(t *testing.T) {
 }
 
 // A replay with a low rate waits up to a second between its batches. Its lease must be
-// longer, or another process would take it for dead.
+// longer than this wait. Otherwise another process would treat the replay as abandoned.
 func TestReplayThatWaitsForItsRateKeepsItsLease(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(msg("a", ""), msg("b", ""))

@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -15,14 +16,14 @@ type SentMessage struct {
 	SentAt time.Time
 }
 
-// SentLog is the log of the messages that the forwarder sent. Forwarders write it
+// SentLog is the log of the messages that the forwarder sent. Forwarders write the log
 // only if forwarder.Config.KeepSent is set.
 type SentLog struct {
 	table table
 }
 
-// NewSentLog returns the sent log in db, or an error that names each field of
-// config that cannot be used. The tables must exist, see schema.Up.
+// NewSentLog returns the sent log in db. If config is invalid, the error names each
+// invalid field. The tables must exist, see schema.Up.
 func NewSentLog(db *sql.DB, config Config) (*SentLog, error) {
 	t, err := table{name: `{outbox_sent}`, row: "sent message", subject: "sent", arrived: "sent_at"}.open(db, config)
 	if err != nil {
@@ -31,43 +32,57 @@ func NewSentLog(db *sql.DB, config Config) (*SentLog, error) {
 	return &SentLog{t}, nil
 }
 
-// List returns a page of the messages that match, in ascending order of their IDs
-// and without their payloads.
-func (s *SentLog) List(ctx context.Context, f Filter) ([]SentMessage, error) {
-	messages, err := s.list(ctx, f)
+// SentPage is a part of the sent log.
+type SentPage struct {
+	// Messages are in ascending order of their IDs. A page can contain fewer messages than
+	// Filter.Limit, or none, even if later pages contain messages.
+	Messages []SentMessage
+
+	// Next is the value of Filter.AfterID for the next page, or 0 if this is the last page.
+	Next int64
+}
+
+// List returns a page of the messages that match f, without their payloads. It reads at
+// most 50,000 rows whose IDs are above Filter.AfterID. With Filter.SentAfter, it begins
+// shortly before the first row that was sent after this time. With Filter.MessageID, an
+// index finds the messages in the whole log. With Filter.AggregateID, an index finds
+// them if the aggregate has at most 5,000 messages.
+func (s *SentLog) List(ctx context.Context, f Filter) (SentPage, error) {
+	p, err := s.list(ctx, f, false)
 	if err != nil {
-		return nil, fmt.Errorf("deadletter: sent log: list: %w", err)
+		return SentPage{}, fmt.Errorf("deadletter: sent log: list: %w", err)
 	}
-	return messages, nil
+	return p, nil
 }
 
 // Get returns one message with its payload, or [ErrNotFound].
 func (s *SentLog) Get(ctx context.Context, id int64) (SentMessage, error) {
-	messages, err := s.list(ctx, Filter{IDs: []int64{id}})
-	if err == nil && len(messages) == 0 {
+	p, err := s.list(ctx, Filter{IDs: []int64{id}}, false)
+	if err == nil && len(p.Messages) == 0 {
 		err = s.table.notFound(id)
 	}
 	if err == nil {
-		messages[0].Payload, err = s.table.payload(ctx, id)
+		p.Messages[0].Payload, err = s.table.payload(ctx, id)
 	}
 	if err != nil {
 		return SentMessage{}, fmt.Errorf("deadletter: sent log: get: %w", err)
 	}
-	return messages[0], nil
+	return p.Messages[0], nil
 }
 
-// Count returns how many messages match. It ignores Filter.Limit.
-func (s *SentLog) Count(ctx context.Context, f Filter) (int, error) {
-	n, _, err := s.table.count(ctx, f)
+// Count counts the messages that match. It looks at no more messages than List does. If
+// Filter.Limit is set, it counts no more messages than this. Count.Next says where the
+// next call continues.
+func (s *SentLog) Count(ctx context.Context, f Filter) (Count, error) {
+	n, err := s.table.countPart(ctx, f)
 	if err != nil {
-		return 0, fmt.Errorf("deadletter: sent log: count: %w", err)
+		return Count{}, fmt.Errorf("deadletter: sent log: count: %w", err)
 	}
 	return n, nil
 }
 
-func (s *SentLog) list(ctx context.Context, f Filter) ([]SentMessage, error) {
-	var messages []SentMessage
-	err := s.table.list(ctx, f, `{millis sent_at}`, func(rows *sql.Rows) error {
+func (s *SentLog) list(ctx context.Context, f Filter, everywhere bool) (p SentPage, err error) {
+	p.Next, err = s.table.list(ctx, f, everywhere, `{millis sent_at}`, func(rows *sql.Rows) error {
 		var (
 			m    SentMessage
 			sent int64
@@ -75,8 +90,11 @@ func (s *SentLog) list(ctx context.Context, f Filter) ([]SentMessage, error) {
 		)
 		m.Message, err = scanMessage(rows, &sent)
 		m.SentAt = fromMillis(sent)
-		messages = append(messages, m)
+		p.Messages = append(p.Messages, m)
 		return err
 	})
-	return messages, err
+	if n := len(p.Messages); n == cmp.Or(f.Limit, page) {
+		p.Next = p.Messages[n-1].ID
+	}
+	return p, err
 }

@@ -9,20 +9,21 @@ import (
 	"github.com/watermill-once/once/internal/sentdays"
 )
 
-// ErrNotByDay says that the sent log is not partitioned by day, see schema.Config.Sent.
+// ErrNotByDay means that the sent log has no partitions by day, see schema.Config.Sent.
 var ErrNotByDay = errors.New("the sent log is not partitioned by day")
 
-// ErrNotOwner says that the database user does not own the sent log.
+// ErrNotOwner means that the database user does not own the sent log.
 var ErrNotOwner = errors.New("the database user does not own the sent log")
 
-// SweepDays creates the partitions of the coming days, drops the days that ended longer
-// ago than keep, and returns how many days it dropped. keep is forwarder.Config.KeepSent.
-// If a day is in use, it is left to the next call.
+// SweepDays creates the partitions of the next days, drops old days, and returns the
+// number of dropped days. Pass the value of forwarder.Config.KeepSent as the parameter
+// keep. A day is old if it ended longer ago than this duration. If an old day is in
+// use, a later call drops it.
 //
-// A forwarder whose database user owns the log does the same. If no forwarder does, call
-// SweepDays as the owner once a day or more often. It fails with [ErrNotOwner] for other
-// users, and with [ErrNotByDay] if the layout of the log is plain: then forwarders delete
-// the old rows.
+// A forwarder whose database user owns the log does the same. If there is no such
+// forwarder, call SweepDays as the owner once a day or more often. SweepDays fails with
+// [ErrNotOwner] for other users, and with [ErrNotByDay] if the log has no partitions,
+// because then forwarders delete the old rows.
 func (s *SentLog) SweepDays(ctx context.Context, keep time.Duration) (dropped int, err error) {
 	if keep < time.Minute {
 		return 0, fmt.Errorf("deadletter: sent log: sweep days: keep is %v: must be at least a minute", keep)

@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// SentGroup is the sent messages of one topic.
+// SentGroup describes the sent messages of one topic.
 type SentGroup struct {
 	Topic string
 
 	// Count is the number of messages.
 	Count int
 
-	// FirstSentAt and LastSentAt are the earliest and the latest SentAt.
+	// FirstSentAt and LastSentAt are the earliest and the latest SentAt of these messages.
 	FirstSentAt, LastSentAt time.Time
 
-	// Skipped are the IDs of the messages that a replay skips because they need
+	// Skipped contains the IDs of the messages that a replay skips because they need
 	// Plan.Force, in ascending order.
 	Skipped []int64
 }
 
-// DryRun returns the messages that ReplayMatching would replay or skip with the
-// same Filter and Plan, as groups in ascending order of their topics, and changes
-// nothing.
+// DryRun returns the messages that ReplayMatching would replay or skip with the same
+// Filter and Plan. It changes nothing. It returns the messages as groups, in ascending
+// order of their topics.
 func (s *SentLog) DryRun(ctx context.Context, f Filter, plan Plan) ([]SentGroup, error) {
 	groups := map[string]*SentGroup{}
 	err := s.table.dryRun(ctx, f, s.replay(Act{}, plan), `topic, {millis sent_at}`, func(rows *sql.Rows, id, force *int64) error {
@@ -61,8 +61,8 @@ func (s *SentLog) DryRun(ctx context.Context, f Filter, plan Plan) ([]SentGroup,
 }
 
 // Replay puts copies of messages into the outbox in one transaction, as
-// [SentLog.ReplayMatching] does. If one of them does not exist ([ErrNotFound]) or
-// needs force ([ErrNeedsForce]), it replays none.
+// [SentLog.ReplayMatching] does. If one of the messages does not exist ([ErrNotFound])
+// or needs force ([ErrNeedsForce]), it replays none.
 func (s *SentLog) Replay(ctx context.Context, act Act, ids ...int64) error {
 	err := act.Validate()
 	if err == nil {
@@ -74,17 +74,18 @@ func (s *SentLog) Replay(ctx context.Context, act Act, ids ...int64) error {
 	return nil
 }
 
-// ReplayMatching puts copies of the messages that match into the outbox, in
-// ascending order of their IDs and with the same message ids. A consumer whose
-// inbox still has the id does not handle the copy. The copies are sent after the
-// messages that are in the outbox, and so after later messages of their keys.
+// ReplayMatching puts copies of the messages that match f into the outbox, in ascending
+// order of their IDs and with the same message ids. If the inbox of a consumer still
+// contains the id, the consumer skips the copy. The copies are sent after the messages
+// that are already in the outbox, and so after later messages of their keys.
 //
-// ReplayMatching does not replay messages that are sent while it runs. When ctx
-// ends, it stops after a batch. The Report counts the replayed messages also if
-// there is an error, but not those of a commit with an unknown outcome.
+// ReplayMatching does not replay messages that are sent while it runs. When ctx ends,
+// it stops after a batch. The Report contains the number of replayed messages, even
+// after an error. This number does not include the messages of a commit with an unknown
+// outcome.
 //
-// The replay leaves a row with its progress, as [Letters.ReplayMatching] does, and
-// [SentLog.Resume] continues it without sending a message twice.
+// The replay stores its progress in the table of replays, as [Letters.ReplayMatching]
+// does. [SentLog.Resume] continues the replay, and sends no message twice.
 func (s *SentLog) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
 	report, err := s.table.replayMatching(ctx, act, f, s.replay(act, plan))
 	if err != nil {

@@ -26,10 +26,7 @@ func TestSentLogShowsTheWholeMessage(t *testing.T) {
 			b.Fatalf("sent is %d, want 2", got)
 		}
 
-		listed, err := b.log.List(b.Context(), deadletter.Filter{MessageID: "m"})
-		if err != nil {
-			b.Fatal(err)
-		}
+		listed := b.sentPage(deadletter.Filter{MessageID: "m"}).Messages
 		if len(listed) != 1 {
 			b.Fatalf("len(listed) is %d, want 1: %+v", len(listed), listed)
 		}
@@ -56,12 +53,9 @@ func TestSentLogShowsTheWholeMessage(t *testing.T) {
 		if !reflect.DeepEqual(got, want) {
 			b.Fatalf("got %+v, want %+v", got, want)
 		}
-		page, err := b.log.List(b.Context(), deadletter.Filter{AfterID: got.ID - 1, Limit: 1})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if page[0].ID != got.ID {
-			b.Fatalf("page[0].ID is %d, want %d", page[0].ID, got.ID)
+		page := b.sentPage(deadletter.Filter{AfterID: got.ID - 1, Limit: 1})
+		if page.Messages[0].ID != got.ID || page.Next != got.ID {
+			b.Fatalf("the page has the ID %d and Next %d, want %d", page.Messages[0].ID, page.Next, got.ID)
 		}
 	})
 }

@@ -9,14 +9,15 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// settlePoll is the pause between two looks at the transactions that write.
+// settlePoll is the pause between two queries for transactions that write to the log.
 const settlePoll = 100 * time.Millisecond
 
-// SettledID returns the highest ID of the sent log up to which no more rows will
-// appear, or 0 if the log is empty. Forwarders write the log at the same time, so a row
-// may be committed after one with a higher ID: SettledID waits until the transactions
-// that write to the log now have ended. So an archive that exports the rows from its
-// last ID to SettledID misses none, see Filter.AfterID and Filter.UntilID.
+// SettledID returns an ID of the sent log. No further rows will appear with this ID or
+// a lower one. If the log is empty, it returns 0. Several forwarders write to the log
+// at the same time, so a row may be committed after a row with a higher ID. SettledID
+// therefore waits until all transactions have ended that were writing to the log when
+// it was called. An archive that exports the rows from its last ID to SettledID misses
+// no row, see Filter.AfterID and Filter.UntilID.
 func (s *SentLog) SettledID(ctx context.Context) (int64, error) {
 	id, err := s.settledID(ctx)
 	if err != nil {
@@ -25,8 +26,8 @@ func (s *SentLog) SettledID(ctx context.Context) (int64, error) {
 	return id, nil
 }
 
-// writers are the transactions that have the lock with which rows are written. A
-// transaction takes it before it gets the ID of a row.
+// writers is a query for the transactions that hold the lock for writing rows. A
+// transaction takes this lock before it gets the ID of a row.
 const writers = `SELECT virtualtransaction FROM pg_locks
 	WHERE locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	  AND relation = $1::text::regclass AND mode = 'RowExclusiveLock' AND granted`

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A row of the sent log may be committed after one with a higher ID. The settled ID
-// waits for it.
+// A row of the sent log may be committed after a row with a higher ID. SettledID waits
+// for the commit of the first row.
 func TestSettledIDWaitsForEarlierRows(t *testing.T) {
 	eachSentLog(t, func(b *bench) {
 		id, err := b.log.SettledID(b.Context())

@@ -31,7 +31,7 @@ var (
 	everything = deadletter.Filter{All: true}
 )
 
-// bench is a database with our tables.
+// bench is a database that contains the tables of this library.
 type bench struct {
 	*testing.T
 
@@ -49,7 +49,7 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 	})
 }
 
-// eachSentLog is eachDatabase, with a sent log by day as well.
+// eachSentLog is like eachDatabase, and also runs test with a sent log by day.
 func eachSentLog(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	eachDatabase(t, test)
@@ -76,8 +76,8 @@ func newBench(t *testing.T, db *sql.DB, config schema.Config) *bench {
 	return b
 }
 
-// remembering returns the letters and the log for consumers that remember ids for
-// that time.
+// remembering returns the letters and the log, configured for consumers that remember
+// ids for the retention.
 func (b *bench) remembering(retention time.Duration) (*deadletter.Letters, *deadletter.SentLog) {
 	b.Helper()
 	config := deadletter.Config{Schema: b.config, InboxRetention: retention}
@@ -92,7 +92,17 @@ func (b *bench) remembering(retention time.Duration) (*deadletter.Letters, *dead
 	return letters, log
 }
 
-// counts returns the report without the row of its replay.
+// sentPage returns a page of the sent log.
+func (b *bench) sentPage(f deadletter.Filter) deadletter.SentPage {
+	b.Helper()
+	page, err := b.log.List(b.Context(), f)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return page
+}
+
+// counts returns the report without the ID and the state of the replay.
 func counts(r deadletter.Report) deadletter.Report {
 	r.ID, r.State = 0, ""
 	return r
@@ -122,7 +132,8 @@ func (b *bench) dead() int    { b.Helper(); return b.count(`SELECT COUNT(*) FROM
 
 func (b *bench) sent() int { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox_sent`) }
 
-// now returns an expression for the database's clock, for a column of the tables.
+// now returns an SQL expression for the current time of the database, in the format of
+// the columns that contain times.
 func (b *bench) now() string {
 	if b.sqlite() {
 		return `CAST(unixepoch('subsec') * 1000 AS INTEGER)`
@@ -130,7 +141,7 @@ func (b *bench) now() string {
 	return `now()`
 }
 
-// age moves the times of a table into the past.
+// age makes the times in a column of a table earlier.
 func (b *bench) age(table, column string, by time.Duration, where string) {
 	b.Helper()
 	earlier := fmt.Sprintf(`%s - %d`, column, by.Milliseconds())
@@ -172,7 +183,8 @@ func (b *bench) record(topic string, msgs ...*message.Message) {
 		SELECT $1, $2, '`+topic+`', $3, $4, o.metadata, `+b.now()+`, `+b.labels(), msgs)
 }
 
-// labels returns the end of a query: the labels of the metadata in $5.
+// labels returns the end of an INSERT statement. It selects the labels from the
+// message's metadata, which is the parameter $5 of the statement.
 func (b *bench) labels() string {
 	d, err := dialect.New(b.config)
 	if err != nil {
@@ -249,7 +261,7 @@ func (b *bench) publish(topic string, msgs ...*message.Message) {
 	}
 }
 
-// publisher keeps the messages that it is given, or refuses all of them for good.
+// publisher records the messages that it gets, or refuses all of them for good.
 type publisher struct {
 	mu     sync.Mutex
 	sent   []*message.Message

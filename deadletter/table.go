@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,29 +16,30 @@ import (
 // page is the length of a page if Filter.Limit is 0.
 const page = 100
 
-// table is what the tables of dead letters and of sent messages have in common.
+// table is the table of dead letters or the table of sent messages.
 type table struct {
 	db                          *sql.DB
 	dialect                     dialect.Dialect
 	inboxRetention, replayLease time.Duration
-	content                     *strings.Replacer // of the columns that lists leave out with Config.WithoutContent
+	content                     *strings.Replacer // replaces the columns that lists leave out because of Config.WithoutContent
+	withoutContent              bool
 
-	name    string // as a placeholder of dialect.SQL
-	row     string // what a row is, in errors
-	subject string // what a row is, in the audit table
-	arrived string // the column with the time at which a row was inserted
+	name    string // name of the table, as a placeholder of dialect.SQL
+	row     string // name of a row in errors
+	subject string // name of a row in the audit log
+	arrived string // column that contains the time at which a row was inserted
 	dead    bool   // whether the rows are dead letters
 }
 
 func (t table) read(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return dialect.LeaveReplica(ctx, t.db, t.dialect.Read(ctx, t.db, work))
+	return dialect.LeaveReplica(ctx, t.db, t.dialect.Look(ctx, t.db, work))
 }
 
 func (t table) write(ctx context.Context, work func(tx *sql.Tx) error) error {
 	return dialect.LeaveReplica(ctx, t.db, t.dialect.Write(ctx, t.db, work))
 }
 
-// query runs a query with the parameters of c and calls scan for each row.
+// query runs a query with the parameters of c, and calls scan for each row.
 func (t table) query(ctx context.Context, tx *sql.Tx, query string, c *operate.Conditions, scan func(rows *sql.Rows) error) error {
 	rows, err := tx.QueryContext(ctx, t.dialect.SQL(query), c.Args...)
 	if err != nil {
@@ -52,7 +54,8 @@ func (t table) query(ctx context.Context, tx *sql.Tx, query string, c *operate.C
 	return rows.Err()
 }
 
-// count returns how many rows match f, and the highest ID among them.
+// count returns how many rows match f, and the highest ID of these rows. It ignores
+// f.Limit.
 func (t table) count(ctx context.Context, f Filter) (n int, last int64, err error) {
 	if err := t.validate(f); err != nil {
 		return 0, 0, err
@@ -68,27 +71,57 @@ func (t table) count(ctx context.Context, f Filter) (n int, last int64, err erro
 	return n, last, err
 }
 
-// list calls scan for each row of a page. The row has messageColumns and the
-// table's own columns.
-func (t table) list(ctx context.Context, f Filter, own string, scan func(rows *sql.Rows) error) error {
+// countPart counts rows that match f. If f.Limit is not 0, it stops at this number.
+func (t table) countPart(ctx context.Context, f Filter) (n Count, err error) {
 	if err := t.validate(f); err != nil {
-		return err
+		return Count{}, err
 	}
-	return t.read(ctx, func(tx *sql.Tx) error {
-		c, err := t.selected(ctx, tx, f)
-		if err == nil {
-			err = t.dialect.InOrder(ctx, tx)
-		}
+	most := min(operate.CountRows, cmp.Or(f.Limit, operate.CountRows))
+	err = t.read(ctx, func(tx *sql.Tx) error {
+		w, err := t.window(ctx, tx, f, false)
 		if err != nil {
 			return err
 		}
-		query := `SELECT ` + t.content.Replace(messageColumns+`, `+own) + ` FROM ` + t.name + ` AS a ` + c.Where() +
-			` ORDER BY id LIMIT ` + c.Arg(cmp.Or(f.Limit, page))
-		return t.query(ctx, tx, query, c, scan)
+		query := `SELECT COUNT(*), COALESCE(MAX(w.id), 0) FROM (
+			SELECT id FROM ` + w.From(t.readable(f, false)...) + ` ORDER BY id LIMIT ` + strconv.Itoa(most) + `) AS w`
+		err = tx.QueryRowContext(ctx, t.dialect.SQL(query), w.Args...).Scan(&n.N, &n.Next)
+		if n.N < most {
+			n.Next = w.Next
+		}
+		return err
 	})
+	return n, err
 }
 
-// contents is the part of a row that lists leave out.
+// list calls scan for each row of a page. The row has messageColumns and the columns in
+// the parameter columns. If everywhere is false, list searches only a window of the
+// table. The result next is the last ID of the window, or 0 if no row behind the window
+// can match. If the page is full before the end of the window, the next page must begin
+// after the last row of this page instead.
+func (t table) list(
+	ctx context.Context, f Filter, everywhere bool, columns string, scan func(rows *sql.Rows) error,
+) (next int64, err error) {
+	if err := t.validate(f); err != nil {
+		return 0, err
+	}
+	err = t.read(ctx, func(tx *sql.Tx) error {
+		find := t.window
+		if everywhere {
+			find = t.everywhere
+		}
+		w, err := find(ctx, tx, f, false)
+		if err != nil {
+			return err
+		}
+		next = w.Next
+		query := `SELECT ` + t.content.Replace(messageColumns+`, `+columns) + ` FROM ` + w.From(t.readable(f, !t.withoutContent)...) +
+			` ORDER BY id LIMIT ` + strconv.Itoa(cmp.Or(f.Limit, page))
+		return t.query(ctx, tx, query, &operate.Conditions{Args: w.Args}, scan)
+	})
+	return next, err
+}
+
+// contents contains the columns of a row that are not read for lists.
 type contents struct{ payload, metadata []byte }
 
 // contents returns the contents of the rows that still exist.
@@ -103,7 +136,7 @@ func (t table) contents(ctx context.Context, ids ...int64) (map[int64]contents, 
 			)
 			err := rows.Scan(&id, &row.payload, &row.metadata)
 			if row.payload == nil {
-				row.payload = []byte{} // nil would say that the body was not read
+				row.payload = []byte{} // nil means that the body was not read
 			}
 			found[id] = row
 			return err

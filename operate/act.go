@@ -2,13 +2,14 @@ package operate
 
 import "errors"
 
-// Act names the person who changes something, and the reason. Both are written to
-// the audit table with each change.
+// Act contains the name of the person who changes something, and the reason. Each
+// change writes both to the audit log.
 type Act struct {
-	// Actor is required.
+	// Actor is the name of the person. It is required.
 	Actor string
 
-	// Why is required where a message may be lost: to discard, and to edit.
+	// Why is the reason. It is required if a message may be lost, for example to discard or
+	// to edit a message.
 	Why string
 }
 
@@ -20,8 +21,8 @@ func (a Act) Validate() error {
 	return nil
 }
 
-// ValidateLoss also returns an error if Why is empty. It is for acts that lose
-// messages.
+// ValidateLoss works like Validate, but also returns an error if Why is empty. It is
+// for acts that lose messages.
 func (a Act) ValidateLoss() error {
 	err := a.Validate()
 	if a.Why == "" {

@@ -1,4 +1,4 @@
-// Package operate has the types that packages deadletter, pending, parked and poison
-// share: who changes messages and why, how messages are replayed, and what a dry run
-// shows. These packages have aliases of the types.
+// Package operate contains the types that packages deadletter, pending, parked and
+// poison share: who changes messages and why, how messages are replayed, and the result
+// of a dry run. Each of these packages declares aliases for these types.
 package operate

@@ -7,29 +7,30 @@ import "time"
 // reason, the error type and the error text without its ids, numbers and quoted
 // values.
 type Group struct {
-	// Fingerprint identifies the group. A Filter with it selects its messages.
+	// Fingerprint identifies the group. To select the messages of the group, set this value
+	// in a Filter.
 	Fingerprint string
 
-	// Count is the number of messages. With More there are more of them: Groups of
-	// both packages count a bounded number of messages. DryRun counts all.
+	// Count is the number of messages. If More is true, the group has more messages than
+	// Count, because the method Groups of both packages stops counting at a limit. DryRun
+	// counts all messages.
 	Count int
 	More  bool
 
-	// Consumers are the consumers that failed; dead letters have no consumer.
-	// Topics are the topics of the messages.
+	// Consumers are the consumers that failed; dead letters have no consumer. Topics are
+	// the topics of the messages.
 	Consumers, Topics []string
 
-	// Reason and ErrorType are those of all messages; dead letters have no
-	// ErrorType. Error is that of the latest message.
+	// Reason and ErrorType are the same for all messages of the group; dead letters have
+	// no ErrorType. Error is the error text of the latest message.
 	Reason, ErrorType, Error string
 
-	// FirstFailedAt is the time of the first failure of any message of the group,
-	// LastFailedAt the time of the last one. A dead letter has one time: that at
+	// FirstFailedAt is the time of the first failure of any message of the group, and
+	// LastFailedAt is the time of the last failure. For a dead letter, both are the time at
 	// which the forwarder gave up on it.
 	FirstFailedAt, LastFailedAt time.Time
 
-	// Skipped are the IDs of the dead letters that a replay skips because they
-	// need Plan.Force, in ascending order. Only DryRun of package deadletter sets
-	// it.
+	// Skipped contains the IDs of the dead letters that a replay skips because they need
+	// Plan.Force, in ascending order. Only DryRun of package deadletter sets this field.
 	Skipped []int64
 }

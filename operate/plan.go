@@ -5,51 +5,50 @@ import (
 	"fmt"
 )
 
-// Plan says how to replay many messages. With the zero value, package deadletter
-// replays as fast as the database accepts the messages, and package poison as fast
-// as the consumer handles them.
+// Plan configures a replay of many messages: how fast it runs, and what makes it stop.
+// With the zero value, package deadletter replays as fast as the database accepts the
+// messages, and package poison as fast as the consumer handles them.
 //
-// Canary, Window and StopOnFailure need to know what became of a replayed message.
-// The consumer's database knows that, the producer's does not: package deadletter
-// returns an error if one of them is set.
+// Canary, Window and StopOnFailure depend on the outcome of each replayed message. The
+// consumer's database knows the outcome, but the producer's database does not. So package
+// deadletter returns an error if one of these fields is set.
 type Plan struct {
-	// Canary is the number of messages to replay first. The others follow after
-	// all of these have been handled; if one fails, the replay stops. Defaults
-	// to none.
+	// Canary is the number of messages to replay first. The other messages follow when all
+	// of these messages have been handled. If one of them fails, the replay stops. Defaults
+	// to 0: all messages are replayed without a canary.
 	Canary int `json:"canary,omitempty"`
 
-	// Rate is the largest number of messages to replay a second. Defaults to no
-	// limit.
+	// Rate is the maximum number of messages to replay per second. Defaults to no limit.
 	Rate int `json:"rate,omitempty"`
 
-	// Window is the maximum number of replayed messages that wait for their
-	// handler at a time. Defaults to 1,000, and with StopOnFailure to 100.
+	// Window is the maximum number of replayed messages that wait for their handler at the
+	// same time. Defaults to 1,000, and with StopOnFailure to 100.
 	Window int `json:"window,omitempty"`
 
-	// StopOnFailure stops the replay when one of its messages is quarantined
-	// again. Messages that were replayed before are still handled.
+	// StopOnFailure stops the replay when one of its messages is quarantined again.
+	// Messages that were already replayed are still handled.
 	StopOnFailure bool `json:"stop_on_failure,omitempty"`
 
-	// Force also replays messages that are left out without it.
+	// Force also replays messages that are otherwise left out.
 	//
-	// Package deadletter leaves out messages that a consumer could handle a second
-	// time, see deadletter.Config.InboxRetention, and messages that the outbox
-	// would refuse, see deadletter.ReasonMalformed and deadletter.ReasonInvalid.
+	// Package deadletter leaves out messages that a consumer could handle a second time,
+	// see deadletter.Config.InboxRetention, and messages that the outbox would refuse, see
+	// deadletter.ReasonMalformed and deadletter.ReasonInvalid.
 	//
-	// Package poison lets dedup skip messages that the consumer has handled. Force
-	// removes their ids from the inbox, and also replays resolved entries of
-	// poison.Filter.IDs. Even then, dedup skips messages that it knows by
-	// dedup.Config.Key, and sequence skips messages that are older than the
-	// version that it has applied.
+	// In package poison, dedup skips replayed messages that the consumer has handled. Force
+	// removes their ids from the inbox, so that they are handled again, and also replays
+	// resolved entries in poison.Filter.IDs. Even with Force, dedup skips messages whose
+	// business key (dedup.Config.Key) was handled, and sequence skips messages whose
+	// version is lower than the last applied version.
 	Force bool `json:"force,omitempty"`
 
-	// Progress is called with the state of the replay: after each batch or other
-	// change, and at the end; by package poison also once a second without a
-	// change. The replay waits until Progress returns. Defaults to nothing.
+	// Progress is called with the state of the replay after each batch, after other
+	// changes, and at the end. If nothing changes, package poison calls it once a second.
+	// The replay waits until Progress returns. Defaults to nil.
 	Progress func(Report) `json:"-"`
 }
 
-// Validate returns an error that names each field that is negative.
+// Validate returns an error that names every negative field, or nil.
 func (p Plan) Validate() error {
 	var errs []error
 	for _, field := range []struct {
@@ -65,23 +64,25 @@ func (p Plan) Validate() error {
 
 // Report is the state of a replay of many messages.
 type Report struct {
-	// ID is the argument of Resume, and State is one of the Replay constants. ID is 0
-	// if no message matched, because such a replay is not stored.
+	// ID is the argument of Resume. State is one of the Replay constants. If no message
+	// matched, the replay is not stored, and ID is 0.
 	ID    int64
 	State string
 
-	// Total is the number of messages that matched at the start, at most
-	// Filter.Limit. Replayed is the number of them that were given back: to the
-	// outbox, or to their consumer.
+	// Total is the number of messages that matched at the start, at most Filter.Limit.
+	// Replayed is the number of messages that were already given back to the outbox or to
+	// their consumer.
 	Total, Replayed int
 
-	// Skipped are the IDs of the rows that need Plan.Force, in ascending order.
-	// Only package deadletter sets it.
+	// Skipped contains the IDs of dead letters, or of rows of the sent log, that are
+	// replayed only with Plan.Force, in ascending order. Only package deadletter sets this
+	// field.
 	Skipped []int64
 
-	// Resolved counts the replayed entries that were handled, Failed those that
-	// were quarantined again, and Waiting those that still wait. Stale counts those
-	// that are in quarantine again because their version was overtaken: their
-	// handler did not run, so they are no failures. Only package poison sets them.
+	// Resolved is the number of replayed entries that were handled. Failed is the number of
+	// entries that were quarantined again after a failure. Waiting is the number of entries
+	// that still wait. Stale is the number of entries that were quarantined again because a
+	// higher version was applied in the meantime: their handler did not run, so they are
+	// not failures. Only package poison sets these fields.
 	Resolved, Failed, Stale, Waiting int
 }

@@ -7,21 +7,21 @@ const (
 	// ReplayRunning: a process runs the replay.
 	ReplayRunning = "running"
 
-	// ReplayPaused: the replay ended with its context, or by an error.
+	// ReplayPaused: the context of the replay ended, or an error occurred.
 	ReplayPaused = "paused"
 
-	// ReplayStopped: messages failed again, or somebody stopped the replay.
+	// ReplayStopped: messages failed again, or an operator stopped the replay.
 	ReplayStopped = "stopped"
 
 	// ReplayAbandoned: the process died or lost the database.
 	ReplayAbandoned = "abandoned"
 
-	// ReplayFinished: nothing is left to do.
+	// ReplayFinished: no message is left to replay.
 	ReplayFinished = "finished"
 )
 
-// What a replay replays: the quarantine of a consumer, dead letters of the forwarder,
-// or messages of the sent log.
+// Sources of a replay: the quarantine of a consumer, dead letters of the forwarder, or
+// messages of the sent log.
 const (
 	SourceQuarantine = "quarantine"
 	SourceDead       = "dead"
@@ -29,22 +29,22 @@ const (
 )
 
 var (
-	// ErrReplayRunning says that another replay of the consumer is running, or that
-	// another process runs the replay that you resume.
+	// ErrReplayRunning means that another replay of the consumer is running. If you want to
+	// resume a replay, it can also mean that another process is running this replay.
 	ErrReplayRunning = errors.New("a replay is running")
 
-	// ErrReplayNotFound says that there is no replay of that ID.
+	// ErrReplayNotFound means that no replay with this ID exists.
 	ErrReplayNotFound = errors.New("no such replay")
 
-	// ErrReplayFinished says that the replay has no messages left to resume.
+	// ErrReplayFinished means that the replay has no messages left to resume.
 	ErrReplayFinished = errors.New("the replay has finished")
 
-	// ErrReplayLost says that the replay did not renew its lease in time, and
-	// that another replay has begun or has resumed it.
+	// ErrReplayLost means that the replay did not renew its lease in time, and that
+	// another replay has begun or another process has resumed this replay.
 	ErrReplayLost = errors.New("the lease of the replay ran out")
 
-	// ErrReplayStopped says that messages failed again, or that somebody called
-	// poison.Quarantine.StopReplay. The messages that were not replayed yet stay
+	// ErrReplayStopped means that messages failed again, or that
+	// poison.Quarantine.StopReplay was called. The messages that were not replayed yet stay
 	// where they are.
 	ErrReplayStopped = errors.New("the replay was stopped")
 )

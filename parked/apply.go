@@ -9,7 +9,7 @@ import (
 	store "github.com/watermill-once/once/internal/parked"
 )
 
-// apply changes locked messages and writes the audit.
+// apply changes locked messages, and writes the audit log.
 func (m *Messages) apply(ctx context.Context, tx *sql.Tx, do Action, act Act, chosen []candidate) error {
 	ids := make([]int64, len(chosen))
 	for i, c := range chosen {
@@ -31,11 +31,12 @@ func (m *Messages) apply(ctx context.Context, tx *sql.Tx, do Action, act Act, ch
 			text, group := cancelled(act, c)
 			texts, groups = append(texts, text), append(groups, group)
 		}
-		// The raw form of an undecodable message keeps its reason, by which it is known.
+		// The raw form of an undecodable message keeps its reason, because the reason
+		// marks the message as undecodable.
 		query = `UPDATE {parked} AS p
 			SET state = 'quarantined', owner = NULL, token = NULL, ordering_key = NULL,
 			    reason = CASE WHEN ` + store.Undecodable + ` THEN reason ELSE '` + disposition.ReasonCancelled + `' END,
-			    error = c.error, fingerprint = c.fingerprint, error_type = '',
+			    error = c.error, fingerprint = c.fingerprint, error_type = '', stack = '',
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			FROM ` + m.dialect.Columns("id bigint", "error text", "fingerprint text") + `
 			WHERE p.id = c.id AND state IN ('waiting', 'held')`
@@ -53,8 +54,8 @@ func (m *Messages) apply(ctx context.Context, tx *sql.Tx, do Action, act Act, ch
 	return err
 }
 
-// cancelled returns the error text of a cancelled message, and the fingerprint that the
-// messages share which one person cancels for one reason.
+// cancelled returns the error text of a cancelled message, and its fingerprint. Messages
+// of a consumer that the same person cancels for the same reason share a fingerprint.
 func cancelled(act Act, c candidate) (text, group string) {
 	text = "cancelled by " + act.Actor + ": " + act.Why
 	group = store.Fingerprint(c.consumer, disposition.ReasonCancelled, "", store.Clean(text, store.MaxError))

@@ -15,15 +15,16 @@ type candidate struct {
 	consumer, messageID string
 	state               State
 	error               string
-	claimed             bool // a subscription has claimed it, and its lease lasts
-	abandoned           bool // a subscription has claimed it, and its lease has ended
-	later               bool // it is due later
-	busy                bool // another transaction is changing it
-	handled             bool // the inbox has its id
+	claimed             bool // claimed by a subscription; the lease has not ended
+	abandoned           bool // claimed by a subscription; the lease has ended
+	later               bool // due in the future
+	busy                bool // another transaction is changing the message
+	handled             bool // the inbox contains the id of the message
 }
 
-// candidates locks the messages that still exist and that nobody else is changing. The
-// others are busy. A consumer claims no locked row, and settles no claim of it.
+// candidates returns the messages that still exist. It locks the messages that no other
+// transaction has locked, and marks the other messages as busy. While a row is locked,
+// no consumer can claim the row or settle a claim of it.
 func (m *Messages) candidates(ctx context.Context, tx *sql.Tx, ids []int64) ([]candidate, error) {
 	found, err := m.readCandidates(ctx, tx, ids, ` {skip_locked}`)
 	if err != nil || len(found) == len(ids) {
@@ -43,7 +44,8 @@ func (m *Messages) candidates(ctx context.Context, tx *sql.Tx, ids []int64) ([]c
 	return found, err
 }
 
-// readCandidates reads messages. lock is the end of the query.
+// readCandidates reads the messages with these ids. The parameter lock is the last
+// clause of the query.
 func (m *Messages) readCandidates(ctx context.Context, tx *sql.Tx, ids []int64, lock string) (found []candidate, err error) {
 	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var c candidate
@@ -57,11 +59,13 @@ func (m *Messages) readCandidates(ctx context.Context, tx *sql.Tx, ids []int64, 
 	return found, err
 }
 
-// settleInbox sets handled. For Discard it enters the ids of the others in the inbox.
+// settleInbox sets the field handled of each message that the inbox contains. For Discard
+// it also inserts the ids of the other messages into the inbox.
 //
-// A process whose lease has ended may be frozen in a transaction that has the id in the
-// inbox: then the insert waits for it. If the process has not inserted the id yet, dedup
-// notices afterwards that the lease has ended, and calls no handler.
+// A process whose lease has ended may be frozen in an open transaction that has
+// inserted the id into the inbox. In this case the insert of Discard waits for that
+// transaction. If the process has not inserted the id yet, dedup notices later that the
+// lease has ended, and does not call the handler.
 func (m *Messages) settleInbox(ctx context.Context, tx *sql.Tx, do Action, found []candidate) error {
 	known, err := m.inInbox(ctx, tx, found)
 	if err != nil {
@@ -93,7 +97,8 @@ func (m *Messages) settleInbox(ctx context.Context, tx *sql.Tx, do Action, found
 	return nil
 }
 
-// inInbox returns which messages the inbox has. It waits for no transaction.
+// inInbox returns which of the messages are in the inbox. It does not wait for open
+// transactions.
 func (m *Messages) inInbox(ctx context.Context, tx *sql.Tx, found []candidate) (known map[int64]bool, err error) {
 	known = map[int64]bool{}
 	ids := make([]int64, len(found))

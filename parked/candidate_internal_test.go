@@ -3,11 +3,16 @@ package parked
 import (
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
 )
 
-// What a call that takes IDs refuses is skipped, or not counted at all, by a call that
-// takes a Filter.
+// If a call with IDs refuses to change a message, a call with a Filter skips the
+// message, or does not count it.
 func TestMessageIsChangedOnlyInTheRightState(t *testing.T) {
 	t.Parallel()
 	skipped, handled, changed := Report{Skipped: []int64{7}}, Report{Handled: []int64{7}}, Report{Changed: 1}
@@ -53,5 +58,50 @@ func TestReportsOfBatchesAddUp(t *testing.T) {
 	sum.add(Report{Changed: 2, Skipped: []int64{4}, Handled: []int64{5}, Abandoned: []int64{6}})
 	if want := (Report{Changed: 3, Skipped: []int64{1, 4}, Handled: []int64{2, 5}, Abandoned: []int64{3, 6}}); !reflect.DeepEqual(sum, want) {
 		t.Errorf("%+v, want %+v", sum, want)
+	}
+}
+
+// A lock that is not free, and a deadlock, mean that another transaction is changing the
+// message.
+func TestOtherTransactionInTheWayIsNoticed(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[pqerror.Code]bool{"55P03": true, "40P01": true, "40001": false, "23505": false} {
+		if got := contended(&pq.Error{Code: code}); got != want {
+			t.Errorf("%s: contended is %t, want %t", code, got, want)
+		}
+	}
+}
+
+// A Filter has a condition if any field except the position of the page is set.
+func TestEachFieldOfAFilterIsACondition(t *testing.T) {
+	t.Parallel()
+	for _, f := range []Filter{
+		{IDs: []int64{}},
+		{Consumer: "c"},
+		{Topic: "t"},
+		{MessageID: "m"},
+		{Tenant: "a"},
+		{OrderingKey: "k"},
+		{State: Waiting},
+		{CreatedAfter: time.Unix(1, 0)},
+		{CreatedBefore: time.Unix(1, 0)},
+	} {
+		if err := f.validateChange(Cancel); err != nil {
+			t.Errorf("%+v: %v", f, err)
+		}
+		if f.All = true; f.validate() == nil {
+			t.Errorf("%+v: All is accepted together with a condition", f)
+		}
+	}
+	for _, f := range []Filter{{}, {AfterID: 7}, {Limit: 7}} {
+		if err := f.validateChange(Cancel); err == nil || !strings.Contains(err.Error(), "has no condition") {
+			t.Errorf("%+v: %v", f, err)
+		}
+		if f.All = true; f.validateChange(Cancel) != nil {
+			t.Errorf("%+v: %v", f, f.validateChange(Cancel))
+		}
+	}
+	if err := (Filter{CreatedAfter: time.Unix(7, 0), CreatedBefore: time.Unix(7, 0)}).validate(); err == nil {
+		t.Error("an empty period is accepted")
 	}
 }

@@ -11,33 +11,34 @@ import (
 	"github.com/watermill-once/once/internal/operate"
 )
 
-// RunNow makes waiting messages due now, in one transaction. Their attempts are not
-// reset. A message that is due already stays so. If a message is held ([ErrHeld]),
-// claimed ([ErrClaimed]), in another state ([ErrEnded]) or does not exist
-// ([ErrNotFound]), RunNow changes none. A running consumer finds the messages within
-// retry.Config.PollInterval.
+// RunNow makes waiting messages due immediately, in one transaction. It does not reset
+// their attempts. A message that is already due keeps its due time. If a message is
+// held ([ErrHeld]), claimed ([ErrClaimed]), in another state ([ErrEnded]) or does not
+// exist ([ErrNotFound]), RunNow changes no message. A running consumer finds the
+// messages within retry.Config.PollInterval.
 func (m *Messages) RunNow(ctx context.Context, act Act, ids ...int64) error {
 	return m.changeNamed(ctx, RunNow, act, act.Validate(), ids)
 }
 
-// Cancel moves waiting and held messages into quarantine in one transaction, with the
-// reason "cancelled" and with Act.Why, which is required, in their error. Package poison
-// can replay, edit and discard them there. They leave their places in the order of their
-// ordering keys, and the messages that wait for them go on, also with
-// retry.BlockWhileQuarantined.
+// Cancel moves waiting and held messages into quarantine in one transaction. The reason
+// of the entries is "cancelled", and their error contains Act.Why, which is required.
+// Package poison can replay, edit and discard the entries. A cancelled message leaves its
+// place in the order of its ordering key: the messages that wait for it continue, even
+// with retry.BlockWhileQuarantined.
 //
-// If a message is claimed ([ErrClaimed]), was handled ([ErrHandled]), is in another
-// state ([ErrEnded]) or does not exist ([ErrNotFound]), Cancel changes none. A cancelled
-// message does not run from its row. A copy that the transport delivers later does run,
-// as for every message in quarantine: Discard prevents that.
+// If a message is claimed ([ErrClaimed]), was handled ([ErrHandled]), is in another state
+// ([ErrEnded]) or does not exist ([ErrNotFound]), Cancel changes no message. The handler
+// is not called for a cancelled message. But if the transport delivers a copy later, the
+// handler is called for the copy, as for a copy of any message in quarantine. Discard
+// prevents this.
 func (m *Messages) Cancel(ctx context.Context, act Act, ids ...int64) error {
 	return m.changeNamed(ctx, Cancel, act, act.ValidateLoss(), ids)
 }
 
-// Discard ends waiting and held messages for good, in one transaction. Their rows stay
-// readable until dedup's retention, and the inbox counts the messages as handled, so
-// that no copy runs. The messages that wait for them go on. It fails as
-// [Messages.Cancel] does.
+// Discard ends waiting and held messages for good, in one transaction. You can read
+// their rows until dedup's retention has passed. The inbox then contains their ids, so
+// that the handler is not called for a copy. Messages that wait for a discarded message
+// continue. Discard returns the same errors as [Messages.Cancel].
 func (m *Messages) Discard(ctx context.Context, act Act, ids ...int64) error {
 	return m.changeNamed(ctx, Discard, act, act.ValidateLoss(), ids)
 }
@@ -68,14 +69,15 @@ func (m *Messages) changeNamed(ctx context.Context, do Action, act Act, err erro
 	return nil
 }
 
-// contended reports whether a statement waited too long for another transaction: for a
-// handler that has the message or a copy of it, as a rule.
+// contended reports whether err means that a statement waited too long for another
+// transaction. Usually that transaction belongs to a handler that is handling the
+// message or a copy of it.
 func contended(err error) bool {
 	const lockTimeout, deadlock = "55P03", "40P01"
 	return slices.Contains([]string{lockTimeout, deadlock}, dialect.State(err))
 }
 
-// problem returns why the action cannot change the message, or nil.
+// problem returns why the action cannot change the message, or nil if it can.
 func (c candidate) problem(do Action) error {
 	switch {
 	case c.state != Waiting && c.state != Held:
@@ -90,8 +92,8 @@ func (c candidate) problem(do Action) error {
 	return nil
 }
 
-// changeBatch changes messages in one transaction. check may refuse to change any. The
-// messages that have a problem are not changed.
+// changeBatch changes messages in one transaction. It skips messages that have a
+// problem. If check returns an error, changeBatch changes no message.
 func (m *Messages) changeBatch(
 	ctx context.Context, do Action, act Act, ids []int64, check func(found []candidate) error,
 ) (report Report, err error) {
@@ -134,18 +136,19 @@ func (m *Messages) changeBatch(
 	return report, nil
 }
 
-// impatient runs work so that with PostgreSQL a statement that waits longer than a
-// second for a lock fails: other transactions wait for the locks of work.
-func (m *Messages) impatient(ctx context.Context, tx *sql.Tx, work func(tx *sql.Tx) error) error {
+// impatient calls f. With PostgreSQL, a statement of f fails if it waits longer than a
+// second for a lock. It must not wait longer, because other transactions wait for the
+// locks that f has taken before.
+func (m *Messages) impatient(ctx context.Context, tx *sql.Tx, f func(tx *sql.Tx) error) error {
 	if !m.dialect.SQLite() {
 		if _, err := tx.ExecContext(ctx, `SET LOCAL lock_timeout = 1000`); err != nil {
 			return err
 		}
 	}
-	return work(tx)
+	return f(tx)
 }
 
-// count adds a message to the report, and reports whether to change it.
+// count adds a message to the report. It returns true if the message must be changed.
 func (r *Report) count(do Action, c candidate) bool {
 	switch {
 	case c.state != Waiting && c.state != Held, do == RunNow && (c.state == Held || !c.later):

@@ -2,6 +2,7 @@ package parked_test
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"testing"
@@ -27,14 +28,14 @@ func TestRunNowMakesMessagesDue(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		// the lease of a claimed message stays
+		// the lease of a claimed message keeps its end
 		if want := (parked.Report{Changed: 2, Skipped: []int64{b.id("due")}}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
 		if !reflect.DeepEqual(dry, report) {
 			b.Fatalf("dry is %+v, want %+v", dry, report)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'due' AND due_at > ` + b.in(time.Minute)); got != 1 {
+		if got := b.count(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'due' AND due_at > ` + b.fromNow(time.Minute)); got != 1 {
 			b.Fatalf("count is %d, want 1", got)
 		}
 		claimed := b.claim(time.Hour)
@@ -79,6 +80,7 @@ func TestRunNowMakesMessagesDue(t *testing.T) {
 func TestCancelMovesIntoQuarantine(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
+		b.exec(`UPDATE once_parked SET stack = 'of an earlier panic' WHERE message_id = 'failed'`)
 		if err := b.messages.Cancel(b.Context(), ann, b.id("failed"), b.id("due")); err != nil {
 			b.Fatal(err)
 		}
@@ -96,18 +98,24 @@ func TestCancelMovesIntoQuarantine(t *testing.T) {
 		if want := "cancelled by ann: order 7 is void; last error: no answer"; entry.Error != want {
 			b.Fatalf("entry.Error is %q, want %q", entry.Error, want)
 		}
+		if entry.Stack != "" { // cancelling is no panic
+			b.Fatalf("entry.Stack is %q, want none", entry.Stack)
+		}
 		if entry.Attempts != 3 {
 			b.Fatalf("entry.Attempts is %d, want 3", entry.Attempts)
 		}
-		groups, err := b.quarantine.Groups(b.Context(), poison.Filter{Reason: poison.ReasonCancelled})
+		if first, last := time.Since(entry.FirstFailedAt), time.Since(entry.LastFailedAt); first < time.Hour || last > 30*time.Second {
+			b.Fatalf("it failed first %v ago and last %v ago, want an hour and now", first, last)
+		}
+		page, err := b.quarantine.Groups(b.Context(), poison.Filter{Reason: poison.ReasonCancelled})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if len(groups) != 1 {
-			b.Fatalf("%d groups, want 1: %+v", len(groups), groups)
+		if len(page.Groups) != 1 {
+			b.Fatalf("%d groups, want 1: %+v", len(page.Groups), page.Groups)
 		}
-		if groups[0].Count != 2 {
-			b.Fatalf("groups[0].Count is %d, want 2", groups[0].Count)
+		if page.Groups[0].Count != 2 {
+			b.Fatalf("groups[0].Count is %d, want 2", page.Groups[0].Count)
 		}
 		wantAudits := []string{
 			"ann | cancel | parked:1 | payments | due | order 7 is void",
@@ -132,7 +140,8 @@ func TestCancelMovesIntoQuarantine(t *testing.T) {
 	})
 }
 
-// The raw form of a message must not reach a handler after a replay.
+// A message that its transport could not decode is stored in its raw form. This form
+// must not reach a handler, even if the message is cancelled and then replayed.
 func TestCancelledUndecodableMessageStaysUndecodable(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
@@ -146,9 +155,9 @@ func TestCancelledUndecodableMessageStaysUndecodable(t *testing.T) {
 	})
 }
 
-// The message behind the head becomes the head in the same transaction, also if it is
-// cancelled together with the head, and a held message leaves without a change of the
-// head.
+// When a head is cancelled, the message behind it becomes the head in the same
+// transaction. If both are cancelled together, the message behind them becomes the
+// head. Cancelling a held message does not change the head.
 func TestOrderOfKeysContinues(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		for name, end := range map[string]func(ids ...int64) error{
@@ -242,7 +251,7 @@ func TestLimitBoundsAChange(t *testing.T) {
 		if report.Changed != 120 {
 			b.Fatalf("report.Changed is %d, want 120", report.Changed)
 		}
-		if want := []int{100, 120}; !slices.Equal(progress, want) { // others wait for the locks of a batch
+		if want := []int{100, 120}; !slices.Equal(progress, want) { // batches are small, because other transactions wait for their locks
 			b.Fatalf("progress is %v, want %v", progress, want)
 		}
 		report, err = b.messages.CancelMatching(b.Context(), ann, parked.Filter{Consumer: "busy"}, parked.Plan{})
@@ -254,6 +263,47 @@ func TestLimitBoundsAChange(t *testing.T) {
 		}
 		if got := b.count(`SELECT COUNT(*) FROM once_audit`); got != 250 {
 			b.Fatalf("count is %d, want 250", got)
+		}
+	})
+}
+
+// A call changes only messages that existed when it began.
+func TestMessagesThatArriveDuringAChangeStay(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.fill(150, "busy") // two batches
+		late := parked.Plan{Progress: func(r parked.Report) {
+			if err := b.store.Deliver(b.Context(), "busy topic", []string{"busy"}, msg(fmt.Sprint("late ", r.Changed), "")); err != nil {
+				b.Fatal(err)
+			}
+		}}
+		report, err := b.messages.CancelMatching(b.Context(), ann, parked.Filter{Consumer: "busy"}, late)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (parked.Report{Changed: 150}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if got, want := b.states(parked.Filter{State: parked.Waiting}), "late 100:waiting late 150:waiting"; got != want {
+			b.Fatalf("states is %q, want %q", got, want)
+		}
+	})
+}
+
+// A call with a Rate takes as long as the Rate requires.
+func TestRateBoundsAChange(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(b *bench) {
+		b.fill(75, "busy")
+		began := time.Now()
+		report, err := b.messages.CancelMatching(b.Context(), ann, parked.Filter{Consumer: "busy"}, parked.Plan{Rate: 100})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if report.Changed != 75 {
+			b.Fatalf("report.Changed is %d, want 75", report.Changed)
+		}
+		if took := time.Since(began); took < 700*time.Millisecond {
+			b.Fatalf("75 messages were changed in %v, at 100 per second", took)
 		}
 	})
 }

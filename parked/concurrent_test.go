@@ -14,7 +14,8 @@ import (
 	"github.com/watermill-once/once/parked"
 )
 
-// Trap 99. A message whose lease lasts is left alone, and its consumer settles it.
+// Trap 99. If the lease of a message has not ended, an operator cannot change the
+// message, and its consumer settles it.
 func TestClaimedMessagesAreLeftAlone(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
@@ -51,6 +52,7 @@ func TestClaimedMessagesAreLeftAlone(t *testing.T) {
 }
 
 // Trap 99. The consumer has handled the message, and died before it removed the row.
+// Cancel and Discard do not change such a message, and report it.
 func TestHandledMessagesAreReported(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
@@ -58,7 +60,7 @@ func TestHandledMessagesAreReported(t *testing.T) {
 		if !b.handle(claims["due"].Message, claims["due"].Claim, nil) {
 			b.Fatal("handle returned false")
 		}
-		b.exec(`UPDATE once_parked SET due_at = ` + b.in(-time.Second) + ` WHERE message_id = 'due'`)
+		b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(-time.Second) + ` WHERE message_id = 'due'`)
 		for _, change := range []func(context.Context, parked.Act, ...int64) error{b.messages.Cancel, b.messages.Discard} {
 			if err := change(b.Context(), ann, b.id("due")); !errors.Is(err, parked.ErrHandled) {
 				b.Fatalf("change: got %v, want ErrHandled", err)
@@ -98,14 +100,15 @@ func TestHandledMessagesAreReported(t *testing.T) {
 	})
 }
 
-// Trap 99. The process froze before its handler began, and the operator ends the message.
+// Trap 99. The process froze before its handler began, and an operator cancels or
+// discards the message. When the process continues, dedup must not call the handler.
 func TestFrozenProcessDoesNotRunACancelledMessage(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
 		claims := b.claim(50 * time.Millisecond)
 		claim := claims["due"].Claim
 		testkit.Eventually(b.T, time.Minute, "the lease ends", func() bool {
-			return !claim.Leased() && b.count(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'due' AND due_at <= `+b.in(0)) == 1
+			return !claim.Leased() && b.count(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'due' AND due_at <= `+b.fromNow(0)) == 1
 		})
 		report, err := b.messages.CancelMatching(b.Context(), ann, parked.Filter{IDs: []int64{b.id("due")}}, parked.Plan{})
 		if err != nil {
@@ -116,6 +119,9 @@ func TestFrozenProcessDoesNotRunACancelledMessage(t *testing.T) {
 		}
 		if got := b.count(`SELECT COUNT(*) FROM once_inbox`); got != 0 {
 			b.Fatalf("count is %d, want 0", got)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_parked WHERE token IS NOT NULL OR owner IS NOT NULL`); got != 0 {
+			b.Fatalf("%d messages are claimed, want 0", got)
 		}
 		if b.handle(claims["due"].Message, claim, nil) {
 			b.Fatal("handle returned true: a cancelled message ran")
@@ -129,14 +135,37 @@ func TestFrozenProcessDoesNotRunACancelledMessage(t *testing.T) {
 	})
 }
 
-// Trap 99. The process is frozen in its handler, whose transaction is open. The inbox tells.
+// The inbox does not contain messages without an id. So a message without an id can be
+// cancelled although its process may be frozen in its handler.
+func TestAbandonedMessageWithoutAnIDIsCancelled(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		if err := b.store.Deliver(b.Context(), topic, []string{consumer}, msg("", "")); err != nil {
+			b.Fatal(err)
+		}
+		b.exec(`UPDATE once_parked SET token = 'x', owner = 'y', crashes = 1, due_at = ` + b.fromNow(-time.Minute))
+		report, err := b.messages.CancelMatching(b.Context(), ann, parked.Filter{All: true}, parked.Plan{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if want := (parked.Report{Changed: 1, Abandoned: []int64{b.id("")}}); !reflect.DeepEqual(report, want) {
+			b.Fatalf("report is %+v, want %+v", report, want)
+		}
+		if got := b.count(`SELECT COUNT(*) FROM once_inbox`); got != 0 {
+			b.Fatalf("count is %d, want 0", got)
+		}
+	})
+}
+
+// Trap 99. The process is frozen in its handler, whose transaction is open and has
+// inserted the id of the message into the inbox. So Cancel and Discard do not change
+// the message.
 func TestOpenTransactionOfAHandlerIsNotCancelled(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t)) // SQLite has one writer: the operator waits for the handler
 	b.seed()
 	claims := b.claim(time.Hour)
 	other := parked.Filter{IDs: []int64{b.id("due"), b.id("failed")}}
 	b.handle(claims["due"].Message, claims["due"].Claim, func() {
-		b.exec(`UPDATE once_parked SET due_at = ` + b.in(-time.Second) + ` WHERE message_id = 'due'`)
+		b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(-time.Second) + ` WHERE message_id = 'due'`)
 		if err := b.messages.Cancel(b.Context(), ann, b.id("due")); !errors.Is(err, parked.ErrClaimed) {
 			b.Fatalf("Cancel: got %v, want ErrClaimed", err)
 		}
@@ -156,7 +185,7 @@ func TestOpenTransactionOfAHandlerIsNotCancelled(t *testing.T) {
 	}
 }
 
-// A row that another transaction has locked is skipped, without a wait.
+// A row that another transaction has locked is skipped without waiting.
 func TestLockedMessagesAreSkipped(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t))
 	b.seed()
@@ -168,8 +197,10 @@ func TestLockedMessagesAreSkipped(t *testing.T) {
 	if _, err := tx.ExecContext(b.Context(), `SELECT FROM once_parked WHERE message_id = 'failed' FOR UPDATE`); err != nil {
 		b.Fatal(err)
 	}
-	if err := b.messages.Discard(b.Context(), ann, b.id("failed")); !errors.Is(err, parked.ErrClaimed) {
-		b.Fatalf("Discard: got %v, want ErrClaimed", err)
+	for _, ids := range [][]int64{{b.id("failed")}, {b.id("failed"), b.id("head")}, {b.id("due"), b.id("failed")}} {
+		if err := b.messages.Discard(b.Context(), ann, ids...); !errors.Is(err, parked.ErrClaimed) {
+			b.Fatalf("Discard of %d: got %v, want ErrClaimed", ids, err)
+		}
 	}
 	report, err := b.messages.DiscardMatching(b.Context(), ann, parked.Filter{All: true}, parked.Plan{})
 	if err != nil {
@@ -177,5 +208,8 @@ func TestLockedMessagesAreSkipped(t *testing.T) {
 	}
 	if want := (parked.Report{Changed: 4, Skipped: []int64{b.id("failed")}}); !reflect.DeepEqual(report, want) {
 		b.Fatalf("report is %+v, want %+v", report, want)
+	}
+	if got := b.count(`SELECT COUNT(*) FROM once_inbox WHERE message_id = 'failed'`); got != 0 { // its handler must run
+		b.Fatal("the inbox contains a message that was skipped")
 	}
 }

@@ -17,23 +17,22 @@ type Config struct {
 	// and the prefix "once_".
 	Schema schema.Config
 
-	// WithoutContent leaves Size and Error out of lists, so that a database user with
-	// the role of a watcher can call them, see docs/roles.md. Get fails for such a user,
-	// because it reads the message.
-	// Defaults to false.
+	// WithoutContent makes lists leave out Size and Error. A database user with the role of
+	// a watcher can then list messages, see docs/roles.md. Get fails for such a user,
+	// because it reads the content of the message. Defaults to false.
 	WithoutContent bool
 }
 
-// Messages are the parked messages in a consumer's database.
+// Messages gives access to the parked messages in a consumer's database.
 type Messages struct {
 	db      *sql.DB
 	dialect dialect.Dialect
 	store   *store.Store
-	columns string // of a message, for scanMessage
+	columns string // columns of a message that scanMessage reads
 }
 
-// New returns the parked messages in db, or an error that names each field of config
-// that cannot be used. The tables must exist, see schema.Up.
+// New returns a Messages for the parked messages in db. If config is invalid, the error
+// names each invalid field. The tables must exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Messages, error) {
 	config.Schema = config.Schema.WithDefaults()
 	s, err := store.NewStore(db, config.Schema)
@@ -48,7 +47,7 @@ func New(db *sql.DB, config Config) (*Messages, error) {
 }
 
 func (m *Messages) read(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return dialect.LeaveReplica(ctx, m.db, m.dialect.Read(ctx, m.db, work))
+	return dialect.LeaveReplica(ctx, m.db, m.dialect.Look(ctx, m.db, work))
 }
 
 func (m *Messages) write(ctx context.Context, work func(tx *sql.Tx) error) error {

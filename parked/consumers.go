@@ -10,92 +10,111 @@ import (
 	store "github.com/watermill-once/once/internal/parked"
 )
 
-// CountLimit is where the counts of a [Consumer] stop.
+// CountLimit is the maximum value of the counts of a [Consumer].
 const CountLimit = 1000
 
 const (
-	// maxConsumers bounds the result of Consumers.
+	// limitOfMany is the maximum of each count if there are more than fewConsumers
+	// consumers.
+	limitOfMany  = 100
+	fewConsumers = 100
+
+	// maxConsumers is the maximum number of registered consumers that Consumers returns.
 	maxConsumers = 1000
 
-	// maxTenants bounds the tenants of a consumer whose oldest messages are looked for.
+	// Limits for Lag, which searches tenant by tenant for the oldest message. It searches
+	// at most maxTenants tenants of one consumer, and at most allTenants tenants of all
+	// consumers together. But it always searches fewTenants tenants of each consumer.
 	maxTenants = 100
+	fewTenants = 10
+	allTenants = 3000
 )
 
 // Consumer is a consumer of one topic, with its instances and messages. Each count
-// stops at [CountLimit]: that number stands for at least so many. [Messages.Count] has
-// exact numbers.
+// stops at the field CountLimit: if a count is equal to CountLimit, the true number may
+// be higher. [Messages.Count] returns exact numbers.
 type Consumer struct {
-	// Name is the consumer name, Topic the topic of its subscription.
+	// Name is the consumer name. Topic is the topic of its subscription.
 	Name, Topic string
 
 	// Registered reports whether the consumer has subscribed with retry's Subscriber, and
-	// was not removed since. Without it there are only messages under this name.
+	// was not removed after that. If it is false, the database contains only messages under
+	// this name.
 	Registered bool
 
-	// Embedded reports whether it subscribed through the embedded transport, which stores
-	// messages for it while it does not run. KeyOrder reports whether it keeps the order
-	// of ordering keys.
+	// Embedded reports whether the consumer subscribed through the embedded transport,
+	// which stores messages for the consumer even while it does not run. KeyOrder reports
+	// whether the consumer keeps the order of ordering keys.
 	Embedded, KeyOrder bool
 
-	// Program and Handler are those of the subscription that was seen last. Handler is
-	// the name in the router, and empty until the first message arrives.
+	// Program and Handler describe the latest subscription. Program is the program that
+	// subscribed. Handler is the name of the handler in the router. It is "" until the
+	// first message arrives.
 	Program, Handler string
 
-	// RegisteredAt is the time of the first subscription, SeenAt that of the last sign of
-	// life of any instance.
+	// RegisteredAt is the time of the first subscription. SeenAt is the time at which an
+	// instance last renewed its registration.
 	RegisteredAt, SeenAt time.Time
 
-	// Running reports whether an instance runs.
+	// Running reports whether an instance of the consumer runs.
 	Running bool
 
-	// Instances are the subscriptions in the order of their start: those that run, and
-	// those that ended without a word in the last hour.
+	// Instances contains the running subscriptions, and the subscriptions that stopped in
+	// the last hour without unregistering. The list is in the order in which the
+	// subscriptions started.
 	Instances []Instance
 
-	// Waiting is the number of waiting messages, claimed ones included. Claimed is the
-	// number of those that were claimed and whose lease lasts: the consumer handles them,
-	// or has fetched them ahead.
+	// CountLimit is the limit at which the counts stop. It is 1,000, or 100 if Consumers
+	// returns more than 100 consumers.
+	CountLimit int
+
+	// Waiting is the number of waiting messages, including claimed messages. Claimed is the
+	// number of claimed messages whose lease has not ended: the consumer is handling them,
+	// or has fetched them in advance.
 	Waiting, Claimed int
 
-	// Held is the number of messages that wait for another one of their ordering key.
+	// Held is the number of messages that wait for another message of the same ordering
+	// key.
 	Held int
 
-	// Failing is the number of waiting messages whose handler has failed before. It is
-	// counted among at most 1,000 messages that wait for another attempt, and 1,000 that
-	// are claimed.
+	// Failing is the number of waiting messages whose handler has failed before. To count
+	// them, Consumers examines at most CountLimit messages that wait for another attempt,
+	// and at most CountLimit claimed messages.
 	Failing int
 
-	// Quarantined is the number of messages in quarantine. It is counted among at most
-	// 1,000 of the consumer, of all its topics.
+	// Quarantined is the number of messages in quarantine.
 	Quarantined int
 
-	// Lag is how long the oldest due message has been due, 0 if none is due. Messages
-	// that wait for another attempt are all looked at, others in at most 100 tenants.
+	// Lag is how long the oldest due message has been due, or 0 if no message is due. To
+	// find it, Consumers examines all messages that wait for another attempt. Among the
+	// other messages, it examines those of at most 100 tenants, or of fewer tenants if
+	// there are more than 30 consumers.
 	Lag time.Duration
 }
 
 // Instance is a subscription of a consumer in one process.
 type Instance struct {
-	// Owner is host, process and a random part. It is also Message.ClaimedBy.
+	// Owner contains the host, the process and a random part. Message.ClaimedBy contains
+	// the same string.
 	Owner string
 
-	// Program and Handler are as in [Consumer].
+	// Program and Handler have the same meaning as in [Consumer].
 	Program, Handler string
 
 	StartedAt, SeenAt time.Time
 
-	// Running reports whether the instance has renewed its row in the last two minutes.
-	// It does so every 30 seconds.
+	// Running reports whether the instance has renewed its row in the last two minutes. A
+	// running instance does this every 30 seconds.
 	Running bool
 }
 
 type consumerName struct{ name, topic string }
 
-// Consumers returns all consumers by name and topic: those that are registered, whether
-// they run or not, and those that have messages. It reads a bounded number of rows for
-// each of them, however many messages wait. Of a consumer that is not registered and has
-// messages in quarantine only, it knows the topic of the first message. It returns at
-// most 1,000 registered consumers, and 1,000 others for each kind of message.
+// Consumers returns all consumers by name and topic: registered consumers, whether they
+// run or not, and other consumers that have messages. For each consumer it reads a
+// limited number of rows, even if many messages wait. It returns at most 1,000
+// registered consumers, and at most 1,000 other consumers for each kind of message
+// (waiting, claimed, held, quarantined).
 func (m *Messages) Consumers(ctx context.Context) ([]Consumer, error) {
 	var all []Consumer
 	err := m.read(ctx, func(tx *sql.Tx) (err error) {
@@ -124,7 +143,7 @@ func (m *Messages) Consumers(ctx context.Context) ([]Consumer, error) {
 	return all, nil
 }
 
-// names returns the consumers with their registrations.
+// names returns the consumers with the data of their registrations.
 func (m *Messages) names(ctx context.Context, tx *sql.Tx) (all []Consumer, err error) {
 	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var (
@@ -157,6 +176,10 @@ func (m *Messages) instances(ctx context.Context, tx *sql.Tx, at map[consumerNam
 }
 
 func (m *Messages) counts(ctx context.Context, tx *sql.Tx, at map[consumerName]*Consumer, lists []any) error {
+	limit := CountLimit
+	if len(at) > fewConsumers {
+		limit = limitOfMany
+	}
 	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var (
 			of                                                  consumerName
@@ -164,14 +187,16 @@ func (m *Messages) counts(ctx context.Context, tx *sql.Tx, at map[consumerName]*
 		)
 		err := scan(&of.name, &of.topic, &fresh, &crashed, &claimed, &held, &retried, &quarantined)
 		if c := at[of]; c != nil {
-			c.Waiting, c.Claimed, c.Held = min(fresh+crashed, CountLimit), claimed, held
-			c.Failing, c.Quarantined = min(retried, CountLimit), quarantined
+			c.CountLimit = limit
+			c.Waiting, c.Claimed, c.Held = min(fresh+crashed, limit), claimed, held
+			c.Failing, c.Quarantined = min(retried, limit), quarantined
 		}
 		return err
-	}, m.dialect.SQL(countsQuery(m.dialect)), lists...)
+	}, m.dialect.SQL(countsQuery(m.dialect, limit)), lists...)
 }
 
 func (m *Messages) lags(ctx context.Context, tx *sql.Tx, at map[consumerName]*Consumer, lists []any) error {
+	tenants := min(maxTenants, max(fewTenants, allTenants/max(1, len(at))))
 	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var (
 			of  consumerName
@@ -182,5 +207,5 @@ func (m *Messages) lags(ctx context.Context, tx *sql.Tx, at map[consumerName]*Co
 			c.Lag = max(0, store.Duration(lag))
 		}
 		return err
-	}, m.dialect.SQL(lagQuery(m.dialect)), lists...)
+	}, m.dialect.SQL(lagQuery(m.dialect, tenants)), lists...)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/parked"
 )
 
-// A watcher may not read what messages and errors contain.
+// A watcher must not read the contents of messages and errors.
 func TestListWithoutContent(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
@@ -31,7 +31,8 @@ func TestListWithoutContent(t *testing.T) {
 	})
 }
 
-// A text that is too long for its column is shortened, and the message moves all the same.
+// An actor or a reason that is too long for its column is shortened, and the message is
+// still cancelled.
 func TestLongReasonIsShortened(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
@@ -54,11 +55,11 @@ func TestLongReasonIsShortened(t *testing.T) {
 	})
 }
 
-// A message with an early version says so while it waits.
+// A message with an early version is shown as early while it waits.
 func TestEarlyMessageIsShownWhileItWaits(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`UPDATE once_parked SET early_since = ` + b.in(-time.Minute) + ` WHERE message_id IN ('failed', 'poison')`)
+		b.exec(`UPDATE once_parked SET early_since = ` + b.fromNow(-time.Minute) + ` WHERE message_id IN ('failed', 'poison')`)
 		page, err := b.messages.List(b.Context(), parked.Filter{})
 		if err != nil {
 			b.Fatal(err)

@@ -3,34 +3,37 @@ package parked
 import "errors"
 
 var (
-	// ErrNotFound says that there is no parked message with this ID. Its consumer may
-	// have handled it.
+	// ErrNotFound means that there is no parked message with this ID. The consumer may have
+	// handled the message.
 	ErrNotFound = errors.New("not found")
 
-	// ErrEnded says that the message is neither waiting nor held: it is in quarantine,
-	// where package poison works on it, or it was resolved or discarded.
+	// ErrEnded means that the message is neither waiting nor held: it is in quarantine,
+	// where package poison can change it, or it was resolved or discarded.
 	ErrEnded = errors.New("neither waiting nor held")
 
-	// ErrHeld says that a held message cannot run now: it runs when the message that it
-	// waits for, Message.BlockedBy, leaves the head of the ordering key.
+	// ErrHeld means that a held message cannot be handled now. It is handled when the
+	// message for which it waits (Message.BlockedBy) is no longer the head of the ordering
+	// key.
 	ErrHeld = errors.New("held behind another message of its ordering key")
 
-	// ErrClaimed says that a consumer is handling the message, or that another
+	// ErrClaimed means that a consumer is handling the message, or that another
 	// transaction is changing it.
 	ErrClaimed = errors.New("a consumer is handling it: try again when that has ended, or stop the consumer and wait for its lease")
 
-	// ErrHandled says that the inbox has the id of the message: the consumer has handled
-	// the message or a copy of it. The consumer removes the row when it claims it next.
+	// ErrHandled means that the inbox contains the id of the message, because the consumer
+	// has handled the message or a copy of it. The consumer removes the row when it claims
+	// the row the next time.
 	ErrHandled = errors.New("the consumer has handled it")
 
-	// ErrConsumerNotFound says that no consumer is registered under this name for this
+	// ErrConsumerNotFound means that no consumer with this name is registered for this
 	// topic.
 	ErrConsumerNotFound = errors.New("no such consumer")
 
-	// ErrRunning says that the consumer runs, or has run in the last two minutes.
+	// ErrRunning means that the consumer is running, or was running less than two minutes
+	// ago.
 	ErrRunning = errors.New("the consumer is running")
 
-	// ErrNotEmpty says that the consumer has messages that are waiting, held or in
+	// ErrNotEmpty means that the consumer has messages that are waiting, held or in
 	// quarantine.
 	ErrNotEmpty = errors.New("the consumer has messages")
 )

@@ -11,35 +11,34 @@ import (
 	store "github.com/watermill-once/once/internal/parked"
 )
 
-// Filter selects messages: those that match every field that is not empty.
+// Filter selects the messages that match all fields that are not empty.
 type Filter struct {
-	// All selects everything. A call that changes messages refuses a Filter without
-	// another condition unless All is set, because such a Filter may be a mistake.
+	// All selects all messages. A call that changes messages refuses a Filter without any
+	// condition unless All is true, because such a Filter may be a mistake.
 	All bool
 
-	// IDs are those of rows, see Message.ID. nil is no condition; a list without
-	// elements matches nothing.
+	// IDs are the IDs of rows, see Message.ID. If IDs is nil, rows with any ID match. A
+	// list without elements matches no message.
 	IDs []int64
 
-	// Consumer and Topic are those of the subscription.
+	// Consumer and Topic are the consumer and the topic of the subscription.
 	Consumer, Topic string
 
-	// MessageID, Tenant and OrderingKey are those of the message.
+	// MessageID, Tenant and OrderingKey must be equal to the values of the message.
 	MessageID, Tenant, OrderingKey string
 
-	// State is one of the State constants. The calls that change messages change
-	// waiting and held messages only, and refuse the other states.
+	// State is one of the State constants. Calls that change messages can change only
+	// waiting and held messages, so they refuse other states.
 	State State
 
-	// CreatedAfter and CreatedBefore bound the time at which a message was stored:
-	// CreatedAfter itself matches, CreatedBefore does not. Both are whole milliseconds
-	// of the database's clock.
+	// CreatedAfter (inclusive) and CreatedBefore (exclusive) limit the time at which a
+	// message was stored, by the database's clock and in whole milliseconds.
 	CreatedAfter, CreatedBefore time.Time
 
-	// AfterID is where to begin: Next of the page before.
+	// AfterID is the value of Next of the previous page. It is 0 for the first page.
 	AfterID int64
 
-	// Limit is the largest number of messages to list or to change. Defaults to 100 for
+	// Limit is the maximum number of messages to list or to change. Defaults to 100 for
 	// List, and to no limit for the other calls.
 	Limit int
 }
@@ -66,8 +65,8 @@ func (f Filter) validate() error {
 	return errors.Join(errs...)
 }
 
-// validateChange also refuses a Filter that selects everything without All, and
-// states in which the action changes no message.
+// validateChange works like validate. It also returns an error for a Filter without All
+// that selects all messages, and for a State in which the action changes no message.
 func (f Filter) validateChange(do Action) error {
 	err := f.validate()
 	if f.everything() && !f.All {
@@ -85,7 +84,7 @@ func (f Filter) validateChange(do Action) error {
 	return err
 }
 
-// everything reports whether f selects every message of every page.
+// everything reports whether f has no condition, apart from the position of the page.
 func (f Filter) everything() bool {
 	return f.IDs == nil && f.Consumer == "" && f.Topic == "" && f.MessageID == "" && f.Tenant == "" && f.OrderingKey == "" &&
 		f.State == "" && f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
@@ -103,15 +102,15 @@ func (c *conditions) arg(value any) string {
 	return "$" + strconv.Itoa(len(c.args))
 }
 
-// add adds a condition, in which %s is the parameter.
+// add adds a condition, in which %s stands for the parameter value.
 func (c *conditions) add(condition string, value any) {
 	c.texts = append(c.texts, fmt.Sprintf(condition, c.arg(value)))
 }
 
 func (c *conditions) where() string { return "WHERE " + strings.Join(c.texts, " AND ") }
 
-// conditions adds the conditions of f on row p. No partial index fits them, so that
-// the database reads the rows of the window by their ids.
+// conditions adds the conditions of f for a row p. No partial index matches these
+// conditions, so the database reads the rows of the window by their ids.
 func (m *Messages) conditions(c *conditions, f Filter) {
 	c.add(`p.id > %s`, f.AfterID)
 	if f.IDs != nil {
@@ -137,7 +136,7 @@ func (m *Messages) conditions(c *conditions, f Filter) {
 	}
 }
 
-// time returns a parameter that can be compared with a time of the table.
+// time returns a parameter that can be compared with the times in the table.
 func (m *Messages) time(at time.Time) any {
 	if m.dialect.SQLite() {
 		return at.UnixMilli()

@@ -20,8 +20,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Each subscription through retry is an instance until it ends: direct on RabbitMQ,
-// durable and embedded, and several of one consumer.
+// Each subscription through retry is an instance until it ends: direct subscriptions to
+// RabbitMQ, durable and embedded subscriptions, and several subscriptions of one
+// consumer.
 func TestSubscriptionsAreInstances(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t))
 	fromRabbit := func() message.Subscriber {

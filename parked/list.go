@@ -10,18 +10,18 @@ import (
 	store "github.com/watermill-once/once/internal/parked"
 )
 
-// Page is a part of a list.
+// Page is one page of a list.
 type Page struct {
-	// Messages are in the order of their IDs. There may be fewer than Filter.Limit, and
-	// even none, although later pages have some.
+	// Messages are in the order of their IDs. A page can contain fewer messages than
+	// Filter.Limit, or none, even if later pages contain messages.
 	Messages []Message
 
-	// Next is Filter.AfterID of the next page, or 0 if this is the last page.
+	// Next is the value of Filter.AfterID for the next page, or 0 if this is the last page.
 	Next int64
 }
 
-// List returns a page of the messages that match, without their contents. It looks at
-// 20,000 rows at most.
+// List returns a page of the messages that match f, without their contents. It reads at
+// most 20,000 rows.
 func (m *Messages) List(ctx context.Context, f Filter) (Page, error) {
 	p, err := m.list(ctx, f)
 	if err != nil {
@@ -78,18 +78,19 @@ func (m *Messages) Get(ctx context.Context, id int64) (Message, error) {
 	return p.Messages[0], nil
 }
 
-// about returns an error about the message with this ID.
+// about returns err with the ID of the message.
 func about(id int64, err error) error { return fmt.Errorf("message %d: %w", id, err) }
 
 // Count is the number of messages in a part of the table.
 type Count struct {
 	N int
 
-	// Next is Filter.AfterID for the rest of the table, or 0 if all of it was counted.
+	// Next is the value of Filter.AfterID for counting the rest of the table, or 0 if the
+	// whole table was counted.
 	Next int64
 }
 
-// Count counts the messages that match. It looks at 20,000 rows at most and ignores
+// Count counts the messages that match f. It reads at most 20,000 rows, and ignores
 // Filter.Limit.
 func (m *Messages) Count(ctx context.Context, f Filter) (Count, error) {
 	var c Count

@@ -1,6 +1,7 @@
 package parked_test
 
 import (
+	"context"
 	"errors"
 	"math"
 	"slices"
@@ -95,8 +96,9 @@ func TestListShowsEachState(t *testing.T) {
 func TestFilterSelects(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`UPDATE once_parked SET created_at = ` + b.in(-2*time.Hour) + ` WHERE message_id = 'due'`)
+		b.exec(`UPDATE once_parked SET created_at = ` + b.fromNow(-2*time.Hour) + ` WHERE message_id = 'due'`)
 		b.exec(`UPDATE once_parked SET tenant = 'acme' WHERE message_id = 'done'`)
+		b.exec(`UPDATE once_parked SET crashes = 1 WHERE message_id = 'head'`)
 		ago := time.Now().Add(-time.Hour)
 		for want, f := range map[string]parked.Filter{
 			"due failed head":          {State: parked.Waiting},
@@ -164,8 +166,8 @@ func TestPagesGoOnAtNext(t *testing.T) {
 	})
 }
 
-// A call looks at a bounded number of rows. What an index finds is found in one call,
-// however many rows there are.
+// A call of List or Count reads a limited number of rows. If an index finds the
+// matching rows, one call returns them all, even in a large table.
 func TestListsAreBounded(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.fill(21_000, "busy")
@@ -208,6 +210,13 @@ func TestListsAreBounded(t *testing.T) {
 				}
 				return err
 			},
+			"none in quarantine": func() error {
+				page, err := b.messages.List(b.Context(), parked.Filter{Consumer: "busy", State: parked.Quarantined})
+				if len(page.Messages) != 0 || page.Next != 0 {
+					b.Fatalf("%d messages, page.Next is %d; want none", len(page.Messages), page.Next)
+				}
+				return err
+			},
 			"many of one consumer": func() error {
 				n, err := b.messages.Count(b.Context(), parked.Filter{Consumer: "busy", State: parked.Waiting})
 				if n.N != 20_000 {
@@ -237,7 +246,48 @@ func (b *bench) fill(rows int, name string) {
 		id = `'` + name + `' || n`
 	}
 	b.exec(`INSERT INTO once_parked (consumer, topic, message_id, tenant, digest, envelope, state, due_at)
-		SELECT $2, 'busy topic', `+id+`, 't' || (n % 10), $3, $3, 'waiting', `+b.in(-time.Minute)+` FROM `+numbers, rows, name, []byte{})
+		SELECT $2, 'busy topic', `+id+`, 't' || (n % 10), $3, $3, 'waiting', `+b.fromNow(-time.Minute)+` FROM `+numbers, rows, name, []byte{})
+}
+
+// Every act must name a person. An act that may lose messages must also name the
+// reason.
+func TestActWithoutAPersonOrAReasonIsRefused(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.seed()
+		ctx, m, id := b.Context(), b.messages, b.id("due")
+		matching := func(do func(context.Context, parked.Act, parked.Filter, parked.Plan) (parked.Report, error)) func(parked.Act) error {
+			return func(act parked.Act) error {
+				_, err := do(ctx, act, parked.Filter{All: true}, parked.Plan{})
+				return err
+			}
+		}
+		nobody, silent := parked.Act{Why: "because"}, parked.Act{Actor: "ann"}
+		for name, c := range map[string]struct {
+			loses bool
+			do    func(parked.Act) error
+		}{
+			"RunNow":          {false, func(act parked.Act) error { return m.RunNow(ctx, act, id) }},
+			"RunNowMatching":  {false, matching(m.RunNowMatching)},
+			"Cancel":          {true, func(act parked.Act) error { return m.Cancel(ctx, act, id) }},
+			"CancelMatching":  {true, matching(m.CancelMatching)},
+			"Discard":         {true, func(act parked.Act) error { return m.Discard(ctx, act, id) }},
+			"DiscardMatching": {true, matching(m.DiscardMatching)},
+			"RemoveConsumer":  {true, func(act parked.Act) error { return m.RemoveConsumer(ctx, act, consumer, topic, parked.RemoveOptions{}) }},
+		} {
+			if err := c.do(nobody); err == nil || !strings.Contains(err.Error(), "Actor is empty") {
+				b.Errorf(`%s: got %v, want an error with "Actor is empty"`, name, err)
+			}
+			if !c.loses {
+				continue
+			}
+			if err := c.do(silent); err == nil || !strings.Contains(err.Error(), "Why is empty") {
+				b.Errorf(`%s: got %v, want an error with "Why is empty"`, name, err)
+			}
+		}
+		if got := b.audits(); len(got) != 0 {
+			b.Errorf("audits are %q, want none", got)
+		}
+	})
 }
 
 func TestBadInputIsRefused(t *testing.T) {
@@ -296,7 +346,7 @@ func TestBadInputIsRefused(t *testing.T) {
 		if got := b.audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'failed' AND due_at < ` + b.in(time.Minute)); got != 0 {
+		if got := b.count(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'failed' AND due_at < ` + b.fromNow(time.Minute)); got != 0 {
 			b.Fatalf("count is %d, want 0", got)
 		}
 	})

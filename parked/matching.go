@@ -11,39 +11,42 @@ import (
 )
 
 const (
-	// batchRows bounds the rows of one transaction, because others wait for its locks.
+	// batchRows is the maximum number of rows that one transaction changes. It is small
+	// because other transactions wait for the locks.
 	batchRows = 100
 
-	// dryRows bounds the rows that one transaction of a dry run reads.
+	// dryRows is the maximum number of rows that one transaction of a dry run reads.
 	dryRows = 5000
 )
 
-// RunNowMatching makes the messages that match, wait and are due later due now, in
-// several transactions. It skips messages that a consumer is handling. It leaves messages
-// alone that are stored while it runs. When ctx ends, it stops after a batch. The
-// Report counts the messages also if there is an error, but not those of a commit with
-// an unknown outcome.
+// RunNowMatching selects the waiting messages that match f, and makes them due
+// immediately, in several transactions. It does not change messages that are already
+// due. It skips messages that a consumer is handling, and ignores messages that are
+// stored while it runs. When ctx ends, it stops after the current batch. It returns a
+// Report even with an error. The Report does not count a batch whose commit has an
+// unknown outcome.
 func (m *Messages) RunNowMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
 	return m.changeMatching(ctx, RunNow, act, act.Validate(), f, plan)
 }
 
-// CancelMatching moves the waiting and held messages that match into quarantine, as
+// CancelMatching moves the waiting and held messages that match f into quarantine, as
 // [Messages.Cancel] does, in several transactions. It skips messages that a consumer is
-// handling or has handled, see [Report]. Like [Messages.RunNowMatching] it leaves new
-// messages alone, and returns a Report with an error too.
+// handling or has handled, see [Report]. Like [Messages.RunNowMatching], it ignores new
+// messages, and returns a Report even with an error.
 func (m *Messages) CancelMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
 	return m.changeMatching(ctx, Cancel, act, act.ValidateLoss(), f, plan)
 }
 
-// DiscardMatching ends the waiting and held messages that match, as [Messages.Discard]
-// does, in several transactions. It skips messages as [Messages.CancelMatching] does.
+// DiscardMatching ends the waiting and held messages that match f, as
+// [Messages.Discard] does, in several transactions. It skips the same messages as
+// [Messages.CancelMatching].
 func (m *Messages) DiscardMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
 	return m.changeMatching(ctx, Discard, act, act.ValidateLoss(), f, plan)
 }
 
-// DryRun returns what RunNowMatching, CancelMatching or DiscardMatching would do now
-// with the same Filter, and changes nothing. It waits for no transaction, so messages
-// that are being handled may be missing in Handled.
+// DryRun reports what RunNowMatching, CancelMatching or DiscardMatching would do now
+// with the same Filter. It changes nothing. It does not wait for open transactions, so
+// the list Handled may lack messages that are being handled.
 func (m *Messages) DryRun(ctx context.Context, do Action, f Filter) (Report, error) {
 	var report Report
 	err := f.validateChange(do)
@@ -65,7 +68,7 @@ func (m *Messages) DryRun(ctx context.Context, do Action, f Filter) (Report, err
 	return report, nil
 }
 
-// look returns what an action would do with messages.
+// look reports what an action would do with the messages that have these ids.
 func (m *Messages) look(ctx context.Context, tx *sql.Tx, do Action, ids []int64) (report Report, err error) {
 	found, err := m.readCandidates(ctx, tx, ids, ``)
 	if err != nil {
@@ -89,7 +92,7 @@ func (m *Messages) changeMatching(ctx context.Context, do Action, act Act, err e
 			if err == nil || !contended(err) {
 				return batch, err
 			}
-			// A handler has one of the messages, or a copy of it.
+			// A handler is running one of the messages, or a copy of it.
 			var each Report
 			for _, id := range ids {
 				one, err := m.changeBatch(ctx, do, act, []int64{id}, all)
@@ -110,8 +113,8 @@ func (m *Messages) changeMatching(ctx context.Context, do Action, act Act, err e
 	return report, nil
 }
 
-// eachBatch calls change with the IDs of the messages that match f and existed when it
-// began, and adds up the reports.
+// eachBatch calls change with batches of IDs, and adds up the reports. The IDs belong
+// to messages that match f and existed when eachBatch began.
 func (m *Messages) eachBatch(
 	ctx context.Context, f Filter, plan Plan, size int, report *Report, change func(ids []int64) (Report, error),
 ) error {
@@ -152,8 +155,8 @@ func (m *Messages) last(ctx context.Context) (last int64, err error) {
 	return last, err
 }
 
-// matching returns the IDs of the next messages that are waiting or held, and the id
-// after which the next call has to begin.
+// matching returns the IDs of the next waiting or held messages that match f. The
+// result next is the value of f.AfterID for the following call.
 func (m *Messages) matching(ctx context.Context, f Filter, size int, last int64) (ids []int64, next int64, err error) {
 	err = m.read(ctx, func(tx *sql.Tx) error {
 		w, err := m.window(ctx, tx, f)

@@ -9,10 +9,10 @@ import (
 	store "github.com/watermill-once/once/internal/parked"
 )
 
-// State is what a parked message waits for, or how it ended.
+// State says why a parked message waits, or how it ended.
 type State string
 
-// The states of a message.
+// States of a message.
 const (
 	// Waiting: the consumer handles the message at DueAt, or has claimed it.
 	Waiting State = store.Waiting
@@ -24,71 +24,75 @@ const (
 	// Package poison replays, edits and discards it.
 	Quarantined State = store.Quarantined
 
-	// Resolved: the message was handled. The row is kept because the message was
+	// Resolved: the message was handled. The row remains because the message was
 	// replayed, or because a durable consumer keeps its messages.
 	Resolved State = store.Resolved
 
-	// Discarded: somebody ended the message without handling it.
+	// Discarded: an operator ended the message without handling it.
 	Discarded State = store.Discarded
 )
 
 // Message is a message in the consumer's database.
 type Message struct {
-	// ID is the argument of Get, RunNow, Cancel and Discard.
+	// ID identifies the message. Pass it to Get, RunNow, Cancel and Discard.
 	ID int64
 
-	// Consumer and Topic are those of the subscription.
+	// Consumer and Topic are the consumer and the topic of the subscription.
 	Consumer, Topic string
 
-	// MessageID, Tenant and OrderingKey are those of the message. They are bounded, and
-	// characters that a text column cannot store are replaced. OrderingKey is empty if
-	// the consumer keeps no order.
+	// MessageID, Tenant and OrderingKey are copied from the message. If they are too long,
+	// they are shortened. Characters that a text column cannot store are replaced.
+	// OrderingKey is "" if the consumer keeps no order.
 	MessageID, Tenant, OrderingKey string
 
-	// Message is the message as it came, byte for byte; nil, with MessageErr set, if the
-	// stored form is damaged. Get fills both in, List does not. Size is the length of
-	// the stored form in bytes, after both.
+	// Message is the message as it was received, byte for byte. If its stored form is
+	// damaged, Message is nil and MessageErr is set. Only Get sets these two fields. Size
+	// is the length of the stored form in bytes. Get and List set it.
 	Message    *message.Message
 	MessageErr error
 	Size       int
 
 	State State
 
-	// DueAt is when a waiting message is due; of a claimed message, when its lease ends.
+	// DueAt is the due time of a waiting message. For a claimed message, it is the time
+	// at which the lease ends.
 	DueAt time.Time
 
-	// Claimed reports whether a subscription has claimed the message and its lease has
-	// not ended. ClaimedBy is that subscription: host, process and a random part. It is
-	// also set if the lease has ended without a result: the process died or is frozen.
+	// Claimed reports whether a subscription has claimed the message, and the lease of this
+	// claim has not ended. ClaimedBy names this subscription by host, process and a random
+	// part. If the lease has ended without a result, because the process died or is frozen,
+	// ClaimedBy stays set.
 	Claimed   bool
 	ClaimedBy string
 
 	// Attempts is the number of calls of the handler. Crashes is the number of processes
-	// that ended while they ran the message; a claim counts as one until it ends.
-	// Replays is the number of replays from the quarantine.
+	// that died while they handled the message. A claim counts as a crash until its outcome
+	// is recorded. Replays is the number of replays from the quarantine.
 	Attempts, Crashes, Replays int
 
 	// Early reports whether the message waits for a missing version of its aggregate,
 	// see package sequence.
 	Early bool
 
-	// BlockedBy is, of a Held message, the ID of the message that it waits for.
+	// BlockedBy is the ID of the message for which a Held message waits. In other states it
+	// is 0.
 	BlockedBy int64
 
-	// Reason is why the message is in quarantine, or was at last. Error is the text of
-	// the last failure, and ErrorType the Go type of that error.
+	// Reason is the latest reason why the message is or was in quarantine. Error is the
+	// text of the last failure, and ErrorType is the Go type of that error.
 	Reason, Error, ErrorType string
 
-	// CreatedAt is the time at which the message was stored. FirstFailedAt and
-	// LastFailedAt are zero if it never failed, FinishedAt is zero unless it is resolved
-	// or discarded.
+	// CreatedAt is the time at which the message was stored. FirstFailedAt and LastFailedAt
+	// are zero if the message has never failed. FinishedAt is zero if the message is
+	// neither resolved nor discarded.
 	CreatedAt, FirstFailedAt, LastFailedAt, FinishedAt time.Time
 }
 
-// live is an SQL condition: a subscription has claimed row p, and its lease lasts.
+// live is an SQL condition. It is true if a subscription has claimed row p and its
+// lease has not ended.
 const live = `(p.state = 'waiting' AND p.token IS NOT NULL AND p.due_at > {now})`
 
-// messageColumns are the columns of a message, for scanMessage.
+// messageColumns are the columns of a message that scanMessage reads.
 const messageColumns = `p.id, p.consumer, p.topic, p.message_id, p.tenant, COALESCE(p.ordering_key, ''), length(p.envelope), p.state,
 	{millis p.due_at}, ` + live + `, COALESCE(p.owner, ''), p.attempts, p.crashes, p.replays,
 	p.early_since IS NOT NULL AND p.state = 'waiting',
@@ -111,7 +115,7 @@ func scanMessage(scan func(dest ...any) error) (Message, error) {
 	return m, err
 }
 
-// timeOf is zero for NULL.
+// timeOf converts milliseconds to a time. It returns the zero time for NULL.
 func timeOf(millis sql.NullInt64) time.Time {
 	if !millis.Valid {
 		return time.Time{}

@@ -6,16 +6,16 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// Act names the person who changes something, and the reason: Actor is always
-// required, Why to cancel and to discard messages.
+// Act contains the name of the person who changes something, and the reason. Actor is
+// always required. Why is required to cancel and to discard messages.
 type Act = operate.Act
 
-// Action is what a call does with messages.
+// Action is a kind of change of messages.
 type Action string
 
-// The actions.
+// Actions for [Messages.DryRun].
 const (
-	// RunNow makes waiting messages due now.
+	// RunNow makes waiting messages due immediately.
 	RunNow Action = "run"
 
 	// Cancel moves waiting and held messages into quarantine.
@@ -25,40 +25,41 @@ const (
 	Discard Action = "discard"
 )
 
-// Plan is how to change many messages. The zero value does it as fast as the database
-// can.
+// Plan configures a call that changes many messages. With the zero value, the call
+// works as fast as the database allows.
 type Plan struct {
-	// Rate is the largest number of messages to change a second. Defaults to no limit.
+	// Rate is the maximum number of messages to change per second. Defaults to no limit.
 	Rate int
 
 	// Progress is called after each batch. The next batch waits until Progress returns.
-	// Defaults to nothing.
+	// Defaults to nil.
 	Progress func(Report)
 }
 
-// Report counts the messages of a call. A message is in one of Changed, Skipped and
-// Handled. The lists are in ascending order.
+// Report contains the results of a call. Each message is in only one of Changed,
+// Skipped and Handled. The lists are in ascending order.
 type Report struct {
-	// Changed is how many messages were changed.
+	// Changed is the number of changed messages.
 	Changed int
 
-	// Skipped are the IDs of messages that a consumer is handling, or that somebody else
-	// was changing. They were not changed.
+	// Skipped contains the IDs of messages that were not changed because a consumer is
+	// handling them, or because another transaction was changing them.
 	Skipped []int64
 
-	// Handled are the IDs of messages that were not changed because the inbox has their
-	// ids: the consumer has handled them, or copies of them. Their rows go when the
-	// consumer claims them next.
+	// Handled contains the IDs of messages that were not changed because the inbox contains
+	// their ids: the consumer has handled these messages or copies of them. The consumer
+	// removes the rows when it claims them the next time.
 	Handled []int64
 
-	// Abandoned are the IDs of changed messages whose claim had ended without a result:
-	// their process died or is frozen. A frozen process does not complete them, because
-	// the inbox has their ids. There are exceptions, for which its handler may still be
-	// running: without dedup, messages without an id, and dedup.Config.Idempotent.
+	// Abandoned contains the IDs of changed messages whose claim had ended without a
+	// result, because the process with the claim died or is frozen. The inbox contains the
+	// ids of these messages, so a frozen process does not complete them later. There are
+	// three exceptions, in which the handler may still be running: consumers without dedup,
+	// messages without an id, and consumers listed in dedup.Config.Idempotent.
 	Abandoned []int64
 }
 
-// add adds the report of a batch.
+// add adds the numbers and IDs of a batch to r.
 func (r *Report) add(batch Report) {
 	r.Changed += batch.Changed
 	r.Skipped = append(r.Skipped, batch.Skipped...)

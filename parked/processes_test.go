@@ -32,9 +32,9 @@ const (
 
 	processLease = 500 * time.Millisecond
 
-	// TestOperatorAndConsumerAreKilled delivers messages in rounds. A consumer and an
-	// operator are killed in each round but the last, after about two thirds of the
-	// messages of a round.
+	// TestOperatorAndConsumerAreKilled delivers messages in rounds. In each round but the
+	// last, the operator is killed after about one third of the messages of the round, and
+	// the consumer after about two thirds.
 	rounds, perRound = 6, 500
 )
 
@@ -52,7 +52,8 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// beConsumer handles messages in the order of their keys. Every seventh fails at first.
+// beConsumer handles messages in the order of their keys. The first attempt of every
+// seventh message fails.
 func beConsumer(db *sql.DB) error {
 	quiet := watermill.NopLogger{}
 	transport, err1 := embedded.New(db, embedded.Config{Logger: quiet})
@@ -82,7 +83,7 @@ func beConsumer(db *sql.DB) error {
 	return router.Run(context.Background())
 }
 
-// beOperator changes messages anywhere in the table.
+// beOperator changes random messages of the table.
 func beOperator(db *sql.DB) error {
 	messages, err := parked.New(db, parked.Config{})
 	for err == nil {
@@ -108,8 +109,8 @@ func startProcess(t *testing.T, dsn, role string) (kill func()) {
 }
 
 // A consumer and an operator work on the same messages, and are killed again and again.
-// Each message is handled once or is cancelled or discarded, and never both. The
-// messages of a key are handled in their order.
+// Each message must either be handled exactly once, or be cancelled or discarded
+// without being handled. The messages of a key must be handled in their order.
 func TestOperatorAndConsumerAreKilled(t *testing.T) {
 	testkit.Long(t)
 	b := newBench(t, testkit.Postgres(t))

@@ -15,20 +15,22 @@ import (
 
 // RemoveOptions configures [Messages.RemoveConsumer].
 type RemoveOptions struct {
-	// Force also removes a consumer that runs or has messages. Its messages stay, and
-	// Consumers lists it while it has some. A consumer that runs registers again within
-	// 30 seconds.
+	// Force also removes a consumer that runs or has messages. The messages stay, and
+	// Consumers lists the consumer as long as it has messages. If the consumer runs, it
+	// registers again within 30 seconds.
 	Force bool
 }
 
-// RemoveConsumer removes the registration of a consumer for a topic that nobody runs any
-// more. The embedded transport stores no more messages for it. Act.Why is required.
+// RemoveConsumer removes the registration of a consumer for a topic. Call it when no
+// process runs the consumer any more. The embedded transport then stores no more
+// messages for it. Act.Why is required.
 //
-// It fails with [ErrConsumerNotFound], with [ErrRunning] if an instance was seen in the
-// last two minutes, and with [ErrNotEmpty] if a message of the consumer is waiting, held
-// or in quarantine: cancel or discard the messages, or replay them with another release
-// of the service. The ids in the inbox and resolved and discarded messages stay until
-// dedup's retention, and the versions of package sequence stay for ever.
+// RemoveConsumer fails with [ErrConsumerNotFound] if there is no registration, with
+// [ErrRunning] if an instance renewed its row in the last two minutes, and with
+// [ErrNotEmpty] if a message of the consumer is waiting, held or in quarantine. In the
+// last case, cancel or discard the messages, or run an earlier release of the service
+// to handle them. The ids in the inbox, and resolved and discarded messages, stay until
+// dedup's retention has passed. The versions of package sequence stay forever.
 func (m *Messages) RemoveConsumer(ctx context.Context, act Act, name, topic string, opts RemoveOptions) error {
 	err := act.ValidateLoss()
 	if name == "" {
@@ -65,7 +67,8 @@ func (m *Messages) remove(ctx context.Context, tx *sql.Tx, act Act, name, topic 
 	return operate.AuditConsumer(ctx, tx, m.dialect, act.Actor, act.Why, "remove", "topic:"+topic, name)
 }
 
-// checkEmpty returns [ErrNotEmpty] with the states in which the consumer has messages.
+// checkEmpty returns [ErrNotEmpty] if the consumer has messages that are waiting, held
+// or in quarantine. The error lists these states.
 func (m *Messages) checkEmpty(ctx context.Context, tx *sql.Tx, name, topic string) error {
 	var has []string
 	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {

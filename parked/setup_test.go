@@ -23,7 +23,7 @@ var ann = parked.Act{Actor: "ann", Why: "order 7 is void"}
 
 const consumer, topic = "payments", "orders.placed"
 
-// bench is a database with our tables.
+// bench is a database that contains the tables of this library.
 type bench struct {
 	*testing.T
 
@@ -80,15 +80,16 @@ func (b *bench) count(query string, args ...any) (n int) {
 	return n
 }
 
-// in returns an expression for the time so much later, for a column of the tables.
-func (b *bench) in(d time.Duration) string {
+// fromNow returns an SQL expression for the time now plus d, in the form that the time
+// columns of the tables have.
+func (b *bench) fromNow(d time.Duration) string {
 	if b.sqlite() {
 		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
 	}
 	return fmt.Sprintf(`now() + interval '1 millisecond' * %d`, d.Milliseconds())
 }
 
-// msg returns a message with an ordering key, or without one if key is empty.
+// msg returns a message with an ordering key, or without an ordering key if key is empty.
 func msg(id, key string) *message.Message {
 	m := message.NewMessage(id, []byte("payload of "+id))
 	if key != "" {
@@ -97,9 +98,9 @@ func msg(id, key string) *message.Message {
 	return m
 }
 
-// seed stores messages in each state: due, due later after a failure, head of a key,
-// two held behind it, in quarantine, resolved and discarded. On an empty database the
-// ids begin with 1.
+// seed stores messages in each state: one that is due, one that is due later after a
+// failure, the head of a key, two messages held behind the head, and one each in
+// quarantine, resolved and discarded. In an empty database the ids begin with 1.
 func (b *bench) seed() {
 	b.Helper()
 	to := []store.Subscription{{Consumer: consumer, KeyOrder: true}}
@@ -113,12 +114,12 @@ func (b *bench) seed() {
 	if err := b.store.DeliverTo(b.Context(), "stock", []store.Subscription{{Consumer: "other"}}, msg("gone", "")); err != nil {
 		b.Fatal(err)
 	}
-	b.exec(`UPDATE once_parked SET priority_class = 'retry', due_at = ` + b.in(time.Hour) + `, attempts = 3, error = 'no answer',
-		first_failed_at = ` + b.in(-time.Hour) + `, last_failed_at = ` + b.in(-time.Minute) + ` WHERE message_id = 'failed'`)
-	b.exec(`UPDATE once_parked SET due_at = ` + b.in(time.Hour) + ` WHERE message_id = 'head'`)
+	b.exec(`UPDATE once_parked SET priority_class = 'retry', due_at = ` + b.fromNow(time.Hour) + `, attempts = 3, error = 'no answer',
+		first_failed_at = ` + b.fromNow(-time.Hour) + `, last_failed_at = ` + b.fromNow(-time.Minute) + ` WHERE message_id = 'failed'`)
+	b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(time.Hour) + ` WHERE message_id = 'head'`)
 	b.exec(`UPDATE once_parked SET state = 'quarantined', reason = 'permanent', fingerprint = 'f' WHERE message_id = 'poison'`)
-	b.exec(`UPDATE once_parked SET state = 'resolved', finished_at = ` + b.in(0) + ` WHERE message_id = 'done'`)
-	b.exec(`UPDATE once_parked SET state = 'discarded', finished_at = ` + b.in(0) + ` WHERE message_id = 'gone'`)
+	b.exec(`UPDATE once_parked SET state = 'resolved', finished_at = ` + b.fromNow(0) + ` WHERE message_id = 'done'`)
+	b.exec(`UPDATE once_parked SET state = 'discarded', finished_at = ` + b.fromNow(0) + ` WHERE message_id = 'gone'`)
 }
 
 func (b *bench) id(messageID string) int64 {
@@ -148,7 +149,7 @@ func ids(messages []parked.Message) string {
 	return strings.Join(all, " ")
 }
 
-// claim claims the due messages of the consumer, as its subscription would.
+// claim claims the due messages of the consumer, as a subscription does.
 func (b *bench) claim(lease time.Duration) map[string]store.Claimed {
 	b.Helper()
 	claimed, err := b.store.Claim(b.Context(), store.Select{
@@ -185,8 +186,8 @@ func (b *bench) audits() (lines []string) {
 	return lines
 }
 
-// handle runs a message in dedup's chain, as a delivery of the consumer, and reports
-// whether the handler was called.
+// handle passes a message to dedup's middleware, as a delivery to the consumer would,
+// and reports whether the handler was called.
 func (b *bench) handle(m *message.Message, claim *store.Claim, during func()) (called bool) {
 	b.Helper()
 	inbox, err := dedup.New(b.db, dedup.Config{Schema: b.config, Logger: testkit.Logger(b.T)})

@@ -23,7 +23,7 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 		all := parked.Filter{All: true}
 		for _, o := range []struct {
 			name    string
-			batches bool // it has several transactions
+			batches bool // the operation has several transactions
 			do      func(m *parked.Messages) error
 		}{
 			{"list", true, func(m *parked.Messages) error {
@@ -63,7 +63,7 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 		} {
 			t.Run(o.name, func(t *testing.T) {
 				if o.name == "run now" || o.name == "run matching" {
-					b.exec(`UPDATE once_parked SET due_at = ` + b.in(time.Hour) + ` WHERE state = 'waiting'`)
+					b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(time.Hour) + ` WHERE state = 'waiting'`)
 				}
 				testkit.EachStepFails(t, db, !o.batches, func(db *sql.DB) error {
 					m, err := parked.New(db, parked.Config{Schema: b.config})

@@ -13,19 +13,20 @@ const (
 	// page is the length of a page if Filter.Limit is 0.
 	page = 100
 
-	// windowRows is how many rows one call looks at.
+	// windowRows is the maximum number of rows that one call reads.
 	windowRows = 20_000
 
-	// few is how many rows an index may find before the rows are read in their order
-	// instead: that finds so many rows soon.
+	// few is the maximum number of rows that a call finds with an index. If the index
+	// contains more matching rows, the call reads the table in the order of ids instead,
+	// because it then soon finds enough matching rows.
 	few = 5_000
 )
 
-// window is the part of the table that one call looks at.
+// window is the part of the table that one call reads.
 type window struct {
-	from string // FROM and WHERE of a query for the matching rows p
+	from string // FROM and WHERE clauses of a query for the matching rows, with the alias p
 	args []any
-	next int64 // the last id of the window, or 0 if nothing is behind it
+	next int64 // last id of the window, or 0 if no rows follow
 }
 
 // window returns the part of the table in which a call looks for the rows that match f.
@@ -55,8 +56,10 @@ func (m *Messages) window(ctx context.Context, tx *sql.Tx, f Filter) (window, er
 	return window{`FROM {parked} AS p ` + c.where(), c.args, next}, nil
 }
 
-// indexed returns the ids of the rows among which the matching ones are, or nil if no
-// index finds them, or finds too many.
+// indexed finds rows with an index, and returns their ids. These rows include all rows
+// that match f. They may include other rows, because the index may cover only some of
+// the conditions of f. It returns nil if no index helps, or if an index finds more than
+// 5,000 rows (the constant few).
 func (m *Messages) indexed(ctx context.Context, tx *sql.Tx, f Filter) (ids []int64, err error) {
 	consumer, topic := store.Clean(f.Consumer, store.MaxName), store.Clean(f.Topic, store.MaxName)
 	var queries []string
@@ -94,8 +97,8 @@ func (m *Messages) indexed(ctx context.Context, tx *sql.Tx, f Filter) (ids []int
 	return ids, nil
 }
 
-// rows calls scan for each matching row of the window. rest follows the conditions of
-// the query.
+// rows calls scan for each matching row of the window. The parameter rest is the end of
+// the query, after the conditions.
 func (m *Messages) rows(
 	ctx context.Context, tx *sql.Tx, w window, columns, rest string, scan func(scan func(dest ...any) error) error,
 ) error {

@@ -12,26 +12,32 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// BlockedKey is an ordering key whose messages wait for one of them, the head.
+// BlockedKey is an ordering key whose messages wait for one message of the key, the head.
 type BlockedKey struct {
 	OrderingKey string
 
-	// Head is the ID of the head. If Dead is set, the head is a dead letter, see
-	// deadletter.Letter.Position: the other messages are sent when it is replayed or
-	// discarded, or when deadletter.Letters.Release releases the key.
+	// Head is the ID of the head. If Dead is true, the head is a dead letter, see
+	// deadletter.Letter.Position. In this case the other messages are sent when the dead
+	// letter is replayed or discarded, or when deadletter.Letters.Release releases the key.
 	Head int64
 	Dead bool
 
-	// Reason is why the head blocks the key: "refused", "unknown" (it may have been
-	// sent), "dead", "replayed" (it was a dead letter) or "released" (it waited for a
-	// dead letter).
+	// Reason says why the other messages wait for the head:
+	//
+	//   - "refused": the broker refused the head, and the forwarder tries it again.
+	//   - "unknown": the head may have been sent, and the forwarder tries it again.
+	//   - "dead": the head is a dead letter.
+	//   - "replayed": the head was a dead letter. A replay has put it into the outbox
+	//     again, and it is not sent yet.
+	//   - "released": the dead letter that blocked the key does not block it any more. The
+	//     head is the first message that waited behind it, and is not sent yet.
 	Reason string
 
-	// BlockedAt is the time since which the key is blocked.
+	// BlockedAt is the time at which the key was blocked.
 	BlockedAt time.Time
 
-	// MessageID, Topic, Attempts and DueAt are those of the head, see Message. They
-	// are empty if the head is a dead letter, or if somebody removed it by hand.
+	// MessageID, Topic, Attempts and DueAt describe the head, see Message. They are empty
+	// if the head is a dead letter, or if its row was deleted by hand.
 	MessageID, Topic string
 	Attempts         int
 	DueAt            time.Time
@@ -42,15 +48,15 @@ type KeyFilter struct {
 	// OrderingKey is the only key to return. Defaults to all keys.
 	OrderingKey string
 
-	// AfterKey is the last key of the page before: keys come in alphabetical order.
+	// AfterKey is the last key of the previous page. Keys are in alphabetical order.
 	AfterKey string
 
-	// Limit is the largest number of keys. Defaults to 100.
+	// Limit is the maximum number of keys to return. Defaults to 100.
 	Limit int
 }
 
-// BlockedKeys returns a page of the blocked keys that match. It does not count the
-// messages that wait, because no index finds them.
+// BlockedKeys returns a page of the blocked keys that match f. It does not count the
+// waiting messages of a key, because no index finds them.
 func (m *Messages) BlockedKeys(ctx context.Context, f KeyFilter) ([]BlockedKey, error) {
 	var keys []BlockedKey
 	c := &operate.Conditions{}

@@ -13,13 +13,15 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Cancel moves messages to the dead letters in one transaction, with the reason
-// "cancelled" and with Act.Why, which is required, as their error. Messages that wait
-// for one of them are sent afterwards. If a message does not exist ([ErrNotFound]) or
-// a forwarder may be sending it ([ErrNeedsForce]), Cancel moves none.
+// Cancel moves messages to the dead letters in one transaction. The reason of these
+// dead letters is "cancelled", and their error is Act.Why, which is required. Messages
+// that wait behind a cancelled message are then sent. If a message does not exist
+// ([ErrNotFound]) or a forwarder may be sending it ([ErrNeedsForce]), Cancel moves no
+// message.
 //
-// A message that Cancel has moved is not sent afterwards. An error that wraps
-// [ErrMaybeSent] is the exception: the messages were moved, too late.
+// After Cancel has returned, a cancelled message is not sent. There is one exception:
+// if the error wraps [ErrMaybeSent], the messages were moved too late, and may also
+// have been sent.
 func (m *Messages) Cancel(ctx context.Context, act Act, ids ...int64) error {
 	err := act.ValidateLoss()
 	if err == nil {
@@ -44,12 +46,12 @@ func (m *Messages) Cancel(ctx context.Context, act Act, ids ...int64) error {
 	return nil
 }
 
-// CancelMatching moves the messages that match to the dead letters, as
-// [Messages.Cancel] does, in several transactions. It skips messages that a forwarder
-// may be sending, unless Plan.Force is set, and messages whose outcome is being
-// recorded. It leaves messages alone that are written while it runs. When ctx ends, it stops after a batch. The Report counts the
-// messages also if there is an error, but not those of a commit with an unknown
-// outcome.
+// CancelMatching moves the messages that match f to the dead letters, as
+// [Messages.Cancel] does, in several transactions. It skips messages whose outcome a
+// forwarder is recording. Unless Plan.Force is set, it also skips messages that a
+// forwarder may be sending. It ignores messages that are written while it runs. When
+// ctx ends, it stops after the current batch. It returns a Report even with an error.
+// The Report does not count a batch whose commit has an unknown outcome.
 func (m *Messages) CancelMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
 	var report Report
 	err := validateChange(act.ValidateLoss(), f, plan)
@@ -73,8 +75,8 @@ func (m *Messages) CancelMatching(ctx context.Context, act Act, f Filter, plan P
 	return report, nil
 }
 
-// DryRun returns what CancelMatching would cancel and skip now with the same Filter
-// and Plan, and changes nothing.
+// DryRun reports which messages CancelMatching would cancel and skip now with the same
+// Filter and Plan. It changes nothing.
 func (m *Messages) DryRun(ctx context.Context, f Filter, plan Plan) (Report, error) {
 	var report Report
 	plan.Rate, plan.Progress = 0, nil
@@ -107,7 +109,8 @@ func validateChange(act error, f Filter, plan Plan) error {
 	return errors.Join(act, f.validateChange(), plan.validate())
 }
 
-// choose returns the messages that the plan cancels, and the IDs of the others.
+// choose returns the messages to cancel with this plan, and the IDs of the messages to
+// skip.
 func (p Plan) choose(found []candidate) (chosen []candidate, skipped []int64) {
 	for _, c := range found {
 		if !c.busy && (c.unread || p.Force) {
@@ -119,12 +122,12 @@ func (p Plan) choose(found []candidate) (chosen []candidate, skipped []int64) {
 	return chosen, skipped
 }
 
-// cancelBatch cancels the messages that choose chooses, in one transaction, and
-// returns their number.
+// cancelBatch cancels the messages that the function choose returns, in one
+// transaction. It returns the number of cancelled messages.
 func (m *Messages) cancelBatch(
 	ctx context.Context, act Act, ids []int64, choose func(found []candidate) ([]candidate, error),
 ) (n int, err error) {
-	began := time.Now() // before the transaction, whose clock notYet compares with
+	began := time.Now() // before the transaction: notYet compares with the clock at its beginning
 	hurry := false
 	err = m.write(ctx, func(tx *sql.Tx) error {
 		b, err := m.barriers(ctx, tx, ids, true)
@@ -160,8 +163,8 @@ func (m *Messages) cancelBatch(
 	return n, err
 }
 
-// bury moves messages to the dead letters and lets the messages that wait for them
-// go.
+// bury moves messages to the dead letters, and unblocks the messages that wait behind
+// them.
 func (m *Messages) bury(ctx context.Context, tx *sql.Tx, act Act, chosen []candidate) error {
 	var (
 		ids, heads       []int64
@@ -180,8 +183,9 @@ func (m *Messages) bury(ctx context.Context, tx *sql.Tx, act Act, chosen []candi
 		query string
 		args  []any
 	}{
-		// A message that was ever due may have been sent by a forwarder that died
-		// before it recorded that, even if the broker has refused it since.
+		// A message that has been due may have been sent by a forwarder that died before
+		// it recorded the outcome. This is possible even if the broker has refused the
+		// message since.
 		{`INSERT INTO {outbox_dead} (position, message_id, topic, ordering_key, payload, metadata, created_at,
 		                             attempts, last_error, reason, unknown, ` + outboxrow.LabelColumns + `)
 		  SELECT o.position, o.message_id, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at, o.attempts,
@@ -196,7 +200,7 @@ func (m *Messages) bury(ctx context.Context, tx *sql.Tx, act Act, chosen []candi
 		failpoint.Hit("pending/burying")
 	}
 	if len(heads) > 0 {
-		// As if the head were a dead letter that blocks its key.
+		// First treat the head like a dead letter that blocks its key.
 		_, err := tx.ExecContext(ctx, d.SQL(`UPDATE {blocked_keys} AS b SET reason = '`+outboxrow.BlockedDead+`'
 			WHERE (b.position, b.ordering_key) IN (SELECT c.position, c.ordering_key FROM `+
 			d.Columns("position bigint", "ordering_key text")+`)`), d.List(heads), d.Strings(keys))

@@ -71,12 +71,12 @@ func TestCancelMovesToTheDeadLetters(t *testing.T) {
 	})
 }
 
-// Trap 98. A forwarder may be sending a message that is due.
+// Trap 98. Cancel refuses a message that is due, because a forwarder may be sending it.
 func TestCancelLeavesWhatAForwarderMayBeSending(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
 		b.lease()
-		b.exec(`UPDATE once_outbox SET due_at = ` + b.in(2*time.Second) + ` WHERE message_id = 'refused'`) // due before a slow commit
+		b.exec(`UPDATE once_outbox SET due_at = ` + b.fromNow(2*time.Second) + ` WHERE message_id = 'refused'`) // due before a slow commit
 		for _, id := range []string{"due", "refused"} {
 			if err := b.messages.Cancel(b.Context(), ann, b.id("later"), b.id(id)); !errors.Is(err, pending.ErrNeedsForce) {
 				b.Fatalf("Cancel: got %v, want ErrNeedsForce", err)
@@ -128,11 +128,12 @@ func TestCancelLeavesWhatAForwarderMayBeSending(t *testing.T) {
 	})
 }
 
-// Trap 98. Without a lease on its slot nobody sends a message, even if it is due.
+// Trap 98. A message can be cancelled even if it is due, as long as no forwarder has a
+// lease on its slot.
 func TestCancelTakesAllWithoutAForwarder(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`UPDATE once_slots SET owner = 'dead', lease_until = ` + b.in(-time.Second))
+		b.exec(`UPDATE once_slots SET owner = 'dead', lease_until = ` + b.fromNow(-time.Second))
 		var seen []int
 		report, err := b.messages.CancelMatching(b.Context(), ann, pending.Filter{All: true}, pending.Plan{
 			Rate: 4, Progress: func(r pending.Report) { seen = append(seen, r.Changed) },
@@ -143,7 +144,7 @@ func TestCancelTakesAllWithoutAForwarder(t *testing.T) {
 		if want := (pending.Report{Changed: 6}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
-		// On a slow machine, several are due at a time.
+		// On a slow machine, several messages become due at the same time.
 		if len(seen) < 2 || seen[len(seen)-1] != 6 || !slices.IsSorted(seen) {
 			b.Fatalf("the progress is %v, want some numbers up to 6", seen)
 		}
@@ -163,7 +164,7 @@ func TestRetryMakesMessagesDue(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if want := (pending.Report{Changed: 2}); !reflect.DeepEqual(report, want) { // what the producer delayed stays so
+		if want := (pending.Report{Changed: 2}); !reflect.DeepEqual(report, want) { // a message that its producer delayed stays delayed
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
 		page, err := b.messages.List(b.Context(), pending.Filter{State: pending.Due})
@@ -196,8 +197,8 @@ func TestRetryMakesMessagesDue(t *testing.T) {
 	})
 }
 
-// The messages behind a cancelled head are sent by a forwarder that has read past
-// them.
+// A forwarder has read past the messages that wait behind a head. After the head is
+// cancelled, the forwarder sends these messages.
 func TestCancelledHeadLetsItsKeyContinue(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		p := &publisher{refused: "broken"}
@@ -227,8 +228,9 @@ func TestCancelledHeadLetsItsKeyContinue(t *testing.T) {
 	})
 }
 
-// A call looks at a bounded number of rows, and Next says where the next call goes
-// on. What an index finds is found in one call, however many rows there are.
+// A call of List, Count or Backlog reads a limited number of rows, and the field Next
+// of its result says where the next call continues. If an index finds the matching
+// rows, one call returns them all, even in a large table.
 func TestListsAreBounded(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		const rows = 100_000
@@ -238,7 +240,7 @@ func TestListsAreBounded(t *testing.T) {
 		}
 		b.exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, due_at, failing_since)
 			SELECT 'm' || n, 't' || (n % 50), n % 64, '0123456789012345678901234567890123456789012345678901234567890123456789', '{}',
-			       CASE WHEN n % 10000 = 0 THEN `+b.in(time.Hour)+` END, CASE WHEN n % 10000 = 0 THEN `+b.in(0)+` END
+			       CASE WHEN n % 10000 = 0 THEN `+b.fromNow(time.Hour)+` END, CASE WHEN n % 10000 = 0 THEN `+b.fromNow(0)+` END
 			FROM `+numbers, rows)
 		for name, call := range map[string]func() error{
 			"list": func() error {

@@ -11,34 +11,37 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// margin is how long before its due time a message can be cancelled. A forwarder
-// reads the message when it is due, so the cancel must be committed by then.
+// margin is the shortest time between a cancel and the due time of the message. A
+// forwarder reads the message when it is due, so the cancel must be committed before
+// that. With less time than margin, it might be committed too late.
 const margin = 5 * time.Second
 
-// candidate is a message that a call of Cancel selects.
+// candidate is a message that Cancel may be able to move.
 type candidate struct {
 	id             int64
 	messageID, key string
-	later          bool // it is due after the margin, so that no forwarder has read it
-	unread         bool // no forwarder can have read it, for whatever reason
-	head           bool // it blocks its key
-	busy           bool // somebody else is changing it
+	later          bool // due later than margin, so no forwarder has read the message
+	unread         bool // no forwarder can have read the message, because it is later or because of a barrier
+	head           bool // the message blocks its key
+	busy           bool // another transaction is changing the message
 }
 
-// notYet is an SQL condition: row o is due after the margin.
+// notYet is an SQL condition. It is true if row o is due later than margin from now.
 var notYet = `(o.due_at IS NOT NULL AND o.due_at > {after ` + strconv.FormatInt(margin.Milliseconds(), 10) + `})`
 
-// barriers are what keeps forwarders from messages: blocked keys, and slots without
-// a lease.
+// barriers contains the reasons why forwarders cannot read some messages: blocked keys,
+// and slots without a lease.
 type barriers struct {
 	keys  []string
 	slots []int64
 }
 
-// barriers returns the barriers before messages. With lock, they stay until the
-// transaction ends: a forwarder unblocks a key, and takes a slot, in a transaction
-// that waits for the lock. Locked rows are left out. A cancel waits for no lock,
-// because forwarders lock the same rows in other orders.
+// barriers returns which keys of the messages are blocked, and which of their slots
+// have no lease. If the parameter lock is true, it locks the rows of these keys and
+// slots until the transaction ends. A forwarder that unblocks a key or takes a slot
+// must then wait. Rows that another transaction has locked are left out. A cancel waits
+// for no lock: forwarders lock the same rows in other orders, so a wait could end in a
+// deadlock.
 func (m *Messages) barriers(ctx context.Context, tx *sql.Tx, ids []int64, lock bool) (b barriers, err error) {
 	tail := ""
 	if lock {
@@ -67,8 +70,8 @@ func (m *Messages) barriers(ctx context.Context, tx *sql.Tx, ids []int64, lock b
 	return b, err
 }
 
-// candidates returns the messages that still exist. With lock, it locks those that
-// nobody else is changing.
+// candidates returns the messages that still exist. If the parameter lock is true, it
+// locks the messages that no other transaction is changing.
 func (m *Messages) candidates(ctx context.Context, tx *sql.Tx, ids []int64, b barriers, lock bool) ([]candidate, error) {
 	tail := ""
 	if lock {
@@ -96,7 +99,8 @@ func (m *Messages) candidates(ctx context.Context, tx *sql.Tx, ids []int64, b ba
 	return m.addBusy(ctx, tx, ids, all)
 }
 
-// addBusy adds the messages whose rows are locked by somebody else.
+// addBusy returns the candidates in the parameter all, and in addition the messages
+// whose rows another transaction has locked.
 func (m *Messages) addBusy(ctx context.Context, tx *sql.Tx, ids []int64, all []candidate) ([]candidate, error) {
 	found := make(map[int64]bool, len(all))
 	for _, c := range all {

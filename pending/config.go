@@ -18,22 +18,21 @@ type Config struct {
 	// and the prefix "once_".
 	Schema schema.Config
 
-	// WithoutContent leaves Size, Metadata and LastError out of lists, so that a database
-	// user with the role of a watcher can call them, see docs/roles.md. Get fails
-	// for such a user, because it reads the payload.
-	// Defaults to false.
+	// WithoutContent makes lists leave out Size, Metadata and LastError. A database user
+	// with the role of a watcher can then call List, see docs/roles.md. Get fails for such
+	// a user, because it reads the payload. Defaults to false.
 	WithoutContent bool
 }
 
-// Messages are the messages in an outbox.
+// Messages gives access to the messages in an outbox.
 type Messages struct {
 	db      *sql.DB
 	dialect dialect.Dialect
-	columns string // of a message, for scanMessage
+	columns string // columns of a message that scanMessage reads
 }
 
-// New returns the messages in the outbox of db, or an error that names each field
-// of config that cannot be used. The tables must exist, see schema.Up.
+// New returns a Messages for the outbox in db. If config is invalid, the error names
+// each invalid field. The tables must exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Messages, error) {
 	config.Schema = config.Schema.WithDefaults()
 	err := config.Schema.Validate()
@@ -56,7 +55,7 @@ func New(db *sql.DB, config Config) (*Messages, error) {
 }
 
 func (m *Messages) read(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return dialect.LeaveReplica(ctx, m.db, m.dialect.Read(ctx, m.db, work))
+	return dialect.LeaveReplica(ctx, m.db, m.dialect.Look(ctx, m.db, work))
 }
 
 func (m *Messages) write(ctx context.Context, work func(tx *sql.Tx) error) error {

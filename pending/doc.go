@@ -1,5 +1,5 @@
-// Package pending shows the messages of an outbox that wait to be forwarded, sends
-// those that back off now, cancels messages, and pauses topics and tenants.
+// Package pending shows the messages of an outbox that wait to be forwarded. It retries
+// messages immediately, cancels messages, and pauses topics and tenants.
 //
 //	              ┌─ Retry ───▶ due now
 //	once_outbox ──┤
@@ -8,31 +8,32 @@
 // [Messages.Pause] keeps the messages of a topic or a tenant in the outbox until
 // [Messages.Resume].
 //
-// All calls work on the tables. They need no forwarder, and any number may run.
+// All calls work on the tables. The calls need no running forwarder, and any number of
+// forwarders may run.
 //
-// No index finds a message by its topic, key or message id, because every index
-// on the outbox would slow down the business transactions. So a call looks at a bounded
-// number of rows and says where the next call has to begin: [Page.Next],
-// [Count.Next] and [Backlog.Next]. Rows that back off or are delayed are found by
-// an index while they are few.
+// No index finds a message by its topic, key or message id, because every index on the
+// outbox would slow down the business transactions. So a call reads a limited number of
+// rows, and returns the position at which the next call must begin: [Page.Next],
+// [Count.Next] and [Backlog.Next]. There is one exception: if few messages back off or
+// are delayed, an index finds them.
 //
-// A forwarder reads messages ahead, without locks. So [Messages.Cancel] takes only
-// messages that no forwarder can have read:
+// A forwarder reads messages in advance, without locks. So [Messages.Cancel] moves only
+// messages that no forwarder can have read, because one of these conditions is true:
 //
 //   - the message is due in 5 seconds or later: it backs off or is delayed,
 //   - another message of its ordering key blocks the key,
 //   - no forwarder has a lease on its slot.
 //
-// Such a message is not sent after it is cancelled, unless a forwarder that was
-// frozen, and lost its lease meanwhile, had begun to send it before. Any other
-// message needs [Plan].Force: a forwarder may be sending it, and may still send it
-// after it is cancelled. The row then becomes a dead letter all the same.
+// After such a message is cancelled, it is not sent. There is one exception: a
+// forwarder had begun to send the message, was then frozen, and lost its lease. Any
+// other message needs [Plan].Force: a forwarder may be sending it, and may still send
+// it after it is cancelled. Even then, the row of the message becomes a dead letter.
 //
-// deadletter.Letter.Unknown of a cancelled message is false only if the message was
-// never due, and so was never sent. It is true for all others, even for those that
-// the broker refused: a forwarder may have sent the message before, and have died
-// before it recorded that.
+// For a cancelled message, deadletter.Letter.Unknown is false only if the message was
+// never due, and so was never sent. It is true for all other cancelled messages, even
+// if the broker refused them: a forwarder may have sent the message before, and may
+// have died before it recorded this.
 //
-// To read the code, start with message.go and window.go (reading), then
-// cancel.go and candidate.go, and pause.go.
+// To read the code, start with message.go and window.go (reading), then cancel.go and
+// candidate.go, and pause.go.
 package pending

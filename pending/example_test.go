@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/pending"
 )
 
-// The mail server is down: its messages wait, and all others are sent.
+// The mail server is down: the messages for it wait, and all other messages are sent.
 func ExampleMessages_Pause() { //nolint:testableexamples // it needs a database
 	ctx := context.Background()
 	db, err := sql.Open("postgres", "postgres://operator@localhost/shop")

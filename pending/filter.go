@@ -11,17 +11,17 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Filter selects messages: those that match every field that is not empty.
+// Filter selects the messages that match all fields that are not empty.
 type Filter struct {
-	// All selects everything. A call that changes messages refuses a Filter without
-	// another condition unless All is set, because such a Filter may be a mistake.
+	// All selects all messages. A call that changes messages refuses a Filter without any
+	// condition unless All is true, because such a Filter may be a mistake.
 	All bool
 
-	// IDs are positions in the outbox, see Message.ID. nil is no condition; a list
-	// without elements matches nothing.
+	// IDs are positions in the outbox, see Message.ID. If IDs is nil, messages at any
+	// position match. A list without elements matches no message.
 	IDs []int64
 
-	// MessageID, Topic and OrderingKey are those of the message.
+	// MessageID, Topic and OrderingKey must be equal to the values of the message.
 	MessageID   string
 	Topic       string
 	OrderingKey string
@@ -36,16 +36,15 @@ type Filter struct {
 	// State is one of the State constants.
 	State State
 
-	// CreatedAfter and CreatedBefore bound the time at which a message was written:
-	// CreatedAfter itself matches, CreatedBefore does not. Both are whole
-	// milliseconds of the database's clock.
+	// CreatedAfter (inclusive) and CreatedBefore (exclusive) limit the time at which a
+	// message was written, by the database's clock and in whole milliseconds.
 	CreatedAfter, CreatedBefore time.Time
 
-	// AfterID is where to begin: Next of the page before.
+	// AfterID is the value of Next of the previous page. It is 0 for the first page.
 	AfterID int64
 
-	// Limit is the largest number of messages to list, retry or cancel. Defaults to
-	// 100 for List, and to no limit for the other calls.
+	// Limit is the maximum number of messages to list, retry or cancel. Defaults to 100
+	// for List, and to no limit for the other calls.
 	Limit int
 }
 
@@ -58,7 +57,8 @@ func (f Filter) validate() error {
 	return errors.Join(errs...)
 }
 
-// validateChange also refuses a Filter that selects everything without All.
+// validateChange works like validate. It also returns an error for a Filter without All
+// that selects all messages.
 func (f Filter) validateChange() error {
 	return errors.Join(f.validate(), f.selection().ValidateChange())
 }
@@ -67,14 +67,14 @@ func (f Filter) selection() operate.Selection {
 	return operate.Selection{Limit: f.Limit, AfterID: f.AfterID, All: f.All, Everything: f.everything()}
 }
 
-// everything reports whether f selects every message of every page.
+// everything reports whether f has no condition, apart from the position of the page.
 func (f Filter) everything() bool {
 	return f.IDs == nil && f.MessageID == "" && f.Topic == "" && f.OrderingKey == "" && f.State == "" &&
 		f.Tenant == "" && f.AggregateType == "" && f.AggregateID == "" && f.EventType == "" &&
 		f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
 }
 
-// conditions adds the conditions of f on row o.
+// conditions adds the conditions of f for a row o.
 func (m *Messages) conditions(c *operate.Conditions, f Filter) {
 	c.Add(`o.position > %s`, f.AfterID)
 	if f.IDs != nil {

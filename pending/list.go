@@ -14,18 +14,18 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Page is a part of a list.
+// Page is one page of a list.
 type Page struct {
-	// Messages are in the order of the outbox. There may be fewer than Filter.Limit,
-	// and even none, although later pages have some.
+	// Messages are in the order of the outbox. A page can contain fewer messages than
+	// Filter.Limit, or none, even if later pages contain messages.
 	Messages []Message
 
-	// Next is Filter.AfterID of the next page, or 0 if this is the last page.
+	// Next is the value of Filter.AfterID for the next page, or 0 if this is the last page.
 	Next int64
 }
 
-// List returns a page of the messages that match, without their payloads. It looks
-// at 20,000 rows at most.
+// List returns a page of the messages that match f, without their payloads. It reads at
+// most 20,000 rows.
 func (m *Messages) List(ctx context.Context, f Filter) (Page, error) {
 	p, err := m.list(ctx, f)
 	if err != nil {
@@ -83,7 +83,7 @@ func (m *Messages) Get(ctx context.Context, id int64) (Message, error) {
 		return Message{}, fmt.Errorf("pending: get: %w", err)
 	}
 	if p.Messages[0].Payload == nil {
-		p.Messages[0].Payload = []byte{} // nil would say that the body was not read
+		p.Messages[0].Payload = []byte{} // not nil, because nil means that the body was not read
 	}
 	return p.Messages[0], nil
 }
@@ -96,12 +96,12 @@ func notFound(id int64) error {
 type Count struct {
 	N int
 
-	// Next is Filter.AfterID for the rest of the outbox, or 0 if all of it was
-	// counted.
+	// Next is the value of Filter.AfterID for counting the rest of the outbox, or 0 if the
+	// whole outbox was counted.
 	Next int64
 }
 
-// Count counts the messages that match. It looks at 20,000 rows at most and ignores
+// Count counts the messages that match f. It reads at most 20,000 rows, and ignores
 // Filter.Limit.
 func (m *Messages) Count(ctx context.Context, f Filter) (Count, error) {
 	var c Count
@@ -122,33 +122,35 @@ func (m *Messages) Count(ctx context.Context, f Filter) (Count, error) {
 	return c, nil
 }
 
-// Topic is the messages of one topic.
+// Topic contains the numbers of messages of one topic.
 type Topic struct {
 	Name string
 
-	// Pending is the number of messages. The other numbers are those in each state.
+	// Pending is the number of all messages. The other fields are the numbers of messages
+	// in each state.
 	Pending, Due, BackingOff, Delayed, Blocked int
 
-	// Oldest is the age of the message that was written first.
+	// Oldest is the age of the oldest message.
 	Oldest time.Duration
 
-	// Paused reports whether the topic is paused. The other fields include its messages.
+	// Paused reports whether the topic is paused. A pause does not change the other fields:
+	// they include the messages that wait because of it.
 	Paused bool
 }
 
-// Backlog is the topics in a part of the outbox.
+// Backlog contains the topics in a part of the outbox.
 type Backlog struct {
 	// Topics are in alphabetical order.
 	Topics []Topic
 
-	// Next is Filter.AfterID for the rest of the outbox, or 0 if all of it was
-	// looked at. If it is not 0, the numbers of a topic can be higher, and more topics
-	// can exist. The oldest messages are looked at first.
+	// Next is the value of Filter.AfterID for reading the rest of the outbox, or 0 if the
+	// whole outbox was read. If Next is not 0, the rest may contain more messages of these
+	// topics, and other topics. The oldest messages are read first.
 	Next int64
 }
 
-// Backlog returns the messages that match for each topic. It looks at 20,000 rows
-// at most and ignores Filter.Limit.
+// Backlog counts the messages that match f, for each topic. It reads at most 20,000
+// rows, and ignores Filter.Limit.
 func (m *Messages) Backlog(ctx context.Context, f Filter) (Backlog, error) {
 	b, err := m.backlog(ctx, f)
 	if err != nil {
@@ -191,7 +193,8 @@ func (m *Messages) backlog(ctx context.Context, f Filter) (Backlog, error) {
 	return b, err
 }
 
-// add adds messages of a topic, which come in the order of their topics.
+// add adds n messages of a topic. The caller must add the messages in the order of their
+// topics.
 func (b *Backlog) add(topic string, state State, n int, age time.Duration) {
 	if last := len(b.Topics) - 1; last < 0 || b.Topics[last].Name != topic {
 		b.Topics = append(b.Topics, Topic{Name: topic})

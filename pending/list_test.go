@@ -1,6 +1,7 @@
 package pending_test
 
 import (
+	"context"
 	"errors"
 	"math"
 	"reflect"
@@ -85,7 +86,7 @@ func TestListShowsWhyAMessageWaits(t *testing.T) {
 func TestFilterSelects(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`UPDATE once_outbox SET created_at = ` + b.in(-2*time.Hour) + ` WHERE message_id = 'due'`)
+		b.exec(`UPDATE once_outbox SET created_at = ` + b.fromNow(-2*time.Hour) + ` WHERE message_id = 'due'`)
 		b.exec(`UPDATE once_outbox SET metadata = '{"once_tenant_id":"acme","once_aggregate_type":"order","once_aggregate_id":"7",
 			"once_event_type":"placed"}' WHERE message_id = 'third'`)
 		b.exec(`UPDATE once_outbox SET metadata = '{"odd":"\u0000"}' WHERE message_id = 'due'`)
@@ -157,7 +158,7 @@ func TestBacklogCountsTopics(t *testing.T) {
 		}
 
 		b.seed()
-		b.exec(`UPDATE once_outbox SET created_at = ` + b.in(-time.Hour) + ` WHERE message_id = 'second'`)
+		b.exec(`UPDATE once_outbox SET created_at = ` + b.fromNow(-time.Hour) + ` WHERE message_id = 'second'`)
 		backlog, err = b.messages.Backlog(b.Context(), pending.Filter{})
 		if err != nil {
 			b.Fatal(err)
@@ -178,6 +179,46 @@ func TestBacklogCountsTopics(t *testing.T) {
 		}
 		if want := (pending.Topic{Name: "stock", Pending: 3, BackingOff: 1, Blocked: 2}); stock != want {
 			b.Fatalf("stock is %+v, want %+v", stock, want)
+		}
+	})
+}
+
+// Every act must name a person. An act that may lose or stop messages must also name
+// the reason.
+func TestActWithoutAPersonOrAReasonIsRefused(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.seed()
+		ctx, m, id, scope := b.Context(), b.messages, b.id("refused"), pending.Scope{Topic: "orders"}
+		matching := func(do func(context.Context, pending.Act, pending.Filter, pending.Plan) (pending.Report, error)) func(pending.Act) error {
+			return func(act pending.Act) error {
+				_, err := do(ctx, act, pending.Filter{All: true}, pending.Plan{})
+				return err
+			}
+		}
+		nobody, silent := pending.Act{Why: "because"}, pending.Act{Actor: "ann"}
+		for name, c := range map[string]struct {
+			why bool
+			do  func(pending.Act) error
+		}{
+			"Retry":          {false, func(act pending.Act) error { return m.Retry(ctx, act, id) }},
+			"RetryMatching":  {false, matching(m.RetryMatching)},
+			"Cancel":         {true, func(act pending.Act) error { return m.Cancel(ctx, act, id) }},
+			"CancelMatching": {true, matching(m.CancelMatching)},
+			"Pause":          {true, func(act pending.Act) error { return m.Pause(ctx, act, scope) }},
+			"Resume":         {false, func(act pending.Act) error { return m.Resume(ctx, act, scope) }},
+		} {
+			if err := c.do(nobody); err == nil || !strings.Contains(err.Error(), "Actor is empty") {
+				b.Errorf(`%s: got %v, want an error with "Actor is empty"`, name, err)
+			}
+			if !c.why {
+				continue
+			}
+			if err := c.do(silent); err == nil || !strings.Contains(err.Error(), "Why is empty") {
+				b.Errorf(`%s: got %v, want an error with "Why is empty"`, name, err)
+			}
+		}
+		if got := b.audits(); len(got) != 0 {
+			b.Errorf("audits are %q, want none", got)
 		}
 	})
 }
@@ -224,7 +265,7 @@ func TestBadInputIsRefused(t *testing.T) {
 		if got := b.audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE message_id = 'refused' AND due_at < ` + b.in(time.Minute)); got != 0 {
+		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE message_id = 'refused' AND due_at < ` + b.fromNow(time.Minute)); got != 0 {
 			b.Fatalf("count is %d, want 0", got)
 		}
 	})

@@ -9,16 +9,18 @@ import (
 )
 
 const (
-	// batchRows bounds the rows of one transaction, because others wait for its locks.
+	// batchRows is the maximum number of rows that one transaction changes. It is small
+	// because other transactions wait for the locks.
 	batchRows = 100
 
-	// dryRunRows is the number for a dry run, which locks nothing. Each batch looks at a
-	// window of the outbox, so that small batches would read the same rows many times.
+	// dryRunRows is used instead of batchRows in a dry run, which locks nothing. Each batch
+	// reads a window of the outbox, so small batches would read the same rows many times.
 	dryRunRows = 2_000
 )
 
-// eachBatch calls change with the IDs of the messages that match f and existed when
-// it began, at most rows at a time. change adds to the report.
+// eachBatch calls change with the IDs of messages, at most rows IDs at a time. The
+// messages match f and existed when eachBatch began. The function change adds its
+// results to the report.
 func (m *Messages) eachBatch(
 	ctx context.Context, f Filter, plan Plan, rows int, report *Report, change func(ids []int64, report *Report) error,
 ) error {
@@ -56,8 +58,8 @@ func (m *Messages) last(ctx context.Context) (last int64, err error) {
 	return last, err
 }
 
-// matching returns the IDs of the next messages, and the position after which the
-// next call has to begin.
+// matching returns the IDs of the next messages that match f. The result next is the
+// value of f.AfterID for the following call.
 func (m *Messages) matching(ctx context.Context, f Filter, size int, last int64) (ids []int64, next int64, err error) {
 	err = m.read(ctx, func(tx *sql.Tx) error {
 		w, err := m.window(ctx, tx, f)
@@ -83,7 +85,7 @@ func (m *Messages) matching(ctx context.Context, f Filter, size int, last int64)
 	return ids, next, err
 }
 
-// known returns the rows with these IDs, or [ErrNotFound].
+// known returns the message ids of the rows with these IDs, or [ErrNotFound].
 func (m *Messages) known(ctx context.Context, tx *sql.Tx, ids []int64) (messageIDs []string, err error) {
 	found := map[int64]bool{}
 	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {

@@ -9,16 +9,16 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// State is why a message is still in the outbox.
+// State says why a message is still in the outbox.
 type State string
 
-// The states of a message.
+// States of a message.
 const (
 	// Due: a forwarder sends the message as soon as it can, or is sending it.
 	Due State = "due"
 
-	// BackingOff: the broker refused the message, or its topic did not answer. The
-	// message is tried again at DueAt.
+	// BackingOff: the broker refused the message, or confirmed no message of its topic.
+	// The message is tried again at DueAt.
 	BackingOff State = "backing_off"
 
 	// Delayed: the producer delayed the message until DueAt.
@@ -30,37 +30,38 @@ const (
 
 // Message is a message that waits to be forwarded.
 type Message struct {
-	// ID is the position in the outbox, which Get, Retry and Cancel take.
+	// ID is the position in the outbox. Pass it to Get, Retry and Cancel.
 	ID int64
 
-	// MessageID, Topic and OrderingKey are those of the message. OrderingKey is
-	// empty if the message has none.
+	// MessageID, Topic and OrderingKey are copied from the message. OrderingKey is "" if
+	// the message has none.
 	MessageID, Topic, OrderingKey string
 
-	// Payload is the body, byte for byte. Get fills it in, List does not. Size is
-	// the length of the body in bytes, after both.
+	// Payload is the body, byte for byte. Only Get sets it. Size is the length of the body
+	// in bytes. Get and List set it.
 	Payload []byte
 	Size    int
 
-	// Metadata is nil if the row has metadata that package outbox does not write,
-	// and with Config.WithoutContent.
+	// Metadata is nil if the row contains metadata in a form that package outbox does not
+	// write, or if Config.WithoutContent is set.
 	Metadata message.Metadata
 
-	// CreatedAt is when the message was written to the outbox.
+	// CreatedAt is the time at which the message was written to the outbox.
 	CreatedAt time.Time
 
 	State State
 
 	// Paused reports whether the message waits because its topic or its tenant is paused,
-	// see [Messages.Pause]. It is false for a message that waits for a paused message of
-	// its ordering key. With Config.WithoutContent it tells of topics only.
+	// see [Messages.Pause]. It is false for a message that waits behind a paused message of
+	// its ordering key. With Config.WithoutContent, it is true only for paused topics.
 	Paused bool
 
-	// DueAt is when the message is due, or zero if it has been due since CreatedAt.
+	// DueAt is the time at which the message is due, or zero if it has been due since
+	// CreatedAt.
 	DueAt time.Time
 
-	// Attempts is how often the broker refused the message. LastError is the last
-	// error of the publisher, and FailingSince the time of the first.
+	// Attempts is the number of times that the broker refused the message. LastError is the
+	// latest error of the publisher, and FailingSince is the time of the first error.
 	Attempts     int
 	LastError    string
 	FailingSince time.Time
@@ -68,12 +69,13 @@ type Message struct {
 	// Unknown reports whether an earlier attempt may have sent the message.
 	Unknown bool
 
-	// BlockedBy is, of a Blocked message, the ID of the message that blocks its key.
-	// It can be that of a dead letter, see deadletter.Letter.Position.
+	// BlockedBy is the ID of the message that blocks the key of a Blocked message. That
+	// message can be a dead letter, see deadletter.Letter.Position. In other states
+	// BlockedBy is 0.
 	BlockedBy int64
 }
 
-// messageColumns are the columns of a message, for scan.
+// messageColumns are the columns of a message that scan reads.
 const messageColumns = `o.position, o.message_id, o.topic, COALESCE(o.ordering_key, ''), octet_length(o.payload),
 	CAST(o.metadata AS text), {millis o.created_at}, ` + outboxrow.State + `, {millis o.due_at}, o.attempts, COALESCE(o.last_error, ''),
 	{millis o.failing_since}, o.unknown,
@@ -92,7 +94,7 @@ func scanMessage(scan func(dest ...any) error) (Message, error) {
 		return Message{}, err
 	}
 	if m.Metadata, err = outboxrow.DecodeMetadata(metadata); err != nil {
-		m.Metadata = nil // a damaged row is shown all the same
+		m.Metadata = nil // a damaged row is still shown
 	}
 	m.CreatedAt = fromMillis(created)
 	if due.Valid {

@@ -14,11 +14,11 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Scope names the messages to pause: those of a topic, or those of a tenant, see
-// outbox.SetTenant. Exactly one of the two must be set.
+// Scope selects the messages to pause: the messages of a topic, or the messages of a
+// tenant, see outbox.SetTenant. Exactly one of the two fields must be set.
 type Scope struct{ Topic, Tenant string }
 
-// String returns the scope as the audit names it, such as "topic:orders".
+// String returns the scope as it is written to the audit log, such as "topic:orders".
 func (s Scope) String() string {
 	kind, name := s.row()
 	return kind + ":" + name
@@ -46,22 +46,23 @@ func (s Scope) validate() error {
 	return nil
 }
 
-// Pause is a topic or a tenant that is paused.
+// Pause describes a paused topic or tenant.
 type Pause struct {
 	Scope
 
-	// Actor paused it, at Since by the database's clock, and gave the reason Why.
+	// Actor is the person who paused the topic or tenant, and Why is the reason. Since is
+	// the time of the pause, by the database's clock.
 	Actor, Why string
 	Since      time.Time
 }
 
-// Pause makes the forwarders send no more messages of a topic or a tenant, until
-// [Messages.Resume]. Later messages of the same ordering keys wait, whatever their topic
-// and tenant are. All other messages are sent. Act.Why is required.
+// Pause stops the forwarders from sending messages of a topic or a tenant, until
+// [Messages.Resume]. Later messages with the same ordering keys also wait, whatever
+// their topic and tenant are. All other messages are sent. Act.Why is required.
 //
-// A forwarder sees the pause when it next reads the outbox, usually within
-// forwarder.Config.PollMax. It may still send a message that it had given to its
-// publisher before. If the scope is paused already, Pause changes nothing and returns
+// A forwarder sees the pause when it reads the outbox the next time, usually within
+// forwarder.Config.PollMax. It may still send a message that it had passed to its
+// publisher before. If the scope is already paused, Pause changes nothing and returns
 // nil.
 func (m *Messages) Pause(ctx context.Context, act Act, scope Scope) error {
 	err := errors.Join(act.Validate(), scope.validate())
@@ -80,8 +81,8 @@ func (m *Messages) Pause(ctx context.Context, act Act, scope Scope) error {
 	return nil
 }
 
-// Resume ends a pause. The forwarders send the messages in their order when they next
-// read the outbox. It returns [ErrNotPaused] if the scope is not paused.
+// Resume ends a pause. When the forwarders read the outbox the next time, they send the
+// messages in their order. If the scope is not paused, Resume returns [ErrNotPaused].
 func (m *Messages) Resume(ctx context.Context, act Act, scope Scope) error {
 	err := errors.Join(act.Validate(), scope.validate())
 	if err == nil {
@@ -97,10 +98,10 @@ func (m *Messages) Resume(ctx context.Context, act Act, scope Scope) error {
 	return nil
 }
 
-// errUnchanged ends a transaction that would change nothing.
+// errUnchanged makes the database roll back a transaction that has nothing to change.
 var errUnchanged = errors.New("unchanged")
 
-// changePause changes one row and writes the audit row.
+// changePause changes one row, and writes to the audit log.
 func (m *Messages) changePause(ctx context.Context, act Act, action string, scope Scope, query string, args ...any) error {
 	err := m.write(ctx, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, m.dialect.SQL(query), args...)
@@ -117,7 +118,7 @@ func (m *Messages) changePause(ctx context.Context, act Act, action string, scop
 	return err
 }
 
-// ListPaused returns the paused topics and tenants, the oldest pause first.
+// ListPaused returns the paused topics and tenants, with the oldest pause first.
 func (m *Messages) ListPaused(ctx context.Context) ([]Pause, error) {
 	var all []Pause
 	err := m.read(ctx, func(tx *sql.Tx) (err error) {

@@ -21,7 +21,7 @@ func TestPauseIsListedAndAudited(t *testing.T) {
 		if err := b.messages.Pause(b.Context(), pending.Act{Actor: "bob", Why: "again"}, orders); err != nil {
 			b.Fatal(err)
 		}
-		b.exec(`UPDATE once_pauses SET paused_at = ` + b.in(-time.Second)) // SQLite's clock has milliseconds
+		b.exec(`UPDATE once_pauses SET paused_at = ` + b.fromNow(-time.Second)) // SQLite's clock has milliseconds
 		if err := b.messages.Pause(b.Context(), ann, acme); err != nil {
 			b.Fatal(err)
 		}

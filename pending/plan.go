@@ -6,33 +6,33 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// Act names the person who changes something, and the reason: Actor is always
-// required, Why by Cancel and CancelMatching, which lose messages.
+// Act contains the name of the person who changes something, and the reason. Actor is
+// always required. Why is required by Cancel and CancelMatching, because messages are
+// lost.
 type Act = operate.Act
 
-// Plan is how to retry or cancel many messages. The zero value does it as fast as the
-// database can.
+// Plan configures a call that retries or cancels many messages. With the zero value,
+// the call works as fast as the database allows.
 type Plan struct {
-	// Rate is the largest number of messages to change a second. Defaults to no
-	// limit.
+	// Rate is the maximum number of messages to change per second. Defaults to no limit.
 	Rate int
 
-	// Force also cancels messages that a forwarder may be sending. It may still send
-	// them after they are cancelled.
+	// Force also cancels messages that a forwarder may be sending. The forwarder may
+	// still send them after they are cancelled.
 	Force bool
 
-	// Progress is called after each batch. The next batch waits until Progress
-	// returns. Defaults to nothing.
+	// Progress is called after each batch. The next batch waits until Progress returns.
+	// Defaults to nil.
 	Progress func(Report)
 }
 
-// Report counts the messages of a call.
+// Report contains the results of a call.
 type Report struct {
-	// Changed is how many messages were retried or cancelled.
+	// Changed is the number of messages that were retried or cancelled.
 	Changed int
 
-	// Skipped are the IDs of the messages that need Plan.Force, or that somebody else
-	// was changing, in ascending order.
+	// Skipped contains the IDs of messages that need Plan.Force, or that another
+	// transaction was changing, in ascending order.
 	Skipped []int64
 }
 

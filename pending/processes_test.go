@@ -23,7 +23,7 @@ import (
 	"github.com/watermill-once/once/pending"
 )
 
-// What tells the test binary to be a forwarder instead.
+// Environment variables that make the test binary a forwarder.
 const (
 	processDSN  = "ONCE_TEST_PENDING_DSN"
 	processFile = "ONCE_TEST_PENDING_FILE"
@@ -62,7 +62,7 @@ func beForwarder(dsn, file string) error {
 }
 
 // moody writes the time and the id of each message to a file. It refuses every second
-// message the first time.
+// message when it gets the message for the first time.
 type moody struct {
 	mu    sync.Mutex
 	file  *os.File
@@ -120,13 +120,14 @@ func sentIn(t *testing.T, file string) map[string]time.Time {
 }
 
 // Messages are written, refused, retried and cancelled, while the forwarder is killed
-// again and again. None is lost. None is sent after it was cancelled without force,
-// and none with Unknown false was ever sent.
+// again and again. No message may be lost, and no message may be sent after it was
+// cancelled without Force. A dead letter whose field Unknown is false must never have
+// been sent.
 func TestCancelWhileForwardersAreKilled(t *testing.T) {
 	testkit.Long(t)
 	b := newBench(t, testkit.Postgres(t))
 	file := t.TempDir() + "/sent"
-	cancelledAt := map[string]time.Time{} // before this time the cancel was committed
+	cancelledAt := map[string]time.Time{} // the cancel was committed before this time
 	written, cancelled := 0, 0
 	round := func() {
 		var msgs []*message.Message
@@ -136,7 +137,7 @@ func TestCancelWhileForwardersAreKilled(t *testing.T) {
 				key = fmt.Sprint("key", written%30)
 			}
 			m := msg(strconv.Itoa(written), key)
-			if key == "" && written%7 == 0 { // some cross the margin
+			if key == "" && written%7 == 0 { // some of these messages become due while the test cancels
 				outbox.SetDueAt(m, time.Now().Add(time.Duration(written%9)*time.Second))
 			}
 			msgs, written = append(msgs, m), written+1

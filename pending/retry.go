@@ -12,10 +12,10 @@ import (
 	"github.com/watermill-once/once/internal/operate"
 )
 
-// Retry makes messages that back off or are delayed due now, in one transaction.
-// Their attempts are not reset, and a Blocked message still waits for BlockedBy. If
-// one of the messages does not exist ([ErrNotFound]), it changes none. A forwarder
-// finds them within forwarder.Config.PollMax.
+// Retry makes messages due now, even if they back off or are delayed. It does this in
+// one transaction. It does not reset their attempts. A Blocked message still waits for
+// BlockedBy. If one of the messages does not exist ([ErrNotFound]), Retry changes no
+// message. A forwarder finds the messages within forwarder.Config.PollMax.
 func (m *Messages) Retry(ctx context.Context, act Act, ids ...int64) error {
 	err := act.Validate()
 	if err == nil {
@@ -36,12 +36,12 @@ func (m *Messages) Retry(ctx context.Context, act Act, ids ...int64) error {
 	return nil
 }
 
-// RetryMatching makes the messages that match and back off due now, in several
-// transactions. With Filter.State Delayed it does so with messages that their
-// producer delayed; other states are refused. It leaves messages alone that are
-// written while it runs. When ctx ends, it stops after a batch. The Report counts the
-// messages also if there is an error, but not those of a commit with an unknown
-// outcome. It ignores Plan.Force.
+// RetryMatching selects the messages that match f and back off, and makes them due now,
+// in several transactions. If Filter.State is Delayed, it selects messages that their
+// producer delayed instead. It refuses other states. It ignores messages that are
+// written while it runs. When ctx ends, it stops after the current batch. It returns a
+// Report even with an error. The Report does not count a batch whose commit has an
+// unknown outcome. RetryMatching ignores Plan.Force.
 func (m *Messages) RetryMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
 	var report Report
 	err := validateChange(act.Validate(), f, plan)
@@ -49,7 +49,7 @@ func (m *Messages) RetryMatching(ctx context.Context, act Act, f Filter, plan Pl
 		err = errors.Join(err, fmt.Errorf("State is %q: only %s and %s messages can be retried", f.State, BackingOff, Delayed))
 	}
 	f.State = cmp.Or(f.State, BackingOff)
-	f.All = false // or State would be refused beside it
+	f.All = false // validateChange would refuse All together with State
 	if err == nil {
 		err = m.eachBatch(ctx, f, plan, batchRows, &report, func(ids []int64, report *Report) error {
 			changed := 0
@@ -73,7 +73,8 @@ func (m *Messages) RetryMatching(ctx context.Context, act Act, f Filter, plan Pl
 	return report, nil
 }
 
-// later returns those of the messages that are due later.
+// later returns the IDs and the message ids of the messages whose due time is in the
+// future.
 func (m *Messages) later(ctx context.Context, tx *sql.Tx, ids []int64) (later []int64, messageIDs []string, err error) {
 	rows, err := tx.QueryContext(ctx, m.dialect.SQL(`
 		SELECT position, message_id FROM {outbox} WHERE position {among $1 bigint} AND due_at > {now}

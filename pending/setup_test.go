@@ -22,7 +22,7 @@ import (
 
 var ann = pending.Act{Actor: "ann", Why: "order 7 is void"}
 
-// bench is a database with our tables.
+// bench is a database that contains the tables of this library.
 type bench struct {
 	*testing.T
 
@@ -74,15 +74,16 @@ func (b *bench) count(query string, args ...any) (n int) {
 	return n
 }
 
-// in returns an expression for the time so much later, for a column of the tables.
-func (b *bench) in(d time.Duration) string {
+// fromNow returns an SQL expression for the time now plus d, in the form that the time
+// columns of the tables have.
+func (b *bench) fromNow(d time.Duration) string {
 	if b.sqlite() {
 		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
 	}
 	return fmt.Sprintf(`now() + interval '1 millisecond' * %d`, d.Milliseconds())
 }
 
-// msg returns a message with an ordering key, or without one if key is empty.
+// msg returns a message with an ordering key, or without an ordering key if key is empty.
 func msg(id, key string) *message.Message {
 	m := message.NewMessage(id, []byte("payload of "+id))
 	if key != "" {
@@ -91,8 +92,8 @@ func msg(id, key string) *message.Message {
 	return m
 }
 
-// publish commits messages to the outbox. On an empty database the positions begin
-// with 1.
+// publish commits messages to the outbox. In an empty database the positions begin with
+// 1.
 func (b *bench) publish(topic string, msgs ...*message.Message) {
 	b.Helper()
 	box, err := outbox.New(outbox.Config{Schema: b.config})
@@ -107,15 +108,15 @@ func (b *bench) publish(topic string, msgs ...*message.Message) {
 	}
 }
 
-// seed writes messages in each state: due, backing off, delayed, the head of a
-// blocked key, and two that wait for it.
+// seed writes messages in each state: due, backing off, delayed, the head of a blocked
+// key, and two messages that wait for the head.
 func (b *bench) seed() {
 	b.Helper()
 	b.publish("orders", msg("due", ""), msg("refused", ""), msg("later", ""))
 	b.publish("stock", msg("head", "k"), msg("second", "k"), msg("third", "k"))
-	b.exec(`UPDATE once_outbox SET due_at = ` + b.in(time.Hour) + `, failing_since = ` + b.in(-time.Hour) + `, attempts = 3,
+	b.exec(`UPDATE once_outbox SET due_at = ` + b.fromNow(time.Hour) + `, failing_since = ` + b.fromNow(-time.Hour) + `, attempts = 3,
 		last_error = 'no queue' WHERE message_id IN ('refused', 'head')`)
-	b.exec(`UPDATE once_outbox SET due_at = ` + b.in(time.Hour) + ` WHERE message_id = 'later'`)
+	b.exec(`UPDATE once_outbox SET due_at = ` + b.fromNow(time.Hour) + ` WHERE message_id = 'later'`)
 	b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
 		SELECT ordering_key, position, position, 'refused' FROM once_outbox WHERE message_id = 'head'`)
 }
@@ -123,7 +124,7 @@ func (b *bench) seed() {
 // lease gives all slots to a forwarder that does nothing.
 func (b *bench) lease() {
 	b.Helper()
-	b.exec(`UPDATE once_slots SET owner = 'idle', lease_until = ` + b.in(time.Hour))
+	b.exec(`UPDATE once_slots SET owner = 'idle', lease_until = ` + b.fromNow(time.Hour))
 }
 
 func (b *bench) id(messageID string) int64 {
@@ -152,11 +153,11 @@ func ids(messages []pending.Message) string {
 func (b *bench) dead() map[string]deadletter.Letter {
 	b.Helper()
 	all := map[string]deadletter.Letter{}
-	letters, err := b.letters.List(b.Context(), deadletter.Filter{Limit: 100_000})
+	page, err := b.letters.List(b.Context(), deadletter.Filter{Limit: 100_000})
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, l := range letters {
+	for _, l := range page.Letters {
 		all[l.MessageID] = l
 	}
 	return all
@@ -188,7 +189,8 @@ type refusal struct{ error }
 
 func (refusal) Refused() bool { return true }
 
-// publisher keeps the ids that it is given, and refuses topics.
+// publisher records the ids of the messages that it gets, and refuses messages of some
+// topics.
 type publisher struct {
 	mu      sync.Mutex
 	sent    []string

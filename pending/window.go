@@ -14,16 +14,17 @@ const (
 	// page is the length of a page if Filter.Limit is 0.
 	page = 100
 
-	// few is how many rows an index may find before the rows are read in their
-	// order instead: that finds so many rows soon.
+	// few is the maximum number of rows that a call finds with an index. If the index
+	// contains more matching rows, the call reads the outbox in its order instead, because
+	// it then soon finds enough matching rows.
 	few = 5_000
 )
 
-// window is the part of the outbox that one call looks at.
+// window is the part of the outbox that one call reads.
 type window struct {
-	from string // FROM and WHERE of a query for the matching rows o
+	from string // FROM and WHERE clauses of a query for the matching rows, with the alias o
 	args []any
-	next int64 // the last position of the window, or 0 if nothing is behind it
+	next int64 // last position of the window, or 0 if no rows follow
 }
 
 // window returns the part of the outbox in which a call looks for the rows that
@@ -51,8 +52,9 @@ func (m *Messages) window(ctx context.Context, tx *sql.Tx, f Filter) (window, er
 	return window{from + c.Where(), c.Args, next}, nil
 }
 
-// indexed returns the positions of the rows among which those of a state are, or
-// nil if no index finds them, or finds too many.
+// indexed finds rows with an index, and returns their positions. These rows include all
+// messages in the given state, and may include messages in other states. It returns nil
+// if no index helps, or if an index finds too many rows.
 func (m *Messages) indexed(ctx context.Context, tx *sql.Tx, state State) ([]int64, error) {
 	var where string
 	switch state {
@@ -76,8 +78,8 @@ func (m *Messages) indexed(ctx context.Context, tx *sql.Tx, state State) ([]int6
 	return positions, nil
 }
 
-// rows calls scan for each matching row of the window. rest follows the conditions of
-// the query.
+// rows calls the function scan for each matching row of the window. The parameter rest
+// is the end of the query, after the conditions.
 func (m *Messages) rows(
 	ctx context.Context, tx *sql.Tx, w window, columns, rest string, scan func(scan func(dest ...any) error) error,
 ) error {

@@ -12,13 +12,13 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// ErrNotRunning says that no process runs the consumer of an entry, or ran it in
-// the last two minutes. A replayed message would leave the quarantine, and
-// nothing would handle it. See Config.ReplayToAbsent.
+// ErrNotRunning means that the consumer of an entry is not running: no process has run
+// it in the last two minutes. A replay would take the message out of the quarantine,
+// and no handler would get it. See Config.ReplayToAbsent.
 var ErrNotRunning = errors.New("the consumer is not running")
 
-// checkRunning returns [ErrNotRunning] if the consumer of a matching entry is not
-// running.
+// checkRunning returns [ErrNotRunning] if the consumer of an entry that matches f is
+// not running.
 func (q *Quarantine) checkRunning(ctx context.Context, f Filter, states ...string) error {
 	if q.config.ReplayToAbsent {
 		return nil
@@ -30,11 +30,11 @@ func (q *Quarantine) checkRunning(ctx context.Context, f Filter, states ...strin
 	return fmt.Errorf("%w: %s; start it first, or set poison.Config.ReplayToAbsent", ErrNotRunning, describe(absent))
 }
 
-// maxAbsent bounds the number of consumers that an error names.
+// maxAbsent is the maximum number of consumers that an error names.
 const maxAbsent = 5
 
-// absent returns consumers of matching entries that are not running, at most
-// maxAbsent of them.
+// absent returns consumers that are not running and have matching entries, at most
+// maxAbsent.
 func (t *table) absent(ctx context.Context, f Filter, states ...string) (absent []parked.Consumer, err error) {
 	clock := `{millis now()}`
 	if t.dialect.SQLite() {

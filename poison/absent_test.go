@@ -55,7 +55,7 @@ func TestReplayToAbsentConsumerIsRefused(t *testing.T) {
 		}
 		refused("never", `consumer "payments" on topic "orders.placed" was never seen with retry's Subscriber, which brings replayed messages`)
 
-		// Known, of another process, and stopped since.
+		// The consumer is known: another process ran it, and has stopped.
 		_, err := b.parked.Register(t.Context(), parked.Consumer{Consumer: "payments", Topic: "orders.placed", Owner: "host/1/a"})
 		if err != nil {
 			t.Fatal(err)
@@ -69,14 +69,14 @@ func TestReplayToAbsentConsumerIsRefused(t *testing.T) {
 			t.Errorf("of no entry: %v", err)
 		}
 
-		// Replayed on purpose it is not listed as quarantined, but visible until it
-		// is handled.
+		// A replayed entry is no longer listed as quarantined, but Replayed lists it
+		// until it is handled.
 		replayed := func() []poison.Entry {
-			entries, err := b.store.Replayed(t.Context(), poison.Filter{Consumer: "payments"})
+			page, err := b.store.Replayed(t.Context(), poison.Filter{Consumer: "payments"})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return entries
+			return page.Entries
 		}
 		if n := len(replayed()); n != 0 {
 			t.Errorf("%d are shown as replayed, and none was", n)
@@ -92,7 +92,8 @@ func TestReplayToAbsentConsumerIsRefused(t *testing.T) {
 			t.Errorf("shown as replayed: %+v", all)
 		}
 
-		// It is handled when the consumer runs, and one that runs is given more.
+		// The entry is handled when the consumer runs, and a running consumer accepts
+		// further replays.
 		transport, err := embedded.New(db.DB, embedded.Config{Schema: b.config, Logger: testkit.Logger(t)})
 		if err != nil {
 			t.Fatal(err)

@@ -13,8 +13,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// FuzzImport imports one line between two good lines. The line is refused by its
-// number, or stored with the bytes of its envelope.
+// FuzzImport imports one line between two good lines. The line must either be refused
+// with an error that contains its line number, or be stored with the bytes of its
+// envelope.
 func FuzzImport(f *testing.F) {
 	db := testkit.SQLite(f).DB
 	config := schema.Config{Dialect: schema.SQLite}
@@ -69,12 +70,12 @@ func FuzzImport(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		entries, err := store.List(t.Context(), Filter{})
-		if err != nil || len(entries) != imported {
-			t.Fatalf("%d of %d, %v", len(entries), imported, err)
+		page, err := store.List(t.Context(), Filter{})
+		if err != nil || len(page.Entries) != imported {
+			t.Fatalf("%d of %d, %v", len(page.Entries), imported, err)
 		}
 		found := known > 0
-		for _, e := range entries {
+		for _, e := range page.Entries {
 			found = found || bytes.Equal(e.Envelope, entry.Envelope) && bytes.Equal(e.Digest, entry.Digest)
 		}
 		if !found {

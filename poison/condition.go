@@ -1,8 +1,6 @@
 package poison
 
 import (
-	"context"
-	"database/sql"
 	"slices"
 	"strings"
 
@@ -10,14 +8,23 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// where returns the condition of a Filter, for rows in one of the states; no
-// state, or "", stands for any. It contains only the fields that are set, so
-// that the database finds the index that fits. The states are constants of this
-// library. They are literals, because a partial index does not match a parameter.
+// where returns the SQL condition of a Filter, for rows in one of the states. Without
+// states, or with the state "", rows in all states match. The condition contains only
+// the fields that are set, so that the database finds a matching index. The states must
+// be constants of this library. The query contains them as literals and not as
+// parameters, because the database does not use a partial index for a parameter.
 func (t *table) where(f Filter, states ...string) *operate.Conditions {
-	c := &operate.Conditions{Texts: []string{"id > 0"}}
-	if f.MessageID != "" { // the condition of the index on message ids; every other index must not fit
-		c.Texts = []string{"message_id <> ''"}
+	c := &operate.Conditions{}
+	t.add(c, f, states...)
+	return c
+}
+
+// add adds the condition of a Filter to c.
+func (t *table) add(c *operate.Conditions, f Filter, states ...string) {
+	if f.MessageID != "" { // only the index on message ids has this condition, so no other index matches
+		c.Texts = append(c.Texts, "message_id <> ''")
+	} else {
+		c.Texts = append(c.Texts, "id > 0")
 	}
 	if len(states) > 0 && states[0] != "" {
 		c.Texts = append(c.Texts, f.withinStates(states))
@@ -26,8 +33,14 @@ func (t *table) where(f Filter, states ...string) *operate.Conditions {
 		c.Add("id {among %s bigint}", t.dialect.List(f.IDs))
 	}
 	f = f.asStored()
-	for column, value := range map[string]string{"tenant": f.Tenant, "event_type": f.EventType} {
-		if value != "" { // the condition of the index
+	aggregateType := "aggregate_type"
+	if f.AggregateID != "" { // the index on the types would find more rows
+		aggregateType += " || ''"
+	}
+	for column, value := range map[string]string{
+		"tenant": f.Tenant, aggregateType: f.AggregateType, "event_type": f.EventType, "error_type": f.ErrorType,
+	} {
+		if value != "" { // the index has this condition
 			c.Texts = append(c.Texts, column+" <> ''")
 		}
 	}
@@ -36,7 +49,7 @@ func (t *table) where(f Filter, states ...string) *operate.Conditions {
 		{"topic", f.Topic},
 		{"message_id", f.MessageID},
 		{"tenant", f.Tenant},
-		{"aggregate_type", f.AggregateType},
+		{aggregateType, f.AggregateType},
 		{"aggregate_id", f.AggregateID},
 		{"event_type", f.EventType},
 		{"reason", f.Reason},
@@ -51,44 +64,26 @@ func (t *table) where(f Filter, states ...string) *operate.Conditions {
 	if f.AfterID > 0 {
 		c.Add("id > %s", f.AfterID)
 	}
-	return c
+	if f.untilID > 0 {
+		c.Add("id <= %s", f.untilID)
+	}
 }
 
-// selected returns the condition of a Filter for the quarantine. If the Filter has a time,
-// it adds the lowest and the highest ID of that time, which it finds with an index.
-// Otherwise PostgreSQL, which reads entries in the order of their IDs, would also read all
-// entries before that time.
-func (t *table) selected(ctx context.Context, tx *sql.Tx, f Filter) (*operate.Conditions, error) {
-	where := t.where(f, parked.Quarantined)
-	if f.FailedAfter.IsZero() && f.FailedBefore.IsZero() {
-		return where, nil
-	}
-	if err := t.dialect.InOrder(ctx, tx); err != nil {
-		return nil, err
-	}
-	at := &operate.Conditions{Texts: []string{stateIn([]string{parked.Quarantined})}}
-	at.AddSpan(t.dialect, "last_failed_at", f.FailedAfter, f.FailedBefore)
-	var first, last int64
-	// Of id alone, PostgreSQL would look for the first match in the order of the primary key.
-	err := tx.QueryRowContext(ctx, t.dialect.SQL(`SELECT COALESCE(MIN(id + 0), 0), COALESCE(MAX(id + 0), 0) FROM {parked} WHERE `+
-		at.String()), at.Args...).Scan(&first, &last)
-	where.Add("id >= %s", first)
-	where.Add("id <= %s", last)
-	return where, err
-}
-
-// withinStates returns the condition of the states. A planner with old
-// statistics prefers the index of all quarantined rows. So the condition matches
-// no index of states if the message is named, and matches the index of the
-// consumers only if no better index fits. The states are at rest, so the condition
-// of an aggregate can match that of its index.
+// withinStates returns the SQL condition of the states. With old statistics, the
+// planner prefers the index of all quarantined rows. So if the Filter has a message id,
+// withinStates writes the condition in a form that matches no index of states. The
+// condition has the form that the index of consumers needs only if the Filter has a
+// consumer, and no condition with a better index. If the Filter has an aggregate, the
+// condition contains parked.AtRest, so that it matches the index of aggregates. The
+// callers pass only states that parked.AtRest includes.
 func (f Filter) withinStates(states []string) string {
 	switch {
 	case f.MessageID != "":
 		return "'' || " + stateIn(states)
 	case f.AggregateID != "":
 		return "aggregate_id <> '' AND " + parked.AtRest + " AND '' || " + stateIn(states)
-	case f.Consumer != "" && f.Fingerprint+f.Tenant+f.EventType == "" && slices.Equal(states, []string{parked.Quarantined}):
+	case f.Consumer != "" && f.Fingerprint+f.Tenant+f.AggregateType+f.EventType+f.ErrorType == "" &&
+		slices.Equal(states, []string{parked.Quarantined}):
 		return "state || '' = 'quarantined'"
 	default:
 		return stateIn(states)

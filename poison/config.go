@@ -21,56 +21,55 @@ type Config struct {
 	// and the prefix "once_".
 	Schema schema.Config
 
-	// OnQuarantine is called for each new entry after the commit, for alarms. The
-	// calls come one after another from a goroutine of their own: they delay no
-	// ack, and a panic is logged. While 1,000 entries wait for a call, further
-	// entries are logged and not passed to it. Defaults to nothing.
+	// OnQuarantine is called for each new entry after the commit, for example to raise an
+	// alarm. A separate goroutine makes all calls, one after another. So the calls do not
+	// delay acks, and a panic is only logged. While 1,000 entries wait for their calls,
+	// further entries are only logged. Defaults to nil.
 	OnQuarantine func(e Entry)
 
-	// CopyTo is a topic that receives a copy of each quarantined message, for
-	// people who want a queue. The copy is published through Outbox in the
-	// transaction that stores the entry. It has an id of its own, and metadata
-	// that describe the failure, see [CopyReason]. If the outbox refuses the copy,
-	// the message is quarantined without it. Defaults to none.
+	// CopyTo is a topic that receives a copy of each quarantined message, for people who
+	// want a dead-letter queue. The copy is published through Outbox, in the transaction
+	// that stores the entry. It has its own id, and metadata that describes the failure,
+	// see [CopyReason]. If the outbox refuses the copy, the message is quarantined without
+	// a copy. Defaults to "": there are no copies.
 	CopyTo string
 
-	// Outbox returns a publisher into the outbox of tx, as outbox.Publisher
-	// does. Required with CopyTo, and not used without it.
+	// Outbox returns a publisher that stores messages in the outbox, in the transaction tx,
+	// for example outbox.Publisher. It is required if CopyTo is set. Without CopyTo, it is
+	// not used.
 	Outbox func(tx *sql.Tx) message.Publisher
 
-	// UnackedWait is how long a message that cannot be stored stays unacked while
-	// storing is tried again; then it is handed back to the transport. Defaults
-	// to 10 minutes.
+	// UnackedWait is how long a message stays unacked while it cannot be stored. After this
+	// time the message is given back to the transport. Defaults to 10 minutes.
 	UnackedWait time.Duration
 
-	// ReplayLease is how long a replay of many entries belongs to its process
-	// without a renewal. If the process dies, the replay can be resumed after
-	// that time. At least 500 ms, like retry's Lease. Defaults to 30 seconds.
+	// ReplayLease is the length of the lease of a replay of many entries. The process that
+	// runs the replay renews the lease. If the process dies, the replay can be resumed when
+	// the lease has ended. The minimum is 500 ms, as for retry's Lease. Defaults to 30
+	// seconds.
 	ReplayLease time.Duration
 
-	// ReplayToAbsent allows replays to consumers that are not running: the
-	// messages wait until the consumer runs. Defaults to false: such a replay is
+	// ReplayToAbsent allows replays to consumers that are not running. The messages then
+	// wait until the consumer runs. Defaults to false: such a replay returns
 	// [ErrNotRunning].
 	ReplayToAbsent bool
 
-	// WithoutContent leaves Message, Envelope, Digest and Error out of List,
-	// Replayed and Groups, so that a database user with the role of a watcher can
-	// call them, see docs/roles.md. Get and Export fail for such a user. Defaults
-	// to false.
+	// WithoutContent makes List, Replayed and Groups leave out Message, Envelope, Digest,
+	// Error and Stack. A database user with the role of a watcher can then call these three
+	// methods, see docs/roles.md. For such a user, Get and Export fail. Defaults to false.
 	WithoutContent bool
 
-	// Consumers are the consumers that have metrics of their own; all others are
-	// counted as "other". Defaults to none: one series for all consumers.
+	// Consumers lists the consumers that have their own series in the metrics. All other
+	// consumers are counted as "other". Defaults to none: all consumers share one series.
 	Consumers []string
 
-	// MeterProvider creates the instruments, TracerProvider the spans. They
-	// default to OpenTelemetry's global providers, which do nothing until others
-	// are set.
+	// MeterProvider creates the metrics, and TracerProvider creates the spans. Both default
+	// to OpenTelemetry's global providers, which do nothing until you set other providers.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
-	// silence.
+	// Logger defaults to slog's default logger. To log nothing, set
+	// watermill.NopLogger{}.
 	Logger watermill.LoggerAdapter
 }
 

@@ -18,8 +18,8 @@ import (
 // silent is a transport that delivers nothing.
 type silent struct{ closed chan struct{} }
 
-// Subscribe also ends with ctx: a router that closes cancels ctx and may not call
-// Close.
+// The subscription also ends with ctx, because a router that closes cancels ctx, and
+// does not always call Close.
 func (s silent) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	out := make(chan *message.Message)
 	go func() {
@@ -37,8 +37,8 @@ func (s silent) Close() error {
 	return nil
 }
 
-// consume runs a consumer with the whole chain until end is called. It gets only
-// parked messages.
+// consume runs a consumer with the middlewares poison, retry and dedup until end is
+// called. The consumer gets only parked messages.
 func consume(
 	db *sql.DB, config schema.Config, store *poison.Quarantine, consumer string, h message.NoPublishHandlerFunc,
 ) (end func() error, err error) {

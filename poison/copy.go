@@ -28,12 +28,12 @@ const (
 	CopyError     = meta.QuarantineError
 )
 
-// maxCopied bounds each metadata value of a copy, in bytes, because brokers have
-// narrow limits.
+// maxCopied is the maximum size of each metadata value of a copy, in bytes. Brokers
+// have low limits for metadata.
 const maxCopied = 1024
 
-// publishCopy publishes a copy of the entry in its transaction. If the outbox
-// refuses the copy, the message is quarantined without one.
+// publishCopy publishes a copy of the entry in the transaction of the entry. If the
+// outbox refuses the copy, the message is quarantined without a copy.
 func (q *Quarantine) publishCopy(ctx context.Context, tx *sql.Tx, e Entry) error {
 	if q.config.CopyTo == "" || e.Message == nil {
 		return nil
@@ -54,8 +54,8 @@ func (q *Quarantine) publishCopy(ctx context.Context, tx *sql.Tx, e Entry) error
 	return err
 }
 
-// copyOf returns the message with an id of its own and with the metadata that
-// every broker accepts.
+// copyOf returns a copy of the message that has its own id, and metadata that every
+// broker accepts.
 func copyOf(e Entry) *message.Message {
 	msg := message.NewMessage(messageid.New(), slices.Clone(e.Message.Payload))
 	for key, value := range e.Message.Metadata {

@@ -51,7 +51,7 @@ func TestCopyIsPublishedInTheSameTransaction(t *testing.T) {
 			t.Errorf("the copy is %q to %q: %q, %q", id, topic, payload, got)
 		}
 
-		// No entry, no copy.
+		// If the entry cannot be stored, no copy is published.
 		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_parked RENAME TO elsewhere`); err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ func TestCountCountsWhatListReturns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return n
+			return n.N
 		}
 		if n := count(poison.Filter{}); n != 0 {
 			t.Errorf("an empty quarantine has %d entries", n)
@@ -33,16 +33,21 @@ func TestCountCountsWhatListReturns(t *testing.T) {
 			"time": {FailedAfter: time.Unix(2, 0), FailedBefore: time.Unix(4, 0)}, "page": {AfterID: all[1].ID},
 			"text that no column can hold": {Consumer: "a\x00b\xff"}, "none": {Topic: "no such topic"},
 		} {
-			entries, err := b.store.List(t.Context(), f)
+			listed, err := b.store.List(t.Context(), f)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if n := count(f); n != len(entries) {
-				t.Errorf("%s: Count returns %d, List %d entries", name, n, len(entries))
+			if n := count(f); n != len(listed.Entries) {
+				t.Errorf("%s: Count returns %d, List %d entries", name, n, len(listed.Entries))
 			}
 		}
-		if n := count(poison.Filter{Limit: 1, AfterGroup: "zzz"}); n != len(all) {
-			t.Errorf("the page bounds the count: %d of %d", n, len(all))
+		if n := count(poison.Filter{AfterGroup: "zzz"}); n != len(all) {
+			t.Errorf("the page of groups bounds the count: %d of %d", n, len(all))
+		}
+		for limit, want := range map[int]int{1: 1, len(all): len(all), 1000: len(all)} {
+			if n := count(poison.Filter{Limit: limit}); n != want {
+				t.Errorf("with Limit %d, %d entries are counted, want %d", limit, n, want)
+			}
 		}
 		if err := b.store.Discard(t.Context(), poison.Act{Actor: "ann", Why: "a test"}, all[0].ID); err != nil {
 			t.Fatal(err)
@@ -63,8 +68,8 @@ func TestCountRefusesBadFilters(t *testing.T) {
 			"FailedBefore is not after": {FailedAfter: time.Unix(2, 0), FailedBefore: time.Unix(2, 0)},
 		} {
 			n, err := b.store.Count(t.Context(), f)
-			if err == nil || !strings.HasPrefix(err.Error(), "poison: count: ") || !strings.Contains(err.Error(), text) || n != 0 {
-				t.Errorf("%s: got %d, %v", text, n, err)
+			if err == nil || !strings.HasPrefix(err.Error(), "poison: count: ") || !strings.Contains(err.Error(), text) || n != (poison.Count{}) {
+				t.Errorf("%s: got %+v, %v", text, n, err)
 			}
 		}
 	})

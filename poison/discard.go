@@ -12,15 +12,16 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// ErrClaimed says that the message blocks its ordering key and cannot be
-// discarded or edited now, because a handler is running a copy of it. To wait
-// for the handler would also block the messages behind it.
+// ErrClaimed means that the message blocks its ordering key, and cannot be discarded or
+// edited now, because a handler is handling a copy of it. If Discard and Edit waited
+// for the handler, they would also block the later messages of the key.
 var ErrClaimed = errors.New("a copy of the message is being handled: try again when that has ended")
 
-// Discard ends messages for good. Their entries stay readable, and the inbox
-// counts the messages as handled, so that a late copy does not run. Discard
-// changes all entries or, with an error, none: [ErrNotFound] if an entry is not
-// in quarantine, [ErrClaimed] if one cannot be discarded yet.
+// Discard ends messages for good. You can still read their entries. The inbox then
+// contains the ids of the messages, so that the handler is not called for a late copy.
+// Discard changes all entries, or it returns an error and changes none. It returns
+// [ErrNotFound] if an entry is not in quarantine, and [ErrClaimed] if an entry cannot
+// be discarded yet.
 func (q *Quarantine) Discard(ctx context.Context, act Act, ids ...int64) error {
 	ids, err := operate.Distinct(ids)
 	if err = errors.Join(act.ValidateLoss(), err); err != nil {
@@ -37,11 +38,12 @@ func (q *Quarantine) Discard(ctx context.Context, act Act, ids ...int64) error {
 const discardBatch = 100
 
 // DiscardMatching discards the matching entries as [Quarantine.Discard] does, and
-// returns their number. Large numbers are discarded in several transactions. With
-// an error, the entries that were counted are discarded and the others are
-// unchanged; up to 100 more are discarded if the outcome of a commit is unknown.
-// Entries that are stored after the start are not discarded. [Quarantine.DryRun]
-// returns beforehand which entries match.
+// returns their number. Large numbers of entries are discarded in several transactions.
+// If DiscardMatching returns an error, the entries that it has counted are discarded,
+// and all other entries are unchanged. There is one exception: if the outcome of a
+// commit is unknown, up to 100 more entries may be discarded. Entries that are stored
+// after the start are not discarded. To see the matching entries first, call
+// [Quarantine.DryRun].
 func (q *Quarantine) DiscardMatching(ctx context.Context, act Act, f Filter) (discarded int, err error) {
 	if err := errors.Join(act.ValidateLoss(), f.validateChange()); err != nil {
 		return 0, fmt.Errorf("poison: discard: %w", err)
@@ -81,9 +83,9 @@ func (t *table) lastID(ctx context.Context) (id int64, err error) {
 	return id, err
 }
 
-// discardMatching discards at most n matching entries whose ID is not above
-// until. It returns the number discarded and the ID of the last entry that it
-// found, or 0 if it found none.
+// discardMatching discards at most n matching entries whose ID is at most until. It
+// returns the number of discarded entries, and the ID of the last entry that it found.
+// If it found no entry, this ID is 0.
 func (t *table) discardMatching(ctx context.Context, act Act, f Filter, until int64, n int) (discarded int, last int64, err error) {
 	where := t.where(f, parked.Quarantined)
 	query := t.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() + ` AND id <= ` + where.Arg(until) +
@@ -98,7 +100,7 @@ func (t *table) discardMatching(ctx context.Context, act Act, f Filter, until in
 			last = id
 			err := t.discardIn(ctx, tx, act, "discard", id)
 			switch {
-			case errors.Is(err, sql.ErrNoRows): // it left the quarantine meanwhile
+			case errors.Is(err, sql.ErrNoRows): // the entry has left the quarantine meanwhile
 			case err != nil:
 				return fmt.Errorf("message %d: %w", id, err)
 			default:
@@ -115,9 +117,9 @@ func (t *table) discardMatching(ctx context.Context, act Act, f Filter, until in
 
 const lockTimeout = "55P03" // lock_not_available
 
-// discardIn discards one entry and enters its message in the inbox, so that a
-// late copy does not run. It returns sql.ErrNoRows if the entry is not in
-// quarantine.
+// discardIn discards one entry, and adds the id of its message to the inbox, so that
+// the handler is not called for a late copy. It returns sql.ErrNoRows if the entry is
+// not in quarantine.
 func (t *table) discardIn(ctx context.Context, tx *sql.Tx, act Act, action string, id int64) error {
 	var (
 		consumer, messageID string

@@ -1,20 +1,21 @@
-// Package poison is the quarantine: a router middleware that stores the messages
-// which a consumer cannot handle, byte for byte and with the reason, and a store
-// in which people look at these messages, replay, edit or discard them.
+// Package poison is the quarantine. Its router middleware stores the messages that a
+// consumer cannot handle, byte for byte and with the reason. Its store lets people
+// list, replay, edit or discard these messages.
 //
 // The middleware is the outermost of the chain:
 //
 //	poison ─ retry ─ dedup ─ handler
 //
-// It stores a message first and acks it then. With retry inside, it stores the
-// messages that retry gives up on and the permanent failures; without retry, every
-// failure. It does not store a message whose error says nothing about the message:
-// an unavailable database, a commit with unknown outcome, a shutdown.
+// The middleware stores a message first, and then acks it. If retry is inside of it, it
+// stores the messages that retry gives up on, and permanent failures. Without retry, it
+// stores each message that fails. It does not store a message whose error says nothing
+// about the message, such as an unavailable database, a commit with unknown outcome, or
+// a shutdown.
 //
 // A replayed message returns only to the consumer that failed, through retry's
-// Subscriber, and its failures are counted anew. If the consumer has handled the
-// message meanwhile, dedup skips it.
+// Subscriber. The failures of the message are counted from zero again. If the consumer
+// has handled the message in the meantime, dedup skips the message.
 //
-// Package operate describes the fields of [Act], [Plan], [Report] and [Group],
-// which package deadletter uses too.
+// Package operate describes the fields of [Act], [Plan], [Report] and [Group], which
+// package deadletter also uses.
 package poison

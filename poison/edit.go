@@ -16,32 +16,32 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// EditedFrom is the metadata key under which an edited message has the id of
-// the message that it replaces.
+// EditedFrom is a metadata key of an edited message. Its value is the id of the message
+// that the edited message replaces.
 const EditedFrom = meta.EditedFrom
 
-// ErrIDInUse says that the consumer already knows a message with the id of the
+// ErrIDInUse means that the consumer already knows a message with the same id as the
 // edited message.
 var ErrIDInUse = errors.New("the consumer knows a message of that id")
 
-// EditOptions configures [Quarantine.Edit]. With the zero value the edited
-// message is handled at once.
+// EditOptions configures [Quarantine.Edit]. With the zero value, the edited message is
+// due immediately.
 type EditOptions struct {
 	// KeepQuarantined leaves the edited message in quarantine, for review and a
 	// later replay.
 	KeepQuarantined bool
 }
 
-// Edit replaces an entry in quarantine by another message: change modifies a
-// copy of its message. The copy has a new id, and the old id in its metadata as
-// [EditedFrom]. change may set another id, which the consumer must not know
-// ([ErrIDInUse]).
+// Edit replaces an entry in quarantine with another message. The function change
+// modifies a copy of the entry's message. The copy has a new id, and its metadata
+// contains the old id under the key [EditedFrom]. The function may set another id,
+// which must be unknown to the consumer. Otherwise Edit returns [ErrIDInUse].
 //
-// The old entry is discarded, and a late copy of its message does not run. The
-// new entry has the same consumer. Edit returns its ID. It returns [ErrNotFound]
-// if the old entry is not in quarantine and, without
-// EditOptions.KeepQuarantined, [ErrNotRunning] if the consumer is not running.
-// An error of change is returned as it is.
+// The old entry is discarded, and the handler is not called for a late copy of its
+// message. The new entry has the same consumer, and Edit returns its ID. Edit returns
+// [ErrNotFound] if the old entry is not in quarantine. Without
+// EditOptions.KeepQuarantined, it returns [ErrNotRunning] if the consumer is not
+// running. If the function change returns an error, Edit returns this error unchanged.
 func (q *Quarantine) Edit(
 	ctx context.Context, act Act, id int64, change func(msg *message.Message) error, opts EditOptions,
 ) (int64, error) {
@@ -86,8 +86,9 @@ func (q *Quarantine) Edit(
 	return newID, nil
 }
 
-// edit discards old and inserts msg, which has an id of its own, with the
-// consumer and the ordering key of old. It returns the ID of the new entry.
+// edit discards the entry in the parameter old. It inserts msg, which has its own id,
+// for the same consumer and with the same ordering key. It returns the ID of the new
+// entry.
 func (t *table) edit(ctx context.Context, act Act, old Entry, msg *message.Message, keepQuarantined bool) (id int64, err error) {
 	err = t.parked.ReplaceHeads(ctx, func(*sql.Tx) ([]int64, error) { return []int64{old.ID}, nil }, func(tx *sql.Tx) error {
 		err := t.discardIn(ctx, tx, act, "edit", old.ID)

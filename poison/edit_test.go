@@ -16,8 +16,9 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// The edited message is a new entry, due at once for the consumer that failed. The
-// old entry is discarded, and a late copy of its message does not run.
+// The edited message becomes a new entry, which is due immediately for the consumer
+// that failed. The old entry is discarded, and the handler is not called for a late
+// copy of its message.
 func TestTrap72EditedMessageReplacesTheOldOne(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,46 +14,51 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Entry is a message in quarantine, with the reason why it is there.
+// Entry is a message in quarantine, with the reason for its failure.
 type Entry struct {
-	// ID is the argument of Replay, Edit and Discard.
+	// ID identifies the entry. Pass it to Replay, Edit and Discard.
 	ID int64
 
-	// Consumer is the name of the consumer that failed, Topic the topic of its
+	// Consumer is the name of the consumer that failed. Topic is the topic of its
 	// subscription.
 	Consumer, Topic string
 
-	// Message is the message as it came, byte for byte; nil, with MessageErr set,
-	// if the stored Envelope is damaged. Both are nil with Config.WithoutContent.
+	// Message is the message as it was received, byte for byte. If the stored Envelope is
+	// damaged, Message is nil and MessageErr is set. Both are nil with
+	// Config.WithoutContent.
 	Message    *message.Message
 	MessageErr error
 
-	// MessageID is the id of the message, Tenant the tenant to which it belongs.
-	// Both are bounded, and characters that a text column cannot store are
-	// replaced. Message has the true values.
+	// MessageID is the id of the message. Tenant is the tenant to which the message
+	// belongs. If they are too long, they are shortened. Characters that a text column
+	// cannot store are replaced. The field Message contains the original values.
 	MessageID, Tenant string
 
-	// Reason is one of the Reason constants. Error is the text of the last
-	// failure, and ErrorType the Go type of that error. Failures with one cause
-	// have the same Fingerprint, see Group.
+	// Reason is one of the Reason constants. Error is the text of the last failure, and
+	// ErrorType is the Go type of that error. Failures with the same cause have the same
+	// Fingerprint, see Group.
 	Reason, Error, ErrorType, Fingerprint string
 
-	// Attempts is the number of calls of the handler, Crashes the number of
-	// processes that ended while they ran the message, and Replays the number of
-	// replays of the entry.
+	// Stack is the stack of the handler's last panic, at most 8,192 bytes. It is "" if the
+	// last failure was not a panic, and with Config.WithoutContent.
+	Stack string
+
+	// Attempts is the number of calls of the handler. Crashes is the number of processes
+	// that died while they handled the message. Replays is the number of replays of the
+	// entry.
 	Attempts, Crashes, Replays int
 
-	// State is "quarantined". An entry that was replayed, edited or discarded is
-	// "waiting", "held" behind the head of its ordering key, "resolved" or
-	// "discarded".
+	// State is "quarantined" for an entry in quarantine. After a replay, an edit or a
+	// discard, it is "waiting", "held" (it waits behind the head of its ordering key),
+	// "resolved" or "discarded".
 	State string
 
 	// DueAt is the time of the next attempt of a waiting entry. CreatedAt is the
 	// time at which the message was first stored.
 	DueAt, CreatedAt time.Time
 
-	// FirstFailedAt and LastFailedAt are zero if the message never failed.
-	// FinishedAt is zero unless the entry is resolved or discarded.
+	// FirstFailedAt and LastFailedAt are zero if the message has never failed. FinishedAt
+	// is zero if the entry is neither resolved nor discarded.
 	FirstFailedAt, LastFailedAt, FinishedAt time.Time
 
 	// EditedFrom is the ID of the entry that this entry replaces, or 0. ReplayID
@@ -65,19 +69,19 @@ type Entry struct {
 	// entry.
 	BlocksKey bool
 
-	// Envelope is the stored form of Message. Digest distinguishes messages that
-	// have the same MessageID.
+	// Envelope is the stored form of Message. Digest differs between different messages
+	// with the same MessageID.
 	Envelope, Digest []byte
 
-	origin string // of an imported entry, see Entry.exportOrigin
-	edited bool   // it replaces another entry, in this database or where it was exported
+	origin string // origin of an imported entry, see Entry.exportOrigin
+	edited bool   // whether the entry replaces another entry, in this database or in the database that exported it
 }
 
-// ErrNotFound says that the quarantine has no entry of that ID.
+// ErrNotFound means that the quarantine has no entry with this ID.
 var ErrNotFound = errors.New("no such message")
 
-// Get returns the entry with that ID, also after it was replayed, edited or
-// discarded. It returns [ErrNotFound] if no entry has that ID.
+// Get returns the entry with this ID, even if it was replayed, edited or discarded. It
+// returns [ErrNotFound] if no entry has this ID.
 func (q *Quarantine) Get(ctx context.Context, id int64) (Entry, error) {
 	entry, err := q.table.get(ctx, id)
 	if err != nil {
@@ -86,56 +90,64 @@ func (q *Quarantine) Get(ctx context.Context, id int64) (Entry, error) {
 	return entry, nil
 }
 
-// List returns the messages in quarantine that match, in the order of their
-// IDs.
-func (q *Quarantine) List(ctx context.Context, f Filter) ([]Entry, error) {
-	f = f.withPage()
-	if err := f.validate(); err != nil {
-		return nil, fmt.Errorf("poison: list: %w", err)
-	}
-	entries, err := q.table.list(ctx, f, func(tx *sql.Tx) (*operate.Conditions, error) { return q.table.selected(ctx, tx, f) })
-	if err != nil {
-		return nil, fmt.Errorf("poison: %w", err)
-	}
-	return entries, nil
+// Page is a part of a list.
+type Page struct {
+	// Entries are in the order of their IDs. A page can contain fewer entries than
+	// Filter.Limit, or none, even if later pages contain entries.
+	Entries []Entry
+
+	// Next is the value of Filter.AfterID for the next page, or 0 if this is the last page.
+	Next int64
 }
 
-// Replayed returns the messages that were replayed or edited and have not been
-// handled since, in the order of their IDs. State tells whether an entry waits
-// for its handler or behind another message of its ordering key.
-func (q *Quarantine) Replayed(ctx context.Context, f Filter) ([]Entry, error) {
+// List returns a page of the messages in quarantine that match. For a single condition,
+// an index finds the matching entries. If the Filter has several conditions, List looks
+// at no more than 10,000 of the entries that match the rarest condition, and Page.Next
+// says where the search continues. A consumer and a topic together are one condition.
+// FailedAfter and FailedBefore together are one condition. They do not count if at most
+// 5,000 entries failed in this period, because List then looks at these entries only.
+func (q *Quarantine) List(ctx context.Context, f Filter) (Page, error) {
 	f = f.withPage()
 	if err := f.validate(); err != nil {
-		return nil, fmt.Errorf("poison: replayed: %w", err)
+		return Page{}, fmt.Errorf("poison: list: %w", err)
 	}
-	where := q.table.where(f)
-	where.Texts = append(where.Texts, "replays > 0", stateIn([]string{parked.Waiting, parked.Held}))
-	entries, err := q.table.list(ctx, f, func(*sql.Tx) (*operate.Conditions, error) { return where, nil })
+	p, err := q.table.list(ctx, f, func(tx *sql.Tx) (operate.Window, error) { return q.table.window(ctx, tx, f, false) })
 	if err != nil {
-		return nil, fmt.Errorf("poison: %w", err)
+		return Page{}, fmt.Errorf("poison: %w", err)
 	}
-	return entries, nil
+	return p, nil
 }
 
-func (t *table) list(
-	ctx context.Context, f Filter, conditions func(tx *sql.Tx) (*operate.Conditions, error),
-) (entries []Entry, err error) {
-	columns := entryColumns
+// Replayed returns the messages that were replayed or edited and have not been handled
+// since, in the order of their IDs. It looks at no more than 10,000 of these messages,
+// and Page.Next says where the search continues. The State of an entry shows whether
+// the entry waits for its handler or behind another message of its ordering key.
+func (q *Quarantine) Replayed(ctx context.Context, f Filter) (Page, error) {
+	f = f.withPage()
+	if err := f.validate(); err != nil {
+		return Page{}, fmt.Errorf("poison: replayed: %w", err)
+	}
+	p, err := q.table.list(ctx, f, func(tx *sql.Tx) (operate.Window, error) { return q.table.replayed(ctx, tx, f) })
+	if err != nil {
+		return Page{}, fmt.Errorf("poison: %w", err)
+	}
+	return p, nil
+}
+
+func (t *table) list(ctx context.Context, f Filter, window func(tx *sql.Tx) (operate.Window, error)) (p Page, err error) {
+	columns, contents := entryColumns, []string{"error", "stack", "digest", "envelope"}
 	if t.withoutContent {
-		columns = strings.NewReplacer(" error,", " '',", "digest, envelope", "'', ''").Replace(columns)
+		contents = nil
+		columns = strings.NewReplacer(" error,", " '',", " stack,", " '',", "digest, envelope", "'', ''").Replace(columns)
 	}
-	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
-		entries = nil
-		where, err := conditions(tx)
-		if err == nil {
-			err = t.dialect.InOrder(ctx, tx)
-		}
+	err = t.dialect.Look(ctx, t.db, func(tx *sql.Tx) error {
+		w, err := window(tx)
 		if err != nil {
 			return err
 		}
-		args := append(slices.Clone(where.Args), f.limit())
-		query := t.dialect.SQL(fmt.Sprintf(`SELECT %s FROM {parked} WHERE %s ORDER BY id LIMIT $%d`, columns, where, len(args)))
-		rows, err := tx.QueryContext(ctx, query, args...)
+		p.Next = w.Next
+		query := t.dialect.SQL(fmt.Sprintf(`SELECT %s FROM %s ORDER BY id LIMIT %d`, columns, w.From(contents...), f.limit()))
+		rows, err := tx.QueryContext(ctx, query, w.Args...)
 		if err != nil {
 			return err
 		}
@@ -148,17 +160,20 @@ func (t *table) list(
 			if t.withoutContent {
 				entry.Message, entry.MessageErr, entry.Envelope, entry.Digest = nil, nil, nil, nil
 			}
-			entries = append(entries, entry)
+			p.Entries = append(p.Entries, entry)
 		}
 		return rows.Err()
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list parked messages: %w", err)
+		return Page{}, fmt.Errorf("list parked messages: %w", err)
 	}
-	return entries, nil
+	if n := len(p.Entries); n > 0 && int64(n) == f.limit() {
+		p.Next = p.Entries[n-1].ID
+	}
+	return p, nil
 }
 
-// get returns the entry with that ID, in whatever state it is.
+// get returns the entry with this ID, in any state.
 func (t *table) get(ctx context.Context, id int64) (entry Entry, err error) {
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
 		entry, err = t.getIn(ctx, tx, id)
@@ -173,13 +188,14 @@ func (t *table) get(ctx context.Context, id int64) (entry Entry, err error) {
 	return entry, nil
 }
 
-// getIn is get in a transaction. It returns sql.ErrNoRows if no entry has that ID.
+// getIn is like get, but runs in the transaction tx. If no entry has this ID, it
+// returns sql.ErrNoRows.
 func (t *table) getIn(ctx context.Context, tx *sql.Tx, id int64) (Entry, error) {
 	return scanEntry(tx.QueryRowContext(ctx, t.sql.get, id))
 }
 
 const entryColumns = `id, consumer, topic, message_id, tenant, state, attempts, crashes, replays,
-	reason, error, error_type, fingerprint, {millis due_at}, {millis created_at},
+	reason, error, error_type, fingerprint, stack, {millis due_at}, {millis created_at},
 	{millis first_failed_at}, {millis last_failed_at}, {millis finished_at},
 	COALESCE(edited_from, 0), COALESCE(replay_id, 0), COALESCE(origin, ''), edited_from IS NOT NULL,
 	ordering_key IS NOT NULL AND state IN ('waiting', 'quarantined'), digest, envelope`
@@ -191,7 +207,7 @@ func scanEntry(row interface{ Scan(dest ...any) error }) (Entry, error) {
 		firstFailed, lastFailed, finish sql.NullInt64
 	)
 	err := row.Scan(&e.ID, &e.Consumer, &e.Topic, &e.MessageID, &e.Tenant, &e.State, &e.Attempts, &e.Crashes, &e.Replays,
-		&e.Reason, &e.Error, &e.ErrorType, &e.Fingerprint, &due, &created, &firstFailed, &lastFailed, &finish,
+		&e.Reason, &e.Error, &e.ErrorType, &e.Fingerprint, &e.Stack, &due, &created, &firstFailed, &lastFailed, &finish,
 		&e.EditedFrom, &e.ReplayID, &e.origin, &e.edited, &e.BlocksKey, &e.Digest, &e.Envelope)
 	if err != nil {
 		return Entry{}, err
@@ -202,7 +218,7 @@ func scanEntry(row interface{ Scan(dest ...any) error }) (Entry, error) {
 	return e, nil
 }
 
-// timeOf is zero for NULL.
+// timeOf converts milliseconds to a time. It returns the zero time for NULL.
 func timeOf(millis sql.NullInt64) time.Time {
 	if !millis.Valid {
 		return time.Time{}

@@ -21,8 +21,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A message that no attempt can handle waits in quarantine. After the cause is
-// repaired, it is replayed to the consumer that failed.
+// A message whose handler always fails goes to the quarantine. After the cause is
+// repaired, the message is replayed to the consumer that failed.
 func ExampleQuarantine_Replay() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "once-example-")

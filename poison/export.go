@@ -16,11 +16,11 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// exportVersion is the version of the format of a line.
+// exportVersion is the version of the format of exported lines.
 const exportVersion = 1
 
-// line is the exported form of an entry. Envelope is the message byte for byte, in
-// base64. Metadata is there for people; an import does not read it.
+// line is the exported form of an entry. Envelope contains the message byte for byte,
+// in base64. Metadata is only for people who read the file. An import ignores Metadata.
 type line struct {
 	Version       int               `json:"version"`
 	Origin        string            `json:"origin"`
@@ -32,24 +32,25 @@ type line struct {
 	Error         string            `json:"error"`
 	ErrorType     string            `json:"error_type"`
 	Fingerprint   string            `json:"fingerprint"`
+	Stack         string            `json:"stack,omitempty"`
 	Attempts      int               `json:"attempts"`
 	Crashes       int               `json:"crashes"`
 	Replays       int               `json:"replays"`
 	CreatedAt     time.Time         `json:"created_at"`
 	FirstFailedAt time.Time         `json:"first_failed_at,omitzero"`
 	LastFailedAt  time.Time         `json:"last_failed_at,omitzero"`
-	Edited        bool              `json:"edited,omitempty"` // so the message can be decoded even if Reason is "undecodable"
+	Edited        bool              `json:"edited,omitempty"` // an edited message can be decoded even if Reason is "undecodable"
 	Metadata      map[string]string `json:"metadata,omitempty"`
 	Digest        string            `json:"digest"`
 	Envelope      []byte            `json:"envelope"`
 }
 
-// Export writes the matching messages in quarantine to w, one JSON object a line, and
-// returns their number. If there is an error, w may contain more lines than that, and
-// an incomplete last line. Filter.Limit is the largest total number of lines.
+// Export writes the matching messages in quarantine to w, one JSON object per line, and
+// returns the number of messages. After an error, w may contain more lines than this
+// number, and an incomplete last line. Filter.Limit is the maximum number of lines.
 //
-// A line contains the message byte for byte, with payload and metadata: protect
-// it as you protect the messages.
+// A line contains the message byte for byte, with payload and metadata. Protect the
+// output as you protect the messages.
 func (q *Quarantine) Export(ctx context.Context, f Filter, w io.Writer) (exported int, err error) {
 	if err := f.validate(); err != nil {
 		return 0, fmt.Errorf("poison: export: %w", err)
@@ -70,30 +71,31 @@ func (q *Quarantine) Export(ctx context.Context, f Filter, w io.Writer) (exporte
 			break
 		}
 		page := Filter{IDs: ids}
-		entries, err := q.table.list(ctx, page, func(tx *sql.Tx) (*operate.Conditions, error) { return q.table.selected(ctx, tx, page) })
+		found, err := q.table.list(ctx, page, func(tx *sql.Tx) (operate.Window, error) { return q.table.window(ctx, tx, page, false) })
 		if err != nil {
 			return exported, fmt.Errorf("poison: export: %w", err)
 		}
-		for i := range entries {
-			if err := encoder.Encode(lineOf(&entries[i])); err != nil {
+		for i := range found.Entries {
+			if err := encoder.Encode(lineOf(&found.Entries[i])); err != nil {
 				return exported, fmt.Errorf("poison: export: %w", err)
 			}
 		}
 		if err := out.Flush(); err != nil {
 			return exported, fmt.Errorf("poison: export: %w", err)
 		}
-		exported += len(entries)
+		exported += len(found.Entries)
 		f.AfterID = ids[len(ids)-1]
 	}
 	return exported, nil
 }
 
-// maxBytes bounds the size of the messages that are in memory together, apart
-// from the last of them.
+// maxBytes limits the total size of the messages in memory. The last message may exceed
+// the limit.
 const maxBytes = 1 << 20
 
-// nextIDs returns the IDs of the first matching entries in quarantine: at most n,
-// and of no more than size bytes in all, but always one if any matches.
+// nextIDs returns the IDs of the first matching entries in quarantine: at most n
+// entries, with at most size bytes together. If any entry matches, it returns at least
+// one ID.
 func (t *table) nextIDs(ctx context.Context, f Filter, n int, size int64) (ids []int64, err error) {
 	where := t.where(f, parked.Quarantined)
 	query := t.dialect.SQL(`SELECT id, length(envelope) FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.Arg(n))
@@ -119,7 +121,7 @@ func (t *table) nextIDs(ctx context.Context, f Filter, n int, size int64) (ids [
 func lineOf(e *Entry) line {
 	l := line{
 		Version: exportVersion, Origin: e.exportOrigin(), Consumer: e.Consumer, Topic: e.Topic, MessageID: e.MessageID, Tenant: e.Tenant,
-		Reason: e.Reason, Error: e.Error, ErrorType: e.ErrorType, Fingerprint: e.Fingerprint,
+		Reason: e.Reason, Error: e.Error, ErrorType: e.ErrorType, Fingerprint: e.Fingerprint, Stack: e.Stack,
 		Attempts: e.Attempts, Crashes: e.Crashes, Replays: e.Replays,
 		CreatedAt: e.CreatedAt.UTC(), Edited: e.edited, Digest: hex.EncodeToString(e.Digest), Envelope: e.Envelope,
 	}
@@ -152,7 +154,7 @@ func readLine(text []byte) (Entry, error) {
 	}
 	entry := Entry{
 		Consumer: l.Consumer, Topic: l.Topic, MessageID: l.MessageID, Tenant: l.Tenant,
-		Reason: l.Reason, Error: l.Error, ErrorType: l.ErrorType, Fingerprint: l.Fingerprint,
+		Reason: l.Reason, Error: l.Error, ErrorType: l.ErrorType, Fingerprint: l.Fingerprint, Stack: l.Stack,
 		Attempts: l.Attempts, Crashes: l.Crashes, Replays: l.Replays,
 		CreatedAt: l.CreatedAt, FirstFailedAt: l.FirstFailedAt, LastFailedAt: l.LastFailedAt,
 		Digest: digest, Envelope: l.Envelope, origin: l.Origin, edited: l.Edited,

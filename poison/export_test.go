@@ -18,18 +18,19 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// told returns the fields of entries that do not depend on the database.
+// told returns a text for each entry. It contains the fields that an import must not
+// change.
 func told(entries []poison.Entry) (all []string) {
 	for _, e := range entries {
-		all = append(all, fmt.Sprintf("%q %q %q %q %s %q %q %s %d %d %d %d %d %d %x %x", e.Consumer, e.Topic, e.MessageID, e.Tenant, e.Reason,
-			e.Error, e.ErrorType, e.Fingerprint, e.Attempts, e.Crashes, e.Replays, e.CreatedAt.UnixMilli(), e.FirstFailedAt.UnixMilli(),
+		all = append(all, fmt.Sprintf("%q %q %q %q %s %q %q %s %q %d %d %d %d %d %d %x %x", e.Consumer, e.Topic, e.MessageID, e.Tenant, e.Reason,
+			e.Error, e.ErrorType, e.Fingerprint, e.Stack, e.Attempts, e.Crashes, e.Replays, e.CreatedAt.UnixMilli(), e.FirstFailedAt.UnixMilli(),
 			e.LastFailedAt.UnixMilli(), e.Envelope, e.Digest))
 	}
 	return all
 }
 
-// An export can be imported byte for byte into this database or one of the other
-// kind. A repeated import changes nothing.
+// An export can be imported byte for byte into the same database or into a database of
+// the other kind. A repeated import changes nothing.
 func TestTrap50ExportIsImportedByteForByte(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -42,7 +43,8 @@ func TestTrap50ExportIsImportedByteForByte(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		b.fill("inventory", 120) // more than one transaction
+		b.quarantinePanic("payments", "panicked")
+		b.fill("inventory", 119) // more than one transaction
 		original := b.list2()
 		var file bytes.Buffer
 		n, err := b.store.Export(t.Context(), poison.Filter{}, &file)
@@ -55,7 +57,7 @@ func TestTrap50ExportIsImportedByteForByte(t *testing.T) {
 			t.Fatalf("%v, the first line is %v", err, first)
 		}
 
-		// Where it comes from everything is known.
+		// The database that exported the entries knows all of them.
 		got, err := b.importFrom(bytes.NewReader(file.Bytes()))
 		if err != nil || got != (importCounts{Known: 125}) {
 			t.Fatalf("%+v, %v", got, err)
@@ -78,7 +80,7 @@ func TestTrap50ExportIsImportedByteForByte(t *testing.T) {
 			if n := other.number(`SELECT COUNT(*) FROM once_audit WHERE action = 'import' AND actor = 'ann'`); n != 125 {
 				t.Errorf("%d lines of audit", n)
 			}
-			// And back to where it came from, by way of the other one.
+			// Export from the other database, and import into the first one again.
 			var again bytes.Buffer
 			if _, err := other.store.Export(t.Context(), poison.Filter{Consumer: "payments", Limit: 5}, &again); err != nil {
 				t.Fatal(err)
@@ -90,8 +92,8 @@ func TestTrap50ExportIsImportedByteForByte(t *testing.T) {
 	})
 }
 
-// The two messages differ only by their IDs, which other entries may have where
-// they are imported.
+// Two entries that differ only in their IDs must both be imported, even if the database
+// that imports them has another entry with one of these IDs.
 func TestMessagesWithoutIDAreAllImported(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -107,7 +109,7 @@ func TestMessagesWithoutIDAreAllImported(t *testing.T) {
 			t.Fatal(err)
 		}
 		other := newBench(t, testkit.SQLite(t), nil)
-		other.quarantine("payments", "another") // so that the first has the ID that the second had
+		other.quarantine("payments", "another") // another entry, so that the first message gets the ID that the second one had
 		for _, want := range []importCounts{{New: 2}, {Known: 2}} {
 			if got, err := other.importFrom(bytes.NewReader(file.Bytes())); err != nil || got != want {
 				t.Errorf("%+v, %v, want %+v", got, err, want)
@@ -116,23 +118,24 @@ func TestMessagesWithoutIDAreAllImported(t *testing.T) {
 	})
 }
 
-// list2 returns all entries in quarantine.
+// list2 returns all entries in quarantine, up to 10,000.
 func (b *bench) list2() []poison.Entry {
 	b.Helper()
-	entries, err := b.store.List(b.Context(), poison.Filter{Limit: 10_000})
+	page, err := b.store.List(b.Context(), poison.Filter{Limit: 10_000})
 	if err != nil {
 		b.Fatal(err)
 	}
-	return entries
+	return page.Entries
 }
 
-// do calls the function at each read or write.
+// do is a reader and a writer. Each read and each write calls the function.
 type do func() error
 
 func (d do) Read([]byte) (int, error)    { return 0, cmp.Or(d(), io.EOF) }
 func (d do) Write(p []byte) (int, error) { return len(p), d() }
 
-// A process may not have the memory for a hundred large rows.
+// Large messages are exported in small batches, because a process may not have enough
+// memory for a hundred large rows.
 func TestLargeMessagesAreExportedInSmallBatches(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -147,7 +150,8 @@ func TestLargeMessagesAreExportedInSmallBatches(t *testing.T) {
 		if n, err := b.store.Export(t.Context(), poison.Filter{Limit: 3}, &file); n != 3 || err != nil {
 			t.Fatalf("%d exported, %v", n, err)
 		}
-		// What goes while the first is written has not been read by then.
+		// An entry that leaves the quarantine while the first entry is written has not
+		// been read yet.
 		var once sync.Once
 		n, err := b.store.Export(t.Context(), poison.Filter{}, do(func() (err error) {
 			once.Do(func() { err = b.store.Discard(t.Context(), act, last) })
@@ -182,7 +186,8 @@ func TestFailedExportCountsTheWrittenEntries(t *testing.T) {
 	}
 }
 
-// An edited entry can be decoded, also in the database that imports it.
+// An import keeps the difference between two entries: the edited one can be replayed,
+// and the one that could not be decoded cannot.
 func TestEditedEntryStaysEditedAfterImport(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -194,7 +199,7 @@ func TestEditedEntryStaysEditedAfterImport(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.raw("payments", "raw")
-		for range 2 { // and from there on
+		for range 2 { // the second time, from the database that imported it
 			var file bytes.Buffer
 			if _, err := b.store.Export(t.Context(), poison.Filter{}, &file); err != nil {
 				t.Fatal(err)
@@ -246,7 +251,7 @@ func TestImportRefusesChangedLine(t *testing.T) {
 	if _, _, err := b.store.Import(t.Context(), poison.Act{}, strings.NewReader(good)); err == nil || !strings.Contains(err.Error(), "Actor") {
 		t.Errorf("nobody: error %v", err)
 	}
-	// One that was discarded is known, and stays discarded.
+	// A discarded entry is known, and stays discarded.
 	got, err := b.importFrom(strings.NewReader(good))
 	if err != nil || got != (importCounts{Known: 1}) || len(b.list()) != 0 {
 		t.Fatalf("%+v, %v", got, err)

@@ -13,12 +13,15 @@ func TestSQLiteUsesTheIndexOfAFilter(t *testing.T) {
 	db := testkit.SQLite(t)
 	s := newTestTable(t, db)
 	for index, filters := range map[string][]Filter{
-		"once_parked_quarantined": {{}, {ErrorType: "t"}},
+		"once_parked_quarantined": {{}},
 		"once_parked_topic":       {{Topic: "t"}},
 		"once_parked_tenant":      {{Tenant: "t"}, {Tenant: "t", Consumer: "c"}},
 		"once_parked_event":       {{EventType: "t"}},
 		"once_parked_reason":      {{Reason: "failed"}},
+		"once_parked_type":        {{AggregateType: "t"}, {AggregateType: "t", Consumer: "c"}},
+		"once_parked_error":       {{ErrorType: "t"}, {ErrorType: "t", Consumer: "c"}},
 		"once_parked_consumer":    {{Consumer: "c"}, {Consumer: "c", Topic: "t", AfterID: 7}},
+		"once_parked_counts":      {{Consumer: "c", Topic: "t"}},
 		"once_parked_fingerprint": {{Fingerprint: "f"}, {Fingerprint: "f", Consumer: "c"}},
 		"once_parked_aggregate":   {{AggregateID: "a"}, {AggregateID: "a", AggregateType: "t", Consumer: "c", AfterID: 7}},
 		"once_parked_message":     {{MessageID: "m"}, {MessageID: "m", Consumer: "c", Fingerprint: "f"}},

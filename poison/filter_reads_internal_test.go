@@ -7,10 +7,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A list of entries that an index finds reads only these rows, with the statistics of the
-// empty table and with fresh ones. The rare values are at the end of the table.
-func TestFilterReadsOnlyMatchingRows(t *testing.T) {
-	t.Parallel()
+// newCountedQuarantine returns a database, and a quarantine in it. testkit.RowsRead
+// counts the rows that the quarantine reads.
+func newCountedQuarantine(t *testing.T) (testkit.Database, *Quarantine) {
+	t.Helper()
 	db := testkit.EmptyPostgres(t) // without the statistics of an earlier test's rows
 	db.SetMaxOpenConns(1)          // RowsRead counts the reads of a single connection
 	newTestTable(t, db)
@@ -18,6 +18,15 @@ func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return db, q
+}
+
+// If an index finds the entries of a list, the list reads only these rows, both with the
+// statistics of the empty table and with fresh statistics. The rare values are at the end
+// of the table.
+func TestFilterReadsOnlyMatchingRows(t *testing.T) {
+	t.Parallel()
+	db, q := newCountedQuarantine(t)
 	exec := func(query string) {
 		t.Helper()
 		if _, err := db.ExecContext(t.Context(), query); err != nil {
@@ -26,14 +35,17 @@ func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 	}
 	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
 	exec(`ANALYZE once_parked`)
-	exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint, tenant, event_type, reason,
-			last_failed_at)
+	exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint, tenant, event_type,
+			aggregate_type,
+			aggregate_id, error_type, reason, last_failed_at)
 		SELECT CASE WHEN i % 10000 = 0 THEN 'rare' ELSE 'c' || i % 2 END, CASE WHEN i > 29990 THEN 'rare' ELSE 't' END, 'm' || i, '', '',
 		       'quarantined', now(), CASE WHEN i % 9000 = 0 THEN 'new' ELSE 'f' || i % 10 END,
 		       CASE WHEN i > 29990 THEN 'rare' ELSE 'tenant' END, CASE WHEN i > 29990 THEN 'rare' ELSE 'event' END,
+		       CASE WHEN i > 29990 THEN 'rare' ELSE 'type' END, CASE WHEN i > 29990 THEN 'rare' ELSE 'aggregate' END,
+		       CASE WHEN i > 29990 THEN 'rare' ELSE 'error' END,
 		       CASE WHEN i > 29990 THEN 'gap' ELSE 'failed' END, now() - (30001 - i) * interval '1 minute'
 		FROM generate_series(1, 30000) AS i`)
-	var late time.Time // of the last ten
+	var late time.Time // time of the first of the last ten entries
 	if err := db.QueryRowContext(t.Context(), `SELECT last_failed_at FROM once_parked WHERE id = 29991`).Scan(&late); err != nil {
 		t.Fatal(err)
 	}
@@ -53,21 +65,32 @@ func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 			{Filter{Tenant: "rare"}, 10},
 			{Filter{Tenant: "rare", Consumer: "c1"}, 5},
 			{Filter{EventType: "rare"}, 10},
+			{Filter{AggregateType: "rare"}, 10},
+			{Filter{AggregateType: "rare", Consumer: "c1"}, 5},
+			{Filter{AggregateType: "none"}, 0},
+			{Filter{AggregateID: "rare"}, 10},
+			{Filter{AggregateID: "rare", AggregateType: "type"}, 0},
+			{Filter{AggregateID: "aggregate", Limit: 10}, 10},
+			{Filter{ErrorType: "rare"}, 10},
+			{Filter{ErrorType: "rare", Consumer: "c0"}, 4},
+			{Filter{ErrorType: "none"}, 0},
+			{Filter{Consumer: "c1", Topic: "rare"}, 5},
+			{Filter{Consumer: "rare", Topic: "rare"}, 1},
 			{Filter{Reason: ReasonGap}, 10},
 			{Filter{FailedAfter: late}, 10},
 			{Filter{FailedAfter: late.Add(-4 * time.Minute), Tenant: "tenant"}, 4},
 		} {
 			before := testkit.RowsRead(t, db, "once_parked")
-			entries, err := q.List(t.Context(), of.filter)
-			if err != nil || len(entries) != of.want {
-				t.Fatalf("%+v: %d entries, %v", of.filter, len(entries), err)
+			page, err := q.List(t.Context(), of.filter)
+			if err != nil || len(page.Entries) != of.want {
+				t.Fatalf("%+v: %d entries, %v", of.filter, len(page.Entries), err)
 			}
 			listed := testkit.RowsRead(t, db, "once_parked")
 			if rows := listed - before; rows > 100 {
 				t.Errorf("the table was looked at %s: %d rows for the list of %+v", known, rows, of.filter)
 			}
 			if of.filter.Limit > 0 {
-				continue // groups are of all
+				continue // Limit is the number of entries here, but the groups contain all entries
 			}
 			if _, err := q.Groups(t.Context(), of.filter); err != nil {
 				t.Fatal(err)
@@ -75,6 +98,13 @@ func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 			if rows := testkit.RowsRead(t, db, "once_parked") - listed; rows > 200 {
 				t.Errorf("the table was looked at %s: %d rows for the groups of %+v", known, rows, of.filter)
 			}
+		}
+		before := testkit.RowsRead(t, db, "once_parked")
+		if n, err := q.Count(t.Context(), Filter{Tenant: "tenant", Limit: 50}); n.N != 50 || err != nil {
+			t.Fatalf("%d entries are counted, %v, want 50", n.N, err)
+		}
+		if rows := testkit.RowsRead(t, db, "once_parked") - before; rows > 200 {
+			t.Errorf("the table was looked at %s: %d rows for a count of 50", known, rows)
 		}
 		exec(`ANALYZE once_parked`)
 	}

@@ -43,7 +43,7 @@ func mixed(b *bench) {
 		if _, err := b.parked.Quarantine(b.Context(), d, msg, e.failure, nil); err != nil {
 			b.Fatal(err)
 		}
-		// One second between two.
+		// The times of two entries differ by one second.
 		at := []any{int64(i+1) * 1000, e.consumer, e.id}
 		query := `UPDATE once_parked SET last_failed_at = ?, first_failed_at = ? WHERE consumer = ? AND message_id = ?`
 		if b.Dialect == "postgres" {
@@ -97,9 +97,9 @@ func TestEveryFieldOfAFilterFilters(t *testing.T) {
 			"limit":        {poison.Filter{Consumer: "payments", Limit: 3}, []string{"p:p1", "p:p2", "p:p3"}},
 			"hostile text": {poison.Filter{Consumer: "' OR 1=1 --"}, nil},
 		} {
-			entries, err := b.store.List(t.Context(), c.filter)
-			if err != nil || !slices.Equal(names(entries), c.want) {
-				t.Errorf("%s: %v, %q, want %q", name, err, names(entries), c.want)
+			page, err := b.store.List(t.Context(), c.filter)
+			if err != nil || !slices.Equal(names(page.Entries), c.want) {
+				t.Errorf("%s: %v, %q, want %q", name, err, names(page.Entries), c.want)
 			}
 		}
 		for field, f := range map[string]poison.Filter{
@@ -119,7 +119,8 @@ func TestEveryFieldOfAFilterFilters(t *testing.T) {
 	})
 }
 
-// A forgotten condition must not change every entry.
+// If a caller forgets to set the conditions of a Filter, the call must return an error
+// and change nothing.
 func TestFilterWithoutConditionNeedsAll(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -153,16 +154,17 @@ func TestGroupsArePagedAndDescribeTheirEntries(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		mixed(b)
-		groups, err := b.store.Groups(t.Context(), poison.Filter{})
-		if err != nil || len(groups) != 3 {
-			t.Fatalf("%v, %+v", err, groups)
+		listed, err := b.store.Groups(t.Context(), poison.Filter{})
+		if err != nil || len(listed.Groups) != 3 {
+			t.Fatalf("%v, %+v", err, listed.Groups)
 		}
-		i := slices.IndexFunc(groups, func(g poison.Group) bool { return g.Count == 3 })
+		i := slices.IndexFunc(listed.Groups, func(g poison.Group) bool { return g.Count == 3 })
 		if i < 0 {
-			t.Fatalf("no group of 3 in %+v", groups)
+			t.Fatalf("no group of 3 in %+v", listed.Groups)
 		}
-		got := fmt.Sprintf("%s %s %s %s %q %d %d", groups[i].Consumers, groups[i].Topics, groups[i].Reason, groups[i].ErrorType,
-			groups[i].Error, groups[i].FirstFailedAt.UnixMilli(), groups[i].LastFailedAt.UnixMilli())
+		g := listed.Groups[i]
+		got := fmt.Sprintf("%s %s %s %s %q %d %d", g.Consumers, g.Topics, g.Reason, g.ErrorType, g.Error,
+			g.FirstFailedAt.UnixMilli(), g.LastFailedAt.UnixMilli())
 		want := `[payments] [orders.changed orders.placed] exhausted *errors.errorString "card 9 is refused" 1000 3000`
 		if got != want {
 			t.Errorf("the group is %s, want %s", got, want)
@@ -173,25 +175,25 @@ func TestGroupsArePagedAndDescribeTheirEntries(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(one) == 0 {
+			if len(one.Groups) == 0 {
 				break
 			}
-			after = one[0].Fingerprint
-			paged = append(paged, fmt.Sprint(one[0].Fingerprint, one[0].Count))
+			after = one.Groups[0].Fingerprint
+			paged = append(paged, fmt.Sprint(one.Groups[0].Fingerprint, one.Groups[0].Count))
 		}
 		var whole []string
-		for _, g := range groups {
+		for _, g := range listed.Groups {
 			whole = append(whole, fmt.Sprint(g.Fingerprint, g.Count))
 		}
 		if !slices.Equal(paged, whole) {
 			t.Errorf("page by page %q, at once %q", paged, whole)
 		}
 		filtered, err := b.store.Groups(t.Context(), poison.Filter{Tenant: "acme"})
-		if err != nil || len(filtered) != 1 || filtered[0].Count != 2 {
-			t.Errorf("%v, of one tenant %+v", err, filtered)
+		if err != nil || len(filtered.Groups) != 1 || filtered.Groups[0].Count != 2 {
+			t.Errorf("%v, of one tenant %+v", err, filtered.Groups)
 		}
 
-		// A dry run tells what an act would be about, its limit included.
+		// A dry run shows the entries that a change would affect, within its limit.
 		dry, err := b.store.DryRun(t.Context(), poison.Filter{Consumer: "payments", Limit: 2}, poison.Plan{})
 		if err != nil || len(dry) != 1 || dry[0].Count != 2 {
 			t.Errorf("%v, dry run %+v", err, dry)
@@ -235,8 +237,8 @@ func TestTrap72DiscardMatchingFillsInboxAndAudit(t *testing.T) {
 	})
 }
 
-// Entries that arrive during a discard have not been reviewed: they stay, and the
-// discard ends.
+// Entries that arrive during a discard have not been reviewed, so they stay. The discard
+// still ends.
 func TestDiscardMatchingSparesLaterEntries(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

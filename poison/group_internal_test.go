@@ -7,8 +7,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Entries of one cause are replayed and discarded in batches. Mostly the cause is
-// not in the statistics yet, and PostgreSQL expects few rows.
+// Entries with the same cause are replayed and discarded in batches. Usually a new
+// cause is not in the statistics yet, so PostgreSQL expects only few rows. A batch must
+// still read only its own rows.
 func TestBatchOfANewGroupReadsOnlyItsRows(t *testing.T) {
 	t.Parallel()
 	db := testkit.EmptyPostgres(t)

@@ -10,57 +10,57 @@ import (
 	"strings"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/operate"
 )
 
-// Groups returns the messages in quarantine that match, grouped by their
-// fingerprint and in the order of it. Limit and AfterGroup of the Filter apply
-// to groups.
+// Groups returns the messages in quarantine that match f, grouped by their fingerprint
+// and in the order of fingerprints. Limit and AfterGroup of the Filter apply to groups.
 //
 // If the Filter has no condition other than Fingerprint, Groups takes as long with a
-// million entries as with a few. It counts the latest entries of each group: at most
-// 10,000 if the page has one group, 2,000 of up to five groups, 500 of up to 20 groups,
-// and 100 of more. A group with more entries has Group.More.
+// million entries as with a few, because it counts only the latest entries of each
+// group. It counts at most 10,000 entries if the page has one group, 2,000 of each
+// group for up to five groups, 500 for up to 20 groups, and 100 for more groups. For a
+// group with more entries, Group.More is true.
 //
-// With other conditions, Groups looks at the latest 10,000 entries that match. If there
-// are more, every group has Group.More, and a group without any of them is missing.
-// [Quarantine.Count] and [Quarantine.DryRun] count all.
-func (q *Quarantine) Groups(ctx context.Context, f Filter) ([]Group, error) {
+// With other conditions, Groups reads the latest 10,000 entries that match. With
+// several conditions, it looks for matching entries among 10,000 entries, as List does.
+// If more entries may match, GroupPage.Partial is set, every group has Group.More, and
+// groups without an entry among these 10,000 are missing. [Quarantine.DryRun] counts
+// all entries.
+func (q *Quarantine) Groups(ctx context.Context, f Filter) (GroupPage, error) {
 	f = f.withPage()
 	if err := f.validate(); err != nil {
-		return nil, fmt.Errorf("poison: groups: %w", err)
+		return GroupPage{}, fmt.Errorf("poison: groups: %w", err)
 	}
 	t := q.table
 	if f.wholeGroups() {
 		groups, err := t.wholeGroups(ctx, f)
 		if err != nil {
-			return nil, fmt.Errorf("poison: %w", err)
+			return GroupPage{}, fmt.Errorf("poison: %w", err)
 		}
-		return groups, nil
+		return GroupPage{Groups: groups}, nil
 	}
-	groups, err := t.matchingGroups(ctx, f)
+	p, err := t.matchingGroups(ctx, f)
 	if err != nil {
-		return nil, fmt.Errorf("poison: %w", err)
+		return GroupPage{}, fmt.Errorf("poison: %w", err)
 	}
-	return groups, nil
+	return p, nil
 }
 
-// groupedEntries is how many of the entries that match Groups looks at.
+// groupedEntries is the maximum number of matching entries that Groups reads.
 const groupedEntries = 10_000
 
-// matchingGroups returns the groups among the latest entries that match. The page is
-// chosen here, because PostgreSQL would look for the entries twice.
-func (t *table) matchingGroups(ctx context.Context, f Filter) (found []Group, err error) {
-	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
-		where, err := t.selected(ctx, tx, f)
-		if err == nil {
-			err = t.dialect.InOrder(ctx, tx)
-		}
+// matchingGroups returns the groups of the latest entries that match. Go code and not
+// the query selects the groups of the page, because PostgreSQL would read the entries
+// twice.
+func (t *table) matchingGroups(ctx context.Context, f Filter) (p GroupPage, err error) {
+	err = t.dialect.Look(ctx, t.db, func(tx *sql.Tx) error {
+		w, err := t.window(ctx, tx, f, true)
 		if err != nil {
 			return err
 		}
-		matching := `{parked} WHERE ` + where.String()
 		groups, err := t.partsIn(ctx, tx, `(SELECT fingerprint, consumer, topic, reason, error_type, id, first_failed_at, last_failed_at
-			FROM `+matching+` ORDER BY id DESC LIMIT `+strconv.Itoa(groupedEntries)+`) AS latest`, where.Args)
+			FROM `+w.From()+` ORDER BY id DESC LIMIT `+strconv.Itoa(groupedEntries)+`) AS latest`, w.Args)
 		if err != nil {
 			return err
 		}
@@ -68,39 +68,39 @@ func (t *table) matchingGroups(ctx context.Context, f Filter) (found []Group, er
 		for _, g := range groups {
 			entries += g.Count
 		}
-		more := entries == groupedEntries
-		if more {
-			if more, err = t.moreThan(ctx, tx, groupedEntries, matching, where.Args); err != nil {
+		p.Partial = w.Next > 0
+		if entries == groupedEntries && !p.Partial {
+			if p.Partial, err = t.moreThan(ctx, tx, groupedEntries, w); err != nil {
 				return err
 			}
 		}
 		groups = slices.DeleteFunc(groups, func(g group) bool { return g.Fingerprint <= f.AfterGroup })
 		slices.SortFunc(groups, func(a, b group) int { return strings.Compare(a.Fingerprint, b.Fingerprint) })
-		found, err = t.described(ctx, tx, groups[:min(len(groups), f.Limit)])
-		for i := range found {
-			found[i].More = more
+		p.Groups, err = t.described(ctx, tx, groups[:min(len(groups), f.Limit)])
+		for i := range p.Groups {
+			p.Groups[i].More = p.Partial
 		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("group parked messages: %w", err)
+		return GroupPage{}, fmt.Errorf("group parked messages: %w", err)
 	}
-	return found, nil
+	return p, nil
 }
 
 // moreThan reports whether more than n rows match.
-func (t *table) moreThan(ctx context.Context, tx *sql.Tx, n int, matching string, args []any) (bool, error) {
-	query := t.dialect.SQL(`SELECT id FROM ` + matching + ` ORDER BY id DESC LIMIT 1 OFFSET ` + strconv.Itoa(n))
-	err := tx.QueryRowContext(ctx, query, args...).Scan(new(int64))
+func (t *table) moreThan(ctx context.Context, tx *sql.Tx, n int, w operate.Window) (bool, error) {
+	query := t.dialect.SQL(`SELECT id FROM ` + w.From() + ` ORDER BY id DESC LIMIT 1 OFFSET ` + strconv.Itoa(n))
+	err := tx.QueryRowContext(ctx, query, w.Args...).Scan(new(int64))
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// DryRun returns all groups among the entries that ReplayMatching would replay
-// with the same Filter and Plan, and changes nothing. With the zero Plan the
-// groups are also those of DiscardMatching.
+// DryRun returns all groups of the entries that ReplayMatching would replay with the
+// same Filter and Plan. It changes nothing. With the zero Plan, these are also the
+// entries that DiscardMatching would discard.
 func (q *Quarantine) DryRun(ctx context.Context, f Filter, plan Plan) ([]Group, error) {
 	if err := errors.Join(f.validateChange(), plan.Validate()); err != nil {
 		return nil, fmt.Errorf("poison: dry run: %w", err)
@@ -115,7 +115,7 @@ func (q *Quarantine) DryRun(ctx context.Context, f Filter, plan Plan) ([]Group, 
 	return groups, nil
 }
 
-// group is a Group, and the ID of its latest entry.
+// group is a Group with the ID of its latest entry.
 type group struct {
 	Group
 
@@ -123,7 +123,7 @@ type group struct {
 }
 
 func (t *table) groups(ctx context.Context, from string, args []any) (found []Group, err error) {
-	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
+	err = t.dialect.Look(ctx, t.db, func(tx *sql.Tx) error {
 		found, err = t.groupsIn(ctx, tx, from, args)
 		return err
 	})
@@ -141,7 +141,7 @@ func (t *table) groupsIn(ctx context.Context, tx *sql.Tx, from string, args []an
 	return t.described(ctx, tx, groups)
 }
 
-// partsIn returns groups without their errors, in the order of their fingerprints.
+// partsIn returns groups without their error texts, in the order of fingerprints.
 func (t *table) partsIn(ctx context.Context, tx *sql.Tx, from string, args []any) (groups []group, err error) {
 	query := t.dialect.SQL(`
 		SELECT fingerprint, consumer, topic, MIN(reason), MIN(error_type), COUNT(*), MAX(id),
@@ -160,7 +160,7 @@ func (t *table) partsIn(ctx context.Context, tx *sql.Tx, from string, args []any
 	return groups, err
 }
 
-// described returns groups with their errors.
+// described returns groups with their error texts.
 func (t *table) described(ctx context.Context, tx *sql.Tx, groups []group) (found []Group, err error) {
 	if !t.withoutContent {
 		err = t.readErrors(ctx, tx, groups)
@@ -171,7 +171,7 @@ func (t *table) described(ctx context.Context, tx *sql.Tx, groups []group) (foun
 	return found, err
 }
 
-// scanGroup reads the part of a group that has one consumer and one topic.
+// scanGroup reads one part of a group: the entries of one consumer and one topic.
 func scanGroup(scan func(dest ...any) error) (group, error) {
 	g := group{Group: Group{Consumers: make([]string, 1), Topics: make([]string, 1)}}
 	var first, last sql.NullInt64
@@ -180,7 +180,8 @@ func scanGroup(scan func(dest ...any) error) (group, error) {
 	return g, err
 }
 
-// add merges part into g. It is the same group for another topic or consumer.
+// add adds the parameter part to g. Both groups have the same fingerprint, but
+// different topics or consumers.
 func (g *group) add(part group) {
 	for _, set := range []struct {
 		to    *[]string
@@ -200,7 +201,7 @@ func (g *group) add(part group) {
 	}
 }
 
-// readErrors sets Error of each group.
+// readErrors reads the error text of each group.
 func (t *table) readErrors(ctx context.Context, tx *sql.Tx, groups []group) error {
 	byID := map[int64]*group{}
 	ids := make([]int64, len(groups))

@@ -12,15 +12,17 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// wholeGroups reports whether the Filter selects groups with all of their entries. An
-// index has these, in the order of fingerprints and IDs.
+// wholeGroups reports whether the Filter selects whole groups. This is true if the
+// Filter has no condition that could exclude some entries of a group. An index finds
+// such groups, because it contains all entries in the order of fingerprints and IDs.
 func (f Filter) wholeGroups() bool {
 	return f.IDs == nil && f.AfterID == 0 && f.FailedAfter.IsZero() && f.FailedBefore.IsZero() &&
 		f.Consumer+f.Topic+f.MessageID+f.Tenant+f.AggregateType+f.AggregateID+f.EventType+f.Reason+f.ErrorType == ""
 }
 
-// countsOf returns the number at which the counts of groups end. A page reads about
-// 10,000 entries at most, however many groups it has.
+// countsOf returns how many entries of each group are counted on a page with this
+// number of groups. For any number of groups, a page reads about 10,000 entries at
+// most.
 func countsOf(groups int) int {
 	switch {
 	case groups <= 1:
@@ -34,10 +36,10 @@ func countsOf(groups int) int {
 	}
 }
 
-// wholeGroups reads a bounded number of rows: one for each fingerprint, and then the
-// latest entries of each group.
+// wholeGroups returns groups, and reads a limited number of rows: one row for each
+// fingerprint, and then the latest entries of each group.
 func (t *table) wholeGroups(ctx context.Context, f Filter) (found []Group, err error) {
-	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
+	err = t.dialect.Look(ctx, t.db, func(tx *sql.Tx) error {
 		found = nil
 		prints, err := t.fingerprints(ctx, tx, f)
 		bound := countsOf(len(prints))
@@ -53,8 +55,8 @@ func (t *table) wholeGroups(ctx context.Context, f Filter) (found []Group, err e
 	return found, nil
 }
 
-// fingerprints returns the fingerprints of a page of groups. It steps from one to the next in the index.
-// DISTINCT would read all entries.
+// fingerprints returns the fingerprints of a page of groups. The query jumps in the
+// index from one fingerprint to the next. A query with DISTINCT would read all entries.
 func (t *table) fingerprints(ctx context.Context, tx *sql.Tx, f Filter) (prints []string, err error) {
 	if f.Fingerprint != "" {
 		return []string{f.Fingerprint}, nil
@@ -75,7 +77,8 @@ func (t *table) fingerprints(ctx context.Context, tx *sql.Tx, f Filter) (prints 
 	return prints, err
 }
 
-// latestOf returns groups with at most bound of their latest entries.
+// latestOf returns groups that contain the counts of their latest entries. For each
+// group, it counts at most bound entries.
 func (t *table) latestOf(ctx context.Context, tx *sql.Tx, prints []string, bound int) ([]Group, error) {
 	from, args := inGroups(`fingerprint, consumer, topic, reason, error_type, id, first_failed_at, last_failed_at`, prints,
 		`ORDER BY id DESC LIMIT $1`, bound+1)
@@ -93,7 +96,7 @@ func (t *table) latestOf(ctx context.Context, tx *sql.Tx, prints []string, bound
 	if len(more) == 0 {
 		return groups, nil
 	}
-	// The first entry is the one that most likely has the first failure.
+	// Most likely, the first entry has the first failure.
 	from, args = inGroups(`fingerprint, {millis first_failed_at}`, more, `ORDER BY id LIMIT $1`, 1)
 	return groups, dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var (
@@ -108,7 +111,9 @@ func (t *table) latestOf(ctx context.Context, tx *sql.Tx, prints []string, bound
 	}, t.dialect.SQL(from), args...)
 }
 
-// inGroups combines a query for each group. $1 is limit.
+// inGroups combines the queries of all groups into one query. The parameter order
+// contains the ORDER BY and LIMIT clauses at the end of each part. The SQL parameter $1
+// is the limit.
 func inGroups(columns string, prints []string, order string, limit int) (query string, args []any) {
 	args = []any{limit}
 	var parts []string

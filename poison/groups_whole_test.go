@@ -9,7 +9,8 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// fillGroup puts entries of a group into the quarantine. The first entry failed first.
+// fillGroup puts entries of a group into the quarantine. The first entry failed for the
+// first time one second before the other entries did.
 func (b *bench) fillGroup(fingerprint string, entries int) {
 	b.Helper()
 	first, last := fmt.Sprint(time.UnixMilli(1000).UnixMilli()), fmt.Sprint(time.UnixMilli(2000).UnixMilli())
@@ -25,7 +26,8 @@ func (b *bench) fillGroup(fingerprint string, entries int) {
 		FROM numbers`, fingerprint, entries, first, last))
 }
 
-// Groups counts a bounded number of entries of each group, and says so.
+// Groups counts a limited number of entries of each group, and sets More if there are
+// more.
 func TestGroupsAreCountedUpToABound(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -34,11 +36,11 @@ func TestGroupsAreCountedUpToABound(t *testing.T) {
 		b.fillGroup("f2", 10_002)
 		say := func(f poison.Filter) (text string) {
 			t.Helper()
-			groups, err := b.store.Groups(t.Context(), f)
+			page, err := b.store.Groups(t.Context(), f)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, g := range groups {
+			for _, g := range page.Groups {
 				text += fmt.Sprintf("%s %d %t %v %d %d\n", g.Fingerprint, g.Count, g.More, g.Topics,
 					g.FirstFailedAt.UnixMilli(), g.LastFailedAt.UnixMilli())
 			}
@@ -57,7 +59,7 @@ func TestGroupsAreCountedUpToABound(t *testing.T) {
 		same(poison.Filter{Fingerprint: "f2"}, more)
 		same(poison.Filter{Fingerprint: "f3"}, "")
 
-		// Other conditions group the latest 10,000 entries that match.
+		// With other conditions, Groups reads the latest 10,000 entries that match.
 		same(poison.Filter{Fingerprint: "f2", Consumer: "c"}, "f2 10000 true [t0 t1] 2000 2000\n")
 		same(poison.Filter{Consumer: "c"}, "f2 10000 true [t0 t1] 2000 2000\n")
 		same(poison.Filter{Consumer: "c", AfterGroup: "f2"}, "")
@@ -70,8 +72,8 @@ func TestGroupsAreCountedUpToABound(t *testing.T) {
 			want += fmt.Sprintf("f%d %d false [t0 t1] 1000 2000\n", n, n)
 		}
 		same(poison.Filter{}, want)
-		if n, err := b.store.Count(t.Context(), poison.Filter{Fingerprint: "f2"}); err != nil || n != 10_002 {
-			t.Errorf("%d entries, %v", n, err)
+		if n, err := b.store.Count(t.Context(), poison.Filter{Fingerprint: "f2"}); err != nil || n.N != 10_002 {
+			t.Errorf("%d entries, %v", n.N, err)
 		}
 	})
 }

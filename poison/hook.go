@@ -11,8 +11,8 @@ import (
 // hookQueue is the maximum number of entries that wait for Config.OnQuarantine.
 const hookQueue = 1000
 
-// hook calls Config.OnQuarantine from a goroutine of its own, so that a slow or
-// panicking function delays no ack. The goroutine runs while entries wait.
+// hook calls Config.OnQuarantine from a separate goroutine, so that a slow or panicking
+// function does not delay acks. The goroutine runs only while entries wait.
 type hook struct {
 	call   func(Entry)
 	logger watermill.LoggerAdapter

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// A hook that hangs or panics delays no ack.
+// A hook that hangs or panics does not delay acks.
 func TestSlowOrPanickingHookDelaysNoAck(t *testing.T) {
 	release, told := make(chan struct{}), make(chan string, 10)
 	b := newBench(t, testkit.SQLite(t), func(c *poison.Config) {
@@ -21,7 +21,7 @@ func TestSlowOrPanickingHookDelaysNoAck(t *testing.T) {
 			}
 		}
 	})
-	b.quarantine("payments", "m1", "m2", "m3") // returns, though the hook has not
+	b.quarantine("payments", "m1", "m2", "m3") // returns, although the hook has not returned
 	close(release)
 	for i := range 3 {
 		if id := next(t, told); id != fmt.Sprint("m", i+1) {

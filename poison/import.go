@@ -21,12 +21,12 @@ import (
 // importBatch is the number of lines that one transaction imports.
 const importBatch = 100
 
-// Import reads the output of [Quarantine.Export] and puts the entries into
-// quarantine, in this database or another. It returns the number of entries that
-// are new, and the number of entries that the table had before, in any state.
-// Known entries are unchanged, so an import can be repeated until dedup removes
-// the handled and discarded messages. An error names the line. The lines before it
-// may have been imported; a repeated import counts them as known.
+// Import reads the output of [Quarantine.Export] and puts the entries into quarantine,
+// in this database or another one. It returns the number of new entries, and the number
+// of known entries. An entry is known if the table already contains it in any state.
+// Known entries are not changed, so you can repeat an import until dedup removes the
+// handled and discarded messages. An error names the line of the input. The lines
+// before this line may have been imported, and a repeated import counts them as known.
 func (q *Quarantine) Import(ctx context.Context, act Act, r io.Reader) (imported, known int, err error) {
 	if err := act.Validate(); err != nil {
 		return 0, 0, fmt.Errorf("poison: import: %w", err)
@@ -69,8 +69,8 @@ func (q *Quarantine) Import(ctx context.Context, act Act, r io.Reader) (imported
 	}
 }
 
-// importAll puts entries into quarantine, unless the table has them already. It
-// returns the number of new entries.
+// importAll puts entries into quarantine, and returns the number of new entries. It
+// skips entries that the table already contains.
 func (t *table) importAll(ctx context.Context, act Act, entries []Entry) (imported int, err error) {
 	err = t.dialect.Write(ctx, t.db, func(tx *sql.Tx) error {
 		imported = 0
@@ -98,7 +98,8 @@ func (t *table) importAll(ctx context.Context, act Act, entries []Entry) (import
 	return imported, nil
 }
 
-// importOne returns the ID of the new entry, or 0 if the table has it already.
+// importOne returns the ID of the new entry, or 0 if the table already contains the
+// entry.
 func (t *table) importOne(ctx context.Context, tx *sql.Tx, e *Entry) (id int64, err error) {
 	name := func(text string) string { return parked.Clean(text, parked.MaxName) }
 	if e.MessageID == "" {
@@ -113,13 +114,13 @@ func (t *table) importOne(ctx context.Context, tx *sql.Tx, e *Entry) (id int64, 
 		}
 	}
 	msg, err := parked.Decode(e.Envelope)
-	if err != nil { // a damaged envelope is imported without labels
+	if err != nil { // a damaged envelope is imported without the columns that are read from its metadata
 		msg = message.NewMessage("", nil)
 	}
 	err = tx.QueryRowContext(ctx, t.sql.insertImported, append([]any{
 		name(e.Consumer), name(e.Topic), name(e.MessageID), name(e.Tenant), e.Digest, e.Envelope,
 		e.Attempts, e.Crashes, e.Replays, name(e.Reason), parked.Clean(e.Error, parked.MaxError), name(e.ErrorType),
-		name(e.Fingerprint), e.CreatedAt.UnixMilli(), millisOf(e.FirstFailedAt), millisOf(e.LastFailedAt),
+		name(e.Fingerprint), parked.Clean(e.Stack, parked.MaxStack), e.CreatedAt.UnixMilli(), millisOf(e.FirstFailedAt), millisOf(e.LastFailedAt),
 		name(e.exportOrigin()), e.edited,
 	}, parked.LabelsOf(msg)...)...).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -128,8 +129,8 @@ func (t *table) importOne(ctx context.Context, tx *sql.Tx, e *Entry) (id int64, 
 	return id, err
 }
 
-// exportOrigin returns a text that identifies the entry in every database to
-// which it is exported.
+// exportOrigin returns a string that identifies the entry in all databases that import
+// it.
 func (e *Entry) exportOrigin() string {
 	if e.origin != "" {
 		return e.origin
@@ -137,8 +138,7 @@ func (e *Entry) exportOrigin() string {
 	return fmt.Sprintf("%d/%d/%x", e.ID, e.CreatedAt.UnixMilli(), e.Digest[:min(8, len(e.Digest))])
 }
 
-// exportedID returns the ID of the entry in the database from which it was
-// exported first.
+// exportedID returns the ID that the entry had in the database that first exported it.
 func (e *Entry) exportedID() (int64, error) {
 	number, _, _ := strings.Cut(e.exportOrigin(), "/")
 	id, err := strconv.ParseInt(number, 10, 64)
@@ -148,7 +148,7 @@ func (e *Entry) exportedID() (int64, error) {
 	return id, nil
 }
 
-// validateImport refuses an entry whose fields do not fit its envelope.
+// validateImport returns an error if the fields of the entry do not match its envelope.
 func (e *Entry) validateImport() error {
 	var errs []error
 	if len(e.Digest) == 0 {
@@ -185,7 +185,7 @@ func (e *Entry) validateImport() error {
 	return errors.Join(errs...)
 }
 
-// millisOf is NULL for the zero time.
+// millisOf returns a time in milliseconds, or NULL for the zero time.
 func millisOf(t time.Time) any {
 	if t.IsZero() {
 		return nil

@@ -16,8 +16,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Inside of dedup poison would commit the writes of the failed handler with the
-// entry, and a replay would be skipped as handled.
+// The middleware of poison must be refused inside of dedup. There, it would commit the
+// writes of the failed handler together with the entry, and a replay would be skipped
+// because the inbox counts the message as handled.
 func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -48,7 +49,8 @@ func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 	})
 }
 
-// Inside of retry poison would quarantine every failure without another attempt.
+// The middleware of poison must be refused inside of retry. There, it would quarantine
+// every message that fails, without another attempt.
 func TestTrap38MiddlewareInsideRetryIsRefused(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -86,8 +88,9 @@ func TestTrap38MiddlewareInsideRetryIsRefused(t *testing.T) {
 	})
 }
 
-// A handler may pass the context of its message to another message, which goes
-// through a chain of its own.
+// A handler may pass the context of its message to another message, which then goes
+// through a middleware chain of its own. If this other message fails, it is
+// quarantined.
 func TestMessageThatARetriedHandlerPassesOnIsQuarantined(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

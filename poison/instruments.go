@@ -19,7 +19,7 @@ type instruments struct {
 	meter     telemetry.Meter
 	tracer    telemetry.Tracer
 	traced    func() bool
-	consumers []string // with a series of their own; empty if there is one series for all
+	consumers []string // consumers that have their own series; empty if all consumers share one series
 
 	quarantined, failedAgain, replayed, discarded, edited *telemetry.Counter
 
@@ -71,11 +71,11 @@ func (i *instruments) countQuarantined(e Entry) {
 	}
 }
 
-// countLimit bounds the number of rows that the gauge counts.
+// countLimit is the maximum number of rows that the gauge reports.
 const countLimit = 100_000
 
-// observe registers the gauge of the entries. It is never unregistered, like the
-// middleware in its router.
+// observe registers the gauge of the entries. The gauge is never unregistered, because
+// the middleware is never removed from its router.
 func (q *Quarantine) observe() {
 	var level telemetry.StatsCache[int64]
 	count := func(ctx context.Context) (int64, error) { return q.table.count(ctx, countLimit) }

@@ -18,8 +18,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
-// keysAreWhole checks that each key with held rows has a head. An index prevents
-// two heads.
+// keysAreWhole checks that each key with held rows has a head. An index prevents a second
+// head.
 func keysAreWhole(t *testing.T, db testkit.Database) {
 	t.Helper()
 	var orphans int
@@ -31,8 +31,10 @@ func keysAreWhole(t *testing.T, db testkit.Database) {
 	}
 }
 
-// Batches contain copies of rows in every state, and of their own messages. Each
-// message is handled once, and messages of a key in the order of their storage.
+// Batches of messages are stored. A batch contains copies of earlier messages, whose
+// rows may be in any state, and copies of messages in the same batch. Each message must
+// be handled once, and the messages of a key must be handled in the order in which they
+// were stored.
 func TestKeyOrderOfBatchesWithCopies(t *testing.T) {
 	t.Parallel()
 	for _, order := range []parked.KeyOrder{parked.BlockWhileRetried, parked.BlockWhileQuarantined, parked.BlockWhileRunning} {
@@ -66,7 +68,7 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 			failed = append(failed, c.ID)
 			return quarantineClaim(t.Context(), s, c.Claim, parked.Failure{Err: errHandler})
 		case rng.IntN(16) == 0:
-			seen[c.Message.UUID]++ // as good as handled
+			seen[c.Message.UUID]++ // counts as handled
 			return errors.Join(quarantineClaim(t.Context(), s, c.Claim, parked.Failure{Err: errHandler}),
 				s.discard(t.Context(), act, []int64{c.ID}))
 		case n < last[key] && c.Key != parked.Key{}:
@@ -129,8 +131,8 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 	}
 }
 
-// Transactions that change many keys, each in another order, do not wait for each
-// other in a circle. (SQLite has one writer.)
+// Transactions that change many keys, each in a different order, do not deadlock.
+// SQLite is not tested, because it has only one writer.
 func TestKeyOrderTransactionsWithManyKeysDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	const keys, batches, size = 20, 30, 25
@@ -144,7 +146,7 @@ func TestKeyOrderTransactionsWithManyKeysDoNotDeadlock(t *testing.T) {
 			for b := range batches {
 				var msgs []*message.Message
 				for range size {
-					key := rng.IntN(keys) // others have copies
+					key := rng.IntN(keys) // the other batches contain copies of these messages
 					msgs = append(msgs, keyed(fmt.Sprintf("%d.%d.%d", key, b, rng.IntN(3)), fmt.Sprint(key)))
 				}
 				if err := s.parked.DeliverTo(ctx, "t", inOrder, msgs...); err != nil {
@@ -203,8 +205,8 @@ func TestKeyOrderTransactionsWithManyKeysDoNotDeadlock(t *testing.T) {
 	}
 }
 
-// A resolved message that is replayed by force has no place in the order of its
-// key, because later messages have run.
+// A resolved message that is replayed with Force has no place in the order of its key,
+// because later messages of the key were handled already.
 func TestKeyOrderForcedReplayLosesItsKey(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -239,8 +241,8 @@ func TestKeyOrderForcedReplayLosesItsKey(t *testing.T) {
 	})
 }
 
-// A handler that hangs has a copy of the message that blocks a key. Discarding the
-// message fails soon, so that later messages of the key can be stored.
+// A handler that hangs is handling a copy of the message that blocks a key. Discarding
+// the message must fail soon, so that later messages of the key can be stored.
 func TestKeyOrderDiscardDoesNotBlockTheKey(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)

@@ -16,20 +16,21 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Middleware stores the messages for which h fails finally, and returns nil for
-// them, so that they are acked. With retry inside, these are the messages that
-// retry gives up on; without retry, every message for which h returns an error. A
-// panic of h counts as an error.
+// Middleware stores the messages for which h finally fails, and returns nil for them,
+// so that they are acked. If retry is inside, these are the messages that retry gives
+// up on. Without retry, these are all messages for which h returns an error. A panic of
+// h counts as an error.
 //
 // Errors that say nothing about the message, such as a lost connection, are returned
-// unchanged: the router nacks the message, and the transport redelivers it. Without
-// retry inside, the third such error in a row for a message whose handler was called
-// is stored: the message may be the cause.
+// unchanged. The router then nacks the message, and the transport redelivers it.
+// Without retry inside, there is one exception: if the handler of a message was called
+// and returned such an error in three consecutive deliveries, the message is stored,
+// because it may be the cause.
 //
-// Middleware must be outside of retry and dedup. Otherwise it does not call h
-// and returns an error: inside of dedup it would commit the writes of a failed
-// handler, and inside of retry it would quarantine every failure without another
-// attempt. The message is not acked.
+// Middleware must be outside of retry and dedup. Otherwise it returns an error without
+// calling h, and the message is not acked. Inside of dedup, it would commit the writes
+// of a failed handler. Inside of retry, it would quarantine every failure without
+// another attempt.
 func (q *Quarantine) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	q.started.Do(q.observe)
 	return func(msg *message.Message) ([]*message.Message, error) {
@@ -64,7 +65,7 @@ func (q *Quarantine) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// errInsideRetry says that the middlewares are in the wrong order.
+// errInsideRetry means that the middlewares are in the wrong order.
 var errInsideRetry = errors.New(
 	"the middleware is inside of retry's: from the outside in the order is poison, retry, dedup")
 
@@ -89,7 +90,7 @@ func (q *Quarantine) quarantine(ctx context.Context, d *parked.Delivery, msg *me
 		"reason":   v.Reason,
 		"attempt":  failure.Attempts,
 	})
-	if id == 0 { // or the claim was lost: its new owner decides
+	if id == 0 { // the message was settled before, or its claim was lost, and the new owner of the claim decides
 		end(telemetry.Settled, nil)
 		q.config.Logger.Info("Message failed and is not quarantined: it was settled before, or another handler has claimed it", named)
 		return nil
@@ -103,8 +104,9 @@ func (q *Quarantine) quarantine(ctx context.Context, d *parked.Delivery, msg *me
 	return nil
 }
 
-// record publishes the copy of a new entry in its transaction. After the commit
-// the entry is counted and given to Config.OnQuarantine.
+// record publishes the copy of a new entry, in the transaction that stores the entry.
+// It returns a function to call after the commit. This function counts the entry, and
+// passes it to Config.OnQuarantine.
 func (q *Quarantine) record(ctx context.Context, tx *sql.Tx, id int64) (committed func(), err error) {
 	entry, err := q.table.getIn(ctx, tx, id)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -28,7 +29,7 @@ func TestFailedMessageIsStoredByteForByteAndAcked(t *testing.T) {
 		msg.Metadata = message.Metadata{"raw": "\xff\x00", "once_tenant_id": "acme"}
 		before := msg.Copy()
 		if err := b.handle("payments", msg, func(msg *message.Message) ([]*message.Message, error) {
-			msg.Metadata["added"] = "by the handler" // is not part of the message
+			msg.Metadata["added"] = "by the handler" // this change must not be stored
 			return nil, errHandler
 		}); err != nil {
 			t.Fatalf("not acked: %v", err)
@@ -55,6 +56,53 @@ func TestFailedMessageIsStoredByteForByteAndAcked(t *testing.T) {
 	})
 }
 
+// If the last failure of an entry was a panic, the entry contains the stack of the
+// panic. Otherwise it contains no stack. An edited entry keeps the stack.
+func TestEntryHasTheStackOfItsPanic(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		told := make(chan poison.Entry, 4)
+		b := newBench(t, db, func(c *poison.Config) { c.OnQuarantine = func(e poison.Entry) { told <- e } })
+		b.quarantinePanic("payments", "m1")
+		e := b.list()[0]
+		const here = "poison_test.(*bench).quarantinePanic"
+		if !strings.Contains(e.Stack, here) || !utf8.ValidString(e.Stack) || len(e.Stack) > parked.MaxStack {
+			t.Errorf("the stack is %q", e.Stack)
+		}
+		if got := <-told; got.Stack != e.Stack {
+			t.Errorf("the hook got the stack %q", got.Stack)
+		}
+
+		reader, err := poison.New(db.DB, poison.Config{Schema: b.config, WithoutContent: true, Logger: testkit.Logger(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if page, err := reader.List(t.Context(), poison.Filter{}); err != nil || len(page.Entries) != 1 || page.Entries[0].Stack != "" {
+			t.Errorf("%v, without content: %+v", err, page)
+		}
+
+		keep := poison.EditOptions{KeepQuarantined: true}
+		edited, err := b.store.Edit(t.Context(), act, e.ID, func(*message.Message) error { return nil }, keep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := b.store.Get(t.Context(), edited); err != nil || got.Stack != e.Stack {
+			t.Errorf("%v, the edited entry has the stack %q", err, got.Stack)
+		}
+
+		// The copy of a message that failed without a panic has no stack.
+		b.quarantinePanic("payments", "m2")
+		if err := b.handle("payments", message.NewMessage("m2", nil), failing(errHandler)); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range b.list() {
+			if e.MessageID == "m2" && (e.Error != errHandler.Error() || e.Stack != "") {
+				t.Errorf("%s, and the stack %q", e.Error, e.Stack)
+			}
+		}
+	})
+}
+
 func TestSuccessPassesThrough(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	out := message.NewMessage("out", nil)
@@ -66,7 +114,7 @@ func TestSuccessPassesThrough(t *testing.T) {
 	}
 }
 
-// A message whose error says nothing about it is not stored. It is nacked and
+// A message whose error says nothing about the message is not stored. It is nacked and
 // redelivered.
 func TestTrap71UndecidedFailureIsNotQuarantined(t *testing.T) {
 	t.Parallel()
@@ -95,8 +143,8 @@ func TestTrap54FailureDuringShutdownIsNotQuarantined(t *testing.T) {
 	}
 }
 
-// An exceeded deadline of the handler is a failure. The message's context may have
-// ended before the message is stored.
+// If the handler exceeds its deadline, this is a failure, and the message must be
+// stored, although the context of the message has ended.
 func TestTrap43ExpiredContextDoesNotPreventTheEntry(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -130,7 +178,7 @@ func TestTrap43UnstoredMessageIsNotAcked(t *testing.T) {
 	})
 }
 
-// Every message can be stored, whatever bytes it has.
+// Every message can be stored, whatever bytes it contains.
 func TestTrap69EveryMessageCanBeStored(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -155,8 +203,8 @@ func TestTrap69EveryMessageCanBeStored(t *testing.T) {
 	})
 }
 
-// noise is text of n letters that a database cannot compress: what is too long
-// for an index stays too long.
+// noise returns a text of n letters that a database cannot compress. A compressed text
+// could fit into an index although its original is too long.
 func noise(n int) string {
 	var text strings.Builder
 	for sum := sha256.Sum256(nil); ; sum = sha256.Sum256(sum[:]) {
@@ -169,7 +217,8 @@ func noise(n int) string {
 	}
 }
 
-// Messages without an id are different messages, even with the same payload.
+// Messages without an id are stored as different messages, even if they have the same
+// payload.
 func TestTrap39MessagesWithoutIDAreAllStored(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -185,8 +234,8 @@ func TestTrap39MessagesWithoutIDAreAllStored(t *testing.T) {
 	})
 }
 
-// If a copy fails while another one waits for its next attempt, the row of both is
-// quarantined.
+// Two copies of a message share a row. If one copy fails while the other one waits for
+// its next attempt, the row is quarantined.
 func TestFailedCopyQuarantinesTheWaitingRow(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

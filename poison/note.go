@@ -10,20 +10,21 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// Note is what a person has written about a failure group.
+// Note is the text that a person has written about a failure group.
 type Note struct {
 	Text  string
 	Actor string
 	At    time.Time
 }
 
-// noteSubject begins the subject of a note in the audit log.
+// noteSubject is the prefix of the subject of notes in the audit log.
 const noteSubject = "group:"
 
-// Note leaves act.Why as a note on the failure group with this fingerprint, for the
-// people who look at it next. It replaces the note before; an empty text removes it. Notes
-// are lines of the audit log, so it has the earlier ones too. The group need not have
-// entries: a note waits for the next failure of the same cause.
+// Note stores act.Why as a note on the failure group with this fingerprint. People who
+// look at the group later see the note. The new note replaces the previous note. If
+// act.Why is empty, the note is removed. Notes are lines of the audit log, so the log
+// also contains the earlier notes. The group need not have entries: the note is then
+// shown at the next failure with the same cause.
 func (q *Quarantine) Note(ctx context.Context, act Act, fingerprint string) error {
 	err := act.Validate()
 	if fingerprint == "" {
@@ -40,8 +41,8 @@ func (q *Quarantine) Note(ctx context.Context, act Act, fingerprint string) erro
 	return nil
 }
 
-// Notes returns the notes on failure groups, by their fingerprints. Groups without a note
-// are missing.
+// Notes returns the notes on failure groups, by their fingerprints. The map contains no
+// entry for a group without a note.
 func (q *Quarantine) Notes(ctx context.Context, fingerprints ...string) (map[string]Note, error) {
 	d := q.table.dialect
 	subjects := make([]string, len(fingerprints))

@@ -107,3 +107,42 @@ func TestTrendsCountByHour(t *testing.T) {
 		}
 	})
 }
+
+// Trends reads a limited number of entries. If more entries failed in the last 24
+// hours, it returns nil.
+func TestTrendsOfVeryManyEntriesAreLeftOut(t *testing.T) {
+	t.Parallel()
+	db := testkit.EmptyPostgres(t)
+	db.SetMaxOpenConns(1) // RowsRead counts the reads of a single connection
+	b := newBench(t, db, nil)
+	fill := func(n int, at string) {
+		t.Helper()
+		_, err := db.ExecContext(t.Context(), `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint,
+				last_failed_at)
+			SELECT 'c', 't', '', '', '', 'quarantined', now(), 'f' || i % 2, `+at+` FROM generate_series(1, $1::int) AS i`, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	trends := func() map[string]poison.Trend {
+		t.Helper()
+		found, err := b.store.Trends(t.Context(), poison.Filter{}, "f0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	fill(40_000, `now() - interval '2 days'`)
+	fill(20_000, `now() - interval '1 minute'`)
+	before := testkit.RowsRead(t, db, "once_parked")
+	if n := trends()["f0"].Total(); n != 10_000 {
+		t.Errorf("the trend has %d failures, want 10000", n)
+	}
+	if rows := testkit.RowsRead(t, db, "once_parked") - before; rows > 40_100 {
+		t.Errorf("%d rows were read, want at most 40100", rows)
+	}
+	fill(1, `now()`)
+	if found := trends(); found != nil {
+		t.Errorf("the trends of too many entries are %v", found)
+	}
+}

@@ -1,6 +1,7 @@
 package poison_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -53,11 +54,11 @@ func TestListPagesAndFilters(t *testing.T) {
 		b.quarantine("payments", "p1", "p2", "p3")
 		b.quarantine("inventory", "i1")
 		page, err := b.store.List(t.Context(), poison.Filter{Consumer: "payments", Limit: 2})
-		if err != nil || len(page) != 2 || page[0].MessageID != "p1" || page[1].MessageID != "p2" {
-			t.Fatalf("%v, first page %+v", err, page)
+		if err != nil || len(page.Entries) != 2 || page.Entries[0].MessageID != "p1" || page.Entries[1].MessageID != "p2" {
+			t.Fatalf("%v, first page %+v", err, page.Entries)
 		}
-		page, err = b.store.List(t.Context(), poison.Filter{Consumer: "payments", Limit: 2, AfterID: page[1].ID})
-		if err != nil || len(page) != 1 || page[0].MessageID != "p3" {
+		page, err = b.store.List(t.Context(), poison.Filter{Consumer: "payments", Limit: 2, AfterID: page.Next})
+		if err != nil || len(page.Entries) != 1 || page.Entries[0].MessageID != "p3" || page.Next != 0 {
 			t.Fatalf("%v, second page %+v", err, page)
 		}
 		if _, err := b.store.List(t.Context(), poison.Filter{Limit: -1}); err == nil || !strings.Contains(err.Error(), "Limit") {
@@ -66,8 +67,8 @@ func TestListPagesAndFilters(t *testing.T) {
 	})
 }
 
-// A replayed message is due at once, only for the consumer that failed, with fresh
-// budgets. The audit records the replay.
+// A replayed message is due immediately, and only for the consumer that failed. Its
+// attempts and crashes are counted from zero again. The audit records the replay.
 func TestTrap53ReplayReturnsToTheConsumerThatFailed(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -98,8 +99,8 @@ func TestTrap53ReplayReturnsToTheConsumerThatFailed(t *testing.T) {
 	})
 }
 
-// Replay and Discard change all messages or none: a partial change would look like a
-// complete one.
+// Replay and Discard change all messages or no message, because a partial change would
+// look like a complete one.
 func TestReplayAndDiscardAreAllOrNothing(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -121,11 +122,51 @@ func TestReplayAndDiscardAreAllOrNothing(t *testing.T) {
 		if len(b.list()) != 2 || len(b.audit()) != 0 {
 			t.Fatalf("%d in quarantine, audit %q", len(b.list()), b.audit())
 		}
-		if err := b.store.Replay(t.Context(), poison.Act{}, first); err == nil || !strings.Contains(err.Error(), "Actor") {
-			t.Errorf("error %v does not name Actor", err)
+	})
+}
+
+// Every act must name a person. An act that may lose messages must also name the
+// reason. Edit, Import, Note and StopReplay have their own tests.
+func TestActWithoutAPersonOrAReasonIsRefused(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.quarantine("payments", "m1")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a replay of all entries would wait for a consumer
+		defer cancel()
+		id, all := b.list()[0].ID, poison.Filter{All: true}
+		nobody, silent := poison.Act{Why: "because"}, poison.Act{Actor: "ann"}
+		for name, c := range map[string]struct {
+			loses bool
+			do    func(poison.Act) error
+		}{
+			"Replay": {false, func(act poison.Act) error { return b.store.Replay(ctx, act, id) }},
+			"ReplayMatching": {false, func(act poison.Act) error {
+				_, err := b.store.ReplayMatching(ctx, act, all, poison.Plan{})
+				return err
+			}},
+			"Resume": {false, func(act poison.Act) error {
+				_, err := b.store.Resume(ctx, act, 1, nil)
+				return err
+			}},
+			"Discard": {true, func(act poison.Act) error { return b.store.Discard(ctx, act, id) }},
+			"DiscardMatching": {true, func(act poison.Act) error {
+				_, err := b.store.DiscardMatching(ctx, act, all)
+				return err
+			}},
+		} {
+			if err := c.do(nobody); err == nil || !strings.Contains(err.Error(), "Actor is empty") {
+				t.Errorf(`%s: got %v, want an error with "Actor is empty"`, name, err)
+			}
+			if !c.loses {
+				continue
+			}
+			if err := c.do(silent); err == nil || !strings.Contains(err.Error(), "Why is empty") {
+				t.Errorf(`%s: got %v, want an error with "Why is empty"`, name, err)
+			}
 		}
-		if err := b.store.Discard(t.Context(), poison.Act{Actor: "ann"}, first); err == nil || !strings.Contains(err.Error(), "Why") {
-			t.Errorf("error %v does not name Why", err)
+		if len(b.list()) != 1 || len(b.audit()) != 0 {
+			t.Errorf("%d in quarantine, audit %q", len(b.list()), b.audit())
 		}
 	})
 }
@@ -148,7 +189,8 @@ func TestRepeatedIDCountsOnce(t *testing.T) {
 	})
 }
 
-// The second operator gets ErrNotFound, in whatever order the IDs are.
+// If two operators discard the same entries, the second one gets ErrNotFound, even if the
+// IDs are in another order.
 func TestTwoOperatorsDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)

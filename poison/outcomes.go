@@ -8,20 +8,21 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// outcomes is the part of the outcomes of a replay that this process knows. Each
-// reading asks only for the entries that waited at the previous one, so that its
-// cost does not grow with the entries that are done.
+// outcomes contains the outcomes of a replay that this process knows. Each update
+// queries only the entries that were waiting at the previous update, so its cost does
+// not grow with the number of settled entries.
 type outcomes struct {
-	known    int     // entries whose outcome is one of the others, or that failed
-	resolved int     // entries that were handled
-	stale    int     // entries that are in quarantine again because their version is stale
+	known    int     // number of counted entries: the entries below and the failed entries
+	resolved int     // number of handled entries
+	stale    int     // number of entries that are in quarantine again because their version is stale
 	waiting  []int64 // IDs of entries that still wait
 }
 
-// stale is the outcome of an entry whose version is stale, as the query returns it.
+// stale is the value that the query returns in place of a state, for an entry whose
+// version is stale.
 const stale = "stale"
 
-// addWaiting adds entries that wait from now on.
+// addWaiting adds the IDs of entries that have just begun to wait.
 func (o *outcomes) addWaiting(ids []int64) {
 	o.known += len(ids)
 	o.waiting = append(o.waiting, ids...)
@@ -37,7 +38,7 @@ func (t *table) readOutcomes(ctx context.Context, r *leasedReplay) (now *leasedR
 		now.act, now.token, now.outcomes = r.act, r.token, r.outcomes
 		if now.outcomes.known == now.Replayed {
 			err = t.updateOutcomes(ctx, tx, now)
-		} else { // the replay was resumed, or a commit of unknown outcome succeeded
+		} else { // the replay was resumed, or a commit with an unknown outcome has succeeded
 			err = t.countOutcomes(ctx, tx, now)
 		}
 		now.Resolved, now.Stale, now.Waiting = now.outcomes.resolved, now.outcomes.stale, len(now.outcomes.waiting)
@@ -47,7 +48,7 @@ func (t *table) readOutcomes(ctx context.Context, r *leasedReplay) (now *leasedR
 	return now, err
 }
 
-// updateOutcomes reads the entries that waited at the previous reading.
+// updateOutcomes queries the entries that were waiting at the previous update.
 func (t *table) updateOutcomes(ctx context.Context, tx *sql.Tx, r *leasedReplay) error {
 	if len(r.outcomes.waiting) == 0 {
 		return nil
@@ -73,7 +74,7 @@ func (t *table) updateOutcomes(ctx context.Context, tx *sql.Tx, r *leasedReplay)
 	return err
 }
 
-// countOutcomes reads all entries of the replay.
+// countOutcomes counts the outcomes of all entries of the replay.
 func (t *table) countOutcomes(ctx context.Context, tx *sql.Tx, r *leasedReplay) error {
 	r.outcomes = outcomes{known: r.Replayed}
 	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {

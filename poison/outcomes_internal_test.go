@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// replaying begins a replay of n new entries. None is replayed yet.
+// replaying begins a replay of n new entries. No entry is replayed yet.
 func replaying(t *testing.T, s *table, n int, lease time.Duration) *leasedReplay {
 	t.Helper()
 	to := &parked.Delivery{Consumer: "c", Topic: "t"}
@@ -54,8 +54,8 @@ func stands(t *testing.T, r *leasedReplay, want string) {
 	}
 }
 
-// settle ends the claims of all due rows: the first ones fail, the others are
-// handled.
+// settle ends the claims of fail+handle due rows: the first rows fail, and the rest are
+// handled. It returns the IDs of the failed rows.
 func settle(t *testing.T, s *table, fail, handle int) (failed []int64) {
 	t.Helper()
 	sel := selection
@@ -79,8 +79,8 @@ func settle(t *testing.T, s *table, fail, handle int) (failed []int64) {
 	return failed
 }
 
-// A failed entry counts as failed whatever happens to it afterwards, and whether or
-// not the process that runs the replay has read it meanwhile.
+// A failed entry counts as failed, whatever happens to it afterwards. This does not
+// depend on whether the process that runs the replay has seen the failure.
 func TestOutcomesOfAReplayAddUp(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -110,7 +110,7 @@ func TestOutcomesOfAReplayAddUp(t *testing.T) {
 		if err := s.replay(t.Context(), act, failed[3:]); err != nil {
 			t.Fatal(err)
 		}
-		settle(t, s, 0, 6) // what was edited and replayed by hand too
+		settle(t, s, 0, 6) // this also handles the entries that were edited and replayed by hand
 		advance(t, s, r, 2)
 		r = look(t, s, r)
 		stands(t, r, "12 given back: 6 resolved, 4 failed, 2 wait")
@@ -124,7 +124,8 @@ func TestOutcomesOfAReplayAddUp(t *testing.T) {
 	})
 }
 
-// After a crash, or a commit of unknown outcome, the entries are counted again.
+// After a crash, or after a commit with an unknown outcome, the entries are counted
+// again.
 func TestResumedReplayCountsEarlierEntries(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -155,8 +156,8 @@ func TestResumedReplayCountsEarlierEntries(t *testing.T) {
 	})
 }
 
-// Each step of a replay reads only the entries that wait, whatever the statistics of
-// PostgreSQL are.
+// Each step of a replay reads only the waiting entries, whatever statistics PostgreSQL
+// has.
 func TestReplayProgressReadsOnlyWaitingEntries(t *testing.T) {
 	t.Parallel()
 	db := testkit.EmptyPostgres(t) // without the statistics of an earlier test's rows

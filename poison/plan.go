@@ -6,23 +6,30 @@ import (
 )
 
 type (
-	// Act names the person who changes something, and the reason: Actor is always
-	// required, Why where a message may be lost, to discard and to edit.
+	// Act contains the name of the person who changes something, and the reason. Actor is
+	// always required. Why is required to discard and to edit, because a message may be
+	// lost.
 	Act = operate.Act
 
-	// Plan says how to replay many entries: Canary, Rate, Window, StopOnFailure,
-	// Force and Progress. With the zero value all entries are replayed as fast as
-	// their consumer handles them.
+	// Plan says how to replay many entries. Its fields are Canary, Rate, Window,
+	// StopOnFailure, Force and Progress. With the zero value, all entries are replayed as
+	// fast as their consumer handles them.
 	Plan = operate.Plan
 
-	// Report is the part of a [Replay] that Plan.Progress is called with: the ID,
-	// the State and the counts.
+	// Report is the part of a [Replay] that is passed to Plan.Progress: the ID, the State
+	// and the counts.
 	Report = operate.Report
 
-	// Group describes the entries that failed for the same cause: they have the
-	// same consumer, reason, error type and error text. Ids, numbers and quoted
-	// values in the text are not compared.
+	// Group describes the entries that failed for the same cause. These entries have the
+	// same consumer, reason, error type and error text. Ids, numbers and quoted values in
+	// the text are ignored.
 	Group = operate.Group
+
+	// GroupPage is a page of groups.
+	GroupPage = operate.GroupPage
+
+	// Count is the number of entries in a part of the quarantine.
+	Count = operate.Count
 )
 
 func withDefaults(p Plan) Plan {
@@ -35,8 +42,8 @@ func withDefaults(p Plan) Plan {
 	return p
 }
 
-// replayStates returns the states of the entries that a replay by p and f
-// includes. Resolved entries must be named.
+// replayStates returns the states of the entries that a replay with p and f includes.
+// It includes resolved entries only if Filter.IDs contains them.
 func replayStates(p Plan, f Filter) []string {
 	if p.Force && f.IDs != nil {
 		return []string{parked.Quarantined, parked.Resolved}

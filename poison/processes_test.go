@@ -30,7 +30,7 @@ import (
 const (
 	processDriver = "ONCE_TEST_POISON_DRIVER"
 	processDSN    = "ONCE_TEST_POISON_DSN"
-	processMost   = "ONCE_TEST_POISON_MOST" // messages that it handles; then it waits to be killed
+	processMost   = "ONCE_TEST_POISON_MOST" // number of messages after which it stops handling and waits to be killed
 )
 
 func TestMain(m *testing.M) {
@@ -44,15 +44,15 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// beConsumer consumes, begins a replay or resumes the existing one, and returns when
-// the replay has finished.
+// beConsumer handles messages. It begins a replay or resumes the existing one, and
+// returns when the replay has finished.
 func beConsumer(driver, dsn string) error {
 	ctx := context.Background()
 	db, err := sql.Open(driver, dsn)
 	if err != nil {
 		return err
 	}
-	db.SetMaxIdleConns(20) // or most of the time goes into connecting
+	db.SetMaxIdleConns(20) // with fewer idle connections, most of the time would be spent on connecting
 	config := schema.Config{Dialect: schema.Dialect(driver)}
 	store, err := poison.New(db, poison.Config{Schema: config, ReplayLease: time.Second, ReplayToAbsent: true})
 	if err != nil {
@@ -62,7 +62,7 @@ func beConsumer(driver, dsn string) error {
 	if err != nil {
 		return err
 	}
-	var handled sync.Map // what is tried again counts once
+	var handled sync.Map // a message that is tried again counts once
 	var count atomic.Int64
 	end, err := consume(db, config, store, "payments", func(msg *message.Message) error {
 		if _, again := handled.LoadOrStore(msg.UUID, true); !again && count.Add(1) > most {
@@ -87,7 +87,7 @@ func beConsumer(driver, dsn string) error {
 	return errors.Join(err, end())
 }
 
-// resume waits for the lease of the process that was killed.
+// resume resumes the replay as soon as the lease of the killed process has ended.
 func resume(ctx context.Context, store *poison.Quarantine, id int64) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -109,7 +109,7 @@ func TestTrap52KilledReplayIsResumed(t *testing.T) {
 		b := newBench(t, db, nil)
 		all := 2000
 		if db.Dialect == "sqlite" {
-			all = 1000 // one at a time
+			all = 1000 // SQLite handles one message at a time
 		}
 		b.importMany(all)
 		if _, err := db.ExecContext(t.Context(), `CREATE TABLE effects (message_id text NOT NULL)`); err != nil {
@@ -117,8 +117,8 @@ func TestTrap52KilledReplayIsResumed(t *testing.T) {
 		}
 		effects := func() int { return b.number(`SELECT COUNT(*) FROM effects`) }
 
-		for _, enough := range []int{5, all / 4, all * 6 / 10} { // the first one during the canary
-			p, ended := startConsumer(t, db, enough+all/10-effects()) // or it could finish before anybody looks
+		for _, enough := range []int{5, all / 4, all * 6 / 10} { // the first process is killed during the canary
+			p, ended := startConsumer(t, db, enough+all/10-effects()) // the limit prevents that it finishes before it is killed
 			waitFor(t, func() bool { return effects() >= enough })
 			if err := p.Process.Kill(); err != nil {
 				t.Fatal(err)
@@ -164,7 +164,7 @@ func TestTrap52KilledReplayIsResumed(t *testing.T) {
 	})
 }
 
-// waitFor polls seldom, because the work that it waits for takes long and needs the
+// waitFor polls rarely, because the work that it waits for takes long and needs the
 // processor.
 func waitFor(t *testing.T, cond func() bool) {
 	t.Helper()

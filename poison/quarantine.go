@@ -10,9 +10,8 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Quarantine stores the messages that a consumer cannot handle, and lets people
-// look at them, replay, edit and discard them. All methods may be called by
-// several goroutines.
+// Quarantine stores the messages that a consumer cannot handle, and lets people list,
+// replay, edit and discard them. All methods are safe for concurrent use.
 type Quarantine struct {
 	config      Config
 	table       *table
@@ -21,11 +20,11 @@ type Quarantine struct {
 	hook        hook
 	undecided   undecidedCalls
 
-	started sync.Once // by Middleware
+	started sync.Once // makes the first call of Middleware run observe
 }
 
-// New returns the quarantine in db, which is the consumer's own database. The
-// tables must exist, see schema.Up.
+// New returns the quarantine in db, which must be the consumer's own database. The tables
+// must exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Quarantine, error) {
 	config = config.withDefaults()
 	err := config.validate()

@@ -57,31 +57,33 @@ func newQueries(d dialect.Dialect) queries {
 			SELECT EXISTS (SELECT 1 FROM {parked} WHERE message_id = $1 AND consumer = $2 AND message_id <> '')
 			    OR EXISTS (SELECT 1 FROM {inbox} WHERE message_id = $1 AND consumer = $2)`),
 
-		// An entry that is due counts as replayed, so that its row is kept when it
+		// An edited entry that is due counts as replayed, so that its row is kept when it
 		// is resolved. It takes the place of the old entry in the order of its key.
 		insertEdited: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, ordering_key, tenant, digest, envelope, state, priority_class, due_at, replays,
-			                      reason, error, error_type, fingerprint, first_failed_at, last_failed_at, edited_from,
+			                      reason, error, error_type, fingerprint, stack, first_failed_at, last_failed_at, edited_from,
 			                      aggregate_type, aggregate_id, event_type, causation_id)
 			SELECT consumer, topic, $2, ordering_key, $3, $4, $5, CASE WHEN $6 THEN 'quarantined' ELSE 'waiting' END, 'replay', {now},
-			       CASE WHEN $6 THEN 0 ELSE 1 END, reason, error, error_type, fingerprint, first_failed_at, last_failed_at, id, $7, $8, $9, $10
+			       CASE WHEN $6 THEN 0 ELSE 1 END, reason, error, error_type, fingerprint, stack, first_failed_at, last_failed_at, id,
+			       $7, $8, $9, $10
 			FROM {parked} WHERE id = $1
 			RETURNING id`),
 
-		// Any conflict means that the table has the entry already. The entry that an
-		// edited one replaced is in another database, so edited_from is 0.
+		// Any conflict means that the table has the entry already. If an entry was
+		// edited, the entry that it replaced is in another database, so edited_from is 0.
 		insertImported: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
-			                      attempts, crashes, replays, reason, error, error_type, fingerprint,
+			                      attempts, crashes, replays, reason, error, error_type, fingerprint, stack,
 			                      created_at, first_failed_at, last_failed_at, origin, edited_from,
 			                      aggregate_type, aggregate_id, event_type, causation_id)
-			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, $12, $13,
-			        {from_millis $14}, {from_millis $15}, {from_millis $16}, $17, CASE WHEN $18 THEN 0 END, $19, $20, $21, $22)
+			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, $12, $13, $14,
+			        {from_millis $15}, {from_millis $16}, {from_millis $17}, $18, CASE WHEN $19 THEN 0 END, $20, $21, $22, $23)
 			ON CONFLICT DO NOTHING
 			RETURNING id`),
 
-		// Finds an entry without a message id that was exported from this table.
-		// An entry that was imported into it is found by its origin instead.
+		// This query finds an entry without a message id that was exported from this
+		// table. An entry that was imported into this table is found by its origin
+		// instead.
 		known: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} WHERE id = $1 AND message_id = '' AND consumer = $2 AND digest = $3
 			               AND {millis created_at} = $4 AND origin IS NULL)`),

@@ -34,7 +34,7 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 		clock = `{now}`
 	}
 	q := replayQueries{
-		// An empty name stands for every consumer.
+		// An empty consumer name stands for every consumer.
 		running: d.SQL(`
 			SELECT id FROM {replays}
 			WHERE source = 'quarantine' AND state = 'running' AND lease_until > {now} AND id <> $2
@@ -50,16 +50,17 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 
 		list: d.SQL(`SELECT ` + replayColumns + ` FROM {replays} AS r WHERE r.id < $1 ORDER BY r.id DESC LIMIT $2`),
 
-		// For the process that runs the replay: it reads the outcomes separately.
+		// This query is for the process that runs the replay, which reads the outcomes
+		// separately.
 		row: d.SQL(`SELECT ` + replayRow + `, 0, 0, 0 FROM {replays} AS r WHERE r.id = $1`),
 
-		// With replay_id in the condition PostgreSQL could read all entries of the
-		// replay. An entry that belongs to a later replay has failed in this one.
+		// The condition has no replay_id, because PostgreSQL could then read all entries
+		// of the replay. An entry that belongs to a later replay has failed in this one.
 		outcomes: d.SQL(`
 			SELECT id, CASE WHEN replay_id = $2 THEN CASE WHEN ` + staleAgain + ` THEN 'stale' ELSE state END ELSE '' END
 			FROM {parked} WHERE id {among $1 bigint}`),
 
-		// One statement, so that each entry is counted once even if it is resolved
+		// A single statement counts each entry once, even if the entry is resolved
 		// meanwhile.
 		count: d.SQL(`
 			SELECT id, 0, 0 FROM {parked} WHERE replay_id = $1 AND state = 'waiting'
@@ -68,7 +69,7 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 			UNION ALL
 			SELECT 0, 0, COUNT(*) FROM {parked} WHERE replay_id = $1 AND ` + staleAgain),
 
-		// Changes no row while another process has the lease.
+		// This changes no row while another process has the lease.
 		resume: d.SQL(`
 			UPDATE {replays}
 			SET state = 'running', stop_reason = '', ended_at = NULL, token = $2, lease_until = {after $3}, failed = $4
@@ -78,19 +79,19 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 			INSERT INTO {audit} (actor, action, subject, consumer, why, replay_id)
 			SELECT $1, 'resume', 'replay:' || id, consumer, $2, id FROM {replays} WHERE id = $3`),
 
-		// A lease that ran out is not extended, because another replay may have
-		// begun. With PostgreSQL {now} is the start of the transaction, and the lease
-		// may run out while the statement waits for a lock.
+		// A lease that has ended is not extended, because another replay may have begun.
+		// In PostgreSQL, {now} is the start of the transaction, and the lease may end
+		// while the statement waits for a lock. So the condition uses the clock.
 		extend: d.SQL(`
 			UPDATE {replays} SET lease_until = {after $3}
 			WHERE id = $1 AND token = $2 AND state = 'running' AND lease_until > ` + clock),
 
-		// Requires the lock, and that no other replay is running.
+		// The caller must have the lock, and no other replay may be running.
 		retake: d.SQL(`
 			UPDATE {replays} SET lease_until = {after $3} WHERE id = $1 AND token = $2 AND state = 'running'`),
 
 		// The caller appends the condition of the states. A resolved entry loses its
-		// ordering key, because later messages of the key have run.
+		// ordering key, because later messages of the key were handled already.
 		makeDue: d.SQL(`
 			UPDATE {parked}
 			SET state = 'waiting', priority_class = 'replay', due_at = {now}, attempts = 0, rounds = 0, crashes = 0,
@@ -117,7 +118,8 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 			SET state = $3, stop_reason = $4, resolved = $5, failed = $6, stale = $7, token = NULL, lease_until = NULL, ended_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'running'`),
 
-		// Without the token, because another process runs the replay, or has died.
+		// The condition has no token, because another process runs the replay, or has
+		// died while it ran the replay.
 		stop: d.SQL(`
 			UPDATE {replays}
 			SET state = 'stopped', stop_reason = $2, token = NULL, lease_until = NULL, ended_at = {now}
@@ -133,8 +135,9 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 	return q
 }
 
-// staleAgain is the condition of an entry whose replay did not run the handler, because
-// its version is stale. It stays true if the entry is then discarded.
+// staleAgain is an SQL condition. It is true for an entry whose replay did not run the
+// handler because its version is stale. If the entry is then discarded, the condition
+// remains true.
 const staleAgain = `state IN ('quarantined', 'discarded') AND reason = '` + ReasonStale + `'`
 
 const replayRow = `r.id, r.source, r.consumer, r.filter, r.plan, r.actor, r.why,
@@ -142,8 +145,9 @@ const replayRow = `r.id, r.source, r.consumer, r.filter, r.plan, r.actor, r.why,
 	r.stop_reason, r.total, r.until_id, r.after_id, r.replayed, r.resolved, r.failed, r.stale,
 	{millis r.started_at}, {millis r.ended_at}`
 
-// The outcomes are counted until the replay has finished. Then the columns of the
-// replay have the final counts.
+// replayColumns contains replayRow and the counts of waiting, resolved and stale
+// entries. The query counts these entries only while the replay is unfinished. After
+// the end of the replay, replayRow contains the final counts.
 const replayColumns = replayRow + `,
 	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'waiting') END,
 	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'resolved') END,

@@ -11,12 +11,13 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Replay gives entries back to the consumers that failed them, due now and with
-// fresh budgets. It changes all entries or, with an error, none: [ErrNotFound] if
-// an entry is not in quarantine, [ErrUndecodable] if one cannot be decoded,
-// [ErrNotRunning] if the consumer of one is not running. It does not wait until
-// the messages are handled; [Quarantine.Replayed] lists the messages that still
-// wait. See [Quarantine.ReplayMatching] for many entries.
+// Replay gives entries back to the consumers that failed. The messages are due
+// immediately, and their attempts and crashes are counted from zero again. Replay
+// changes all entries, or it returns an error and changes none. It returns
+// [ErrNotFound] if an entry is not in quarantine, [ErrUndecodable] if an entry cannot
+// be decoded, and [ErrNotRunning] if the consumer of an entry is not running. It does
+// not wait until the messages are handled. [Quarantine.Replayed] lists the messages
+// that still wait. For many entries, use [Quarantine.ReplayMatching].
 func (q *Quarantine) Replay(ctx context.Context, act Act, ids ...int64) error {
 	ids, err := operate.Distinct(ids)
 	if err = errors.Join(act.Validate(), err); err != nil {
@@ -32,8 +33,8 @@ func (q *Quarantine) Replay(ctx context.Context, act Act, ids ...int64) error {
 	return nil
 }
 
-// ErrUndecodable says that a message cannot be replayed, because its transport
-// could not decode it: the entry has only the raw form. Edit the entry.
+// ErrUndecodable means that a message cannot be replayed, because its transport could
+// not decode it. The entry contains only the raw form. Edit the entry.
 var ErrUndecodable = errors.New("the message could not be decoded when it came: edit it")
 
 func (t *table) replay(ctx context.Context, act Act, ids []int64) error {

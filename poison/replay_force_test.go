@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// A message that the consumer has handled runs again only with Force.
+// A message that the consumer has handled is handled again only with Force.
 func TestTrap72ReplayOfHandledMessagesNeedsForce(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -33,7 +33,7 @@ func TestTrap72ReplayOfHandledMessagesNeedsForce(t *testing.T) {
 			force       bool
 			total, runs int
 		}{
-			{false, 1, 1}, // skipped by the inbox, and so resolved
+			{false, 1, 1}, // skipped because of the inbox, and therefore resolved
 			{false, 0, 1}, // no longer in quarantine
 			{true, 1, 2},
 		} {
@@ -46,7 +46,7 @@ func TestTrap72ReplayOfHandledMessagesNeedsForce(t *testing.T) {
 				t.Fatalf("step %d: %v, %s, %d calls", i, err, counts(r.Report), c.total())
 			}
 		}
-		// By another filter what was resolved is left alone, even by force.
+		// With another filter, Force does not replay resolved entries.
 		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{Force: true})
 		if err != nil || r.Total != 1 || c.total() != 3 {
 			t.Fatalf("%v, %s, %d calls", err, counts(r.Report), c.total())

@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// An entry is discarded while a forced replay is about to include it. It stays
-// discarded, so the inbox must keep its id.
+// An entry is discarded while a replay with Force is about to include it. The entry
+// stays discarded, so the inbox must keep the id of its message.
 func TestTrap72ForcedReplaySparesDiscardedEntries(t *testing.T) {
 	t.Parallel()
 	for when, table := range map[string]string{
@@ -23,7 +23,8 @@ func TestTrap72ForcedReplaySparesDiscardedEntries(t *testing.T) {
 	}
 }
 
-// discardDuringReplay discards an entry while its replay waits for a table.
+// discardDuringReplay discards an entry while the replay of this entry waits for a lock
+// on the given table.
 func discardDuringReplay(t *testing.T, table string) {
 	t.Helper()
 	db := testkit.Postgres(t)
@@ -38,7 +39,8 @@ func discardDuringReplay(t *testing.T, table string) {
 		t.Fatal(err)
 	}
 
-	// What Discard does, and the replay comes to the inbox in the middle of it.
+	// This transaction does the same as Discard. The replay reaches the inbox in the
+	// middle of the transaction.
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +66,7 @@ func discardDuringReplay(t *testing.T, table string) {
 	end := tx.Commit
 	if _, err := tx.ExecContext(t.Context(), `SET lock_timeout = 100; UPDATE once_parked SET state = 'discarded', finished_at = now();
 		INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', 'c', '')`); err != nil {
-		end = tx.Rollback // the replay has the entry: it is not discarded
+		end = tx.Rollback // the replay has locked the entry, so it is not discarded
 	}
 	if err := errors.Join(end(), <-advanced); err != nil {
 		t.Fatal(err)
@@ -80,16 +82,21 @@ func discardDuringReplay(t *testing.T, table string) {
 	}
 }
 
-// The lease ends after the transaction that extends it has begun and before that
-// reaches its row, as in a process that was stopped. Another replay has begun
-// meanwhile.
+// The lease ends after the transaction that extends it has begun, but before the
+// transaction reaches the row of the replay. This happens in a process that was stopped
+// for some time. Another replay has begun meanwhile, so the lease must not be extended.
 func TestTrap52LeaseThatEndsDuringALockWaitIsNotExtended(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
 	s := newTestTable(t, db)
-	replay, err := s.beginReplay(t.Context(), Act{Actor: "test"}, Filter{All: true}, Plan{}, time.Minute)
-	if err != nil {
+	to := &parked.Delivery{Consumer: "c", Topic: "t"}
+	failure := parked.Failure{Err: errHandler, Reason: "failed"}
+	if _, err := s.parked.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil); err != nil {
 		t.Fatal(err)
+	}
+	replay, err := s.beginReplay(t.Context(), Act{Actor: "test"}, Filter{All: true}, Plan{}, time.Minute)
+	if err != nil || replay.ID == 0 { // a replay of nothing has no row and no lease
+		t.Fatalf("%v, replay %d", err, replay.ID)
 	}
 	other, err := db.BeginTx(t.Context(), nil)
 	if err != nil {

@@ -16,18 +16,18 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// leasedReplay is a replay that this process runs. Its row has the token until
-// the lease ends.
+// leasedReplay is a replay that this process runs. The process has the lease as long as
+// the row of the replay contains the token of this process.
 type leasedReplay struct {
 	Replay
 
-	act     Act // of the current run
+	act     Act // act that began or resumed the current run
 	token   string
-	afterID int64 // the last entry that was replayed
-	untilID int64 // the last entry that matched at the start
+	afterID int64 // ID of the last replayed entry
+	untilID int64 // ID of the last entry that matched when the replay began
 
-	// knownFailures is the number of failures at the latest stop or pause. They
-	// do not stop the replay.
+	// knownFailures is the number of failures when the replay was last stopped or paused.
+	// These failures do not stop the replay again.
 	knownFailures int
 
 	outcomes outcomes
@@ -35,8 +35,8 @@ type leasedReplay struct {
 
 func (r *leasedReplay) states() []string { return replayStates(r.Plan, r.Filter) }
 
-// beginReplay inserts a replay of the entries that match now, and leases it. If none
-// matches, it inserts nothing, and the replay has no ID.
+// beginReplay inserts a replay of the entries that match now, and takes its lease. If no
+// entry matches, it inserts nothing, and the replay has no ID.
 func (t *table) beginReplay(ctx context.Context, act Act, f Filter, plan Plan, lease time.Duration) (*leasedReplay, error) {
 	f = f.asStored() // JSON would change invalid UTF-8 in another way
 	r := &leasedReplay{Replay: Replay{Consumer: f.Consumer, Filter: f, Plan: plan, Actor: act.Actor, Why: act.Why}}
@@ -52,7 +52,7 @@ func (t *table) beginReplay(ctx context.Context, act Act, f Filter, plan Plan, l
 	where := t.where(f, r.states()...)
 	size := t.dialect.SQL(`SELECT COUNT(*), COALESCE(MAX(id), 0) FROM (
 		SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.Arg(f.limit()) + `) AS chosen`)
-	// Counting many entries takes time, so it comes before the lock.
+	// Counting many entries takes time, so it is done before the lock is taken.
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, size, where.Args...).Scan(&r.Total, &r.untilID)
 	})
@@ -80,7 +80,7 @@ func (t *table) beginReplay(ctx context.Context, act Act, f Filter, plan Plan, l
 	return t.reload(ctx, r)
 }
 
-// resumeReplay leases a replay that no process runs.
+// resumeReplay takes the lease of a replay that no process runs.
 func (t *table) resumeReplay(ctx context.Context, act Act, id int64, lease time.Duration) (*leasedReplay, error) {
 	r, err := t.replayOf(ctx, id)
 	if err != nil {
@@ -93,7 +93,7 @@ func (t *table) resumeReplay(ctx context.Context, act Act, id int64, lease time.
 	switch r.State {
 	case ReplayFinished:
 		return nil, fmt.Errorf("%w: %d", ErrReplayFinished, id)
-	case ReplayStopped: // messages that were replayed before the stop may have failed since
+	case ReplayStopped: // messages that were replayed before the stop may have failed after it
 		r.knownFailures = r.Failed
 	}
 	err = t.alone(ctx, r.Consumer, id, func(tx *sql.Tx) error {
@@ -115,8 +115,9 @@ func (t *table) resumeReplay(ctx context.Context, act Act, id int64, lease time.
 	return t.reload(ctx, r)
 }
 
-// alone runs start in a transaction if no replay except the one with the ID self
-// runs for the consumer. No other replay can begin until the transaction ends.
+// alone calls the function start in a transaction. If another replay of the consumer is
+// running, it returns [ErrReplayRunning] instead. The replay with the ID self does not
+// count as another one. No other replay can begin until the transaction ends.
 func (t *table) alone(ctx context.Context, consumer string, self int64, start func(tx *sql.Tx) error) error {
 	return t.dialect.Write(ctx, t.db, func(tx *sql.Tx) error {
 		if t.sql.replays.lock != "" {
@@ -136,9 +137,9 @@ func (t *table) alone(ctx context.Context, consumer string, self int64, start fu
 	})
 }
 
-// renewReplay extends the lease and returns the current state of the replay. If
-// the lease ran out, renewReplay takes it again, unless another replay has begun
-// meanwhile.
+// renewReplay extends the lease and returns the current state of the replay. If the
+// lease has ended, renewReplay takes it again, unless another replay has begun in the
+// meantime.
 func (t *table) renewReplay(ctx context.Context, r *leasedReplay, lease time.Duration) (*leasedReplay, error) {
 	err := t.dialect.Write(ctx, t.db, func(tx *sql.Tx) error { return t.extendReplay(ctx, tx, r, lease) })
 	if errors.Is(err, ErrReplayLost) {
@@ -163,8 +164,9 @@ func (t *table) extendReplay(ctx context.Context, tx *sql.Tx, r *leasedReplay, l
 	return lostUnless(dialect.Affected(tx.ExecContext(ctx, t.sql.replays.extend, r.ID, r.token, lease.Milliseconds())))
 }
 
-// lostUnless returns [ErrReplayLost] if a statement that needs the lease changed
-// no row.
+// lostUnless returns [ErrReplayLost] if changed is 0. The parameter changed is the
+// number of rows that a statement has changed. The statement must change no row if this
+// process does not have the lease.
 func lostUnless(changed int64, err error) error {
 	if err == nil && changed == 0 {
 		err = ErrReplayLost
@@ -172,7 +174,7 @@ func lostUnless(changed int64, err error) error {
 	return err
 }
 
-// endReplay gives the lease back and stores how the replay ended.
+// endReplay gives the lease back, and stores how the replay ended.
 func (t *table) endReplay(ctx context.Context, r *leasedReplay, state, reason string) (*leasedReplay, error) {
 	err := t.dialect.Write(ctx, t.db, func(tx *sql.Tx) error {
 		changed, err := dialect.Affected(tx.ExecContext(ctx, t.sql.replays.end,

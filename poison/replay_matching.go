@@ -12,27 +12,27 @@ import (
 // Replay is the state of a replay of many entries, see
 // [Quarantine.ReplayMatching].
 type Replay struct {
-	// Report has the ID, which is the argument of Resume, the State, which is one
-	// of the Replay constants, and the counts of the entries.
+	// Report contains the counts of the entries, the ID and the State. Pass the ID to
+	// Resume. The State is one of the Replay constants.
 	Report
 
 	// StopReason says why the replay was paused or stopped.
 	StopReason string
 
-	// Source is operate.SourceQuarantine, or SourceDead or SourceSent for a replay of
-	// package deadletter. Such a replay counts only Total and Replayed.
+	// Source is operate.SourceQuarantine for a replay of this package, and
+	// operate.SourceDead or operate.SourceSent for a replay of package deadletter. A
+	// replay of package deadletter counts only Total and Replayed.
 	Source string
 
-	// Consumer is that of the Filter. If it is empty the replay is of all
-	// consumers.
+	// Consumer is the consumer in the Filter. If it is "", the replay is for all consumers.
 	Consumer string
 
-	// Filter and Plan are those of the call, except for Plan.Progress. Filter is empty
-	// for a replay of package deadletter.
+	// Filter and Plan are the arguments of the call, without Plan.Progress. Filter is
+	// empty for a replay of package deadletter.
 	Filter Filter
 	Plan   Plan
 
-	// Actor and Why are those of the Act that began the replay.
+	// Actor and Why come from the Act that began the replay.
 	Actor, Why string
 
 	// StartedAt is the time of the start. EndedAt is zero while the replay runs.
@@ -57,27 +57,27 @@ var (
 	ErrReplayStopped  = operate.ErrReplayStopped
 )
 
-// ReplayMatching gives all entries that match now back to the consumers that
-// failed them, due at once and with fresh budgets. It waits until every message
-// has been handled or is in quarantine again. It returns [ErrNotRunning] if one
-// of the consumers is not running.
+// ReplayMatching gives all entries that match now back to the consumers that failed.
+// The messages are due immediately, and their attempts and crashes are counted from
+// zero again. ReplayMatching waits until every message has been handled or is in
+// quarantine again. It returns [ErrNotRunning] if one of the consumers is not running.
 //
-// A consumer has one running replay at a time: another one is
-// [ErrReplayRunning]. A Filter without a consumer is a replay of all consumers.
-// Each batch stores the progress in the database. When ctx ends the replay is
-// paused, and after the death of the process it is abandoned as soon as
-// Config.ReplayLease has passed. [Quarantine.Resume] continues with the rest and
-// does not run a message twice. A replay that its Plan or
-// [Quarantine.StopReplay] stops returns [ErrReplayStopped].
+// A consumer can have one running replay at a time: a second replay returns
+// [ErrReplayRunning]. A Filter without a consumer means a replay of all consumers. Each
+// batch stores the progress in the database. When ctx ends, the replay is paused. If
+// the process dies, the replay counts as abandoned when Config.ReplayLease has passed.
+// [Quarantine.Resume] continues with the remaining entries, and does not replay a
+// message twice. If the Plan or [Quarantine.StopReplay] stops the replay,
+// ReplayMatching returns [ErrReplayStopped].
 //
-// Messages that could not be decoded return to quarantine at once without a call
-// of the handler, and count as failed: edit them.
+// Messages that could not be decoded return to quarantine immediately, without a call
+// of the handler, and count as failed. Edit these messages.
 //
-// If no entry matches, no replay is stored and its ID is 0; an unknown
-// Filter.Fingerprint is [ErrNotFound].
+// If no entry matches, no replay is stored, and the ID of the result is 0. If no entry
+// has the Filter.Fingerprint, ReplayMatching returns [ErrNotFound].
 //
-// With an error ReplayMatching returns the latest known state of the replay, if
-// it began.
+// If ReplayMatching returns an error after the replay has begun, it also returns the
+// latest known state of the replay.
 func (q *Quarantine) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Replay, error) {
 	if err := errors.Join(act.Validate(), f.validateChange(), plan.Validate()); err != nil {
 		return Replay{}, fmt.Errorf("poison: replay: %w", err)
@@ -96,11 +96,11 @@ func (q *Quarantine) ReplayMatching(ctx context.Context, act Act, f Filter, plan
 	return q.run(ctx, r, plan.Progress)
 }
 
-// Resume continues a replay that was paused, stopped or abandoned, with its own
-// Filter and Plan, and returns like [Quarantine.ReplayMatching]. Failures up to
-// now do not stop the replay again, even if the Plan stops on failures: neither
-// the failures that stopped it, nor later failures of messages that were
-// replayed before the stop. progress may be nil.
+// Resume continues a replay that was paused, stopped or abandoned, with the Filter and
+// the Plan of the replay. It returns the same results as [Quarantine.ReplayMatching].
+// Failures before the call of Resume do not stop the replay again, even with
+// Plan.StopOnFailure. This is also true for messages that were replayed before the
+// replay stopped, and failed after it had stopped. The parameter progress may be nil.
 func (q *Quarantine) Resume(ctx context.Context, act Act, id int64, progress func(Report)) (Replay, error) {
 	if err := act.Validate(); err != nil {
 		return Replay{}, fmt.Errorf("poison: resume: %w", err)
@@ -112,8 +112,7 @@ func (q *Quarantine) Resume(ctx context.Context, act Act, id int64, progress fun
 	return q.run(ctx, r, progress)
 }
 
-// ReplayOf returns the current state of the replay with that ID, or
-// [ErrReplayNotFound].
+// ReplayOf returns the current state of the replay with this ID, or [ErrReplayNotFound].
 func (q *Quarantine) ReplayOf(ctx context.Context, id int64) (Replay, error) {
 	r, err := q.table.replayOf(ctx, id)
 	if err != nil {
@@ -122,9 +121,9 @@ func (q *Quarantine) ReplayOf(ctx context.Context, id int64) (Replay, error) {
 	return r.Replay, nil
 }
 
-// Replays returns a page of replays, also of dead letters and of the sent log in these
-// tables, the latest first. before is the ID of the
-// last replay of the previous page, or 0.
+// Replays returns a page of replays, the latest first. If the dead letters and the sent
+// log are in the same database, the page includes their replays. The parameter before
+// is the ID of the last replay of the previous page, or 0.
 func (q *Quarantine) Replays(ctx context.Context, before int64) ([]Replay, error) {
 	replays, err := q.table.replays(ctx, before, pageSize)
 	if err != nil {

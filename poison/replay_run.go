@@ -14,30 +14,31 @@ const (
 	// replayBatch is the number of entries that one transaction replays.
 	replayBatch = 200
 
-	// The pause between two readings of a replay is at least shortestPause. It
-	// is also at least pauseFactor times the duration of the reading, so that
-	// readings stay a small part of the work.
+	// The pause between two updates of a replay's state is at least shortestPause. It is
+	// also at least pauseFactor times the duration of the update, so that updates take only
+	// a small part of the time.
 	shortestPause = 50 * time.Millisecond
 	pauseFactor   = 10
 
-	// progressEvery is the longest time without a call of Plan.Progress.
+	// progressEvery is the maximum time between two calls of Plan.Progress.
 	progressEvery = time.Second
 
-	// pauseTimeout bounds the statement that pauses a replay whose context has
-	// ended.
+	// pauseTimeout is the timeout of the statement that pauses a replay after its context
+	// has ended.
 	pauseTimeout = 10 * time.Second
 )
 
-// replayRun is one run of a replay by this process, which has its lease.
+// replayRun is one run of a replay in this process, from taking the lease to giving it
+// back.
 type replayRun struct {
 	*Quarantine
 
 	replay        *leasedReplay
 	progress      func(Report)
 	rate          *operate.Rate
-	reported      [6]int // the counts of the last call of progress
+	reported      [6]int // counts at the last call of progress
 	reportedAt    time.Time
-	knownFailures int  // do not stop the replay
+	knownFailures int  // these failures do not stop the replay
 	nothingLeft   bool // no entry remains to be replayed
 }
 
@@ -67,9 +68,9 @@ func (q *Quarantine) run(ctx context.Context, r *leasedReplay, progress func(Rep
 	return x.replay.Replay, err
 }
 
-// loop runs steps until the replay ends. A step that fails because other work
-// holds the database, as a long handler does with SQLite, is repeated: the row
-// of the replay tells which batches were committed.
+// loop runs steps until the replay ends. If a step fails because other work blocks the
+// database, such as a long handler with SQLite, loop repeats the step. A step can be
+// repeated, because the row of the replay shows which batches were committed.
 func (x *replayRun) loop(ctx context.Context) error {
 	for {
 		pause, ended, err := x.step(ctx)
@@ -82,7 +83,7 @@ func (x *replayRun) loop(ctx context.Context) error {
 	}
 }
 
-// step reads the state of the replay, and then ends the replay or replays more
+// step reads the state of the replay. Then it either ends the replay or replays more
 // entries. It returns the pause before the next step.
 func (x *replayRun) step(ctx context.Context) (pause time.Duration, ended bool, err error) {
 	begin := time.Now()
@@ -106,7 +107,7 @@ func (x *replayRun) step(ctx context.Context) (pause time.Duration, ended bool, 
 	return pause, false, x.advance(ctx, x.room())
 }
 
-// report calls progress if the counts have changed, or if the last call is
+// report calls progress if the counts have changed, or if the last call was at least
 // progressEvery ago.
 func (x *replayRun) report(now time.Time) {
 	r := x.replay
@@ -118,7 +119,7 @@ func (x *replayRun) report(now time.Time) {
 	x.progress(r.Report)
 }
 
-// room returns the number of messages that the Plan allows to replay now.
+// room returns how many messages the Plan allows to replay now.
 func (x *replayRun) room() int {
 	r := x.replay
 	room := r.Plan.Window - r.Waiting

@@ -11,15 +11,15 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// StopReplay stops a running replay, also that of another process or of a process that
-// has died, and returns its state. Messages that were replayed before are still
-// handled; no further message is replayed after StopReplay returns. The process that
-// runs the replay notices it before its next batch, and its ReplayMatching or Resume
-// returns [ErrReplayStopped].
+// StopReplay stops a running replay, and returns its state. The process that runs the
+// replay may be another one, or may have died. Messages that were already replayed are
+// still handled. After StopReplay has returned, no further message is replayed. The
+// process that runs the replay notices the stop before its next batch, and its
+// ReplayMatching or Resume returns [ErrReplayStopped].
 //
-// [Quarantine.Resume] continues the replay. StopReplay leaves a replay alone that is
-// paused or was stopped before. It returns [ErrReplayNotFound] if there is no such
-// replay, and [ErrReplayFinished] if it has finished.
+// [Quarantine.Resume] continues the replay. StopReplay does not change a replay that is
+// paused or was stopped before. It returns [ErrReplayNotFound] if no replay has this
+// ID, and [ErrReplayFinished] if the replay has finished.
 func (q *Quarantine) StopReplay(ctx context.Context, act Act, id int64) (Replay, error) {
 	err := act.Validate()
 	if err == nil {
@@ -39,9 +39,10 @@ func (q *Quarantine) StopReplay(ctx context.Context, act Act, id int64) (Replay,
 	return r.Replay, nil
 }
 
-// stopReplay changes the row if the replay runs or is abandoned. The row is locked by
-// a batch, or by the end of the replay, until that is committed: one of the two comes
-// first, and the other one finds the row changed.
+// stopReplay changes the row of the replay if the replay runs or is abandoned. The
+// transaction of a batch, and the transaction that ends the replay, lock this row until
+// their commit. So either the stop or the other transaction comes first, and the second
+// one finds that the row has changed.
 func (t *table) stopReplay(ctx context.Context, act Act, id int64) error {
 	reason := "by " + act.Actor
 	if act.Why != "" {
@@ -59,8 +60,8 @@ func (t *table) stopReplay(ctx context.Context, act Act, id int64) error {
 	})
 }
 
-// stopped returns [ErrReplayStopped] instead of [ErrReplayLost] if somebody has stopped
-// the replay, and any other error unchanged.
+// stopped returns [ErrReplayStopped] if err is [ErrReplayLost] because an operator has
+// stopped the replay. It returns any other error unchanged.
 func (x *replayRun) stopped(ctx context.Context, err error) error {
 	if !errors.Is(err, ErrReplayLost) {
 		return err

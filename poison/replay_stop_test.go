@@ -20,7 +20,8 @@ func (b *bench) exec(query string) {
 	}
 }
 
-// another returns the quarantine as another process sees it.
+// another returns a second Quarantine for the same database, as another process would
+// have it.
 func (b *bench) another() *poison.Quarantine {
 	b.Helper()
 	other, err := poison.New(b.DB, poison.Config{
@@ -62,7 +63,7 @@ func TestAnotherProcessStopsAReplay(t *testing.T) {
 			t.Errorf("%d lines of audit of the stop", n)
 		}
 
-		// It stays stopped, and can be resumed.
+		// The replay stays stopped, and can be resumed.
 		if again, err := b.store.StopReplay(t.Context(), act, r.ID); err != nil || again.StopReason != r.StopReason {
 			t.Errorf("%v, %+v", err, again)
 		}
@@ -83,8 +84,8 @@ func TestAnotherProcessStopsAReplay(t *testing.T) {
 	})
 }
 
-// The process that ran the replay has died: nobody notices the stop, and the replay is
-// not abandoned any more.
+// The process that ran the replay has died. So no process notices the stop, but the
+// replay is no longer abandoned.
 func TestAbandonedReplayIsStopped(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
@@ -106,7 +107,9 @@ func TestAbandonedReplayIsStopped(t *testing.T) {
 	})
 }
 
-// A stop and the end of the replay come at the same time: both agree on which was first.
+// StopReplay is called while the replay ends. Both calls must return the same order of
+// events: either the replay has finished, and StopReplay returns ErrReplayFinished, or
+// StopReplay succeeds, and the replay returns ErrReplayStopped.
 func TestStopAndEndAgree(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
@@ -118,7 +121,7 @@ func TestStopAndEndAgree(t *testing.T) {
 			asked := false
 			r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
 				Progress: func(r poison.Report) {
-					if r.Resolved == 1 && !asked { // the next statement would end it
+					if r.Resolved == 1 && !asked { // the next statement would end the replay
 						asked = true
 						go func() {
 							_, err := b.another().StopReplay(t.Context(), bob, r.ID)

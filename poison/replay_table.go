@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// replayOf returns the current state of the replay with that ID.
+// replayOf returns the current state of the replay with this ID.
 func (t *table) replayOf(ctx context.Context, id int64) (r *leasedReplay, err error) {
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
 		r, err = scanReplay(tx.QueryRowContext(ctx, t.sql.replays.get, id))
@@ -29,8 +29,8 @@ func (t *table) replayOf(ctx context.Context, id int64) (r *leasedReplay, err er
 	return r, nil
 }
 
-// replays returns the latest replays whose ID is lower than before. 0 stands for
-// no bound.
+// replays returns the latest replays whose ID is lower than the parameter before. If
+// this parameter is 0, it returns the latest of all replays.
 func (t *table) replays(ctx context.Context, before int64, limit int) (all []Replay, err error) {
 	if before == 0 {
 		before = math.MaxInt64
@@ -89,10 +89,9 @@ func scanReplay(row interface{ Scan(dest ...any) error }) (*leasedReplay, error)
 	return &r, nil
 }
 
-// advanceReplay makes at most n more entries due for their consumers. The same
-// transaction stores the progress of the replay, so that no entry is replayed
-// twice. It returns the number of replayed entries, and whether there may be
-// more.
+// advanceReplay makes up to n more entries due for their consumers. The same transaction
+// stores the progress of the replay, so that no entry is replayed twice. It returns the
+// number of replayed entries, and whether more entries may remain.
 func (t *table) advanceReplay(ctx context.Context, r *leasedReplay, n int, lease time.Duration) (replayed int, more bool, err error) {
 	where := t.where(r.Filter, r.states()...)
 	next := t.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() +
@@ -130,9 +129,9 @@ func (t *table) advanceReplay(ctx context.Context, r *leasedReplay, n int, lease
 	return len(due), more, nil
 }
 
-// makeDue makes entries due and records them in the audit. It returns the
-// entries that it changed: one that was discarded meanwhile stays discarded, and
-// the inbox keeps its id.
+// makeDue makes entries due, and records this in the audit log. It returns the IDs of
+// the entries that it changed. An entry that was discarded in the meantime stays
+// discarded, and the inbox keeps the id of its message.
 func (t *table) makeDue(ctx context.Context, tx *sql.Tx, r *leasedReplay, ids []int64) (due []int64, err error) {
 	due, err = selectIDs(ctx, tx, t.sql.replays.makeDue+stateIn(r.states())+` RETURNING id`, []any{r.ID, t.dialect.List(ids)})
 	if err != nil {

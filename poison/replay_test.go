@@ -18,7 +18,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// fill puts entries into quarantine with one statement.
+// fill puts n entries into quarantine.
 func (b *bench) fill(consumer string, n int) {
 	b.Helper()
 	for i := range n {
@@ -26,7 +26,7 @@ func (b *bench) fill(consumer string, n int) {
 	}
 }
 
-// counted is a handler that counts its calls and fails as configured.
+// counted is a handler that counts its calls and fails if the function fail returns true.
 type counted struct {
 	mu   sync.Mutex
 	ran  map[string]int
@@ -92,7 +92,7 @@ func TestReplayMatchingEndsWhenAllAreSettled(t *testing.T) {
 		if n := b.number(fmt.Sprintf(`SELECT COUNT(*) FROM once_audit WHERE action = 'replay' AND replay_id = %d`, r.ID)); n != 12 {
 			t.Errorf("%d lines of audit", n)
 		}
-		// It stays as it was, whatever becomes of its messages.
+		// The finished replay keeps its counts, whatever happens to its messages later.
 		if err := b.store.Discard(t.Context(), act, b.list()[0].ID); err != nil {
 			t.Fatal(err)
 		}
@@ -109,14 +109,15 @@ func TestReplayMatchingEndsWhenAllAreSettled(t *testing.T) {
 	})
 }
 
-// A call for every reading would be twenty calls a second with the same counts.
+// Progress is called after changes. If it were called whenever the replay reads its
+// state, it would get the same counts twenty times a second.
 func TestProgressIsCalledAfterChanges(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 1)
 		b.consume("payments", func(*message.Message) error {
-			<-time.After(400 * time.Millisecond) // some looks find nothing new
+			<-time.After(400 * time.Millisecond) // some readings in this time find no change
 			return nil
 		})
 		var (
@@ -142,7 +143,7 @@ func TestProgressIsCalledAfterChanges(t *testing.T) {
 	})
 }
 
-// Only the canary runs if it fails, and the replay can be resumed.
+// If the canary fails, no other entry is replayed. The replay can be resumed.
 func TestFailedCanaryStopsTheReplay(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -185,7 +186,7 @@ func TestReplayWaitsForCanaryAndWindow(t *testing.T) {
 				if r.Resolved > 0 || r.Replayed == 0 {
 					return
 				}
-				if looks++; looks == 4 { // nobody has consumed so far
+				if looks++; looks == 4 { // no message has been handled so far
 					if r.Replayed != 1 || r.Waiting != 1 {
 						t.Errorf("%s: while the first waits: %s", name, counts(r))
 					}
@@ -225,7 +226,7 @@ func TestReplayContinuesAfterABusyDatabase(t *testing.T) {
 	r, err := store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
 		Progress: func(poison.Report) {
 			hold.Do(func() {
-				tx, err := b.BeginTx(t.Context(), nil) // takes the lock
+				tx, err := b.BeginTx(t.Context(), nil) // this takes the lock
 				if err != nil {
 					t.Error(err)
 					return
@@ -254,7 +255,7 @@ func TestReplayStopsOnNewFailure(t *testing.T) {
 		if !errors.Is(err, poison.ErrReplayStopped) || r.Failed != 1 || r.Replayed > 25 {
 			t.Fatalf("%v, %s", err, counts(r.Report))
 		}
-		// The failure that is known does not stop it again; the next one does.
+		// The known failure does not stop the replay again, but the next failure does.
 		r, err = b.store.Resume(t.Context(), act, r.ID, nil)
 		if !errors.Is(err, poison.ErrReplayStopped) || r.Failed != 2 {
 			t.Fatalf("%v, %s", err, counts(r.Report))
@@ -265,12 +266,12 @@ func TestReplayStopsOnNewFailure(t *testing.T) {
 	})
 }
 
-// Messages that fail after the stop were replayed before it. Their cause may be
-// repaired when the replay is resumed.
+// Some messages that were replayed before the stop fail after it. When the replay is
+// resumed, their cause may be repaired, so they must not stop the replay again.
 func TestFailuresAfterAStopDoNotStopTheResumedReplay(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	b := newBench(t, testkit.Postgres(t), nil) // SQLite's one writer would be the handler that waits
+	b := newBench(t, testkit.Postgres(t), nil) // with SQLite, the handler that waits would be the only writer
 	b.fill("payments", 20)
 	stopped := make(chan struct{})
 	var mended atomic.Bool
@@ -300,7 +301,8 @@ func TestFailuresAfterAStopDoNotStopTheResumedReplay(t *testing.T) {
 	}
 }
 
-// A Filter with texts that a row cannot store matches their cleaned form.
+// If a row cannot store a text, it contains a cleaned form of the text. A Filter with
+// the original text must match such a row.
 func TestReplayByInvalidText(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -319,7 +321,7 @@ func TestReplayByInvalidText(t *testing.T) {
 	})
 }
 
-// A rate above every integer is no limit.
+// An extremely high Rate works like no limit.
 func TestRateAboveEveryInteger(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), nil)
@@ -330,7 +332,7 @@ func TestRateAboveEveryInteger(t *testing.T) {
 	r, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"}, poison.Plan{
 		Rate: math.MaxInt, Window: 1,
 		Progress: func(poison.Report) {
-			if time.Since(began) > time.Second && !consuming { // by then all of it is allowed
+			if time.Since(began) > time.Second && !consuming { // after this time the rate allows all messages
 				consuming = true
 				b.consume("payments", (&counted{}).handle)
 			}

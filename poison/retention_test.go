@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// The outcomes of a replay are counted in its entries, so retention keeps them until
-// the replay has finished.
+// To count the outcomes of a replay, the quarantine reads the entries of the replay. So
+// dedup's sweep must not remove these entries before the replay has finished.
 func TestTrap36RetentionKeepsEntriesOfUnfinishedReplay(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -32,7 +32,7 @@ func TestTrap36RetentionKeepsEntriesOfUnfinishedReplay(t *testing.T) {
 		}
 		replayIs := func(r poison.Replay, want string) {
 			t.Helper()
-			testkit.Eventually(t, 20*time.Second, want, func() bool { // also what it had given back when it was stopped
+			testkit.Eventually(t, 20*time.Second, want, func() bool { // also counts messages that the replay had given back before it stopped
 				now, err := b.store.ReplayOf(t.Context(), r.ID)
 				return err == nil && counts(now.Report) == want
 			})

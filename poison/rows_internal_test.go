@@ -9,7 +9,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
-// Claims find every row that is not final sooner or later, and no final row.
+// Claims eventually find every waiting row, in whatever way it began to wait, and no
+// other row.
 func TestTrap20ClaimsFindEveryWaitingRow(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -80,7 +81,7 @@ func TestReplayedRowIsKeptWhenResolved(t *testing.T) {
 	})
 }
 
-// A claim that ends in quarantine did not end a process.
+// A claim that ends in quarantine is not counted as a crash.
 func TestTrap48QuarantinedClaimIsNoCrash(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -103,7 +104,7 @@ func TestTrap48QuarantinedClaimIsNoCrash(t *testing.T) {
 		quarantine(selection, 0)
 		short := selection
 		short.Lease = 0
-		claim(t, s, short) // and its process ends
+		claim(t, s, short) // the claim of a process that dies
 		crashed := selection
 		crashed.Crashed = true
 		quarantine(crashed, 1)

@@ -45,21 +45,30 @@ func newBench(t *testing.T, db testkit.Database, change func(*poison.Config)) *b
 	return b
 }
 
-// handle gives msg to the middleware around h, as a router would for the
-// consumer.
+// handle passes msg to the middleware around h, as the router of the consumer would do.
 func (b *bench) handle(consumer string, msg *message.Message, h message.HandlerFunc) error {
 	msg.SetContext(parked.WithDelivery(msg.Context(), &parked.Delivery{Consumer: consumer, Topic: "orders.placed"}))
 	_, err := b.store.Middleware(h)(msg)
 	return err
 }
 
+// quarantinePanic delivers a message to a handler that panics, so that the message is
+// quarantined.
+func (b *bench) quarantinePanic(consumer, id string) {
+	b.Helper()
+	h := func(*message.Message) ([]*message.Message, error) { panic("boom") }
+	if err := b.handle(consumer, message.NewMessage(id, nil), h); err != nil {
+		b.Fatal(err)
+	}
+}
+
 func (b *bench) list() []poison.Entry {
 	b.Helper()
-	entries, err := b.store.List(b.Context(), poison.Filter{})
+	page, err := b.store.List(b.Context(), poison.Filter{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	return entries
+	return page.Entries
 }
 
 // importCounts is the result of an import.

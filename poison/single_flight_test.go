@@ -16,7 +16,8 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// begin begins a replay of a consumer that is not running, so that the replay waits.
+// begin begins a replay of a consumer that is not running, so that the replay keeps
+// waiting.
 func (b *bench) begin(ctx context.Context, consumer string) (first poison.Report, ended <-chan error) {
 	b.Helper()
 	started, failed := make(chan poison.Report, 1), make(chan error, 1)
@@ -37,11 +38,12 @@ func (b *bench) begin(ctx context.Context, consumer string) (first poison.Report
 	return first, failed
 }
 
-// Two replays at a time would count the outcomes of each other.
+// If two replays of a consumer ran at the same time, each would count outcomes of the
+// other, so the second one is refused.
 func TestTrap52ConsumerHasOneReplayAtATime(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db, func(c *poison.Config) { c.ReplayLease = 10 * time.Minute }) // however long this takes
+		b := newBench(t, db, func(c *poison.Config) { c.ReplayLease = 10 * time.Minute }) // a long lease, so that a slow test does not lose it
 		b.fill("payments", 2)
 		b.fill("inventory", 1)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -58,7 +60,7 @@ func TestTrap52ConsumerHasOneReplayAtATime(t *testing.T) {
 			t.Errorf("resuming one that runs: %v", err)
 		}
 		done()
-		// Another consumer's is none of its business.
+		// The replay of another consumer is not affected.
 		b.consume("inventory", (&counted{}).handle)
 		if _, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "inventory"}, poison.Plan{}); err != nil {
 			t.Errorf("another consumer: %v", err)
@@ -72,8 +74,9 @@ func TestTrap52ConsumerHasOneReplayAtATime(t *testing.T) {
 	})
 }
 
-// paused checks that a replay of two messages was cancelled while it waited for the
-// first one, and that it can be resumed.
+// paused waits for the end of a replay of two messages. The context of the replay was
+// cancelled before the first message was handled. It checks that the replay was paused
+// and can be resumed.
 func (b *bench) paused(replay int64, ended <-chan error) {
 	b.Helper()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -95,7 +98,7 @@ func (b *bench) eventually(what string, cond func() bool) {
 	testkit.Eventually(b.T, time.Minute, what, cond)
 }
 
-// A replay is not lost when a step takes longer than its lease.
+// A replay continues after a step that took longer than the lease of the replay.
 func TestTrap52ReplayOutlivesItsLease(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -119,7 +122,7 @@ func TestTrap52ReplayOutlivesItsLease(t *testing.T) {
 	})
 }
 
-// Of many simultaneous replays one begins.
+// If many replays begin at the same time, only one of them succeeds.
 func TestTrap52OneOfSimultaneousReplaysBegins(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -132,7 +135,7 @@ func TestTrap52OneOfSimultaneousReplaysBegins(t *testing.T) {
 			all.Go(func() {
 				_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"}, poison.Plan{Progress: func(r poison.Report) {
 					if !first.CompareAndSwap(0, r.ID) && first.Load() != r.ID {
-						cancel() // nobody consumes, and so none would end
+						cancel() // nothing handles the messages, so no replay would end
 					}
 				}})
 				switch {
@@ -155,10 +158,10 @@ func TestTrap52OneOfSimultaneousReplaysBegins(t *testing.T) {
 	})
 }
 
-// A replay that begins waits for the transaction that inserts another one.
+// A replay that begins waits for the transaction that inserts another replay.
 func TestTrap52NewReplayWaitsForUncommittedOne(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.Postgres(t), nil) // SQLite has one writer at a time anyway
+	b := newBench(t, testkit.Postgres(t), nil) // SQLite has only one writer at a time
 	b.fill("payments", 1)
 	tx, err := b.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -193,7 +196,7 @@ func TestTrap52NewReplayWaitsForUncommittedOne(t *testing.T) {
 	}
 }
 
-// Counting millions of entries delays no replay of another consumer.
+// Counting millions of entries does not delay a replay of another consumer.
 func TestCountingEntriesDelaysNoOtherReplay(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)
@@ -224,8 +227,8 @@ func TestCountingEntriesDelaysNoOtherReplay(t *testing.T) {
 	}
 }
 
-// A replay takes its lease again after the lease ended, unless another replay has
-// begun. Then it ends, and can be resumed later.
+// A replay takes its lease again after the lease has ended, unless another replay has
+// begun. In that case the first replay ends, and can be resumed later.
 func TestTrap52ReplayEndsWithItsLease(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -253,7 +256,7 @@ func TestTrap52ReplayEndsWithItsLease(t *testing.T) {
 				switch looks++; looks {
 				case 1:
 					lapse()
-				case 2: // it goes on
+				case 2: // the replay continues
 					lapse()
 					b.quarantine("payments", "other")
 					begun := make(chan struct{}, 100)

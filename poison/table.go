@@ -13,15 +13,15 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// table is the quarantined rows of once_parked, with the tables of replays and
-// of the audit.
+// table reads and writes the quarantined rows of once_parked, and the tables of replays
+// and of the audit log.
 type table struct {
 	db      *sql.DB
 	dialect dialect.Dialect
 	parked  *parked.Store
 	sql     queries
 
-	withoutContent bool // of entries, see Config.WithoutContent
+	withoutContent bool // leave out the contents of entries, see Config.WithoutContent
 }
 
 func newTable(db *sql.DB, config schema.Config) (*table, error) {
@@ -33,7 +33,7 @@ func newTable(db *sql.DB, config schema.Config) (*table, error) {
 	return &table{db: db, dialect: d, parked: store, sql: newQueries(d)}, nil
 }
 
-// record writes a line of the audit.
+// record writes a line of the audit log.
 func (t *table) record(ctx context.Context, tx *sql.Tx, act Act, action string, id int64, consumer, messageID string) error {
 	return t.recordOn(ctx, tx, act, action, "parked:"+strconv.FormatInt(id, 10), consumer, messageID)
 }
@@ -45,7 +45,7 @@ func (t *table) recordOn(ctx context.Context, tx *sql.Tx, act Act, action, subje
 	return err
 }
 
-// count returns the number of quarantined rows, or limit if there are more.
+// count returns the number of quarantined rows, but at most limit.
 func (t *table) count(ctx context.Context, limit int) (n int64, err error) {
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, t.sql.count, limit).Scan(&n)
@@ -56,7 +56,7 @@ func (t *table) count(ctx context.Context, limit int) (n int64, err error) {
 	return n, err
 }
 
-// selectIDs returns the first column of all rows of the result.
+// selectIDs returns the values of the first column of all rows in the result.
 func selectIDs(ctx context.Context, tx *sql.Tx, query string, args []any) (ids []int64, err error) {
 	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var id int64
@@ -67,11 +67,10 @@ func selectIDs(ctx context.Context, tx *sql.Tx, query string, args []any) (ids [
 	return ids, err
 }
 
-// each calls one for each id. An id whose row is not in quarantine is
-// [ErrNotFound].
-func each(ids []int64, one func(id int64) error) error {
+// each calls f for each id. If a row is not in quarantine, each returns [ErrNotFound].
+func each(ids []int64, f func(id int64) error) error {
 	for _, id := range ids {
-		err := one(id)
+		err := f(id)
 		if errors.Is(err, sql.ErrNoRows) {
 			return fmt.Errorf("%w in quarantine: %d", ErrNotFound, id)
 		}

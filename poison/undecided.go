@@ -7,18 +7,19 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// maxUndecided is how many consecutive calls of a handler may have an undecided outcome
-// before the message is quarantined, as in package retry. Without retry inside, nobody
-// else counts them, and a message that ends its own database session each time would be
-// redelivered without end.
+// maxUndecided is the number of consecutive calls of a handler with an undecided
+// outcome after which the message is quarantined, as in package retry. Without retry
+// inside, no other code counts these calls. A message that ends its own database
+// session each time would then be redelivered forever.
 const maxUndecided = 3
 
-// maxCounted limits the memory of undecidedCalls.
+// maxCounted is the maximum number of messages in undecidedCalls. It limits the memory.
 const maxCounted = 10_000
 
-// undecidedCalls counts the consecutive calls with an undecided outcome of each message,
-// in this process. A message that is delivered to several processes may be called more
-// often, but not without end.
+// undecidedCalls counts, for each message, the consecutive calls in this process with
+// an undecided outcome. If a message is delivered to several processes, each process
+// counts its own calls. So the handler may be called more than maxUndecided times, but
+// not forever.
 type undecidedCalls struct {
 	mu sync.Mutex
 	n  map[undecidedCall]int
@@ -46,7 +47,7 @@ func (u *undecidedCalls) add(consumer string, msg *message.Message) (tooMany boo
 	return u.n[call] >= maxUndecided
 }
 
-// forget ends the count of a message that has another outcome.
+// forget removes the count of a message whose call had another outcome.
 func (u *undecidedCalls) forget(consumer string, msg *message.Message) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

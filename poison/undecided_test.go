@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// Trap 80. A chain without retry. A message that ends its own database session looks
+// Trap 80. Without retry in the chain, a message that ends its own database session looks
 // like an outage each time. After three calls it must go to quarantine.
 func TestUndecidedCallsWithoutRetryEndInQuarantine(t *testing.T) {
 	t.Parallel()
@@ -36,7 +36,7 @@ func TestUndecidedCallsWithoutRetryEndInQuarantine(t *testing.T) {
 			t.Fatalf("after call %d the error is %v", i, err)
 		}
 	}
-	const says = "poison: the outcome of 3 handler calls is unknown, last error: " // the rest is the driver's
+	const says = "poison: the outcome of 3 handler calls is unknown, last error: " // the rest of the text is from the driver
 	entries := b.list()
 	if calls != 3 || len(entries) != 1 || entries[0].Attempts != 3 || entries[0].Reason != poison.ReasonFailed ||
 		!strings.HasPrefix(entries[0].Error, says) {
@@ -49,8 +49,8 @@ func endSession(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
-// Only consecutive calls of one message count. A call that did not happen, a success and
-// another message do not.
+// Only consecutive calls for the same message count. A call of the middleware that did
+// not call the handler, a success, and calls for another message do not count.
 func TestUndecidedCallsAreCountedForEachMessage(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), nil)
@@ -74,7 +74,7 @@ func TestUndecidedCallsAreCountedForEachMessage(t *testing.T) {
 	if entries := b.list(); len(entries) > 0 {
 		t.Fatalf("in quarantine are %+v", entries)
 	}
-	for range 3 { // without an id, the payload identifies a message
+	for range 3 { // without an id, the payload identifies the message
 		_ = b.handle("payments", message.NewMessage("", []byte("one")), undecided)
 	}
 	_ = b.handle("payments", message.NewMessage("", []byte("other")), undecided)

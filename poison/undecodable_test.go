@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// raw gives the middleware a message that its transport could not decode.
+// raw calls the middleware with a message that its transport could not decode.
 func (b *bench) raw(consumer, id string) {
 	b.Helper()
 	msg := message.NewMessage(id, []byte("raw"))
@@ -30,8 +30,8 @@ func (b *bench) raw(consumer, id string) {
 	}
 }
 
-// No handler must get the raw form, neither from the transport nor by a replay. The
-// edited message is handled.
+// No handler may get the raw form, neither from the transport nor by a replay. The
+// edited message must be handled.
 func TestTrap41UndecodableMessageIsNotReplayed(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -81,13 +81,13 @@ func TestTrap41UndecodableMessageIsNotReplayed(t *testing.T) {
 	})
 }
 
-// If one of two copies could be decoded, it is kept.
+// If only one of two copies could be decoded, this copy is kept.
 func TestDecodedCopyReplacesUndecodableOne(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		good := func() *message.Message {
-			msg := message.NewMessage("m1", []byte("raw")) // its headers were the trouble
+			msg := message.NewMessage("m1", []byte("raw")) // only its headers could not be decoded
 			msg.Metadata.Set("form", "read")
 			return msg
 		}

@@ -8,8 +8,9 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Audit writes one audit row for each subject, with the id of its message. replayID is
-// 0 if the act is no part of a kept replay.
+// Audit writes one row to the audit log for each element of subjects. The element of
+// messageIDs with the same index is the id of the subject's message. The parameter
+// replayID is 0 if the act does not belong to a stored replay.
 func Audit(
 	ctx context.Context, tx *sql.Tx, d dialect.Dialect, actor, why, action string, replayID int64, subjects, messageIDs []string,
 ) error {
@@ -21,7 +22,7 @@ func Audit(
 	return err
 }
 
-// AuditConsumer writes the audit row of an act on a consumer.
+// AuditConsumer writes a row to the audit log for an act on a consumer.
 func AuditConsumer(ctx context.Context, tx *sql.Tx, d dialect.Dialect, actor, why, action, subject, consumer string) error {
 	_, err := tx.ExecContext(ctx, d.SQL(`INSERT INTO {audit} (actor, action, subject, consumer, why) VALUES ($1, $2, $3, $4, $5)`),
 		parked.Clean(actor, parked.MaxName), action, subject, consumer, parked.Clean(why, parked.MaxError))

@@ -26,16 +26,16 @@ func (c *Conditions) Add(condition string, value any) {
 	c.Texts = append(c.Texts, fmt.Sprintf(condition, c.Arg(value)))
 }
 
-// AddText adds a condition that the column has the value, unless the value is
-// empty.
+// AddText adds the condition that column has the given value. If value is "", it does
+// nothing.
 func (c *Conditions) AddText(column, value string) {
 	if value != "" {
 		c.Add(column+` = %s`, value)
 	}
 }
 
-// AddSpan adds the conditions that the time in the column is not before after and
-// is before before. Zero times add nothing.
+// AddSpan adds the conditions column >= after and column < before. A zero time adds no
+// condition.
 func (c *Conditions) AddSpan(d dialect.Dialect, column string, after, before time.Time) {
 	if !after.IsZero() {
 		c.Add(column+` >= %s`, Time(d, after))
@@ -56,7 +56,7 @@ func (c *Conditions) Where() string {
 	return "WHERE " + c.String()
 }
 
-// Time returns a parameter that can be compared with a time of a table, in whole
+// Time returns a parameter that can be compared with the times in a table, in whole
 // milliseconds.
 func Time(d dialect.Dialect, at time.Time) any {
 	if d.SQLite() {

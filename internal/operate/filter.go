@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Selection is what all filters have in common.
+// Selection contains the fields that all filters have in common.
 type Selection struct {
 	Limit   int
 	AfterID int64
 
-	// All is the field of that name. Everything reports whether the filter has no
+	// All is the value of the filter's field All. Everything is true if the filter has no
 	// other condition.
 	All, Everything bool
 }
 
-// Validate returns an error that names each field that cannot be used.
+// Validate returns an error that names each invalid field.
 func (s Selection) Validate() error {
 	var errs []error
 	if s.Limit < 0 {
@@ -31,8 +31,8 @@ func (s Selection) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ValidateChange returns an error if the filter selects everything without All: a
-// forgotten condition must not change every message.
+// ValidateChange returns an error if the filter selects everything and All is false,
+// because a forgotten condition must not change every message.
 func (s Selection) ValidateChange() error {
 	if s.Everything && !s.All {
 		return errors.New("the Filter has no condition: set All to select everything")
@@ -40,8 +40,10 @@ func (s Selection) ValidateChange() error {
 	return nil
 }
 
-// ValidateSpan returns an error if no time is between after and before. The fields of
-// the filter are the name with After and Before.
+// ValidateSpan returns an error if the time span from after to before is empty. The two
+// times are the values of two fields, for example CreatedAfter and CreatedBefore. The
+// parameter name is the common beginning of the names of the two fields, in this
+// example "Created".
 func ValidateSpan(name string, after, before time.Time) error {
 	if !before.IsZero() && !after.Before(before) {
 		return fmt.Errorf("%[1]sBefore is not after %[1]sAfter", name)

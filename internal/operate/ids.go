@@ -1,5 +1,6 @@
-// Package operate holds what the calls of packages deadletter, pending, parked and poison on stored
-// messages have in common: which rows, and at which rate.
+// Package operate contains code that packages deadletter, pending, parked and poison
+// share: it selects stored messages, limits the rate of changes, and writes the audit
+// log.
 package operate
 
 import (
@@ -7,9 +8,9 @@ import (
 	"slices"
 )
 
-// Distinct returns each ID once, in ascending order, or an error if ids is empty.
-// All transactions lock rows in this order, so that two of them cannot wait
-// for each other.
+// Distinct returns each ID once, in ascending order. If ids is empty, it returns an
+// error. All transactions lock rows in this order, so that two transactions cannot
+// deadlock.
 func Distinct(ids []int64) ([]int64, error) {
 	if len(ids) == 0 {
 		return nil, errors.New("no IDs: name at least one")

@@ -5,41 +5,43 @@ import (
 	"time"
 )
 
-// LongestWait is the longest time for which [Rate.Wait] waits: at the lowest rate, until
-// the next message.
+// LongestWait is the longest time for which [Rate.Wait] waits. It is the time between
+// two messages at the lowest rate.
 const LongestWait = time.Second
 
-// Rate keeps a replay at a number of messages a second.
+// Rate limits a replay to a number of messages per second.
 type Rate struct {
 	perSecond int
-	tokens    float64   // how many messages may leave,
-	filledAt  time.Time // at this time
+	tokens    float64   // number of messages that may be replayed at the time filledAt
+	filledAt  time.Time // time at which tokens was last updated
 }
 
-// NewRate returns a Rate under which one message may leave now. 0 is no limit.
+// NewRate returns a Rate that allows perSecond messages per second. If perSecond is 0,
+// there is no limit. One message may be replayed immediately.
 func NewRate(perSecond int) *Rate {
 	return &Rate{perSecond: perSecond, tokens: 1, filledAt: time.Now()}
 }
 
-// Room returns how many messages may leave now, at most most.
-func (r *Rate) Room(most int) int {
+// Room returns how many messages may be replayed now. The result is at most limit.
+func (r *Rate) Room(limit int) int {
 	if r.perSecond == 0 {
-		return most
+		return limit
 	}
 	rate, now := float64(r.perSecond), time.Now()
-	// At most one second's worth: time that passed without messages is lost.
+	// Allow at most the messages of one second, because unused time is not saved.
 	r.tokens = min(r.tokens+rate*now.Sub(r.filledAt).Seconds(), rate)
 	r.filledAt = now
-	return int(min(float64(most), r.tokens)) // the rate may not fit into an int
+	return int(min(float64(limit), r.tokens)) // the rate may not fit into an int
 }
 
-// Took records that n messages left.
+// Took records that n messages were replayed.
 func (r *Rate) Took(n int) { r.tokens -= float64(n) }
 
-// Wait waits until Room returns most, or a quarter of a second's worth if that is
-// less, so that messages leave evenly. It returns the error of ctx when ctx ends.
-func (r *Rate) Wait(ctx context.Context, most int) error {
-	batch := max(1, min(most, r.perSecond/4))
+// Wait waits until the rate allows a batch of messages. A batch has at most limit
+// messages, and at most as many as the rate allows in a quarter of a second, so that
+// messages are replayed evenly. If ctx ends first, Wait returns the error of ctx.
+func (r *Rate) Wait(ctx context.Context, limit int) error {
+	batch := max(1, min(limit, r.perSecond/4))
 	for r.Room(batch) < batch && r.perSecond > 0 {
 		missing := float64(batch) - r.tokens
 		wait := time.NewTimer(time.Duration(missing/float64(r.perSecond)*float64(time.Second)) + 1)

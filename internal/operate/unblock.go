@@ -9,13 +9,13 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Unblock unblocks the keys that are blocked by the dead letters at these
-// positions.
+// Unblock unblocks the keys that are blocked by the dead letters at these positions.
 //
-// A forwarder may have read past the messages that wait, and would read them
-// again only at its next full scan. So the first of them becomes the head of its
-// key and is due now: forwarders find heads by their due time, and the other
-// messages follow their head.
+// A forwarder may have read the outbox beyond the waiting messages of a key already. It
+// would then find these messages only when it reads the outbox from the start again.
+// Therefore Unblock makes the first waiting message the head of its key, and due
+// immediately. Forwarders find heads by their due time, and read the other messages of
+// the key after the head.
 func Unblock(ctx context.Context, tx *sql.Tx, d dialect.Dialect, positions []int64, keys []string) error {
 	if len(keys) == 0 {
 		return nil
@@ -23,10 +23,10 @@ func Unblock(ctx context.Context, tx *sql.Tx, d dialect.Dialect, positions []int
 	blocked := `(b.position, b.ordering_key) IN (SELECT c.position, c.ordering_key FROM ` +
 		d.Columns("position bigint", "ordering_key text") + `) AND b.reason = '` + outboxrow.BlockedDead + `'`
 	if !d.SQLite() {
-		// Locked in one order, so that two calls cannot wait for each other. The
-		// lock of the table, which is taken even if no row matches, shows a
-		// forwarder that reads that the blocked keys may change, see snapshotQuery
-		// of package forwarder.
+		// Lock the rows in one order, so that two calls cannot wait for each other. The
+		// statement also locks the table, even if no row matches. A forwarder that reads sees
+		// this lock, and knows that the blocked keys may change, see snapshotQuery of package
+		// forwarder.
 		if _, err := tx.ExecContext(ctx, d.SQL(`SELECT FROM {blocked_keys} AS b WHERE `+blocked+` ORDER BY b.ordering_key FOR UPDATE`),
 			d.List(positions), d.Strings(keys)); err != nil {
 			return err

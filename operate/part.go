@@ -1,0 +1,20 @@
+package operate
+
+// Count is the number of messages in a part of a table.
+type Count struct {
+	N int
+
+	// Next is the value for Filter.AfterID to count the rest, or 0 if no other message
+	// matches.
+	Next int64
+}
+
+// GroupPage is a page of failure groups.
+type GroupPage struct {
+	Groups []Group
+
+	// Partial is true if only the latest messages were read. Groups that have none of
+	// these messages are then missing, so groups may exist even if the page is empty.
+	// Group.More is then true in each group. DryRun counts all messages.
+	Partial bool
+}
