@@ -12,16 +12,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The exit codes.
+// Exit codes.
 const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
-	exitFound  = 3 // the command looked, and found something that needs attention
+	exitFound  = 3 // the command succeeded, and found something that needs attention
 )
 
-// suggestionDistance is how many letters of an unknown command may be wrong for a known
-// one to be suggested.
+// suggestionDistance is the maximum number of wrong letters in an unknown command for
+// which a known command is suggested.
 const suggestionDistance = 2
 
 // app is one call of the command.
@@ -29,12 +29,12 @@ type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	env            func(name string) string
-	width          int // of the terminal, or 0 if the output is not cut
+	width          int // width of the terminal in characters, or 0 if the output is not cut
 
 	settings settings
 }
 
-// settings are the flags of all commands.
+// settings are the flags that several commands share.
 type settings struct {
 	dsn, amqpURL   string
 	managementURL  string
@@ -52,8 +52,8 @@ func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// foundError says what a command has found that needs attention. The text is empty if
-// the output says it.
+// foundError means that a command has found something that needs attention. If the
+// output already says this, the field text is "".
 type foundError struct{ text string }
 
 func (e foundError) Error() string { return e.text }
@@ -76,7 +76,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return exitFound
 	}
 	text := a.hide(err.Error() + hint(cmd, err))
-	if !strings.HasPrefix(text, "once ") { // else it begins with the command
+	if !strings.HasPrefix(text, "once ") { // otherwise the text begins with the command
 		text = "once: " + text
 	}
 	fmt.Fprintln(a.stderr, text)
@@ -130,7 +130,9 @@ Commands that change many messages only show what matches. With --yes, they chan
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 something was found.`
 
-// configure reads the environment and refuses empty flags.
+// configure sets the flags that are missing on the command line from their environment
+// variables. It returns an error if a variable has an invalid value, or if a flag on
+// the command line has an empty string as its value.
 func (a *app) configure(cmd *cobra.Command) error {
 	var errs []error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -151,7 +153,8 @@ func (a *app) configure(cmd *cobra.Command) error {
 	return nil
 }
 
-// actor returns who acts: --actor, or the user of the operating system.
+// actor returns the name for the audit log: --actor, or the user of the operating
+// system.
 func (a *app) actor() (string, error) {
 	if a.settings.actor != "" {
 		return a.settings.actor, nil
@@ -162,7 +165,7 @@ func (a *app) actor() (string, error) {
 	return "", usagef("the system does not know the name of its user: say who acts with --actor or ONCE_ACTOR")
 }
 
-// group returns a command that only has subcommands.
+// group returns a command that has only subcommands.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
@@ -190,7 +193,8 @@ func names(cmd *cobra.Command) (all []string) {
 	return all
 }
 
-// unknownCommand says which commands exist, and which one may be meant.
+// unknownCommand returns the error for an unknown command. The error lists the existing
+// commands, and suggests a similar one.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	meant := ""
 	if like := cmd.SuggestionsFor(name); len(like) > 0 {

@@ -13,7 +13,7 @@ func (a *app) archiveCommand() *cobra.Command {
 	return group("archive", "Keep what the tables forget, as files", a.archiveSentCommand(), a.archiveHandledCommand())
 }
 
-// archiveOptions are the flags of the archive commands.
+// archiveOptions are the flags of "once archive sent" and "once archive handled".
 type archiveOptions struct {
 	rows int
 	wait time.Duration
@@ -38,8 +38,8 @@ func (a *app) archiveCommandOf(
 	return cmd
 }
 
-// printArchived prints what an archive command has done, also if it has failed after
-// the first file.
+// printArchived prints the number of archived rows and files. It also does this if the
+// command has failed after the first file.
 func (a *app) printArchived(value any, archived, files int, one, many string, err error) error {
 	if err != nil && archived == 0 {
 		return err

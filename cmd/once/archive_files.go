@@ -13,11 +13,11 @@ import (
 )
 
 // archive is a directory with files of JSON lines. A file of the kind "sent" has a name
-// such as sent-0000000000000000001.jsonl: the names sort in the order of the rows.
+// such as sent-0000000000000000001.jsonl. The names sort in the order of the rows.
 type archive struct {
 	dir, kind string
-	newest    string // the name of the last file, or ""
-	last      []byte // its last line
+	newest    string // name of the last file, or ""
+	last      []byte // last line of that file
 }
 
 // openArchive finds the last row of the archive. It creates the directory if it does
@@ -35,7 +35,7 @@ func openArchive(dir, kind string) (*archive, error) {
 	return d, d.read(files[len(files)-1])
 }
 
-// read remembers the last line of a file.
+// read reads the last line of a file, and stores it in d.
 func (d *archive) read(name string) (err error) {
 	d.newest = name
 	if d.last, err = lastLine(name); err != nil {
@@ -76,9 +76,10 @@ func lastLine(name string) (last []byte, err error) {
 	}
 }
 
-// write writes one file, and remembers its last line. The file gets its name, with the
-// number that export returns, when it is complete and on disk. If it exists then,
-// another process has archived the same rows. If there is no row, no file is written.
+// write writes one file, and keeps its last line. The file gets its final name when it
+// is complete and on disk. The name contains the number that the function export
+// returns. If a file with this name exists, another process has archived the same rows,
+// and write returns an error. If there is no row, write writes no file.
 func (d *archive) write(export func(w io.Writer) (rows int, number int64, err error)) (name string, rows int, err error) {
 	file, err := os.CreateTemp(d.dir, "."+d.kind+"-*.tmp")
 	if err != nil {
@@ -99,7 +100,8 @@ func (d *archive) write(export func(w io.Writer) (rows int, number int64, err er
 	return name, rows, syncDirectory(d.dir)
 }
 
-// syncDirectory makes new names survive a crash of the machine.
+// syncDirectory writes a directory to disk, so that new names in it survive a crash of
+// the machine.
 func syncDirectory(name string) error {
 	dir, err := os.Open(name)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/watermill-once/once/handled"
 )
 
-// archiveHandledJSON is the output of archive handled.
+// archiveHandledJSON is the JSON output of "once archive handled".
 type archiveHandledJSON struct {
 	Archived int       `json:"archived"`
-	Files    []string  `json:"files"` // that this call has written
-	Until    time.Time `json:"until"` // the archive has all messages that were handled before
+	Files    []string  `json:"files"` // files that this call has written
+	Until    time.Time `json:"until"` // the archive contains all messages that were handled before this time
 }
 
 const archiveHandledHelp = `Append the rows of the inbox that are new to the files in a directory, as JSON lines:
@@ -57,7 +57,7 @@ func handledLog(db database) (*handled.Log, error) {
 type handledArchive struct {
 	*archive
 
-	number int64 // of the last file
+	number int64 // number of the last file
 	after  handled.Cursor
 }
 
@@ -70,7 +70,8 @@ func openHandledArchive(dir string) (*handledArchive, error) {
 	return d, d.parse()
 }
 
-// parse finds the place of the last line, and the number of its file.
+// parse reads the position in the inbox from the last line, and the number of the last
+// file from its name.
 func (d *handledArchive) parse() (err error) {
 	if d.newest == "" {
 		return nil
@@ -84,7 +85,8 @@ func (d *handledArchive) parse() (err error) {
 	return nil
 }
 
-// append writes files until the archive has every settled row.
+// append writes files until the archive contains all rows that are older than the
+// result of log.Settled.
 func (d *handledArchive) append(ctx context.Context, log *handled.Log, o archiveOptions) (archiveHandledJSON, error) {
 	out := archiveHandledJSON{Files: []string{}, Until: d.after.HandledAt}
 	until, err := settled(ctx, o.wait, log.Settled)

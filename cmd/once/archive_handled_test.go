@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// handle inserts rows of messages that were handled some time ago. Seven rows each have
-// the same time.
+// handle inserts rows of messages that were handled some time ago. Every seven rows
+// share one time.
 func handle(t *testing.T, db testkit.Database, prefix string, n int, ago time.Duration) (ids []string) {
 	t.Helper()
 	query := `INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
@@ -58,7 +58,7 @@ func TestArchiveOfHandledMessages(t *testing.T) {
 			t.Errorf("archive %+v", out)
 		}
 		expectArchived(t, dir, all)
-		handle(t, db, "latest", 1, 0) // may have younger neighbours that are not committed yet
+		handle(t, db, "latest", 1, 0) // rows with about this time may not be committed yet
 		all = append(all, handle(t, db, "b", 5, 2*time.Minute)...)
 		if err := os.WriteFile(filepath.Join(dir, ".handled-123.tmp"), []byte(`{"version":1`), 0o600); err != nil {
 			t.Fatal(err)
@@ -67,7 +67,7 @@ func TestArchiveOfHandledMessages(t *testing.T) {
 		s.says(s.once(exitDone, "archive", "handled", dir), "Archived 0 rows to 0 files.")
 		expectArchived(t, dir, all)
 
-		// The archive of another log, and a damaged one.
+		// The archive of another log, and a damaged archive.
 		s.says(s.once(exitDone, "archive", "sent", dir), "Archived 0 messages to 0 files.")
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("handled-%019d.jsonl", 9)), []byte("{}\n"), 0o600); err != nil {
 			t.Fatal(err)
@@ -105,8 +105,8 @@ func TestTwoArchivesOfHandledMessages(t *testing.T) {
 	expectArchived(t, dir, all)
 }
 
-// archivingTo is the variable that makes the test binary archive handled messages to a
-// directory.
+// archivingTo is the environment variable that makes the test binary archive handled
+// messages to a directory.
 const archivingTo = "ONCE_TEST_ARCHIVING_TO"
 
 func archiveUntilKilled(dir string) int {
@@ -114,8 +114,8 @@ func archiveUntilKilled(dir string) int {
 	return a.run(context.Background(), []string{"archive", "handled", dir, "--rows", os.Getenv("ONCE_TEST_ROWS")})
 }
 
-// An archive is killed in the middle of a file, and between files. Then each row is in
-// the files once.
+// "once archive handled" is killed in the middle of a file, and between files. After
+// the next call, each row must be in the files exactly once.
 func TestKilledArchiveOfHandledMessages(t *testing.T) {
 	testkit.Long(t)
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

@@ -13,11 +13,11 @@ import (
 	"github.com/watermill-once/once/deadletter"
 )
 
-// archiveSentJSON is the output of archive sent.
+// archiveSentJSON is the JSON output of "once archive sent".
 type archiveSentJSON struct {
 	Archived int      `json:"archived"`
-	Files    []string `json:"files"`   // that this call has written
-	LastID   int64    `json:"last_id"` // of the archive
+	Files    []string `json:"files"`   // files that this call has written
+	LastID   int64    `json:"last_id"` // last ID in the archive
 }
 
 const archiveSentHelp = `Append the rows of the sent log that are new to the files in a directory, as JSON lines
@@ -54,7 +54,7 @@ func (a *app) archiveSentCommand() *cobra.Command {
 type sentArchive struct {
 	*archive
 
-	lastID int64 // of the last row
+	lastID int64 // ID of the last row
 }
 
 func openSentArchive(dir string) (*sentArchive, error) {
@@ -66,7 +66,7 @@ func openSentArchive(dir string) (*sentArchive, error) {
 	return d, d.parse()
 }
 
-// parse finds the ID in the last line.
+// parse reads the ID in the last line.
 func (d *sentArchive) parse() error {
 	if d.newest == "" {
 		return nil
@@ -92,7 +92,7 @@ func rowID(line []byte) (int64, error) {
 	return row.ID, nil
 }
 
-// append writes files until the archive has every settled row.
+// append writes files until the archive contains all rows up to SentLog.SettledID.
 func (d *sentArchive) append(ctx context.Context, s *deadletter.SentLog, o archiveOptions) (archiveSentJSON, error) {
 	out := archiveSentJSON{Files: []string{}, LastID: d.lastID}
 	until, err := settled(ctx, o.wait, s.SettledID)
@@ -122,14 +122,15 @@ func (d *sentArchive) append(ctx context.Context, s *deadletter.SentLog, o archi
 	return out, nil
 }
 
-// settled waits at most as long as the user wants for transactions that still run.
-func settled[T any](ctx context.Context, wait time.Duration, until func(ctx context.Context) (T, error)) (T, error) {
-	limited, cancel := context.WithTimeout(ctx, wait)
+// settled calls the function find with a timeout. The function find waits until running
+// transactions have ended.
+func settled[T any](ctx context.Context, timeout time.Duration, find func(ctx context.Context) (T, error)) (T, error) {
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return until(limited)
+	return find(limited)
 }
 
-// firstLine notes the first line.
+// firstLine is a writer that passes everything on to w, and keeps the first line.
 type firstLine struct {
 	w        io.Writer
 	text     []byte

@@ -40,7 +40,8 @@ func archived(t *testing.T, dir string) (ids []string) {
 	return ids
 }
 
-// An archive continues where it ended, also if a call was killed while it wrote a file.
+// An archive continues where the previous call ended, even if that call was killed
+// while it wrote a file.
 func TestArchive(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newShell(t, db)

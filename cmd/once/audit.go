@@ -23,14 +23,14 @@ type recordJSON struct {
 	ReplayID  int64     `json:"replay_id,omitempty"`
 }
 
-// auditJSON is the output of audit.
+// auditJSON is the JSON output of "once audit".
 type auditJSON struct {
 	Records []recordJSON `json:"records"`
 	Next    int64        `json:"next,omitempty"` // --before of the next page
 }
 
-// recordsOf returns as many acts as f allows. One call of the library looks at a part of
-// the log.
+// recordsOf returns at most f.Limit acts. It calls List several times, because one call
+// reads only a part of the log.
 func recordsOf(ctx context.Context, log *audit.Log, f audit.Filter) (out auditJSON, rows [][]string, err error) {
 	out.Records = []recordJSON{}
 	for {

@@ -10,13 +10,13 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// changeJSON is the output of the commands that change messages.
+// changeJSON is the JSON output of the commands that change messages.
 type changeJSON struct {
 	DryRun  bool        `json:"dry_run"`
-	Matched int         `json:"matched"` // messages that the command selected
+	Matched int         `json:"matched"` // number of messages that the command selected
 	Changed int         `json:"changed"`
-	Skipped []int64     `json:"skipped,omitempty"` // IDs that a replay skipped: they need --force
-	Groups  []groupJSON `json:"groups,omitempty"`  // of a dry run
+	Skipped []int64     `json:"skipped,omitempty"` // IDs that a replay skipped because they need --force
+	Groups  []groupJSON `json:"groups,omitempty"`  // result of a dry run
 	Replay  *replayJSON `json:"replay,omitempty"`
 
 	// ReplayID is the ID of a replay of dead letters or sent messages that were selected
@@ -24,15 +24,17 @@ type changeJSON struct {
 	ReplayID int64 `json:"replay_id,omitempty"`
 }
 
-// discard are the library's calls to discard messages that are named by IDs or match.
+// discard contains the library's functions that discard messages: named discards the
+// messages with the given IDs, and matching discards the messages that match the
+// filters.
 type discard struct {
 	named    func() error
-	groups   func() ([]groupJSON, error) // that match
+	groups   func() ([]groupJSON, error) // groups of the messages that match
 	matching func() (int, error)
 }
 
-// discard discards the messages with these IDs, or those that match. Without yes it
-// says which match.
+// discard discards the messages with these IDs, or the messages that match the filters.
+// If the parameter yes is false, it only shows the groups of the matching messages.
 func (a *app) discard(ctx context.Context, ids []int64, yes bool, d discard) error {
 	if len(ids) > 0 {
 		if err := d.named(); err != nil {
@@ -55,15 +57,19 @@ func (a *app) discard(ctx context.Context, ids []int64, yes bool, d discard) err
 	return a.done(ctx, "Discarded", change, "run the command again for the others", err)
 }
 
-// replay are the library's calls to replay messages into the outbox.
+// replay contains the library's functions that replay messages into the outbox: named
+// replays the messages with the given IDs, and matching replays the messages that match
+// the filters.
 type replay struct {
 	named    func() error
-	groups   func() ([]groupJSON, error) // that match
+	groups   func() ([]groupJSON, error) // groups of the messages that match
 	matching func(progress func(deadletter.Report)) (deadletter.Report, error)
 }
 
-// replay replays the messages with these IDs, or those that match. Without yes it says
-// which match. planned is set if a rate or force asks for the call that can do that.
+// replay replays the messages with these IDs, or the messages that match the filters.
+// If the parameter yes is false, it only shows the groups of the matching messages. The
+// parameter planned says whether --rate or --force was given. Only the function
+// matching supports these flags.
 func (a *app) replay(ctx context.Context, ids []int64, planned, yes bool, r replay) error {
 	switch {
 	case len(ids) > 0 && !planned:
@@ -81,7 +87,7 @@ func (a *app) replay(ctx context.Context, ids []int64, planned, yes bool, r repl
 	return a.replayMatching(ctx, r.matching)
 }
 
-// replayMatching runs a replay into the outbox and reports how it ended.
+// replayMatching runs a replay into the outbox, and prints how it ended.
 func (a *app) replayMatching(ctx context.Context, run func(progress func(deadletter.Report)) (deadletter.Report, error)) error {
 	p := a.progress()
 	report, err := run(func(r deadletter.Report) {
@@ -100,7 +106,7 @@ func (a *app) replayMatching(ctx context.Context, run func(progress func(deadlet
 	}, again, err)
 }
 
-// dryRun says what a command would change.
+// dryRun shows what a command would change.
 func (a *app) dryRun(verb string, groups []groupJSON) error {
 	matched, skipped := 0, 0
 	for _, g := range groups {
@@ -118,8 +124,9 @@ func (a *app) dryRun(verb string, groups []groupJSON) error {
 	return a.print(changeJSON{DryRun: true, Matched: matched, Groups: groups}, text+" Nothing was changed: add --yes to do it.\n")
 }
 
-// done reports what a command has changed, also if it failed on the way.
-func (a *app) done(ctx context.Context, verb string, change changeJSON, again string, err error) error {
+// done prints the changes of a command, even if the command failed after some of them.
+// If ctx has ended, the error contains the text howToContinue.
+func (a *app) done(ctx context.Context, verb string, change changeJSON, howToContinue string, err error) error {
 	text := fmt.Sprintf("%s %s.", verb, counted(change.Changed, "message", "messages"))
 	if len(change.Skipped) > 0 {
 		text += fmt.Sprintf(" %s skipped, because they need --force: %s.",
@@ -132,7 +139,7 @@ func (a *app) done(ctx context.Context, verb string, change changeJSON, again st
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("interrupted after %d of %s; %s", change.Changed, counted(change.Matched, "message", "messages"), again)
+		return fmt.Errorf("interrupted after %d of %s; %s", change.Changed, counted(change.Matched, "message", "messages"), howToContinue)
 	case err != nil:
 		return err
 	case len(change.Skipped) > 0:
@@ -141,7 +148,7 @@ func (a *app) done(ctx context.Context, verb string, change changeJSON, again st
 	return nil
 }
 
-// idList renders the first IDs of a list.
+// idList returns the first IDs of a list as text.
 func idList(ids []int64) string {
 	const most = 20
 	text := strings.Trim(strings.ReplaceAll(fmt.Sprint(ids[:min(len(ids), most)]), " ", ", "), "[]")

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// act has the flags of the commands that change messages.
+// act contains the flags of the commands that change messages.
 type act struct {
 	all, yes bool
 }
@@ -20,8 +20,8 @@ func (a *app) addActFlags(cmd *cobra.Command, to *act) {
 	flags.StringVar(&a.settings.why, "why", "", "the reason, for the audit log")
 }
 
-// selected returns the IDs in args, or nil if filters select the messages. conditions
-// are the names of the filters.
+// selected returns the IDs in args, or nil if filters select the messages. The
+// parameter conditions contains the names of the filters.
 func (to *act) selected(cmd *cobra.Command, args, conditions []string) ([]int64, error) {
 	ids, err := parseIDs(args)
 	if err != nil {
@@ -39,9 +39,10 @@ func (to *act) selected(cmd *cobra.Command, args, conditions []string) ([]int64,
 	return ids, nil
 }
 
-// needWhy refuses an act that loses messages and has no reason. A dry run needs none.
-func (a *app) needWhy(acts bool) error {
-	if acts && strings.TrimSpace(a.settings.why) == "" {
+// needWhy returns an error if a reason is required and --why is empty. A dry run
+// requires no reason.
+func (a *app) needWhy(required bool) error {
+	if required && strings.TrimSpace(a.settings.why) == "" {
 		return usagef("say why with --why: the reason is written to the audit log")
 	}
 	return nil

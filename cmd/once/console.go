@@ -19,7 +19,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// consoleOptions are the flags of once console.
+// consoleOptions are the flags of "once console".
 type consoleOptions struct {
 	config console.Config
 	color  string
@@ -27,8 +27,8 @@ type consoleOptions struct {
 	write  bool
 }
 
-// consoleConnections is the most connections to the database: for a few viewers, and
-// for the changes that run.
+// consoleConnections is the maximum number of connections to the database. It is enough
+// for a few viewers and the running changes.
 const consoleConnections = 10
 
 const consoleHelp = `Serve the console on this machine: a web page with the outbox, dead letters, the sent log,
@@ -108,8 +108,8 @@ func (a *app) console(ctx context.Context, o consoleOptions) error {
 	return once.Run(ctx, 0, server, pages, db)
 }
 
-// checkLoopback refuses an address that other machines reach: the secret would pass the
-// network in the clear.
+// checkLoopback returns an error for an address that other machines can reach, because
+// the secret would be sent over the network unencrypted.
 func checkLoopback(address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -122,9 +122,10 @@ func checkLoopback(address string) error {
 	return nil
 }
 
-// secretPages serves pages to a browser that has opened the address with the secret.
-// Other users and other pages of the machine reach the port too. A page of another site
-// can reach it under a name of its own that leads here, so the name is checked first.
+// secretPages serves pages only to a browser that has opened the address with the
+// secret, because other users and programs of this machine can reach the port, too. A
+// page of another site could reach the port through a host name that resolves to this
+// machine, so secretPages checks the host name first.
 func secretPages(pages http.Handler, address, secret string) http.Handler {
 	_, port, _ := net.SplitHostPort(address)
 	cookie := "once_console_" + port // cookies are not separated by ports

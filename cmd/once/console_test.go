@@ -16,8 +16,8 @@ import (
 
 var consoleURL = regexp.MustCompile(`http://(\S+)/\?secret=(\S+)`)
 
-// serveConsole runs once console until the test ends, and returns its address with the
-// secret.
+// serveConsole runs "once console" until the test ends, and returns its address with
+// the secret.
 func (s *shell) serveConsole(args ...string) string {
 	s.Helper()
 	var stdout, stderr buffer
@@ -35,7 +35,7 @@ func (s *shell) serveConsole(args ...string) string {
 	return consoleURL.FindString(stdout.String())
 }
 
-// browser keeps cookies, as a browser does.
+// browser returns a client that keeps cookies, as a browser does.
 func browser(t *testing.T) *http.Client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -84,16 +84,16 @@ func TestConsoleNeedsTheSecret(t *testing.T) {
 	if status, text := open(t, ann, http.MethodGet, address, "", nil); status != http.StatusOK {
 		t.Errorf("with the secret: %d %s", status, text)
 	} else {
-		s.says(text, "Needs a person", "staging", "environment red")
+		s.says(text, "Needs attention", "staging", "environment red")
 	}
-	// A page of another site, whose name leads to this machine.
+	// A page of another site, whose host name resolves to this machine.
 	if status, _ := open(t, ann, http.MethodGet, base, "evil.example:80", nil); status != http.StatusMisdirectedRequest {
 		t.Errorf("under another name: %d", status)
 	}
 	// Without --write.
 	form := url.Values{"do": {"discard-dead"}, "all": {"1"}, "limit": {"1"}, "why": {"because"}}
 	status, text := open(t, ann, http.MethodPost, base+"change", "", form)
-	if status != http.StatusForbidden || !strings.Contains(text, "you may not") {
+	if status != http.StatusForbidden || !strings.Contains(text, "you are not allowed to") {
 		t.Errorf("without --write: %d %s", status, text)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/parked"
 )
 
-// consumerJSON is a consumer of one topic. The counts stop at 1,000.
+// consumerJSON describes a consumer of one topic. The counts stop at CountLimit.
 type consumerJSON struct {
 	Consumer     string             `json:"consumer"`
 	Topic        string             `json:"topic"`
@@ -23,6 +23,7 @@ type consumerJSON struct {
 	RegisteredAt time.Time          `json:"registered_at,omitzero"`
 	SeenAt       time.Time          `json:"seen_at,omitzero"`
 	Instances    []consumerInstance `json:"instances"`
+	CountLimit   int                `json:"count_limit"`
 	Waiting      int                `json:"waiting"`
 	Claimed      int                `json:"claimed"`
 	Held         int                `json:"held"`
@@ -41,12 +42,12 @@ type consumerInstance struct {
 	Running   bool      `json:"running"`
 }
 
-// consumersJSON is the output of consumers list.
+// consumersJSON is the JSON output of "once consumers list".
 type consumersJSON struct {
 	Consumers []consumerJSON `json:"consumers"`
 }
 
-// removedJSON is the output of consumers remove.
+// removedJSON is the JSON output of "once consumers remove".
 type removedJSON struct {
 	Consumer string `json:"consumer"`
 	Topic    string `json:"topic"`
@@ -61,7 +62,7 @@ func consumerOf(c *parked.Consumer) consumerJSON {
 	j := consumerJSON{
 		Consumer: c.Name, Topic: c.Topic, Registered: c.Registered, Running: c.Running, Embedded: c.Embedded, KeyOrder: c.KeyOrder,
 		Program: c.Program, Handler: c.Handler, RegisteredAt: c.RegisteredAt, SeenAt: c.SeenAt, Instances: []consumerInstance{},
-		Waiting: c.Waiting, Claimed: c.Claimed, Held: c.Held, Failing: c.Failing, Quarantined: c.Quarantined,
+		CountLimit: c.CountLimit, Waiting: c.Waiting, Claimed: c.Claimed, Held: c.Held, Failing: c.Failing, Quarantined: c.Quarantined,
 		LagSeconds: c.Lag.Round(time.Millisecond).Seconds(),
 	}
 	for _, i := range c.Instances {
@@ -70,15 +71,15 @@ func consumerOf(c *parked.Consumer) consumerJSON {
 	return j
 }
 
-// limited renders a count that stops at a limit.
-func limited(n int) string {
-	if n >= parked.CountLimit {
+// limited returns a count as text, with a "+" if it has reached the limit.
+func limited(n, limit int) string {
+	if n >= limit {
 		return fmt.Sprintf("%d+", n)
 	}
 	return fmt.Sprint(n)
 }
 
-// runs renders how many instances run.
+// runs returns the number of running instances as text.
 func runs(c *parked.Consumer) string {
 	n := 0
 	for _, i := range c.Instances {
@@ -96,8 +97,8 @@ func (a *app) consumersListCommand() *cobra.Command {
 		Short: "List consumers, with the instances that run and the messages that wait",
 		Long: `List consumers, with the instances that run and the messages that wait. Consumers are
 known from the first subscription through retry's Subscriber on, and from their parked
-messages. Counts stop at 1000: 1000+ stands for at least so many. An instance that died
-counts as running for two minutes.`,
+messages. Counts stop at 1000, or at 100 if there are more than 100 consumers: 1000+
+stands for at least so many. An instance that died counts as running for two minutes.`,
 		Args: noArgs,
 		RunE: a.withParked(func(ctx context.Context, m *parked.Messages, _ []string) error {
 			consumers, err := m.Consumers(ctx)
@@ -116,8 +117,8 @@ counts as running for two minutes.`,
 					lag = age(c.Lag)
 				}
 				rows = append(rows, []string{
-					c.Name, c.Topic, runs(&c), seen, limited(c.Waiting), limited(c.Claimed), limited(c.Held), limited(c.Failing),
-					limited(c.Quarantined), lag, c.Handler, c.Program,
+					c.Name, c.Topic, runs(&c), seen, limited(c.Waiting, c.CountLimit), limited(c.Claimed, c.CountLimit),
+					limited(c.Held, c.CountLimit), limited(c.Failing, c.CountLimit), limited(c.Quarantined, c.CountLimit), lag, c.Handler, c.Program,
 				})
 				for _, i := range c.Instances {
 					state := "runs"

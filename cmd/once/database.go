@@ -19,7 +19,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// connectTimeout is how long a command waits for the first connection.
+// connectTimeout is the time for which a command waits for the first connection.
 const connectTimeout = 10 * time.Second
 
 // database is an open database with the names of its tables.
@@ -28,8 +28,8 @@ type database struct {
 
 	tables schema.Config
 
-	// withoutContent is set if the user may not read payloads: lists then leave out
-	// what a watcher may not read.
+	// withoutContent is true if the user may not read payloads. Lists then leave out the
+	// columns that the role watcher may not read.
 	withoutContent bool
 }
 
@@ -39,8 +39,8 @@ func (d database) sqlite() bool { return d.tables.Dialect == schema.SQLite }
 // table returns the quoted name of a table.
 func (d database) table(name string) string { return d.tables.Table(name) }
 
-// connector returns the driver's connector for --dsn. create allows to create the file
-// of SQLite.
+// connector returns the driver's connector for --dsn. If create is true, a missing
+// SQLite file is created.
 func (a *app) connector(create bool) (driver.Connector, schema.Dialect, error) {
 	name := a.settings.dsn
 	path, isSQLite := strings.CutPrefix(name, "sqlite:")
@@ -69,7 +69,7 @@ func (a *app) connector(create bool) (driver.Connector, schema.Dialect, error) {
 	return nil, "", usagef("the database's address (not shown, it may contain a password) must begin with postgres:// or sqlite:")
 }
 
-// open connects to --dsn. It does not look at the tables.
+// open connects to --dsn. It does not check the tables.
 func (a *app) open(ctx context.Context, create bool) (database, error) {
 	connector, dialect, err := a.connector(create)
 	if err != nil {
@@ -89,7 +89,8 @@ func (a *app) open(ctx context.Context, create bool) (database, error) {
 	return db, nil
 }
 
-// withDatabase returns a command's function that gets the open database.
+// withDatabase returns a function for cobra's RunE. The returned function opens the
+// database, calls work, and closes the database.
 func (a *app) withDatabase(work func(ctx context.Context, db database, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) (err error) {
 		db, err := a.open(cmd.Context(), false)
@@ -101,7 +102,8 @@ func (a *app) withDatabase(work func(ctx context.Context, db database, args []st
 	}
 }
 
-// withTables is withDatabase for commands that need the tables.
+// withTables works like withDatabase, for commands that need the tables. The returned
+// function also checks the tables and the rights of the user before it calls work.
 func (a *app) withTables(work func(ctx context.Context, db database, args []string) error) func(*cobra.Command, []string) error {
 	return a.withDatabase(func(ctx context.Context, db database, args []string) error {
 		if err := schema.Check(ctx, db.DB, db.tables); err != nil {
@@ -117,7 +119,7 @@ func (a *app) withTables(work func(ctx context.Context, db database, args []stri
 	})
 }
 
-// findRights finds out whether the user may read messages.
+// findRights checks whether the user may read messages, and sets withoutContent.
 func (d *database) findRights(ctx context.Context) error {
 	if d.sqlite() {
 		return nil
@@ -131,7 +133,8 @@ func (d *database) findRights(ctx context.Context) error {
 	return nil
 }
 
-// remedy returns which command helps against an error of schema.Check.
+// remedy returns the command or flag that solves the problem, in brackets. The
+// parameter err is an error of schema.Check. For other errors, remedy returns "".
 func remedy(err error) string {
 	switch {
 	case errors.Is(err, schema.ErrMissing):
@@ -152,7 +155,8 @@ func remedy(err error) string {
 
 var userinfo = regexp.MustCompile(`//[^\s"/]*:[^\s"]*@`)
 
-// hide returns text without the passwords of the settings, which drivers may quote.
+// hide returns text without the passwords in the settings, because the errors of
+// drivers may quote these settings.
 func (a *app) hide(text string) string {
 	for _, secret := range secrets(a.settings.dsn, a.settings.consumerDSN, a.settings.amqpURL, a.settings.managementURL) {
 		text = strings.ReplaceAll(text, secret, "***")
@@ -160,11 +164,12 @@ func (a *app) hide(text string) string {
 	return userinfo.ReplaceAllString(text, "//***@")
 }
 
-// shortestSecret is the length from which a password is searched for in texts. A
-// shorter one would be found within words.
+// shortestSecret is the length of the shortest password that hide removes. A shorter
+// password could be a part of other words.
 const shortestSecret = 4
 
-// secrets returns the passwords in addresses, as plain text and as written in a URL.
+// secrets returns the passwords in addresses, as plain text and in the form that a URL
+// contains.
 func secrets(addresses ...string) (all []string) {
 	for _, address := range addresses {
 		var found []string

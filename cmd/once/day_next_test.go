@@ -42,8 +42,9 @@ func buildWith(t *testing.T, name, migration string) (path string) {
 	return path
 }
 
-// refusedForLong waits until the broker has refused all messages, and makes the rows
-// look as after 11 refusals. Otherwise the test would take 20 minutes.
+// refusedForLong waits until the broker has refused all messages. It then changes their
+// rows as if the broker had refused them 11 times within 20 minutes, so that the test
+// need not wait that long.
 func refusedForLong(t *testing.T, db testkit.Database) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, "all messages were refused and wait", func() bool {
@@ -92,7 +93,7 @@ func (b *binary) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// newer is types for the command of another release.
+// newer works like the method types, but runs the command of another release.
 func (d *day) newer(b *binary, code int, args ...string) {
 	d.Helper()
 	var stdout, stderr strings.Builder
@@ -104,7 +105,8 @@ func (d *day) newer(b *binary, code int, args ...string) {
 	d.text.WriteString(d.block("orders (new release)", args, result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}, code))
 }
 
-// start runs a command until stop is called, which must end it in good order.
+// start starts a command. The returned function stop interrupts the command, and fails
+// the test unless the command ends with exit code 0.
 func (b *binary) start(args ...string) (stop func()) {
 	b.Helper()
 	var stderr buffer

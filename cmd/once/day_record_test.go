@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// day records what an operator types in a day, and what the commands answer.
+// day records the commands that an operator types in a day, and their output.
 type day struct {
 	*testing.T
 
 	name   string // of the golden file
 	text   strings.Builder
-	stable []string // pairs: text that differs from day to day, and what the file has instead
+	stable []string // pairs of a text that differs between runs, and the text that replaces it in the file
 }
 
 // chapter ends the golden file, and begins the next one with an explanation.
@@ -28,7 +28,7 @@ func (d *day) chapter(name, about string) {
 	d.note(about)
 }
 
-// note adds what happens outside of the command line.
+// note adds a note about something that happens outside of the command line.
 func (d *day) note(text string) {
 	for line := range strings.Lines(text) {
 		d.text.WriteString("# " + strings.TrimRight(line, "\n") + "\n")
@@ -36,8 +36,9 @@ func (d *day) note(text string) {
 	d.text.WriteString("\n")
 }
 
-// always replaces a text that differs from day to day.
-func (d *day) always(text, instead string) { d.stable = append(d.stable, text, instead) }
+// always makes the golden file contain a placeholder in place of a text that differs
+// between runs.
+func (d *day) always(text, placeholder string) { d.stable = append(d.stable, text, placeholder) }
 
 // types runs a command at the prompt of a service, and records its output.
 func (d *day) types(s *shell, code int, args ...string) {
@@ -45,7 +46,7 @@ func (d *day) types(s *shell, code int, args ...string) {
 	d.text.WriteString(d.block(s.env["PROMPT"], args, s.run(d.Context(), args...), code))
 }
 
-// block renders a command and its output.
+// block returns a command and its output as text.
 func (d *day) block(prompt string, args []string, got result, code int) string {
 	d.Helper()
 	if got.code != code {
@@ -69,7 +70,7 @@ func (d *day) block(prompt string, args []string, got result, code int) string {
 	return text + "\n"
 }
 
-// aboutMessages leaves out what the doctor says about the servers of the test.
+// aboutMessages leaves out the doctor's findings about the servers of the test.
 func aboutMessages(text string) string {
 	var b strings.Builder
 	for part := range strings.SplitSeq(text, "\n\n") {
@@ -82,7 +83,8 @@ func aboutMessages(text string) string {
 	return b.String() + "... (findings about the servers of this test are left out)\n"
 }
 
-// changing are texts that differ from day to day.
+// changing contains patterns of texts that differ between runs, and the texts that
+// replace them.
 var changing = []struct {
 	pattern *regexp.Regexp
 	instead string
@@ -103,7 +105,7 @@ var changing = []struct {
 	{regexp.MustCompile(`/\S+/(\w+\.\w+|sent)\b`), "$1"},
 }
 
-// steady replaces what differs from day to day.
+// steady replaces the texts that differ between runs.
 func (d *day) steady(text string) string {
 	text = strings.NewReplacer(d.stable...).Replace(text)
 	for _, c := range changing {
@@ -124,8 +126,9 @@ func (d *day) group(s *shell, text string) string {
 	return ""
 }
 
-// entry returns the ID of a message's entry. The file has the number instead.
-func (d *day) entry(s *shell, messageID, instead string) string {
+// entry returns the ID of a message's entry. The golden file contains the placeholder
+// in place of this ID.
+func (d *day) entry(s *shell, messageID, placeholder string) string {
 	d.Helper()
 	entries := object[entriesJSON](s, exitDone, "quarantine", "list", "--message-id", messageID).Entries
 	if len(entries) != 1 {
@@ -133,7 +136,7 @@ func (d *day) entry(s *shell, messageID, instead string) string {
 	}
 	id := fmt.Sprint(entries[0].ID)
 	for _, before := range []string{"show ", "edit ", "parked:", "entry ", "entry:          "} {
-		d.always(before+id, before+instead)
+		d.always(before+id, before+placeholder)
 	}
 	return id
 }

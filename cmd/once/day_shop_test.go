@@ -59,9 +59,10 @@ func place(s *shell, db testkit.Database, orders ...order) {
 	}
 }
 
-// manyOrders returns count orders, as edit changes them.
-func manyOrders(first, count int, edit func(o *order)) (all []order) {
-	for i := range count {
+// manyOrders returns n orders. Their numbers are consecutive, and the parameter first
+// is the lowest number. manyOrders calls the function edit for each order.
+func manyOrders(first, n int, edit func(o *order)) (all []order) {
+	for i := range n {
 		o := order{ID: fmt.Sprintf("order-%04d", first+i), Cents: 1000, Currency: "USD", tenant: "acme"}
 		edit(&o)
 		all = append(all, o)
@@ -69,15 +70,15 @@ func manyOrders(first, count int, edit func(o *order)) (all []order) {
 	return all
 }
 
-// The releases of the payments service, as bits: what each of them can do.
+// Releases of the payments service, as sets of bits. Each bit is an ability.
 const (
 	knowsEuros = 1 << iota
 	takesAddresses
 	takesLongAddresses
 )
 
-// charging is a running payments service. It stores its first failure of an order at
-// once, because another try would not help.
+// charging is a running payments service. It quarantines an order at its first failure,
+// because another attempt would not help.
 type charging struct {
 	db      testkit.Database
 	url     string
@@ -150,8 +151,8 @@ func (c *charging) charges(t *testing.T) (n int) {
 	return n
 }
 
-// newShop returns the shells of two services with databases of their own, which have no
-// tables yet, and a payments service that does not run.
+// newShop returns the shells of two services, and a payments service that does not run
+// yet. Each service has its own database, without tables.
 func newShop(t *testing.T) (orders, payments *shell, ordersDB testkit.Database, service *charging) {
 	t.Helper()
 	ordersDB = testkit.EmptyPostgres(t)
@@ -166,8 +167,8 @@ func newShop(t *testing.T) (orders, payments *shell, ordersDB testkit.Database, 
 	return orders, payments, ordersDB, service
 }
 
-// loseMessage is what a mistake at the broker does: a message is sent while payments
-// does not run, and its queue is purged.
+// loseMessage simulates a mistake at the broker: a message is sent while payments does
+// not run, and then the queue of payments is purged.
 func (c *charging) loseMessage(t *testing.T, send func()) {
 	t.Helper()
 	c.stop()
@@ -187,7 +188,7 @@ func (c *charging) loseMessage(t *testing.T, send func()) {
 	c.start(t)
 }
 
-// nextRelease builds the command with one more migration, as a later release has it.
+// nextRelease builds the command with one more migration, like a later release.
 func nextRelease(t *testing.T) (path string) {
 	t.Helper()
 	return buildWith(t, fmt.Sprintf("%04d_note.sql", schema.Version()+1),

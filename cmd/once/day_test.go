@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// An operator's day, with the command line alone: everything else that happens is in
-// the notes. testdata/day has what the operator sees.
+// An operator works for a day with the command line only. The files in testdata/day
+// contain the commands, their output, and notes about everything else that happens.
 func TestOperatorsDay(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -65,7 +65,7 @@ func TestOperatorsDay(t *testing.T) {
 	d.chapter("3-a-poisoned-deploy.txt", "A new release of payments fails on 2,000 of the next 2,100 orders.")
 	place(orders, ordersDB, manyOrders(101, 100, func(*order) {})...)
 	short := func(o *order) { o.Street = "Main Street 1" }
-	for _, some := range [][]order{ // the one with a long address is the 20th of its group
+	for _, some := range [][]order{ // the order with a long address is the 20th of its group
 		manyOrders(3001, 19, short),
 		manyOrders(3020, 1, func(o *order) { o.Street = "The Old Mill, behind the bakery, Main Street 1" }),
 		manyOrders(3021, 20, short),

@@ -46,7 +46,7 @@ func (a *app) deadCommand() *cobra.Command {
 		a.deadDiscardCommand(), a.deadReleaseCommand(), a.deadExportCommand())
 }
 
-// withDead is like withTables, and also opens the dead letters.
+// withDead works like withTables, and also opens the dead letters.
 func (a *app) withDead(
 	config *deadletter.Config, work func(ctx context.Context, l *deadletter.Letters, args []string) error,
 ) func(*cobra.Command, []string) error {
@@ -67,26 +67,29 @@ func (a *app) deadListCommand() *cobra.Command {
 		Short: "List dead letters, in the order of their IDs",
 		Args:  noArgs,
 		RunE: a.withDead(&deadletter.Config{}, func(ctx context.Context, l *deadletter.Letters, _ []string) error {
-			filter.AfterID = int64(after)
-			letters, err := l.List(ctx, filter)
-			if err != nil {
-				return err
-			}
+			f := filter
+			f.AfterID = int64(after)
 			out := lettersJSON{Letters: []letterJSON{}}
 			var rows [][]string
-			for _, letter := range letters {
-				out.Letters = append(out.Letters, letterOf(&letter))
-				rows = append(rows, []string{
-					fmt.Sprint(letter.ID), letter.Topic, letter.MessageID, at(letter.LastFailedAt), fmt.Sprint(letter.Attempts),
-					letter.Reason, letter.Error,
-				})
+			for more := true; more && f.Limit > 0; more = out.Next > 0 {
+				page, err := l.List(ctx, f)
+				if err != nil {
+					return err
+				}
+				for _, letter := range page.Letters {
+					out.Letters = append(out.Letters, letterOf(&letter))
+					rows = append(rows, []string{
+						fmt.Sprint(letter.ID), letter.Topic, letter.MessageID, at(letter.LastFailedAt), fmt.Sprint(letter.Attempts),
+						letter.Reason, letter.Error,
+					})
+				}
+				out.Next, f.AfterID, f.Limit = page.Next, page.Next, f.Limit-len(page.Letters)
 			}
 			if len(rows) == 0 {
 				return a.print(out, "No dead letter matches.\n")
 			}
 			text := table(a.width, []string{"ID", "TOPIC", "MESSAGE", "DIED (UTC)", "TRIES", "REASON", "ERROR"}, rows)
-			if len(rows) == filter.Limit {
-				out.Next = letters[len(letters)-1].ID
+			if out.Next > 0 {
 				text += fmt.Sprintf("\nThere may be more: add --after %d\n", out.Next)
 			}
 			return a.print(out, text)

@@ -11,13 +11,13 @@ import (
 	"github.com/watermill-once/once/deadletter"
 )
 
-// deadAct returns who acts and why.
+// deadAct returns the actor and the reason for the audit log.
 func (a *app) deadAct() (deadletter.Act, error) {
 	actor, err := a.actor()
 	return deadletter.Act{Actor: actor, Why: a.settings.why}, err
 }
 
-// outboxReplay has the flags of a replay into the outbox.
+// outboxReplay contains the flags of a replay into the outbox.
 type outboxReplay struct {
 	config deadletter.Config
 	filter deadletter.Filter
@@ -32,8 +32,9 @@ func (r *outboxReplay) addFlags(flags *pflag.FlagSet) {
 	flags.Var(duration(&r.config.InboxRetention), "inbox-retention", "how long all consumers remember ids (default: 7d)")
 }
 
-// outboxReplayCommand returns a replay command without its texts and filters. run
-// returns the function that replays.
+// outboxReplayCommand returns a replay command. The caller adds the help texts and the
+// filters. The function run gets the actor and the IDs of the messages, and returns the
+// function that replays these messages.
 func (a *app) outboxReplayCommand(
 	r *outboxReplay, conditions []string, run func(who deadletter.Act, ids []int64) func(*cobra.Command, []string) error,
 ) *cobra.Command {
@@ -55,7 +56,7 @@ func (a *app) outboxReplayCommand(
 	return cmd
 }
 
-// replayable is the dead letters or the sent log.
+// replayable is implemented by the dead letters and by the sent log.
 type replayable interface {
 	Replay(ctx context.Context, act deadletter.Act, ids ...int64) error
 	ReplayMatching(ctx context.Context, act deadletter.Act, f deadletter.Filter, plan deadletter.Plan) (deadletter.Report, error)
@@ -138,7 +139,7 @@ filters, the command says which letters it would delete. With --yes, it deletes 
 	return cmd
 }
 
-// releaseJSON is the output of dead release.
+// releaseJSON is the JSON output of "once dead release".
 type releaseJSON struct {
 	OrderingKey string `json:"ordering_key"`
 }

@@ -27,17 +27,17 @@ func (a *app) deadGroupsCommand() *cobra.Command {
 		Short: "List the groups of dead letters with the same reason and error",
 		Args:  noArgs,
 		RunE: a.withDead(&deadletter.Config{}, func(ctx context.Context, l *deadletter.Letters, _ []string) error {
-			groups, err := l.Groups(ctx, filter)
+			page, err := l.Groups(ctx, filter)
 			if err != nil {
 				return err
 			}
-			if len(groups) == 0 {
-				return a.print(groupsJSON{Groups: []groupJSON{}}, "No dead letter matches.\n")
+			out := groupsJSON{Groups: deadGroupsOf(page.Groups), Partial: page.Partial}
+			if len(page.Groups) == 0 {
+				return a.print(out, "No dead letter matches.\n"+notSearched(page.Partial))
 			}
-			out := groupsJSON{Groups: deadGroupsOf(groups)}
-			text := groupTable(a.width, out.Groups)
-			if len(groups) == filter.Limit {
-				out.Next = groups[len(groups)-1].Fingerprint
+			text := groupTable(a.width, out.Groups) + notSearched(page.Partial)
+			if n := len(page.Groups); n == filter.Limit {
+				out.Next = page.Groups[n-1].Fingerprint
 				text += fmt.Sprintf("\nThere may be more: add --after %q\n", out.Next)
 			}
 			return a.print(out, text)
@@ -56,11 +56,16 @@ func (a *app) deadCountCommand() *cobra.Command {
 		Short: "Count dead letters",
 		Args:  noArgs,
 		RunE: a.withDead(&deadletter.Config{}, func(ctx context.Context, l *deadletter.Letters, _ []string) error {
-			n, err := l.Count(ctx, filter)
-			if err != nil {
-				return err
+			n, f := 0, filter
+			for {
+				part, err := l.Count(ctx, f)
+				if err != nil {
+					return err
+				}
+				if n, f.AfterID = n+part.N, part.Next; part.Next == 0 {
+					return a.print(countJSON{n}, fmt.Sprintln(n))
+				}
 			}
-			return a.print(countJSON{n}, fmt.Sprintln(n))
 		}),
 	}
 	addDeadFilter(cmd, &filter)

@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/deadletter"
 )
 
-// outboxJSON is what dead letters and sent messages have in common. Lists leave out
-// Metadata and the payload.
+// outboxJSON contains the fields that dead letters and sent messages have in common.
+// Lists leave out Metadata and the payload.
 type outboxJSON struct {
 	ID          int64             `json:"id"`
 	Position    int64             `json:"position"`
@@ -30,7 +30,7 @@ func outboxOf(m *deadletter.Message) outboxJSON {
 	}
 }
 
-// whole adds metadata and payload.
+// whole adds the metadata and the payload of m.
 func (j *outboxJSON) whole(m *deadletter.Message) {
 	j.Metadata, j.content = m.Metadata, contentOf(m.Payload)
 }
@@ -47,7 +47,7 @@ type letterJSON struct {
 	DiedAt    time.Time `json:"died_at"`
 }
 
-// lettersJSON is the output of dead list.
+// lettersJSON is the JSON output of "once dead list".
 type lettersJSON struct {
 	Letters []letterJSON `json:"letters"`
 	Next    int64        `json:"next,omitempty"` // --after of the next page
@@ -81,7 +81,7 @@ func (a *app) deadShowCommand() *cobra.Command {
 	}
 }
 
-// letterText renders a dead letter without its message.
+// letterText returns a dead letter as text, without metadata and payload.
 func letterText(l *letterJSON) string {
 	notes := ""
 	if l.MaybeSent {

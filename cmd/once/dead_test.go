@@ -18,7 +18,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// unacceptable is a refusal for ever.
+// unacceptable is an error that refuses a message forever.
 type unacceptable struct{ error }
 
 func (unacceptable) Unacceptable() bool { return true }
@@ -163,7 +163,8 @@ func TestSentLog(t *testing.T) {
 			t.Errorf("replay %+v, %d in the outbox", got, waiting(s))
 		}
 
-		// A message that consumers may have forgotten needs --force, and nothing hides it.
+		// A message that consumers may have forgotten needs --force. The output lists it
+		// as skipped.
 		forwarded(s, db)
 		late := object[changeJSON](s, exitFound, "sent", "replay", "--topic", "good", "--inbox-retention", "1ms", "--yes")
 		if late.Changed != 0 || len(late.Skipped) != 5 {

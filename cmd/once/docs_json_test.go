@@ -12,19 +12,22 @@ import (
 	"time"
 )
 
-// row is what a row of the table of JSON objects in docs/command-line.md describes.
+// row contains the objects that one row of a table in docs/command-line.md describes.
+// This table describes the JSON output of all commands.
 type row struct {
 	of        []any // objects with the fields
 	elsewhere []any // objects whose fields other rows or the text above describe
 }
 
-// counts are fields that the text above the table describes.
+// counts contains the fields that docs/command-line.md describes in the text above the
+// table.
 type counts struct {
 	More  bool  `json:"more"`
 	About int64 `json:"about"`
 }
 
-// objects has the rows by their first cell.
+// objects maps the first cell of each row of the table in docs/command-line.md to the
+// row.
 var objects = map[string]row{
 	"migrate up, migrate check":   {of: []any{tablesJSON{}}},
 	"migrate sql, migrate roles":  {of: []any{sqlJSON{}}},
@@ -66,22 +69,24 @@ var objects = map[string]row{
 	"doctor":                      {of: []any{doctorJSON{}}},
 }
 
-// replaysOf are the fields of a change that only replays have.
+// replaysOf has those fields of changeJSON that are set only for replays.
 type replaysOf struct {
 	Replay   int64 `json:"replay"`
 	ReplayID int64 `json:"replay_id"`
 }
 
-// sameAs are rows that refer to another one, and values that look like fields.
+// The variable sameAs lists rows that refer to another row. The variable values lists
+// words in backticks that are not fields.
 var (
 	sameAs = []string{"replays stop, replays watch"}
 	values = []string{"show", "quarantine", "dead", "sent"}
 )
 
-// quoted finds the names of fields in a cell of the table. They are in backticks.
+// quoted finds the names of fields in a cell of the table in docs/command-line.md. They
+// are in backticks.
 var quoted = regexp.MustCompile("`([a-z_]+)`")
 
-// The page names exactly the fields that the objects have.
+// docs/command-line.md must name exactly the fields that the JSON objects have.
 func TestPageNamesTheFieldsOfObjects(t *testing.T) {
 	text, err := os.ReadFile("../../docs/command-line.md")
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 
 var onceCommand = regexp.MustCompile("(?m)(?:`|^)once ([a-z]+[^`#\n]*)")
 
-// Each command that a page names exists, and so do its flags.
+// Each command that a page of the docs names must exist, and must have the flags that
+// the page names.
 func TestCommandsOfTheDocsExist(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,20 +15,20 @@ import (
 
 // finding is something that needs attention.
 type finding struct {
-	Check string `json:"check"` // the name of the check
-	What  string `json:"what"`  // the finding
-	Why   string `json:"why"`   // why it matters
+	Check string `json:"check"` // name of the check
+	What  string `json:"what"`  // what was found
+	Why   string `json:"why"`   // why this matters
 	Do    string `json:"do"`    // what to do
 }
 
-// doctorJSON is the output of doctor.
+// doctorJSON is the JSON output of "once doctor".
 type doctorJSON struct {
-	Skipped  []string  `json:"skipped"` // what could not be looked at, and why
-	Checks   []string  `json:"checks"`  // the checks that were made
+	Skipped  []string  `json:"skipped"` // checks that could not be made, and why
+	Checks   []string  `json:"checks"`  // names of the checks that were made
 	Findings []finding `json:"findings"`
 }
 
-// check is one look at a database or a broker.
+// check is one check of a database or a broker.
 type check struct {
 	name string
 	look func(d *doctor, ctx context.Context) ([]finding, error)
@@ -42,14 +43,18 @@ type doctor struct {
 	broker    brokerOptions
 	skipped   []string
 
-	// tooOld is the age from which a transaction is reported, because forwarders and
-	// vacuum wait for old transactions. idleTooLong is the same for a session that is
-	// idle within a transaction.
+	// A transaction that is older than tooOld is reported, because forwarders and vacuum
+	// wait for old transactions. A session that is idle within a transaction for longer
+	// than idleTooLong is reported, too.
 	tooOld, idleTooLong time.Duration
+
+	// deadRows is the minimum number of dead rows in a table that is reported. oldRows is for
+	// how many transactions a replication slot may keep rows before it is reported.
+	deadRows, oldRows int
 }
 
-// The checks of every database, of PostgreSQL, and of RabbitMQ, in the order in which
-// they are made.
+// Checks of every database, of PostgreSQL, and of RabbitMQ, in the order in which they
+// are made.
 var (
 	tableChecks = []check{
 		{"durability", (*doctor).durability},
@@ -84,7 +89,9 @@ clocks, consumers, dead letters, quarantine, and with ONCE_AMQP_URL the broker a
 queues of the topics in the outbox. It says what it could not look at. It changes nothing. Exit code 3 if it finds something.`
 
 func (a *app) doctorCommand() *cobra.Command {
-	d := &doctor{app: a, retention: 30 * 24 * time.Hour, tooOld: 5 * time.Minute, idleTooLong: time.Minute}
+	d := &doctor{
+		app: a, retention: 30 * 24 * time.Hour, tooOld: 5 * time.Minute, idleTooLong: time.Minute, deadRows: 1_000_000, oldRows: 10_000_000,
+	}
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what goes wrong in practice, and say what to do",
@@ -94,6 +101,9 @@ func (a *app) doctorCommand() *cobra.Command {
 			d.db = db
 			if a.settings.amqpURL != "" {
 				if _, err := a.broker(d.broker); err != nil {
+					return err
+				}
+				if _, err := d.management(); err != nil {
 					return err
 				}
 			}
@@ -122,7 +132,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-// skip notes what could not be looked at.
+// skip records that a check could not be made. The parameter text contains the reason.
 func (d *doctor) skip(text string) { d.skipped = append(d.skipped, text) }
 
 // run makes all checks.
@@ -136,7 +146,7 @@ func (d *doctor) run(ctx context.Context) doctorJSON {
 		out.Findings = append(out.Findings, finding{
 			Check: "tables", What: d.app.hide(err.Error()),
 			Why: "The library does not start with these tables, and the other checks of the tables need them.",
-			Do:  strings.Trim(remedy(err), " ()"),
+			Do:  repair(err),
 		})
 		checks = nil
 	} else if err := d.db.findRights(ctx); err != nil {
@@ -157,7 +167,7 @@ func (d *doctor) run(ctx context.Context) doctorJSON {
 			found = append(found, finding{
 				What: "This could not be checked: " + d.app.hide(err.Error()),
 				Why:  "A problem here would not be found.",
-				Do:   "Run once doctor with a login that has the role watcher (docs/roles.md), or repair the cause.",
+				Do:   asWatcher,
 			})
 		}
 		for i := range found {
@@ -169,7 +179,22 @@ func (d *doctor) run(ctx context.Context) doctorJSON {
 	return out
 }
 
-// doctorText renders the findings for people.
+// asWatcher is what to do if the doctor could not look at something.
+const asWatcher = "Run once doctor with a login that has the role watcher (docs/roles.md), or repair the cause."
+
+// repair returns what to do about an error of schema.Check.
+func repair(err error) string {
+	text := strings.Trim(remedy(err), " ()")
+	switch {
+	case text != "":
+		return strings.ToUpper(text[:1]) + text[1:] + "."
+	case errors.Is(err, schema.ErrEncoding):
+		return "Change the encoding, as the text says."
+	}
+	return asWatcher
+}
+
+// doctorText returns the findings as text for people.
 func doctorText(out doctorJSON) string {
 	var b strings.Builder
 	for _, f := range out.Findings {

@@ -10,7 +10,7 @@ import (
 )
 
 // topics checks that the broker can be reached, and that it has an exchange or a queue
-// for each topic that waits or is dead.
+// for each topic of the waiting messages and the dead letters.
 func (d *doctor) topics(ctx context.Context) (found []finding, err error) {
 	conn, err := amqp091.DialConfig(d.app.settings.amqpURL, amqp091.Config{Dial: amqp091.DefaultDial(connectTimeout)})
 	if err != nil {
@@ -41,7 +41,8 @@ func (d *doctor) topics(ctx context.Context) (found []finding, err error) {
 	return found, nil
 }
 
-// missing returns the exchange or queue of topic that the broker lacks, or "".
+// missing returns the exchange or queue for topic if the broker does not have it, and
+// "" otherwise.
 func (d *doctor) missing(conn *amqp091.Connection, topic string) (string, error) {
 	channel, err := conn.Channel() // a refusal closes its channel
 	if err != nil {
@@ -63,7 +64,7 @@ func (d *doctor) missing(conn *amqp091.Connection, topic string) (string, error)
 	return "", channel.Close()
 }
 
-// topics returns the topics of the first messages of the outbox, and of the latest dead
+// topics returns the topics of the first messages in the outbox, and of the latest dead
 // letters.
 func (d database) topics(ctx context.Context) (all []string, err error) {
 	rows, err := d.QueryContext(ctx,

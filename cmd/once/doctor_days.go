@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// days looks at tables with the layout by_day: whether their owner can create, empty and
-// drop the partitions of days, and whether somebody does.
+// days checks tables with the layout by_day. It checks whether their owner can create,
+// empty and drop the partitions of days, and whether a process does this.
 func (d *doctor) days(ctx context.Context) ([]finding, error) {
 	found, err := d.daysOf(ctx, "inbox", "inbox_", "inbox", "Run a service with once.Consumer, or once sweep from cron, with the login %s")
 	if err != nil {
@@ -19,9 +19,10 @@ func (d *doctor) days(ctx context.Context) ([]finding, error) {
 	return append(found, more...), err
 }
 
-// daysOf looks at one table. The names of its days begin with the prefix. sweep says how
-// to sweep it as the owner.
-func (d *doctor) daysOf(ctx context.Context, table, prefix, what, sweep string) (found []finding, err error) {
+// daysOf checks one table. The names of its partitions begin with prefix. In findings,
+// title is the name of the table, and howToSweep says how to sweep the table as its
+// owner.
+func (d *doctor) daysOf(ctx context.Context, table, prefix, title, howToSweep string) (found []finding, err error) {
 	var owner, schema, database, foreign string
 	var create, temporary, swept bool
 	err = d.db.QueryRowContext(ctx, `
@@ -44,7 +45,7 @@ func (d *doctor) daysOf(ctx context.Context, table, prefix, what, sweep string) 
 	}
 	if !create {
 		found = append(found, finding{
-			What: fmt.Sprintf("The owner of the %s, %s, may not create tables in schema %s.", what, owner, schema),
+			What: fmt.Sprintf("The owner of the %s, %s, may not create tables in schema %s.", title, owner, schema),
 			Why:  "The sweep cannot create the partitions of coming days. Rows go to the default partition, and are deleted one by one.",
 			Do:   fmt.Sprintf("GRANT USAGE, CREATE ON SCHEMA %s TO %s", schema, owner),
 		})
@@ -52,23 +53,23 @@ func (d *doctor) daysOf(ctx context.Context, table, prefix, what, sweep string) 
 	if !temporary && table == "inbox" {
 		found = append(found, finding{
 			What: fmt.Sprintf("The owner of the inbox, %s, may not create temporary tables in database %s.", owner, database),
-			Why: "The sweep keeps the rows that must stay in one while it empties a day. Without it no day is emptied or dropped, " +
-				"and the inbox grows.",
+			Why: "While the sweep empties a day, it copies the rows that must stay to a temporary table. Without this right, it empties and drops " +
+				"no day, and the inbox grows.",
 			Do: fmt.Sprintf("GRANT TEMPORARY ON DATABASE %s TO %s", database, owner),
 		})
 	}
 	if foreign != "" {
 		found = append(found, finding{
-			What: fmt.Sprintf("Partitions of the %s do not belong to its owner, %s: %s.", what, owner, foreign),
+			What: fmt.Sprintf("Partitions of the %s do not belong to its owner, %s: %s.", title, owner, foreign),
 			Why:  "The sweep cannot empty or drop them.",
 			Do:   fmt.Sprintf("For each of them: ALTER TABLE %s OWNER TO %s", strings.Split(foreign, ", ")[0], owner),
 		})
 	}
 	if !swept {
 		found = append(found, finding{
-			What: fmt.Sprintf("The %s by day has no partition for a coming day.", what),
-			Why:  "Nobody sweeps it as its owner: no partition is created or dropped, and it grows.",
-			Do:   fmt.Sprintf(sweep+" or a member of it. Its log says what failed.", owner),
+			What: fmt.Sprintf("The %s by day has no partition for a coming day.", title),
+			Why:  "No process sweeps it as its owner, so no partition is created or dropped, and the table grows.",
+			Do:   fmt.Sprintf(howToSweep+" or a member of it. Its log says what failed.", owner),
 		})
 	}
 	return found, nil

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// brokerNode is a part of GET /api/nodes.
+// brokerNode is a node in the response to GET /api/nodes.
 type brokerNode struct {
 	Name      string `json:"name"`
 	Running   bool   `json:"running"`
@@ -14,7 +14,8 @@ type brokerNode struct {
 	DiskAlarm bool   `json:"disk_free_alarm"`
 }
 
-// alarms looks at the nodes, and at the queues of the topics in the outbox.
+// alarms checks the nodes of the broker, and the queues for the topics of the outbox
+// and of the dead letters.
 func (d *doctor) alarms(ctx context.Context) (found []finding, err error) {
 	m, err := d.management()
 	if err != nil {
@@ -30,7 +31,8 @@ func (d *doctor) alarms(ctx context.Context) (found []finding, err error) {
 	}
 	var nodes []brokerNode
 	if err := m.get(ctx, &nodes, "nodes"); err != nil {
-		d.skip("alarms of the broker: the user needs the tag monitoring (" + err.Error() + ")")
+		d.skip("alarms of the broker: the management API does not list the nodes (" + d.app.hide(err.Error()) +
+			"): give the user the tag monitoring")
 	}
 	for _, node := range nodes {
 		found = append(found, node.findings()...)
@@ -81,7 +83,7 @@ func (n brokerNode) findings() (found []finding) {
 	if !n.Running {
 		found = append(found, finding{
 			What: fmt.Sprintf("Node %q of the broker does not run.", n.Name),
-			Why:  "Quorum queues need a majority of their nodes: one more that ends may stop them.",
+			Why:  "A quorum queue needs a majority of its nodes. If another node stops, the queue may stop, too.",
 			Do:   "Start the node, or remove it from the cluster: rabbitmqctl forget_cluster_node.",
 		})
 	}

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// largestSkew is the difference of clocks from which it is reported.
+// largestSkew is the largest difference between two clocks that is not reported.
 const largestSkew = 5 * time.Second
 
-// clocks compares the clock of the database with that of this machine.
+// clocks compares the clock of the database with the clock of this machine.
 func (d *doctor) clocks(ctx context.Context) ([]finding, error) {
 	if d.db.sqlite() {
 		return nil, nil // one machine, one clock
@@ -24,7 +24,9 @@ func (d *doctor) clocks(ctx context.Context) ([]finding, error) {
 	return skewed(time.UnixMilli(millis), before, time.Now()), nil
 }
 
-// skewed reports a clock that was read between two times of this machine and differs.
+// skewed returns a finding if the clock of the database differs from the clock of this
+// machine. The parameter theirs is a time of the database. It was read between the
+// times in the parameters before and after, which come from the clock of this machine.
 func skewed(theirs, before, after time.Time) []finding {
 	var off time.Duration
 	switch {
@@ -43,14 +45,12 @@ func skewed(theirs, before, after time.Time) []finding {
 	}}
 }
 
-const (
-	// bloatRows and bloatShare say from how many dead rows a table is reported, in all
-	// and for each live row.
-	bloatRows  = 1_000_000
-	bloatShare = 5
-)
+// bloatShare is how many times as many dead rows as live rows a table may have before it
+// is reported.
+const bloatShare = 5
 
-// bloat finds tables that vacuum does not keep up with.
+// bloat finds tables with many dead rows, which vacuum does not remove fast enough. It
+// also reports if autovacuum is off.
 func (d *doctor) bloat(ctx context.Context) (found []finding, err error) {
 	var off bool
 	if err := d.db.QueryRowContext(ctx, `SELECT current_setting('autovacuum') = 'off'`).Scan(&off); err != nil {
@@ -60,33 +60,34 @@ func (d *doctor) bloat(ctx context.Context) (found []finding, err error) {
 		found = append(found, finding{
 			What: "autovacuum is off.",
 			Why:  "The rows of messages that were sent or handled are never freed: tables and indexes grow, and every query slows down.",
-			Do:   "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf().",
+			Do:   "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()",
 		})
 	}
 	for _, name := range []string{"outbox", "parked", "inbox"} {
-		var live, dead int64
+		var live, dead int
 		err := d.db.QueryRowContext(ctx, `SELECT COALESCE(SUM(n_live_tup), 0), COALESCE(SUM(n_dead_tup), 0) FROM pg_stat_user_tables
 			WHERE relid = to_regclass($1)`, d.db.table(name)).Scan(&live, &dead)
 		if err != nil {
 			return found, err
 		}
-		if dead >= bloatRows && dead > bloatShare*live {
+		if dead >= d.deadRows && dead > bloatShare*live {
 			found = append(found, finding{
-				What: fmt.Sprintf("Table %s has %d rows, and %d dead ones that vacuum has not freed.", d.db.table(name), live, dead),
-				Why:  "Reading the table takes as long as if the dead rows were there.",
-				Do: "End what holds vacuum back, see the check transactions and replication. Then VACUUM the table; if it stays large, pg_repack, or " +
-					"VACUUM FULL while nothing works.",
+				What: fmt.Sprintf("Table %s has %s, and %s that vacuum has not freed.", d.db.table(name),
+					counted(live, "row", "rows"), counted(dead, "dead row", "dead rows")),
+				Why: "Reading the table takes as long as if the dead rows were there.",
+				Do: "End what holds vacuum back: see the checks transactions and replication. Then VACUUM the table. If it stays large, " +
+					"run pg_repack, or VACUUM FULL while no service runs.",
 			})
 		}
 	}
 	return found, nil
 }
 
-// horizons finds what keeps vacuum from freeing rows without a session of its own:
-// replication slots that hold old rows back.
+// horizons finds replication slots that prevent vacuum from removing old rows. Such
+// slots have no session, so the other checks do not find them.
 func (d *doctor) horizons(ctx context.Context) (found []finding, err error) {
 	rows, err := d.db.QueryContext(ctx, `SELECT slot_name, GREATEST(age(xmin), age(catalog_xmin)) FROM pg_replication_slots
-		WHERE GREATEST(age(xmin), age(catalog_xmin)) > 10000000 ORDER BY slot_name`)
+		WHERE GREATEST(age(xmin), age(catalog_xmin)) > $1 ORDER BY slot_name`, d.oldRows)
 	if err != nil {
 		return nil, err
 	}
@@ -106,10 +107,10 @@ func (d *doctor) horizons(ctx context.Context) (found []finding, err error) {
 	return found, rows.Err()
 }
 
-// unseenFor is the time from which a consumer that is not running is reported.
+// unseenFor is how long a consumer may have no running instance before it is reported.
 const unseenFor = 24 * time.Hour
 
-// consumers finds consumers that nobody runs.
+// consumers finds consumers without a running instance.
 func (d *doctor) consumers(ctx context.Context) (found []finding, err error) {
 	rows, err := d.db.QueryContext(ctx, `SELECT topic, consumer, embedded, program, `+d.db.seconds("seen_at")+` AS unseen FROM `+
 		d.db.table("consumers")+` ORDER BY consumer, topic`)
@@ -128,8 +129,12 @@ func (d *doctor) consumers(ctx context.Context) (found []finding, err error) {
 		if unseen < unseenFor {
 			continue
 		}
+		by := ""
+		if program != "" {
+			by = fmt.Sprintf(" (program %q)", program)
+		}
 		f := finding{
-			What: fmt.Sprintf("Consumer %q of topic %q was last seen %s ago (program %q).", consumer, topic, age(unseen), program),
+			What: fmt.Sprintf("Consumer %q of topic %q was last seen %s ago%s.", consumer, topic, age(unseen), by),
 			Why:  "Its parked messages wait, and nobody handles new ones.",
 			Do:   "Start the program. If the consumer was retired, nothing needs to be done.",
 		}
@@ -142,7 +147,8 @@ func (d *doctor) consumers(ctx context.Context) (found []finding, err error) {
 	return found, rows.Err()
 }
 
-// parkedRetention finds final rows that nobody removes.
+// parkedRetention finds rows of resolved and discarded messages that no process
+// removes.
 func (d *doctor) parkedRetention(ctx context.Context) ([]finding, error) {
 	var oldest *int64
 	err := d.db.QueryRowContext(ctx, `SELECT `+d.db.seconds("finished_at")+` FROM `+d.db.table("parked")+
@@ -156,7 +162,7 @@ func (d *doctor) parkedRetention(ctx context.Context) ([]finding, error) {
 	return []finding{{
 		What: fmt.Sprintf("Messages that were handled or discarded %s ago are still in %s; the retention is %s.",
 			age(time.Duration(*oldest)*time.Second), d.db.table("parked"), age(d.retention)),
-		Why: "If nothing removes them, the table grows for ever. Those of a replay that has not finished are kept on purpose.",
+		Why: "If nothing removes them, the table grows for ever. Messages of a replay that has not finished are kept on purpose.",
 		Do:  "Run a service with once.Consumer, or once sweep from cron. Finish replays: once replays list.",
 	}}, nil
 }

@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// longestUnacked is how long a consumer of this library may leave a message unacked by
-// default, with some room: poison.Config.UnackedWait is 10 minutes.
+// longestUnacked is a little more than the longest time for which a consumer of this
+// library leaves a message unacked by default. This time is poison.Config.UnackedWait,
+// 10 minutes.
 const longestUnacked = 15 * time.Minute
 
-// defaultDeliveryLimit is that of quorum queues since RabbitMQ 4.
+// defaultDeliveryLimit is the default delivery limit of quorum queues since RabbitMQ 4.
 const defaultDeliveryLimit = 20
 
-// brokerQueue is a part of GET /api/queues/VHOST/NAME.
+// brokerQueue contains some fields of the response to GET /api/queues/VHOST/NAME.
 type brokerQueue struct {
 	Type      string         `json:"type"`
 	Arguments map[string]any `json:"arguments"`
@@ -24,7 +25,8 @@ type brokerQueue struct {
 	Messages  int            `json:"messages"`
 }
 
-// setting returns a setting of the queue: an argument, or that of a policy.
+// setting returns a setting of the queue. It searches the arguments of the queue first,
+// and then its policy.
 func (q brokerQueue) setting(name string) (value any, set bool) {
 	if value, set = q.Arguments["x-"+name]; !set {
 		value, set = q.Policy[name]
@@ -38,7 +40,7 @@ func (q brokerQueue) number(name string) (n float64, set bool) {
 	return n, set
 }
 
-// queuesOf returns the queues that get the messages of a topic.
+// queuesOf returns the queues that receive the messages of a topic.
 func (d *doctor) queuesOf(ctx context.Context, m *management, topic string) (queues []string, err error) {
 	name := d.broker.namePrefix + topic
 	if d.broker.topology == topologyQueue {

@@ -9,7 +9,8 @@ import (
 	"github.com/watermill-once/once/status"
 )
 
-// seconds returns SQL for the seconds from a column's time until now.
+// seconds returns an SQL expression for the number of seconds since the time in a
+// column.
 func (d database) seconds(column string) string {
 	if d.sqlite() {
 		return `CAST(unixepoch('subsec') - ` + column + ` / 1000.0 AS INTEGER)`
@@ -64,8 +65,8 @@ func twoDestinations(instances []status.Forwarder) []finding {
 	}}
 }
 
-// longPause is the age from which a pause is reported, because somebody may have
-// forgotten it.
+// longPause is the minimum age of a pause that is reported, because an operator may
+// have forgotten it.
 const longPause = time.Hour
 
 func (d *doctor) pauses(ctx context.Context) (found []finding, err error) {
@@ -110,8 +111,9 @@ func (d *doctor) refused(ctx context.Context) (found []finding, err error) {
 			return nil, err
 		}
 		found = append(found, finding{
-			What: fmt.Sprintf("%s of topic %q, the first %s ago: %s",
-				counted(n, "message was refused", "messages were refused"), topic, age(time.Duration(since)*time.Second), last),
+			What: fmt.Sprintf("%s, the first %s ago: %s",
+				counted(n, fmt.Sprintf("message of topic %q was refused", topic), fmt.Sprintf("messages of topic %q were refused", topic)),
+				age(time.Duration(since)*time.Second), last),
 			Why: "The forwarder tries them again with growing pauses, and gives up on them in the end. Later messages of their keys wait.",
 			Do:  "Repair what the error says. NO_ROUTE means that no queue receives the topic: declare and bind one.",
 		})
@@ -143,8 +145,9 @@ func (d *doctor) quarantine(ctx context.Context) ([]finding, error) {
 	}}, nil
 }
 
-// slack is how far retention may lag behind before it is reported. With the layout
-// by_day an id lives up to a day longer.
+// slack is the time by which a row may be older than the retention before it is
+// reported. The layout by_day keeps an id for up to a day longer than the retention.
+// The second day is a margin.
 const slack = 48 * time.Hour
 
 func (d *doctor) inboxRetention(ctx context.Context) ([]finding, error) {

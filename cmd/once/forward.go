@@ -21,13 +21,13 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// The values of --topology.
+// Values of --topology.
 const (
 	topologyPubSub = "pubsub" // a topic is a fanout exchange
 	topologyQueue  = "queue"  // a topic is a queue
 )
 
-// brokerOptions say where the messages of a topic go.
+// brokerOptions are the flags that map a topic to an exchange or a queue.
 type brokerOptions struct {
 	topology, namePrefix string
 }
@@ -40,7 +40,7 @@ func (a *app) addBrokerFlags(flags *pflag.FlagSet, to *brokerOptions) {
 	fromEnv(flags, "amqp-url", "topology", "amqp-prefix")
 }
 
-// broker returns the configuration of --amqp-url.
+// broker returns Watermill's configuration for the broker at --amqp-url.
 func (a *app) broker(o brokerOptions) (amqp.Config, error) {
 	if _, err := amqp091.ParseURI(a.settings.amqpURL); err != nil { // err may quote the password
 		return amqp.Config{}, usagef("the broker's address (not shown, it may contain a password) must be amqp:// or amqps://user@host/vhost")
@@ -58,7 +58,7 @@ func (a *app) broker(o brokerOptions) (amqp.Config, error) {
 	return config, nil
 }
 
-// forwardOptions are the flags of once forward.
+// forwardOptions are the flags of "once forward".
 type forwardOptions struct {
 	broker              brokerOptions
 	forwarder           forwarder.Config
@@ -158,7 +158,7 @@ func (a *app) forward(ctx context.Context, o forwardOptions) error {
 		Schema:      db.tables,
 		Running:     map[string]<-chan struct{}{"forwarder": fwd.Running()},
 		Brokers:     map[string]health.Pinger{"broker": publisher},
-		NeedsBroker: true, // it has no other work
+		NeedsBroker: true, // without the broker, the process has no work
 		MaxLag:      o.maxLag,
 		Stopping:    ctx.Done(),
 	})
@@ -188,7 +188,7 @@ func (a *app) logger(format, level string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, options))
 }
 
-// hiding writes to standard error without the passwords of the settings.
+// hiding writes to standard error, without the passwords in the settings.
 type hiding struct{ app *app }
 
 func (h hiding) Write(line []byte) (int, error) {

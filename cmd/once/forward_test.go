@@ -16,7 +16,7 @@ import (
 
 var listens = regexp.MustCompile(`listen=(127\.0\.0\.1:\d+)`)
 
-// forwarding is a running once forward.
+// forwarding is a running command "once forward".
 type forwarding struct {
 	*shell
 

@@ -10,7 +10,7 @@ import (
 type groupJSON struct {
 	Group         string    `json:"group"`
 	Count         int       `json:"count"`
-	More          bool      `json:"more,omitempty"` // there are more than Count
+	More          bool      `json:"more,omitempty"` // whether the group has more than Count messages
 	Consumers     []string  `json:"consumers,omitempty"`
 	Topics        []string  `json:"topics"`
 	Reason        string    `json:"reason,omitempty"`
@@ -20,21 +20,33 @@ type groupJSON struct {
 	LastFailedAt  time.Time `json:"last_failed_at,omitzero"`
 	FirstSentAt   time.Time `json:"first_sent_at,omitzero"`
 	LastSentAt    time.Time `json:"last_sent_at,omitzero"`
-	Skipped       []int64   `json:"skipped,omitempty"` // a replay needs --force for these
+	Skipped       []int64   `json:"skipped,omitempty"` // IDs of messages that a replay skips without --force
 }
 
-// groupsJSON is the output of the groups commands.
+// groupsJSON is the JSON output of the commands named "groups", such as "once dead
+// groups".
 type groupsJSON struct {
-	Groups []groupJSON `json:"groups"`
-	Next   string      `json:"next,omitempty"` // --after of the next page
+	Groups  []groupJSON `json:"groups"`
+	Partial bool        `json:"partial,omitempty"` // only the latest messages were searched
+	Next    string      `json:"next,omitempty"`    // --after of the next page
 }
 
-// countJSON is the output of the count commands.
+// notSearched returns the warning that only the latest messages were searched. If
+// partial is false, it returns "".
+func notSearched(partial bool) string {
+	if !partial {
+		return ""
+	}
+	return "\nOnly the latest messages were searched, so groups may be missing. The list command with the same flags searches all.\n"
+}
+
+// countJSON is the JSON output of the commands named "count", such as "once dead
+// count".
 type countJSON struct {
 	Count int `json:"count"`
 }
 
-// groupTable renders failure groups, or the groups of sent messages.
+// groupTable returns failure groups, or the groups of sent messages, as a table.
 func groupTable(width int, groups []groupJSON) string {
 	head := []string{"COUNT", "TOPIC", "LAST (UTC)", "GROUP"}
 	var rows [][]string

@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// connectError says that the database cannot be reached, or refuses the login.
+// connectError means that the database cannot be reached, or refuses the login.
 type connectError struct {
 	cause   error
 	dialect schema.Dialect
@@ -29,8 +29,8 @@ func (e connectError) Error() string {
 
 func (e connectError) Unwrap() error { return e.cause }
 
-// hint returns which command or flag helps against an error of the library, which does
-// not know commands.
+// hint returns the command or flag that solves the problem, in brackets, or "". The
+// parameter err is an error of the library, whose errors do not name commands.
 func hint(cmd *cobra.Command, err error) string {
 	is := func(targets ...error) bool {
 		return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })

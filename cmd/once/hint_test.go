@@ -8,7 +8,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// What goes wrong names the value and what to do.
+// Errors name the value and the remedy.
 func TestErrorsNameTheRemedy(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)

@@ -37,7 +37,7 @@ type shell struct {
 	stdin string
 }
 
-// newShell returns a shell for a database, which has the tables.
+// newShell returns a shell for a database. It creates the tables.
 func newShell(t *testing.T, db testkit.Database) *shell {
 	t.Helper()
 	if err := schema.Up(t.Context(), db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)}); err != nil {
@@ -80,7 +80,8 @@ func (s *shell) run(ctx context.Context, args ...string) result {
 	return result{code, stdout.String(), stderr.String()}
 }
 
-// once runs a command that must end with an exit code, and returns its output.
+// once runs a command and returns its output. It fails the test unless the command ends
+// with the exit code in the parameter code.
 func (s *shell) once(code int, args ...string) string {
 	s.Helper()
 	got := s.run(s.Context(), args...)
@@ -90,8 +91,8 @@ func (s *shell) once(code int, args ...string) string {
 	return got.stdout + got.stderr
 }
 
-// object runs a command with --json and decodes its output, which may have no field
-// that the type does not have.
+// object runs a command with --json and decodes its output. It fails the test if the
+// output contains a field that the type T does not have.
 func object[T any](s *shell, code int, args ...string) (value T) {
 	s.Helper()
 	got := s.run(s.Context(), append(args, "--json")...)
@@ -110,7 +111,7 @@ func one(decoder *json.Decoder) error {
 	return nil
 }
 
-// says fails the test unless text has all parts.
+// says fails the test unless text contains all parts.
 func (s *shell) says(text string, parts ...string) {
 	s.Helper()
 	for _, part := range parts {

@@ -14,17 +14,17 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// errAbsent is the answer of the management API about a name that does not exist.
+// errAbsent means that the management API does not know the name.
 var errAbsent = errors.New("not found")
 
-// management is RabbitMQ's management API.
+// management is a client of RabbitMQ's management API.
 type management struct {
 	base  *url.URL
 	vhost string
 }
 
-// management returns the API of --management-url, or of the host of --amqp-url at the
-// usual port.
+// management returns a client of the API at --management-url. Without this flag, the
+// client uses port 15672 of the host in --amqp-url.
 func (d *doctor) management() (*management, error) {
 	broker, err := amqp091.ParseURI(d.app.settings.amqpURL)
 	if err != nil {
@@ -42,11 +42,12 @@ func (d *doctor) management() (*management, error) {
 	return &management{base, broker.Vhost}, nil
 }
 
-// managementTimeout is how long the management API may take to answer.
+// managementTimeout is the timeout of one request to the management API.
 const managementTimeout = 2 * time.Second
 
-// get decodes the answer about a path. A name within the path is an element of its own.
-func (m *management) get(ctx context.Context, to any, path ...string) error {
+// get requests a path of the API, and decodes the response into target. Each element of
+// path is escaped, so a name that contains a slash must be one element.
+func (m *management) get(ctx context.Context, target any, path ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, managementTimeout)
 	defer cancel()
 	for i := range path {
@@ -66,7 +67,7 @@ func (m *management) get(ctx context.Context, to any, path ...string) error {
 	defer response.Body.Close()
 	switch response.StatusCode {
 	case http.StatusOK:
-		return json.NewDecoder(response.Body).Decode(to)
+		return json.NewDecoder(response.Body).Decode(target)
 	case http.StatusNotFound:
 		return errAbsent
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// tablesJSON is the output of migrate up and migrate check.
+// tablesJSON is the JSON output of "once migrate up" and "once migrate check".
 type tablesJSON struct {
-	Version int    `json:"version"` // that this command needs
+	Version int    `json:"version"` // version that this command needs
 	OK      bool   `json:"ok"`
 	Problem string `json:"problem,omitempty"`
 }
@@ -22,8 +22,8 @@ func (a *app) migrateCommand() *cobra.Command {
 		a.migrateUpCommand(), a.migrateCheckCommand(), a.migrateSQLCommand(), a.migrateRolesCommand())
 }
 
-// addSentLayout adds the flag with the layout of the sent log. Other commands do not need
-// it, because they work with both layouts.
+// addSentLayout adds the flag for the layout of the sent log. Other commands do not
+// need this flag, because they work with both layouts.
 func (a *app) addSentLayout(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().Var(oneOf(&a.settings.sent, string(schema.ByDay)), "sent", "layout of the sent log: by_day (default: the one that it has)")
 	fromEnv(cmd.Flags(), "sent")
@@ -76,8 +76,8 @@ func (a *app) migrateCheckCommand() *cobra.Command {
 	})
 }
 
-// tablesProblem reports whether an error of schema.Check is about the database, and not
-// a failure to look at it.
+// tablesProblem reports whether an error of schema.Check is about the tables. If not,
+// the check itself has failed.
 func tablesProblem(err error) bool {
 	for _, problem := range []error{
 		schema.ErrMissing, schema.ErrOutdated, schema.ErrNewer, schema.ErrLayout, schema.ErrDialect, schema.ErrEncoding,
@@ -89,7 +89,7 @@ func tablesProblem(err error) bool {
 	return false
 }
 
-// sqlJSON is the output of migrate sql and migrate roles.
+// sqlJSON is the JSON output of "once migrate sql" and "once migrate roles".
 type sqlJSON struct {
 	SQL string `json:"sql"`
 }
@@ -109,7 +109,7 @@ transaction. It needs no database.`,
 			}
 			text, err := schema.SQLFrom(config, from)
 			if from == 0 && err == nil {
-				text, err = schema.SQL(config) // with the layouts
+				text, err = schema.SQL(config) // schema.SQL also converts the layouts
 			}
 			if err != nil {
 				return usageError{err}
@@ -147,7 +147,8 @@ tables, after every migration. It needs no database.`,
 	return cmd
 }
 
-// tables returns the names of the tables without a database.
+// tables returns the configuration of the tables from the flags. It needs no
+// connection.
 func (a *app) tables(dialect schema.Dialect) (schema.Config, error) {
 	config := schema.Config{
 		Dialect: dialect, Schema: a.settings.schema, Prefix: a.settings.prefix,

@@ -41,7 +41,7 @@ func TestMigrateRoles(t *testing.T) {
 	s.says(text, "cmd_test_operator", "cmd_test_watcher")
 }
 
-// A file of SQLite is created by migrate up, and by no other command.
+// "once migrate up" creates a missing SQLite file. No other command does.
 func TestSQLiteFile(t *testing.T) {
 	t.Parallel()
 	dsn := "sqlite:" + t.TempDir() + "/a ?b.db"
@@ -51,7 +51,8 @@ func TestSQLiteFile(t *testing.T) {
 	s.says(s.once(exitDone, "status"), "0 messages wait")
 }
 
-// The SQL of all migrations ends with the conversions.
+// The SQL of all migrations ends with the statements that partition the inbox and the
+// sent log by day. The SQL of later migrations must not contain these statements.
 func TestMigrateSQLHasTheLayouts(t *testing.T) {
 	s := &shell{T: t, env: map[string]string{"ONCE_INBOX": "by_day"}}
 	s.says(s.once(exitDone, "migrate", "sql", "--sent", "by_day"), "-- The inbox by day", "-- The sent log by day")

@@ -29,7 +29,7 @@ func (a *app) outboxCommand() *cobra.Command {
 		a.outboxPauseCommand(), a.outboxResumeCommand(), a.outboxPausedCommand())
 }
 
-// withPending is withTables with the messages of the outbox.
+// withPending works like withTables, and also opens the messages of the outbox.
 func (a *app) withPending(
 	work func(ctx context.Context, m *pending.Messages, args []string) error,
 ) func(*cobra.Command, []string) error {

@@ -18,8 +18,8 @@ type blockedJSON struct {
 
 type blockedKeyJSON struct {
 	OrderingKey string    `json:"ordering_key"`
-	Head        int64     `json:"head"` // ID of the message, or position of the dead letter, for which the others wait
-	Dead        bool      `json:"dead"` // the head is a dead letter
+	Head        int64     `json:"head"` // ID of the message, or position of the dead letter, behind which the other messages wait
+	Dead        bool      `json:"dead"` // whether the head is a dead letter
 	Reason      string    `json:"reason"`
 	BlockedAt   time.Time `json:"blocked_at"`
 	MessageID   string    `json:"message_id,omitempty"`

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/pending"
 )
 
-// outboxChange has the flags of the commands that change pending messages.
+// outboxChange contains the flags of the commands that change pending messages.
 type outboxChange struct {
 	filter pending.Filter
 	state  string
@@ -18,9 +18,11 @@ type outboxChange struct {
 	act    act
 }
 
-// outboxChangeCommand returns a command without its texts. change changes the messages.
+// outboxChangeCommand returns a command that changes pending messages. The caller adds
+// the help texts. The function change makes the change. The parameter needsWhy is true
+// if the command loses messages, and therefore needs a reason.
 func (a *app) outboxChangeCommand(
-	use string, c *outboxChange, loses bool,
+	use string, c *outboxChange, needsWhy bool,
 	change func(ctx context.Context, m *pending.Messages, who pending.Act, ids []int64) error,
 ) *cobra.Command {
 	cmd := &cobra.Command{Use: use + " [ID...]", Args: cobra.ArbitraryArgs}
@@ -29,7 +31,7 @@ func (a *app) outboxChangeCommand(
 		if err != nil {
 			return err
 		}
-		if err := a.needWhy(loses && (len(ids) > 0 || c.act.yes)); err != nil {
+		if err := a.needWhy(needsWhy && (len(ids) > 0 || c.act.yes)); err != nil {
 			return err
 		}
 		actor, err := a.actor()
@@ -75,7 +77,7 @@ those that their producer delayed.
 	return cmd
 }
 
-// retryDryRun counts the messages that retry would make due.
+// retryDryRun counts the messages that "once outbox retry" would make due.
 func (a *app) retryDryRun(ctx context.Context, m *pending.Messages, c *outboxChange) error {
 	filter := c.filter
 	filter.All = false
@@ -133,7 +135,7 @@ sending needs --force, and may be sent all the same.
 	return cmd
 }
 
-// wouldChange reports a dry run.
+// wouldChange prints the result of a dry run.
 func (a *app) wouldChange(verb string, r pending.Report) error {
 	change := changeJSON{DryRun: true, Matched: r.Changed + len(r.Skipped), Skipped: r.Skipped}
 	if change.Matched == 0 {
@@ -147,7 +149,7 @@ func (a *app) wouldChange(verb string, r pending.Report) error {
 	return a.print(change, text+" Nothing was changed: add --yes to do it.\n")
 }
 
-// changed runs a change of many messages, shows its progress and reports it.
+// changed runs a change of many messages, shows the progress, and prints the result.
 func (a *app) changed(ctx context.Context, verb string, c *outboxChange, change func() (pending.Report, error)) error {
 	p := a.progress()
 	c.plan.Progress = func(r pending.Report) { p.line(counted(r.Changed, "message was changed", "messages were changed")) }

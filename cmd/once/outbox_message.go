@@ -10,7 +10,8 @@ import (
 	"github.com/watermill-once/once/pending"
 )
 
-// pendingJSON is a message of the outbox. Lists leave out Metadata and the payload.
+// pendingJSON describes a message of the outbox. Lists leave out Metadata and the
+// payload.
 type pendingJSON struct {
 	ID           int64             `json:"id"`
 	MessageID    string            `json:"message_id"`
@@ -18,8 +19,8 @@ type pendingJSON struct {
 	OrderingKey  string            `json:"ordering_key,omitempty"`
 	Size         int               `json:"size"`
 	State        pending.State     `json:"state"`
-	Paused       bool              `json:"paused,omitempty"`     // its topic or tenant is paused
-	BlockedBy    int64             `json:"blocked_by,omitempty"` // the ID of the message that blocks its key
+	Paused       bool              `json:"paused,omitempty"`     // whether the topic or the tenant of the message is paused
+	BlockedBy    int64             `json:"blocked_by,omitempty"` // ID of the message that blocks the key of this message
 	Attempts     int               `json:"attempts"`
 	Error        string            `json:"error,omitempty"`
 	MaybeSent    bool              `json:"maybe_sent"`
@@ -30,7 +31,7 @@ type pendingJSON struct {
 	content
 }
 
-// pendingListJSON is the output of outbox list.
+// pendingListJSON is the JSON output of "once outbox list".
 type pendingListJSON struct {
 	Messages []pendingJSON `json:"messages"`
 	Next     int64         `json:"next,omitempty"` // --after of the next page
@@ -44,7 +45,7 @@ func pendingOf(m *pending.Message) pendingJSON {
 	}
 }
 
-// wait says why a message waits.
+// wait returns a short text that says why a message waits.
 func (j *pendingJSON) wait() string {
 	if j.Paused {
 		return "paused, " + j.reason()
@@ -65,7 +66,8 @@ func (j *pendingJSON) reason() string {
 	}
 }
 
-// more returns the line below a page that may not be the last.
+// more returns the line below a page that says how to get the next page. If next is 0,
+// it returns "".
 func more(next int64) string {
 	if next == 0 {
 		return ""
@@ -133,7 +135,7 @@ func (a *app) outboxShowCommand() *cobra.Command {
 	}
 }
 
-// pendingText renders a message without its metadata and payload.
+// pendingText returns a message as text, without metadata and payload.
 func pendingText(j *pendingJSON) string {
 	note := ""
 	if j.MaybeSent {

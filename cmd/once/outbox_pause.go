@@ -11,7 +11,8 @@ import (
 	"github.com/watermill-once/once/pending"
 )
 
-// pausedJSON is the output of outbox paused. Status has the same list.
+// pausedJSON is the JSON output of "once outbox paused". The output of "once status"
+// contains the same list.
 type pausedJSON struct {
 	Pauses []pauseJSON `json:"pauses"`
 }
@@ -24,13 +25,13 @@ type pauseJSON struct {
 	Since  time.Time `json:"since"`
 }
 
-// scopeJSON is the output of outbox pause and resume.
+// scopeJSON is the JSON output of "once outbox pause" and "once outbox resume".
 type scopeJSON struct {
 	Topic  string `json:"topic,omitempty"`
 	Tenant string `json:"tenant,omitempty"`
 }
 
-// scopeText renders a topic or a tenant.
+// scopeText returns a topic or a tenant as text.
 func scopeText(topic, tenant string) string {
 	if tenant != "" {
 		return fmt.Sprintf("tenant %q", tenant)
@@ -38,7 +39,9 @@ func scopeText(topic, tenant string) string {
 	return fmt.Sprintf("topic %q", topic)
 }
 
-// pauseCommand returns a command on one topic or tenant, without its texts.
+// pauseCommand returns a command that pauses or resumes one topic or tenant. The caller
+// adds the help texts. The parameter done is the first word of the output. The function
+// change makes the change.
 func (a *app) pauseCommand(
 	use, done string, needsWhy bool, change func(ctx context.Context, m *pending.Messages, who pending.Act, scope pending.Scope) error,
 ) *cobra.Command {

@@ -110,7 +110,7 @@ func TestOutbox(t *testing.T) {
 	})
 }
 
-// A message that a forwarder may be sending is cancelled only by force.
+// A message that a forwarder may be sending is cancelled only with --force.
 func TestOutboxCancelNeedsForce(t *testing.T) {
 	db := testkit.SQLite(t)
 	s := newShell(t, db)

@@ -9,11 +9,11 @@ import (
 	"github.com/watermill-once/once/pending"
 )
 
-// partJSON is the JSON output of "once outbox count". One call counts only a part of
-// a long outbox; Next is then set.
+// partJSON is the JSON output of "once outbox count". One call may count only a part of
+// a long outbox. The field Next is then set.
 type partJSON struct {
 	Count int   `json:"count"`
-	Next  int64 `json:"next,omitempty"` // --after for the rest
+	Next  int64 `json:"next,omitempty"` // value of --after to count the rest
 }
 
 func (a *app) outboxCountCommand() *cobra.Command {
@@ -36,10 +36,10 @@ func (a *app) outboxCountCommand() *cobra.Command {
 	return cmd
 }
 
-// topicsJSON is the output of outbox topics.
+// topicsJSON is the JSON output of "once outbox topics".
 type topicsJSON struct {
 	Topics []topicJSON `json:"topics"`
-	Next   int64       `json:"next,omitempty"` // --after for the rest
+	Next   int64       `json:"next,omitempty"` // value of --after to count the rest
 }
 
 type topicJSON struct {
@@ -49,7 +49,7 @@ type topicJSON struct {
 	BackingOff    int     `json:"backing_off"`
 	Delayed       int     `json:"delayed"`
 	Blocked       int     `json:"blocked"`
-	OldestSeconds float64 `json:"oldest_seconds"` // age of the message that was written first
+	OldestSeconds float64 `json:"oldest_seconds"` // age of the oldest message
 	Paused        bool    `json:"paused,omitempty"`
 }
 

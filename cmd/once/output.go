@@ -13,7 +13,8 @@ import (
 	"golang.org/x/term"
 )
 
-// terminalWidth returns the number of columns of file, or 0 if file is not a terminal.
+// terminalWidth returns the width of the terminal file in characters, or 0 if file is
+// not a terminal.
 func terminalWidth(file *os.File) int {
 	width, _, err := term.GetSize(int(file.Fd()))
 	if err != nil {
@@ -22,7 +23,7 @@ func terminalWidth(file *os.File) int {
 	return width
 }
 
-// print writes v as one JSON object with --json, else text.
+// print writes v as one JSON object if --json is set, and text otherwise.
 func (a *app) print(v any, text string) error {
 	if !a.settings.json {
 		_, err := io.WriteString(a.stdout, text)
@@ -34,8 +35,9 @@ func (a *app) print(v any, text string) error {
 	return encoder.Encode(v)
 }
 
-// table renders rows below a head, each column as wide as its widest cell. If width is
-// not 0, the widest columns are cut so that a row fits, but no column below its head.
+// table returns rows below a head. Each column is as wide as its widest cell. If width
+// is not 0, the widest columns are cut, so that each row has at most width characters.
+// No column becomes narrower than its head.
 func table(width int, head []string, rows [][]string) string {
 	all := append([][]string{head}, rows...)
 	wide := make([]int, len(head))
@@ -60,10 +62,10 @@ func table(width int, head []string, rows [][]string) string {
 	return b.String()
 }
 
-// shortest is the least width to which a column is cut.
+// shortest is the smallest width to which a column is cut.
 const shortest = 8
 
-// fit narrows the widest columns until a row has at most width characters.
+// fit makes the widest columns narrower until a row has at most width characters.
 func fit(wide []int, head []string, width int) {
 	total := 2 * (len(wide) - 1)
 	for _, w := range wide {
@@ -77,13 +79,14 @@ func fit(wide []int, head []string, width int) {
 			}
 		}
 		if widest < 0 {
-			return // the lines are cut
+			return // table then cuts the lines
 		}
 		wide[widest]--
 	}
 }
 
-// cut returns text with at most width characters, or all of it if width is 0.
+// cut returns text, cut to at most width characters. If width is 0, it returns the
+// whole text.
 func cut(text string, width int) string {
 	if width <= 0 || utf8.RuneCountInString(text) <= width {
 		return text
@@ -91,8 +94,8 @@ func cut(text string, width int) string {
 	return string([]rune(text)[:max(0, width-1)]) + "…"
 }
 
-// plain returns text without characters that would steer a terminal or break a line:
-// names and error texts come from other programs.
+// plain replaces all characters that could control a terminal or break a line. This is
+// needed because names and error texts come from other programs.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -102,7 +105,7 @@ func plain(text string) string {
 	}, text)
 }
 
-// lines is plain for text of several lines.
+// lines works like plain, for text of several lines.
 func lines(text string) string {
 	all := strings.Split(strings.ReplaceAll(text, "\t", "    "), "\n")
 	for i := range all {
@@ -111,7 +114,8 @@ func lines(text string) string {
 	return strings.Join(all, "\n")
 }
 
-// fields renders names and values, one a line, without those that are empty.
+// fields returns names and values as text, one pair per line. The parameter pairs
+// contains names and values in turn. Pairs with an empty value are left out.
 func fields(pairs ...string) string {
 	var b strings.Builder
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -122,7 +126,7 @@ func fields(pairs ...string) string {
 	return b.String()
 }
 
-// at renders a time, or "" if it is zero.
+// at returns a time in UTC as text, or "" if it is zero.
 func at(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -130,7 +134,7 @@ func at(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05")
 }
 
-// age renders a duration with its largest units.
+// age returns a duration as text, rounded down to its largest units.
 func age(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:
@@ -142,7 +146,7 @@ func age(d time.Duration) string {
 	}
 }
 
-// counted renders a number and its noun.
+// counted returns a number and its noun as text.
 func counted(n int, noun, nouns string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -150,7 +154,8 @@ func counted(n int, noun, nouns string) string {
 	return fmt.Sprintf("%d %s", n, nouns)
 }
 
-// content is a payload in JSON: as text if it is UTF-8, else in base64.
+// content is a payload in JSON output. It is text if the payload is UTF-8, and base64
+// otherwise.
 type content struct {
 	Payload       *string `json:"payload,omitempty"`
 	PayloadBase64 []byte  `json:"payload_base64,omitempty"`
@@ -164,7 +169,7 @@ func contentOf(payload []byte) content {
 	return content{Payload: &text}
 }
 
-// message renders metadata and payload for people.
+// messageText returns metadata and payload as text for people.
 func messageText(metadata map[string]string, payload []byte) string {
 	var b strings.Builder
 	if len(metadata) > 0 {

@@ -10,20 +10,21 @@ import (
 	"github.com/watermill-once/once/parked"
 )
 
-// parkedChangeJSON is the output of parked run, cancel and discard. The lists are IDs.
+// parkedChangeJSON is the JSON output of the commands "run", "cancel" and "discard" of
+// "once parked". The lists contain IDs of parked messages.
 type parkedChangeJSON struct {
 	DryRun    bool    `json:"dry_run"`
-	Changed   int     `json:"changed"`             // in a dry run: that would be changed
-	Skipped   []int64 `json:"skipped,omitempty"`   // a consumer is handling them
-	Handled   []int64 `json:"handled,omitempty"`   // a consumer has handled them
-	Abandoned []int64 `json:"abandoned,omitempty"` // of the changed: their process died or is frozen
+	Changed   int     `json:"changed"`             // number of changed messages; in a dry run, of messages that would be changed
+	Skipped   []int64 `json:"skipped,omitempty"`   // IDs of messages that a consumer is handling
+	Handled   []int64 `json:"handled,omitempty"`   // IDs of messages that a consumer has handled
+	Abandoned []int64 `json:"abandoned,omitempty"` // IDs of changed messages whose process has died or is frozen
 }
 
 // parkedChange is one of the commands that change parked messages.
 type parkedChange struct {
 	do          parked.Action
 	short, long string
-	done        string // the verb of the report
+	done        string // verb in the output, such as "discarded"
 	needsWhy    bool
 	named       func(m *parked.Messages, ctx context.Context, who parked.Act, ids ...int64) error
 	matching    func(m *parked.Messages, ctx context.Context, who parked.Act, f parked.Filter, plan parked.Plan) (parked.Report, error)
@@ -117,7 +118,8 @@ func parkedChangeOf(r parked.Report) parkedChangeJSON {
 	return parkedChangeJSON{Changed: r.Changed, Skipped: r.Skipped, Handled: r.Handled, Abandoned: r.Abandoned}
 }
 
-// parkedLists says which messages were left alone, and which need a look.
+// parkedLists returns the IDs of messages that were not changed, and of messages that
+// need attention, as text.
 func parkedLists(r parked.Report) (text string) {
 	for _, list := range []struct {
 		ids  []int64
@@ -144,7 +146,8 @@ func (a *app) parkedDryRun(c parkedChange, r parked.Report) error {
 		counted(r.Changed, "message", "messages"))+parkedLists(r))
 }
 
-// parkedChanged reports what a command has changed, also if it failed on the way.
+// parkedChanged prints the changes of a command, even if the command failed after some
+// of them.
 func (a *app) parkedChanged(ctx context.Context, c parkedChange, r parked.Report, err error) error {
 	if err == nil || r.Changed > 0 {
 		text := fmt.Sprintf("%s %s.\n", c.done, counted(r.Changed, "message", "messages"))

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/parked"
 )
 
-// parkedJSON is a parked message. Lists leave out Metadata and the payload.
+// parkedJSON describes a parked message. Lists leave out Metadata and the payload.
 type parkedJSON struct {
 	ID            int64             `json:"id"`
 	Consumer      string            `json:"consumer"`
@@ -40,7 +40,7 @@ type parkedJSON struct {
 	content
 }
 
-// parkedListJSON is the output of parked list.
+// parkedListJSON is the JSON output of "once parked list".
 type parkedListJSON struct {
 	Messages []parkedJSON `json:"messages"`
 	Next     int64        `json:"next,omitempty"` // --after of the next page
@@ -60,7 +60,8 @@ func parkedOf(m *parked.Message) parkedJSON {
 	return j
 }
 
-// waitsFor says in a few words what a message waits for.
+// waitsFor returns a short text that says what a message waits for. If the message does
+// not wait, it returns "".
 func waitsFor(m *parked.Message) string {
 	switch {
 	case m.State == parked.Held:
@@ -100,7 +101,7 @@ func (a *app) parkedShowCommand() *cobra.Command {
 	}
 }
 
-// parkedText renders a message without its content.
+// parkedText returns a message as text, without metadata and payload.
 func parkedText(m *parked.Message, damaged string) string {
 	return fields(
 		"id", fmt.Sprint(m.ID), "consumer", m.Consumer, "topic", m.Topic, "message id", m.MessageID, "ordering key", m.OrderingKey,

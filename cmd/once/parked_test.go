@@ -82,7 +82,8 @@ func TestParked(t *testing.T) {
 	})
 }
 
-// The list shows each consumer with its messages. A consumer without an instance can be removed.
+// "once consumers list" shows each consumer with the numbers of its messages. A
+// consumer without an instance can be removed.
 func TestConsumers(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newShell(t, db)

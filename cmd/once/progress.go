@@ -15,7 +15,7 @@ type progress struct {
 	shown    time.Time
 }
 
-// progressEvery is how often a line is written if there is no terminal.
+// progressEvery is the shortest time between two lines if there is no terminal.
 const progressEvery = 10 * time.Second
 
 func (a *app) progress() *progress {
@@ -27,7 +27,8 @@ func (p *progress) show(r poison.Report) {
 		r.ID, r.Replayed, r.Total, r.Resolved, r.Failed, r.Stale))
 }
 
-// line overwrites the line of a terminal. Elsewhere it writes a line now and then.
+// line overwrites the current line of a terminal. If there is no terminal, it writes a
+// new line, but at most one line in each period of progressEvery.
 func (p *progress) line(text string) {
 	switch {
 	case p.terminal:
@@ -38,7 +39,7 @@ func (p *progress) line(text string) {
 	}
 }
 
-// end leaves the line of a terminal.
+// end clears the line of a terminal.
 func (p *progress) end() {
 	if p.terminal {
 		fmt.Fprint(p.out, "\r\x1b[K")

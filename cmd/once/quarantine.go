@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// quarantineConditions are the flags of quarantineFilter that select entries.
+// quarantineConditions are the flags of addQuarantineFilter that select entries.
 var quarantineConditions = []string{
 	"consumer", "topic", "message-id", "tenant", "aggregate-type", "aggregate-id", "event-type",
 	"reason", "error-type", "group", "failed-after", "failed-before",
@@ -41,7 +41,7 @@ func (a *app) quarantineCommand() *cobra.Command {
 		a.quarantineExportCommand(), a.quarantineImportCommand())
 }
 
-// withQuarantine is withTables with the quarantine.
+// withQuarantine works like withTables, and also opens the quarantine.
 func (a *app) withQuarantine(
 	config *poison.Config, work func(ctx context.Context, q *poison.Quarantine, args []string) error,
 ) func(*cobra.Command, []string) error {
@@ -63,32 +63,35 @@ func (a *app) quarantineListCommand() *cobra.Command {
 		Short: "List entries, in the order of their IDs",
 		Args:  noArgs,
 		RunE: a.withQuarantine(&poison.Config{}, func(ctx context.Context, q *poison.Quarantine, _ []string) error {
-			filter.AfterID = int64(after)
+			f := filter
+			f.AfterID = int64(after)
 			list := q.List
 			if replayed {
 				list = q.Replayed
 			}
-			entries, err := list(ctx, filter)
-			if err != nil {
-				return err
-			}
 			out := entriesJSON{Entries: []entryJSON{}}
 			var rows [][]string
-			for _, e := range entries {
-				out.Entries = append(out.Entries, entryOf(&e))
-				rows = append(rows, []string{
-					fmt.Sprint(e.ID), e.Consumer, e.Topic, e.MessageID, at(e.LastFailedAt), fmt.Sprint(e.Attempts), e.Reason, e.State, e.Error,
-				})
+			for more := true; more && f.Limit > 0; more = out.Next > 0 {
+				page, err := list(ctx, f)
+				if err != nil {
+					return err
+				}
+				for _, e := range page.Entries {
+					out.Entries = append(out.Entries, entryOf(&e))
+					rows = append(rows, []string{
+						fmt.Sprint(e.ID), e.Consumer, e.Topic, e.MessageID, at(e.LastFailedAt), fmt.Sprint(e.Attempts), e.Reason, e.State, e.Error,
+					})
+				}
+				out.Next, f.AfterID, f.Limit = page.Next, page.Next, f.Limit-len(page.Entries)
 			}
-			if len(entries) == 0 && replayed {
+			if len(rows) == 0 && replayed {
 				return a.print(out, "No replayed message waits for its consumer.\n")
 			}
-			if len(entries) == 0 {
+			if len(rows) == 0 {
 				return a.print(out, "No message in quarantine matches.\n")
 			}
 			text := table(a.width, []string{"ID", "CONSUMER", "TOPIC", "MESSAGE", "FAILED (UTC)", "TRIES", "REASON", "STATE", "ERROR"}, rows)
-			if len(entries) == filter.Limit {
-				out.Next = entries[len(entries)-1].ID
+			if out.Next > 0 {
 				text += fmt.Sprintf("\nThere may be more: add --after %d\n", out.Next)
 			}
 			return a.print(out, text)

@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// poisonAct returns who acts and why.
+// poisonAct returns the actor and the reason for the audit log.
 func (a *app) poisonAct() (poison.Act, error) {
 	actor, err := a.actor()
 	return poison.Act{Actor: actor, Why: a.settings.why}, err
@@ -83,7 +83,8 @@ such a replay, and once replays resume continues it.
 	return cmd
 }
 
-// absent adds the remedy to the error about a consumer that is not running.
+// absent returns err. If err means that a consumer is not running, the returned error
+// also says what to do.
 func absent(err error) error {
 	if errors.Is(err, poison.ErrNotRunning) {
 		return fmt.Errorf("%w (start the consumer, or add --to-absent)", err)

@@ -12,20 +12,21 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// editJSON is the output of quarantine edit.
+// editJSON is the JSON output of "once quarantine edit".
 type editJSON struct {
-	ID         int64 `json:"id"` // of the new entry
+	ID         int64 `json:"id"` // ID of the new entry
 	EditedFrom int64 `json:"edited_from"`
 }
 
-// edit is what quarantine edit changes in a message.
+// edit contains the changes that "once quarantine edit" makes in a message.
 type edit struct {
-	payload     []byte // nil leaves it
+	payload     []byte // new payload; nil keeps the old payload
 	set, remove []string
 	id          string
 }
 
-// check refuses an edit that changes nothing, and metadata that cannot be set.
+// check returns an error if the edit changes nothing, or if an element of e.set does
+// not have the form name=value. The parameter file is the value of the flag --payload.
 func (e edit) check(file string) error {
 	for _, pair := range e.set {
 		if key, _, ok := strings.Cut(pair, "="); !ok || key == "" {
@@ -38,7 +39,7 @@ func (e edit) check(file string) error {
 	return nil
 }
 
-// apply changes msg.
+// apply makes the changes in msg.
 func (e edit) apply(msg *message.Message) error {
 	if e.payload != nil {
 		msg.Payload = e.payload

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,7 +11,8 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// entryJSON is an entry of the quarantine. Lists leave out Metadata and the payload.
+// entryJSON describes an entry of the quarantine. Lists leave out Stack, Metadata and
+// the payload.
 type entryJSON struct {
 	ID            int64             `json:"id"`
 	Consumer      string            `json:"consumer"`
@@ -22,6 +24,7 @@ type entryJSON struct {
 	Error         string            `json:"error"`
 	ErrorType     string            `json:"error_type"`
 	Group         string            `json:"group"`
+	Stack         string            `json:"stack,omitempty"`
 	Attempts      int               `json:"attempts"`
 	Crashes       int               `json:"crashes"`
 	Replays       int               `json:"replays"`
@@ -37,7 +40,7 @@ type entryJSON struct {
 	content
 }
 
-// entriesJSON is the output of quarantine list.
+// entriesJSON is the JSON output of "once quarantine list".
 type entriesJSON struct {
 	Entries []entryJSON `json:"entries"`
 	Next    int64       `json:"next,omitempty"` // --after of the next page
@@ -72,7 +75,11 @@ func (a *app) quarantineShowCommand() *cobra.Command {
 				return err
 			}
 			j := entryOf(&e)
+			j.Stack = e.Stack
 			text := entryText(&j)
+			if e.Stack != "" {
+				text += "stack:\n" + strings.TrimRight(lines(e.Stack), "\n") + "\n"
+			}
 			if e.Message != nil {
 				j.Metadata, j.content = e.Message.Metadata, contentOf(e.Message.Payload)
 				text += messageText(e.Message.Metadata, e.Message.Payload)
@@ -82,7 +89,7 @@ func (a *app) quarantineShowCommand() *cobra.Command {
 	}
 }
 
-// entryText renders an entry without its message.
+// entryText returns an entry as text, without metadata and payload.
 func entryText(e *entryJSON) string {
 	blocks := ""
 	if e.BlocksKey {
@@ -97,7 +104,7 @@ func entryText(e *entryJSON) string {
 	)
 }
 
-// number renders n, or "" if it is zero.
+// number returns n as text, or "" if n is zero.
 func number(n int64) string {
 	if n == 0 {
 		return ""
@@ -105,7 +112,7 @@ func number(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// oneID accepts exactly one argument.
+// oneID returns an error unless there is exactly one argument.
 func oneID(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usagef("%s needs one ID, and got %d arguments", cmd.CommandPath(), len(args))

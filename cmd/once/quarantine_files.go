@@ -25,13 +25,14 @@ func (a *app) read(file string) ([]byte, error) {
 	return content, nil
 }
 
-// exportJSON is the output of the export commands that write to a file.
+// exportJSON is the JSON output of the commands named "export" if they write to a file.
 type exportJSON struct {
 	Exported int    `json:"exported"`
 	File     string `json:"file"`
 }
 
-// export writes to --file, or to standard output.
+// export calls the function write with a new file. If the parameter file is "", it
+// calls write with standard output.
 func (a *app) export(file string, write func(w io.Writer) (int, error)) (err error) {
 	if file == "" {
 		if a.settings.json {
@@ -40,7 +41,7 @@ func (a *app) export(file string, write func(w io.Writer) (int, error)) (err err
 		_, err := write(a.stdout)
 		return err
 	}
-	// A new file only: an export must not replace another one.
+	// The file must not exist, so that an export cannot replace another export.
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return usageError{err}
@@ -73,7 +74,7 @@ messages. Without filters all entries are written.`,
 	return cmd
 }
 
-// importJSON is the output of quarantine import.
+// importJSON is the JSON output of "once quarantine import".
 type importJSON struct {
 	Imported int `json:"imported"`
 	Known    int `json:"known"`

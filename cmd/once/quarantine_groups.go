@@ -27,17 +27,17 @@ func (a *app) quarantineGroupsCommand() *cobra.Command {
 		Short: "List the failure groups: entries with one cause",
 		Args:  noArgs,
 		RunE: a.withQuarantine(&poison.Config{}, func(ctx context.Context, q *poison.Quarantine, _ []string) error {
-			groups, err := q.Groups(ctx, filter)
+			page, err := q.Groups(ctx, filter)
 			if err != nil {
 				return err
 			}
-			if len(groups) == 0 {
-				return a.print(groupsJSON{Groups: []groupJSON{}}, "No message in quarantine matches.\n")
+			out := groupsJSON{Groups: quarantineGroupsOf(page.Groups), Partial: page.Partial}
+			if len(page.Groups) == 0 {
+				return a.print(out, "No message in quarantine matches.\n"+notSearched(page.Partial))
 			}
-			out := groupsJSON{Groups: quarantineGroupsOf(groups)}
-			text := groupTable(a.width, out.Groups)
-			if len(groups) == filter.Limit {
-				out.Next = groups[len(groups)-1].Fingerprint
+			text := groupTable(a.width, out.Groups) + notSearched(page.Partial)
+			if n := len(page.Groups); n == filter.Limit {
+				out.Next = page.Groups[n-1].Fingerprint
 				text += "\nThere may be more: add --after " + out.Next + "\n"
 			}
 			return a.print(out, text)
@@ -56,11 +56,16 @@ func (a *app) quarantineCountCommand() *cobra.Command {
 		Short: "Count entries",
 		Args:  noArgs,
 		RunE: a.withQuarantine(&poison.Config{}, func(ctx context.Context, q *poison.Quarantine, _ []string) error {
-			n, err := q.Count(ctx, filter)
-			if err != nil {
-				return err
+			n, f := 0, filter
+			for {
+				part, err := q.Count(ctx, f)
+				if err != nil {
+					return err
+				}
+				if n, f.AfterID = n+part.N, part.Next; part.Next == 0 {
+					return a.print(countJSON{n}, fmt.Sprintln(n))
+				}
 			}
-			return a.print(countJSON{n}, fmt.Sprintln(n))
 		}),
 	}
 	addQuarantineFilter(cmd, &filter)

@@ -79,7 +79,7 @@ func (p *payments) publish(s *shell, payload string, ids ...string) {
 	}
 }
 
-// quarantined waits until so many messages are in quarantine.
+// quarantined waits until n messages are in quarantine.
 func (s *shell) quarantined(n int) {
 	s.Helper()
 	testkit.Eventually(s, time.Minute, fmt.Sprint(n, " messages are in quarantine"), func() bool {
@@ -125,6 +125,19 @@ func TestQuarantine(t *testing.T) {
 			t.Errorf("entry %+v", shown)
 		}
 		s.says(s.once(exitDone, "quarantine", "show", first), "message id:     m1", "payload (2 bytes):\n-5\n")
+		if shown.Stack != "" {
+			t.Errorf("the stack is %q", shown.Stack)
+		}
+
+		// The entry of a panic has a stack.
+		const stack = "main.charge(...)\n\tcharge.go:7"
+		if _, err := db.ExecContext(t.Context(), `UPDATE once_parked SET stack = $1`, stack); err != nil {
+			t.Fatal(err)
+		}
+		if got := object[entryJSON](s, exitDone, "quarantine", "show", first).Stack; got != stack {
+			t.Errorf("the stack is %q", got)
+		}
+		s.says(s.once(exitDone, "quarantine", "show", first), "stack:\nmain.charge(...)\n    charge.go:7\n")
 
 		// A dry run changes nothing.
 		dry := object[changeJSON](s, exitDone, "quarantine", "replay", "--group", down.Group)
@@ -172,7 +185,7 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
-// Entries move to another database, and end there.
+// Entries are exported, imported into another database, and discarded there.
 func TestQuarantineExportImportDiscard(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -197,7 +210,12 @@ func TestQuarantineExportImportDiscard(t *testing.T) {
 		if in := object[importJSON](other, exitDone, "quarantine", "import", file); in.Imported != 0 || in.Known != 3 {
 			t.Errorf("second import %+v", in)
 		}
-		other.says(other.once(exitFailed, "quarantine", "replay", "1"), "the consumer is not running", "add --to-absent")
+		const absent = `once: poison: replay: the consumer is not running: consumer "payments" on topic "orders.placed" was never seen with ` +
+			"retry's Subscriber, which brings replayed messages; start it first, or set poison.Config.ReplayToAbsent " +
+			"(start the consumer, or add --to-absent)\n"
+		if got := other.once(exitFailed, "quarantine", "replay", "1"); got != absent {
+			t.Errorf("a replay to nobody says\n%s\nwant\n%s", got, absent)
+		}
 		other.says(other.once(exitDone, "quarantine", "discard", "1", "--why", "a test order"), "Discarded 1 message.")
 		gone := object[changeJSON](other, exitDone, "quarantine", "discard", "--consumer", "payments", "--why", "test orders", "--yes")
 		if gone.Matched != 2 || gone.Changed != 2 || gone.DryRun {
@@ -208,7 +226,7 @@ func TestQuarantineExportImportDiscard(t *testing.T) {
 	})
 }
 
-// Ctrl-C pauses a replay, which says how to resume it.
+// Ctrl-C pauses a replay. The command then prints how to resume the replay.
 func TestInterruptPausesAReplay(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)

@@ -13,13 +13,13 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// reconcileJSON is the output of reconcile run and reconcile read.
+// reconcileJSON is the JSON output of "once reconcile run" and "once reconcile read".
 type reconcileJSON struct {
 	Reports []reconcile.Report `json:"reports"`
-	Next    string             `json:"next,omitempty"` // the file of the next question
+	Next    string             `json:"next,omitempty"` // file with the next question
 }
 
-// receiverSide are the flags of the consumers' tables.
+// receiverSide contains the flags that describe the consumers' tables.
 type receiverSide struct{ schema, prefix, inbox string }
 
 func (a *app) reconcileCommand() *cobra.Command {
@@ -83,7 +83,8 @@ func needsConsumers(c *reconcile.ReceiverConfig) error {
 	return nil
 }
 
-// checked returns a command's function that checks the flags first.
+// checked returns a function for cobra's RunE. This function calls the function check,
+// which checks the flags, and then the function run.
 func checked(check func() error, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(); err != nil {
@@ -139,7 +140,8 @@ func (a *app) reconcileRunCommand() *cobra.Command {
 	return cmd
 }
 
-// withReceiver opens the consumers' database.
+// withReceiver calls work with the consumers' database. If the consumers' side has the
+// same settings as the sender, it uses the sender's database.
 func (a *app) withReceiver(ctx context.Context, side receiverSide, sender database, work func(receiver database) error) (err error) {
 	b := *a
 	s := &b.settings

@@ -10,7 +10,8 @@ import (
 	"github.com/watermill-once/once/reconcile"
 )
 
-// reconcileFileJSON is the output of reconcile ask and reconcile answer.
+// reconcileFileJSON is the JSON output of "once reconcile ask" and "once reconcile
+// answer".
 type reconcileFileJSON struct {
 	File  string `json:"file"`
 	Bytes int64  `json:"bytes"`

@@ -10,7 +10,8 @@ import (
 // shownIDs is the number of differences that the text of a report shows.
 const shownIDs = 20
 
-// printReports prints reports. It returns a foundError if any has found something.
+// printReports prints reports. If a report contains differences, it returns a
+// foundError.
 func (a *app) printReports(out reconcileJSON) error {
 	var b strings.Builder
 	found := false

@@ -20,7 +20,8 @@ func oneFile(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// readStep reads a file of an exchange; "-" is standard input.
+// readStep reads a question or an answer from a file. If name is "-", it reads from
+// standard input.
 func (a *app) readStep(name string) (*reconcile.File, error) {
 	if name == "-" {
 		return reconcile.ReadFile(a.stdin)
@@ -37,7 +38,8 @@ func (a *app) readStep(name string) (*reconcile.File, error) {
 	return f, nil
 }
 
-// writeStep writes a file of an exchange, to standard output if name is empty.
+// writeStep writes a question or an answer to a file. If name is "", it writes to
+// standard output.
 func (a *app) writeStep(f *reconcile.File, name string) error {
 	if name == "" {
 		_, err := f.WriteTo(a.stdout)
@@ -51,8 +53,8 @@ func (a *app) writeStep(f *reconcile.File, name string) error {
 		f.Name(), strings.Join(f.Topics(), ", "), at(f.From()), at(f.Until()), n))
 }
 
-// writeFile writes the whole file or nothing: a process that dies leaves the file
-// that was there before.
+// writeFile writes the whole file or nothing. If the process dies, an earlier file with
+// this name remains unchanged.
 func writeFile(name string, from io.WriterTo) (n int64, err error) {
 	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// pair is a sender and its consumer "payments". One message is lost, and one was never
-// sent. Both happened three hours ago; the tables begin two hours before.
+// pair is a sender and its consumer "payments". One message is lost, and one handled
+// message was never sent. Both happened three hours ago. The oldest row of each table
+// is five hours old.
 type pair struct {
 	*shell // of the sender
 
@@ -108,8 +109,8 @@ func TestReconcileLedger(t *testing.T) {
 	})
 }
 
-// A process that is killed while it writes a file leaves the old file, and the next
-// process repeats the step.
+// If a process is killed while it writes a file, the old file must remain unchanged,
+// and the next process must be able to repeat the step.
 func TestReconcileFilesAreWrittenWholly(t *testing.T) {
 	p := newPair(t, testkit.SQLite(t), testkit.SQLite(t))
 	name := p.file("question.json")
@@ -140,10 +141,12 @@ func TestReconcileFilesAreWrittenWholly(t *testing.T) {
 	p.says(p.receiver.once(exitDone, "reconcile", "answer", name, "--consumer", "payments"), `"kind":"answer"`)
 }
 
-// stallingWriter is the variable that makes the test binary write half of a file.
+// stallingWriter is the environment variable that makes the test binary write half of a
+// file.
 const stallingWriter = "ONCE_TEST_STALLING_WRITER"
 
-// half writes a part of a file, says so, and waits to be killed.
+// half writes the beginning of a file, writes a dot to standard output as a signal, and
+// waits until the test kills the process.
 type half struct{}
 
 func (half) WriteTo(w io.Writer) (int64, error) {

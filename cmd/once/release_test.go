@@ -15,8 +15,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// make release writes binaries that run, and a file with their checksums. The same
-// source gives the same bytes.
+// "make release" writes binaries that run, and a file with their checksums. If the
+// source is the same, the binaries are the same, byte for byte.
 func TestRelease(t *testing.T) {
 	testkit.Long(t) // it links the command twice
 	target := runtime.GOOS + "/" + runtime.GOARCH
@@ -65,7 +65,8 @@ func instructions(t *testing.T) (all []string) {
 	return all
 }
 
-// The rules of a linter for Dockerfiles that the image relies on.
+// The Dockerfile must follow some rules of a common linter, for example that it names
+// versions and contains no secrets.
 func TestDockerfile(t *testing.T) {
 	all := instructions(t)
 	last := slices.IndexFunc(all, func(line string) bool { return line == "FROM scratch" })

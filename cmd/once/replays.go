@@ -13,8 +13,8 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// replayJSON is a replay of many messages. A replay of dead letters or sent messages
-// counts only Total and Replayed.
+// replayJSON describes a replay of many messages. For a replay of dead letters or sent
+// messages, only the counts Total and Replayed are set.
 type replayJSON struct {
 	ID         int64     `json:"id"`
 	Source     string    `json:"source"`
@@ -33,7 +33,7 @@ type replayJSON struct {
 	EndedAt    time.Time `json:"ended_at,omitzero"`
 }
 
-// replaysJSON is the output of replays list.
+// replaysJSON is the JSON output of "once replays list".
 type replaysJSON struct {
 	Replays []replayJSON `json:"replays"`
 	Next    int64        `json:"next,omitempty"` // --before of the next page
@@ -159,10 +159,11 @@ that were replayed before are still handled. once replays resume continues it.`,
 	return cmd
 }
 
-// replayed reports the end of a replay of many entries.
+// replayed prints how a replay of many entries ended. It returns the error for the exit
+// code.
 func (a *app) replayed(r poison.Replay, err error) error {
 	switch {
-	case r.ID == 0 && err != nil: // it did not begin
+	case r.ID == 0 && err != nil: // the replay did not begin
 		return err
 	case r.ID == 0:
 		return a.print(changeJSON{}, "No message matches.\n")

@@ -10,7 +10,7 @@ import (
 )
 
 // A replay of dead letters or of sent messages that was stopped by another process
-// continues where it was, and puts no message into the outbox twice.
+// continues where it stopped, and puts no message into the outbox twice.
 func TestStoppedReplayOfTheOutboxIsResumed(t *testing.T) {
 	t.Parallel()
 	// At one message a second, the replay runs until it is stopped, also on a slow machine.

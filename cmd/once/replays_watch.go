@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// replayedFrom says of what a replay is.
+// replayedFrom returns the source of a replay as text.
 func replayedFrom(r *poison.Replay) string {
 	switch {
 	case r.Source == operate.SourceDead:
@@ -47,7 +47,7 @@ without finishing, or if messages failed again. With --json, only the end is wri
 	return cmd
 }
 
-// watchReplay shows the progress of a replay until it does not run any more.
+// watchReplay shows the progress of a replay until the replay has ended.
 func (a *app) watchReplay(ctx context.Context, q *poison.Quarantine, id int64, every time.Duration) error {
 	p := a.progress()
 	defer p.end()
@@ -72,7 +72,7 @@ func (a *app) watchReplay(ctx context.Context, q *poison.Quarantine, id int64, e
 	}
 }
 
-// watched reports how a replay ended.
+// watched prints how a replay ended.
 func (a *app) watched(r *poison.Replay) error {
 	text := fmt.Sprintf("Replay %d %s: %d of %s replayed", r.ID, r.State, r.Replayed, counted(r.Total, "message", "messages"))
 	if r.Source == operate.SourceQuarantine {

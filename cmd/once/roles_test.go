@@ -12,6 +12,15 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
+// roleOf returns the name of a role that loginOf creates.
+func roleOf(t *testing.T, db testkit.Database, role string) (name string) {
+	t.Helper()
+	if err := db.QueryRowContext(t.Context(), `SELECT current_database() || '_' || $1::text`, role).Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
 // loginOf creates the roles, and returns the address of a user with only one of them.
 func loginOf(t *testing.T, db testkit.Database, role string) string {
 	t.Helper()
@@ -64,7 +73,7 @@ func filled(t *testing.T) (*shell, testkit.Database) {
 	return s, db
 }
 
-// A user with the role of a watcher can look at everything but contents.
+// A user with the role of a watcher can look at everything except contents.
 func TestWatcherLooks(t *testing.T) {
 	s, db := filled(t)
 	s.env["ONCE_DSN"] = loginOf(t, db, "watcher")
@@ -85,9 +94,18 @@ func TestWatcherLooks(t *testing.T) {
 	s.says(s.once(exitFailed, "outbox", "pause", "--topic", "orders", "--why", "w"), "permission denied")
 	s.says(s.once(exitFailed, "dead", "show", "1"), "permission denied")
 	s.says(s.once(exitFailed, "dead", "discard", "1", "--why", "w"), "permission denied")
-	if text := s.once(exitFound, "doctor"); strings.Contains(text, "could not be checked") {
-		t.Error(text)
+	out := object[doctorJSON](s, exitFound, "doctor")
+	for _, f := range out.Findings {
+		if strings.Contains(f.What, "could not be checked") {
+			t.Errorf("finding %+v", f)
+		}
 	}
+	same(t, "without the text of the error", steady(madeBy(out, "refused")), finding{
+		Check: "refused",
+		What:  `1 message of topic "orders" was refused, the first Ns ago: the user may not read the error`,
+		Why:   "The forwarder tries them again with growing pauses, and gives up on them in the end. Later messages of their keys wait.",
+		Do:    "Repair what the error says. NO_ROUTE means that no queue receives the topic: declare and bind one.",
+	})
 }
 
 // A user with the role of an operator can do everything that changes messages.
@@ -107,7 +125,7 @@ func TestOperatorActs(t *testing.T) {
 	}
 }
 
-// The same for the messages of a running consumer.
+// An operator can also change the messages of a running consumer.
 func TestOperatorActsOnTheMessagesOfAConsumer(t *testing.T) {
 	db := testkit.Postgres(t)
 	s := newShell(t, db)

@@ -7,7 +7,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A password is in no output, whatever form the address has and whatever fails.
+// No output contains a password, whatever form the address has and whatever fails.
 func TestPasswordsAreNotShown(t *testing.T) {
 	t.Parallel()
 	testkit.Postgres(t)

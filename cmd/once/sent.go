@@ -10,14 +10,14 @@ import (
 	"github.com/watermill-once/once/deadletter"
 )
 
-// sentJSON is a message of the sent log.
+// sentJSON describes a message of the sent log.
 type sentJSON struct {
 	outboxJSON
 
 	SentAt time.Time `json:"sent_at"`
 }
 
-// sentListJSON is the output of sent list.
+// sentListJSON is the JSON output of "once sent list".
 type sentListJSON struct {
 	Messages []sentJSON `json:"messages"`
 	Next     int64      `json:"next,omitempty"` // --after of the next page
@@ -34,7 +34,7 @@ func (a *app) sentCommand() *cobra.Command {
 	return group("sent", "The log of sent messages: find, replay", a.sentListCommand(), a.sentShowCommand(), a.sentReplayCommand())
 }
 
-// withSent is withTables with the sent log.
+// withSent works like withTables, and also opens the sent log.
 func (a *app) withSent(
 	config *deadletter.Config, work func(ctx context.Context, s *deadletter.SentLog, args []string) error,
 ) func(*cobra.Command, []string) error {
@@ -54,26 +54,31 @@ func (a *app) sentListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List sent messages, in the order of their IDs",
 		Long: `List sent messages, in the order of their IDs. The log is empty unless the forwarder
-keeps sent messages: see --keep-sent of once forward.`,
+keeps sent messages: see --keep-sent of once forward. Without --message-id or --aggregate-id,
+the command searches the log from its beginning or from --sent-after, until it has found
+--limit messages.`,
 		Args: noArgs,
 		RunE: a.withSent(&deadletter.Config{}, func(ctx context.Context, s *deadletter.SentLog, _ []string) error {
-			filter.AfterID = int64(after)
-			messages, err := s.List(ctx, filter)
-			if err != nil {
-				return err
-			}
+			f := filter
+			f.AfterID = int64(after)
 			out := sentListJSON{Messages: []sentJSON{}}
 			var rows [][]string
-			for _, m := range messages {
-				out.Messages = append(out.Messages, sentJSON{outboxJSON: outboxOf(&m.Message), SentAt: m.SentAt})
-				rows = append(rows, []string{fmt.Sprint(m.ID), m.Topic, m.MessageID, at(m.SentAt), fmt.Sprint(m.Size), m.OrderingKey})
+			for more := true; more && f.Limit > 0; more = out.Next > 0 {
+				page, err := s.List(ctx, f)
+				if err != nil {
+					return err
+				}
+				for _, m := range page.Messages {
+					out.Messages = append(out.Messages, sentJSON{outboxJSON: outboxOf(&m.Message), SentAt: m.SentAt})
+					rows = append(rows, []string{fmt.Sprint(m.ID), m.Topic, m.MessageID, at(m.SentAt), fmt.Sprint(m.Size), m.OrderingKey})
+				}
+				out.Next, f.AfterID, f.Limit = page.Next, page.Next, f.Limit-len(page.Messages)
 			}
 			if len(rows) == 0 {
 				return a.print(out, "No sent message matches. The log is empty unless the forwarder keeps sent messages (--keep-sent).\n")
 			}
 			text := table(a.width, []string{"ID", "TOPIC", "MESSAGE", "SENT (UTC)", "BYTES", "ORDERING KEY"}, rows)
-			if len(rows) == filter.Limit {
-				out.Next = messages[len(messages)-1].ID
+			if out.Next > 0 {
 				text += fmt.Sprintf("\nThere may be more: add --after %d\n", out.Next)
 			}
 			return a.print(out, text)

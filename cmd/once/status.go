@@ -11,23 +11,23 @@ import (
 	"github.com/watermill-once/once/status"
 )
 
-// atMostJSON is a count that ends at 10,000.
+// atMostJSON is a count that stops at 10,000.
 type atMostJSON struct {
 	N     int   `json:"count"`
-	More  bool  `json:"more,omitempty"`  // there are more than count
-	About int64 `json:"about,omitempty"` // an estimate of all
+	More  bool  `json:"more,omitempty"`  // whether there are more than count rows
+	About int64 `json:"about,omitempty"` // estimate of the number of all rows
 }
 
 // backlogJSON is the state of the outbox.
 type backlogJSON struct {
 	Pending        atMostJSON `json:"pending"`
-	Deferred       atMostJSON `json:"deferred"`       // of these, due later
-	Failing        atMostJSON `json:"failing"`        // of these, refused or of a topic that does not answer
+	Deferred       atMostJSON `json:"deferred"`       // number of pending messages that are due later
+	Failing        atMostJSON `json:"failing"`        // number of pending messages that were refused, or whose topic does not confirm
 	OldestSeconds  float64    `json:"oldest_seconds"` // how long the oldest due message has been due
 	FailingSeconds float64    `json:"failing_seconds"`
 	BlockedKeys    atMostJSON `json:"blocked_keys"`
 
-	Pauses []pauseJSON `json:"pauses"` // the counts include their messages
+	Pauses []pauseJSON `json:"pauses"` // the counts include paused messages
 }
 
 // instanceJSON is a running forwarder.
@@ -38,7 +38,8 @@ type instanceJSON struct {
 	LeaseUntil  time.Time `json:"lease_until"`
 }
 
-// failureJSON is the latest entries of the quarantine with one cause.
+// failureJSON describes entries with the same cause, among the latest entries of the
+// quarantine.
 type failureJSON struct {
 	Group        string    `json:"group"`
 	Count        int       `json:"count"`
@@ -48,10 +49,10 @@ type failureJSON struct {
 	LastFailedAt time.Time `json:"last_failed_at,omitzero"`
 }
 
-// statusJSON is the output of status.
+// statusJSON is the JSON output of "once status".
 type statusJSON struct {
 	At         time.Time      `json:"at"`
-	Tables     int            `json:"tables"` // their version
+	Tables     int            `json:"tables"` // version of the tables
 	Outbox     backlogJSON    `json:"outbox"`
 	Forwarders []instanceJSON `json:"forwarders"`
 	FreeSlots  int            `json:"free_slots"`
@@ -59,7 +60,7 @@ type statusJSON struct {
 	Waiting    atMostJSON     `json:"waiting"`
 	Held       atMostJSON     `json:"held"`
 	Quarantine atMostJSON     `json:"quarantine"`
-	Replays    int            `json:"replays"`  // that run
+	Replays    int            `json:"replays"`  // number of running replays
 	Failures   []failureJSON  `json:"failures"` // causes among the latest 1,000 entries of the quarantine
 }
 
@@ -100,8 +101,8 @@ terminal it then writes one block after the other, with --json one object a line
 	return cmd
 }
 
-// watch shows the state until ctx ends. If the database does not answer meanwhile, it
-// says so and tries again.
+// watch shows the state again and again until ctx ends. If it cannot read the state, it
+// prints the error and tries again.
 func (a *app) watch(ctx context.Context, reader *status.Reader, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -125,7 +126,7 @@ func (a *app) watch(ctx context.Context, reader *status.Reader, every time.Durat
 	}
 }
 
-// printBlock writes one state of --watch.
+// printBlock prints one state for --watch.
 func (a *app) printBlock(s status.Status) error {
 	if a.settings.json {
 		return json.NewEncoder(a.stdout).Encode(statusOf(s))

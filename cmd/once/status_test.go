@@ -26,7 +26,8 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// status --watch writes one state after the other, and Ctrl-C ends it with code 0.
+// "once status --watch" writes one state after the other, and Ctrl-C ends it with exit
+// code 0.
 func TestStatusWatch(t *testing.T) {
 	s := newShell(t, testkit.SQLite(t))
 	for _, c := range []struct {

@@ -31,7 +31,8 @@ func statusOf(s status.Status) statusJSON {
 	return out
 }
 
-// atMost renders a count and its noun.
+// atMost returns a count and its noun as text. The text shows whether the count is an
+// estimate, and whether it stopped at its limit.
 func atMost(c status.Count, noun, nouns string) string {
 	switch {
 	case c.About > 0:
@@ -42,7 +43,7 @@ func atMost(c status.Count, noun, nouns string) string {
 	return counted(c.N, noun, nouns)
 }
 
-// statusText renders the screen.
+// statusText formats the state as a text that fits on one screen.
 func statusText(width int, s status.Status) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "outbox      %s", atMost(s.Outbox.Pending, "message waits", "messages wait"))

@@ -14,10 +14,10 @@ import (
 	"github.com/watermill-once/once/mover"
 )
 
-// sweepJSON is the output of sweep.
+// sweepJSON is the JSON output of "once sweep".
 type sweepJSON struct {
 	Removed     int64 `json:"removed"`
-	DroppedDays int   `json:"dropped_days"` // of the sent log
+	DroppedDays int   `json:"dropped_days"` // number of dropped days of the sent log
 }
 
 func (a *app) sweepCommand() *cobra.Command {
@@ -73,11 +73,11 @@ own the tables.`,
 	return cmd
 }
 
-// moverJSON is the output of mover --once.
+// moverJSON is the JSON output of "once mover --once".
 type moverJSON struct {
 	Moved   int `json:"moved"`
-	Left    int `json:"left"`    // messages that are not moved yet
-	Writers int `json:"writers"` // open transactions that have written to the stock table
+	Left    int `json:"left"`    // number of messages that are not moved yet
+	Writers int `json:"writers"` // number of open transactions that have written to the stock table
 }
 
 func (a *app) moverCommand() *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/journey"
 )
 
-// traceJSON is the output of trace.
+// traceJSON is the JSON output of "once trace".
 type traceJSON struct {
 	Messages []tracedJSON `json:"messages"`
 	Notes    []string     `json:"notes,omitempty"` // tables and rows that were left out
@@ -97,9 +97,10 @@ If producer and consumers have databases of their own, run the command for each 
 	flags.StringVar(&aggregate, "aggregate", "", "the messages about this aggregate, as TYPE/ID")
 	flags.StringVar(&query.Tenant, "tenant", "", "the messages of this tenant")
 	flags.BoolVar(&query.Causes, "causes", false, "also what the messages caused, and what became of that")
-	query.Limit, query.OutboxRows = 100, 200_000
+	query.Limit = 100
 	flags.Var(atLeast(&query.Limit, 1), "limit", "largest number of messages")
-	flags.Var(atLeast(&query.OutboxRows, 1), "outbox-rows", "how many rows of the outbox to look at, the oldest first")
+	flags.Var(atLeast(&query.OutboxRows, 0), "outbox-rows",
+		"how many rows of the outbox to read, the oldest first; 0: 100,000 for a message id, else 20,000")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			query.MessageID = args[0]

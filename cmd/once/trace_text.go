@@ -29,8 +29,8 @@ func (a *app) printTrace(answer journey.Answer) error {
 	return a.print(out, text.String())
 }
 
-// traceText renders a message with its labels, its events and its place. What another
-// message has caused is indented below it.
+// traceText returns a message as text: its properties, its events, and where it is now.
+// If the message was caused by another message, the text is indented.
 func traceText(width int, m *tracedJSON) string {
 	aggregate := ""
 	if m.AggregateID != "" {
@@ -65,7 +65,7 @@ func traceText(width int, m *tracedJSON) string {
 	return b.String()
 }
 
-// eventText renders the details of an event.
+// eventText returns the details of an event as text.
 func eventText(e *eventJSON) string {
 	var parts []string
 	for _, part := range []struct{ name, value string }{

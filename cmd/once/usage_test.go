@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Each usage mistake is an error on standard error with exit code 2, before the command
-// connects to anything.
+// After a usage mistake, the command prints an error to standard error and ends with
+// exit code 2, before it connects to anything.
 func TestUsageMistakes(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -141,7 +141,7 @@ func TestUsageMistakes(t *testing.T) {
 	golden(t, "usage.txt", b.String())
 }
 
-// The help of every command.
+// The help of every command is in testdata.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -181,8 +181,8 @@ func TestManPages(t *testing.T) {
 	s.says(string(page), "stop-on-failure", "SYNOPSIS")
 }
 
-// The widest columns are cut to the width of the terminal, and what steers a terminal is
-// replaced.
+// The widest columns are cut to the width of the terminal, and characters that control a
+// terminal are replaced.
 func TestTable(t *testing.T) {
 	for _, test := range []struct {
 		width int

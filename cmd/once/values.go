@@ -13,7 +13,8 @@ import (
 
 const envKey = "once_env"
 
-// fromEnv lets the environment set the flags with these names, and shows it in the help.
+// fromEnv lets users set the flags with these names by environment variables, too. It
+// adds the names of the variables to the help.
 func fromEnv(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		f := flags.Lookup(name)
@@ -23,12 +24,12 @@ func fromEnv(flags *pflag.FlagSet, names ...string) {
 	}
 }
 
-// envName returns the environment variable of a flag, or "".
+// envName returns the name of the environment variable for a flag, or "".
 func envName(f *pflag.Flag) string {
 	return strings.Join(f.Annotations[envKey], "")
 }
 
-// value is a flag whose errors say which values are allowed.
+// value is the value of a flag. Its errors say which values are allowed.
 type value struct {
 	kind string
 	text string
@@ -46,7 +47,7 @@ func (v *value) Set(text string) error {
 	return nil
 }
 
-// oneOf is a flag with few allowed values.
+// oneOf returns a flag value that must be one of the allowed names.
 func oneOf(target *string, allowed ...string) *value {
 	return &value{kind: "name", text: *target, set: func(text string) error {
 		if !slices.Contains(allowed, text) {
@@ -57,7 +58,8 @@ func oneOf(target *string, allowed ...string) *value {
 	}}
 }
 
-// atLeast is a flag with a whole number.
+// atLeast returns a flag value that is a whole number. The parameter least is the
+// smallest allowed number.
 func atLeast(target *int, least int) *value {
 	v := &value{kind: "number", set: func(text string) error {
 		n, err := strconv.Atoi(text)
@@ -73,7 +75,7 @@ func atLeast(target *int, least int) *value {
 	return v
 }
 
-// duration is a flag with a positive duration.
+// duration returns a flag value that is a positive duration.
 func duration(target *time.Duration) *value {
 	v := &value{kind: "duration", set: func(text string) error {
 		d, err := parseDuration(text)
@@ -89,7 +91,8 @@ func duration(target *time.Duration) *value {
 	return v
 }
 
-// parseDuration also knows days, in which retention is thought of.
+// parseDuration works like time.ParseDuration, but also accepts days, such as 7d. The
+// result must be positive.
 func parseDuration(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
@@ -106,7 +109,7 @@ func parseDuration(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// moment is a flag with a time, or with a duration before now.
+// moment returns a flag value that is a time, or a duration before now.
 func moment(target *time.Time) *value {
 	return &value{kind: "time", set: func(text string) error {
 		if at, err := time.Parse(time.RFC3339, text); err == nil {
@@ -122,7 +125,7 @@ func moment(target *time.Time) *value {
 	}}
 }
 
-// parseIDs returns the IDs of entries in args.
+// parseIDs parses args, which are IDs of rows.
 func parseIDs(args []string) ([]int64, error) {
 	var ids []int64
 	for _, arg := range args {

@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// release is set by make once.
+// release is the version that "make once" sets with a linker flag, or "".
 var release string
 
 // version returns the version of this command.
@@ -29,7 +29,8 @@ func versionText() string {
 	return fmt.Sprintf("%s (tables of version %d)", version(), schema.Version())
 }
 
-// manCommand writes the man pages. Packagers need it, operators do not.
+// manCommand returns a hidden command that writes the man pages. Packagers need it, but
+// operators do not.
 func (a *app) manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIRECTORY",

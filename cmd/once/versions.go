@@ -11,23 +11,23 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// versionJSON is an aggregate at a consumer.
+// versionJSON contains the versions of an aggregate that a consumer has applied.
 type versionJSON struct {
 	Consumer      string    `json:"consumer"`
 	AggregateType string    `json:"aggregate_type"`
 	AggregateID   string    `json:"aggregate_id"`
-	Version       int64     `json:"version"`       // the last applied one
-	CompleteFrom  int64     `json:"complete_from"` // all versions from this one to version were applied
+	Version       int64     `json:"version"`       // last applied version
+	CompleteFrom  int64     `json:"complete_from"` // all versions from CompleteFrom to Version were applied
 	AppliedAt     time.Time `json:"applied_at"`
 }
 
-// versionsJSON is the output of versions list.
+// versionsJSON is the JSON output of "once versions list".
 type versionsJSON struct {
 	Versions []versionJSON `json:"versions"`
-	More     bool          `json:"more"` // --limit has cut the list
+	More     bool          `json:"more"` // whether --limit has cut the list
 }
 
-// waitingJSON is a message that is held because an earlier version is missing.
+// waitingJSON describes a message that is held because an earlier version is missing.
 type waitingJSON struct {
 	ID            int64     `json:"id"`
 	Consumer      string    `json:"consumer"`
@@ -36,16 +36,16 @@ type waitingJSON struct {
 	AggregateType string    `json:"aggregate_type"`
 	AggregateID   string    `json:"aggregate_id"`
 	Version       int64     `json:"version"`
-	Last          int64     `json:"last"`  // the last applied version
-	Known         bool      `json:"known"` // false: no version of the aggregate was applied
+	Last          int64     `json:"last"`  // last applied version
+	Known         bool      `json:"known"` // false if no version of the aggregate was applied
 	EarlySince    time.Time `json:"early_since,omitzero"`
 	DueAt         time.Time `json:"due_at"`
 }
 
-// waitingListJSON is the output of versions waiting.
+// waitingListJSON is the JSON output of "once versions waiting".
 type waitingListJSON struct {
 	Messages []waitingJSON `json:"messages"`
-	More     bool          `json:"more"` // --limit has cut the list
+	More     bool          `json:"more"` // whether --limit has cut the list
 }
 
 func (a *app) versionsCommand() *cobra.Command {
@@ -61,7 +61,7 @@ func addVersionFilter(flags *pflag.FlagSet, f *sequence.VersionFilter) {
 	flags.Var(atLeast(&f.Limit, 1), "limit", "largest number of rows")
 }
 
-// withVersions is withTables with the versions.
+// withVersions works like withTables, and also opens the versions.
 func (a *app) withVersions(work func(ctx context.Context, v *sequence.Versions) error) func(*cobra.Command, []string) error {
 	return a.withTables(func(ctx context.Context, db database, _ []string) error {
 		versions, err := sequence.NewVersions(db.DB, sequence.VersionsConfig{Schema: db.tables})

@@ -14,14 +14,14 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 )
 
-// metrics are the metrics of one process.
+// metrics collects the metrics of the process.
 type metrics struct {
-	handler  http.Handler // serves them in the text format of Prometheus
+	handler  http.Handler // serves the metrics in the text format of Prometheus
 	provider *sdkmetric.MeterProvider
 }
 
 func newMetrics() (*metrics, error) {
-	registry := prometheus.NewRegistry() // not the global one, which can be filled only once
+	registry := prometheus.NewRegistry() // the global registry accepts each metric only once
 	reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo())
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
@@ -34,7 +34,7 @@ func newMetrics() (*metrics, error) {
 
 func (m *metrics) close() error { return m.provider.Shutdown(context.Background()) }
 
-// web serves HTTP: the health and metrics endpoints, or the console.
+// web serves HTTP: the endpoints for health and metrics, or the console.
 type web struct {
 	server   *http.Server
 	listener net.Listener
@@ -47,7 +47,7 @@ func newWeb(listener net.Listener, metrics, health http.Handler) *web {
 	return &web{server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, listener: listener}
 }
 
-// Run serves until Close.
+// Run serves until Close is called.
 func (w *web) Run(context.Context) error {
 	if err := w.server.Serve(w.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve HTTP: %w", err)
@@ -55,5 +55,5 @@ func (w *web) Run(context.Context) error {
 	return nil
 }
 
-// Close ends Run, also if it has not begun.
+// Close ends Run. If Run is called later, it returns immediately.
 func (w *web) Close() error { return w.server.Close() }
