@@ -31,7 +31,7 @@ func (b *bench) publisherAlone(ctx context.Context, kind string, messages int) (
 		return 0, errors.Join(err, ctx.Err())
 	}
 	took := time.Since(start)
-	return rate(messages, took), q.holds(ctx, messages+1)
+	return rate(messages, took), q.awaitMessages(ctx, messages+1)
 }
 
 // publishAll publishes messages. It returns when all of them were confirmed or refused,

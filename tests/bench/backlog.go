@@ -65,7 +65,7 @@ func (b *bench) firstOf(ctx context.Context, kind string, waiting, first, rounds
 		}
 		took += once
 	}
-	return rate(first*rounds, took), s.queue.holds(ctx, (first+1)*rounds)
+	return rate(first*rounds, took), s.queue.awaitMessages(ctx, (first+1)*rounds)
 }
 
 func (s *scene) first(ctx context.Context, first int) (took time.Duration, err error) {

@@ -8,8 +8,8 @@ import (
 	"text/tabwriter"
 )
 
-// tolerance is how much worse a ratio may be than in the baseline without being
-// reported. Ratios differ by a tenth from day to day.
+// tolerance is the fraction by which a ratio may be worse than in the baseline before it
+// is reported. Ratios differ by a tenth from day to day.
 const tolerance = 0.15
 
 // readBaseline returns the rows of an earlier run, by id.
@@ -29,16 +29,17 @@ func readBaseline(path string) (map[string]row, error) {
 	return byID, nil
 }
 
-// change is a row whose ratio is compared with that of the baseline.
+// change is a row whose ratio is compared with its ratio in the baseline.
 type change struct {
 	row
 
 	before float64
 }
 
-// compare returns the rows with a ratio to the same row as in the baseline, and those
-// among them that got worse. Medians are not compared, because they depend on the
-// machine.
+// compare returns two lists. The list all contains the rows whose ratio refers to the
+// same row as in the baseline. The list worse contains those of them whose ratio got
+// worse by more than the tolerance. Medians are not compared, because they depend on
+// the machine.
 func compare(rows []row, baseline map[string]row) (all, worse []change) {
 	for _, r := range rows {
 		before := baseline[r.ID]

@@ -95,8 +95,8 @@ func together(c *once.Consumer, router *message.Router, topic string, sub messag
 	return c.AddBatchHandler(router, "payments", topic, sub, payAll)
 }
 
-// paid measures the time from the start of the router until the last message of
-// a full queue is committed.
+// paid fills a queue, and returns how many of its messages are handled per second. The
+// time counts from the start of the router until the last message is committed.
 func (b *bench) paid(ctx context.Context, kind string, messages int, add adding) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
@@ -125,8 +125,8 @@ func (b *bench) paid(ctx context.Context, kind string, messages int, add adding)
 	return rate(messages, took), nil
 }
 
-// fill publishes messages+1 messages, because a new publisher sends one, and waits for
-// their confirms.
+// fill publishes the given number of messages, after one message that newPublisher sends. It waits
+// until all of them are in the queue.
 func (q *queue) fill(ctx context.Context, messages int) (err error) {
 	p, err := newPublisher(q.config(), q.name)
 	if err != nil {
@@ -136,7 +136,7 @@ func (q *queue) fill(ctx context.Context, messages int) (err error) {
 	if err := p.Publish(q.name, newMessages(messages)...); err != nil {
 		return err
 	}
-	return q.holds(ctx, messages+1)
+	return q.awaitMessages(ctx, messages+1)
 }
 
 func (s *scene) pay(ctx context.Context, kind string, messages int, add adding) (took time.Duration, err error) {

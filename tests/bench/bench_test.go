@@ -39,6 +39,7 @@ func tiny(t *testing.T) (*bench, testkit.Broker) {
 				ahead: 200, hold: 200 * time.Millisecond, baseline: 200 * time.Millisecond, stopped: 300 * time.Millisecond,
 				producing: 100 * time.Millisecond, delivering: 200 * time.Millisecond,
 				consume: 50, remembered: 1000, compared: 1000, entries: 1000, rows: 1000,
+				watched: 40_000, watching: 400 * time.Millisecond, window: 100 * time.Millisecond, resting: 100 * time.Millisecond,
 			},
 		},
 	}, broker
@@ -53,10 +54,12 @@ func nothingIsLeft(t *testing.T, broker testkit.Broker) {
 	}
 }
 
-// producerRow matches the rows of group producer, whose names have three parts.
+// producerRow matches the ids of the rows of group producer. These ids have three
+// parts.
 var producerRow = regexp.MustCompile(`^producer-(.+)-(bare|event|stock|empty)-\d+(-cpu|-stock)?$`)
 
-// explained returns what the docs must explain of a row.
+// explained returns the names that the docs must contain, in backquotes, to explain the row with
+// this id.
 func explained(id string) []string {
 	if parts := producerRow.FindStringSubmatch(id); parts != nil {
 		switch driver, kind, end := parts[1], parts[2], parts[3]; end {
@@ -89,7 +92,7 @@ func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
 		}
 		for _, r := range rows {
 			if _, twice := ids[r.ID]; twice {
-				t.Errorf("two rows are %s", r.ID)
+				t.Errorf("two rows have the id %s", r.ID)
 			}
 			ids[r.ID] = r
 			for _, part := range explained(r.ID) {
@@ -101,10 +104,10 @@ func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
 	}
 	for id, r := range ids {
 		if _, ok := ids[r.Of]; r.Of != "" && !ok {
-			t.Errorf("%s is compared with %s, which is not there", id, r.Of)
+			t.Errorf("%s is compared with %s, which does not exist", id, r.Of)
 		}
 		stops := id == "idle-stock"
-		if stops && r.Median != 0 || !stops && r.Median == 0 && id != "rest-ids" { // no lease is renewed in a short rest
+		if stops && r.Median != 0 || !stops && r.Median == 0 && id != "rest-ids" { // during a short rest no lease is renewed
 			t.Errorf("%s is %v", id, r.Median)
 		}
 	}
@@ -112,11 +115,11 @@ func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
 }
 
 // An interrupted measurement ends soon, and removes what it has created.
-func TestInterrupted(t *testing.T) {
+func TestInterruptedMeasurementLeavesNothingBehind(t *testing.T) {
 	testkit.Long(t)
 	for _, g := range groups() {
 		if !slices.Contains([]string{"drain", "snapshot", "producer", "memory"}, g.name) {
-			continue // their messages wait in the same table as those of a listed group
+			continue // their messages wait in the same table as the messages of a listed group
 		}
 		t.Run(g.name, func(t *testing.T) {
 			b, broker := tiny(t)
@@ -126,7 +129,7 @@ func TestInterrupted(t *testing.T) {
 			defer cancel()
 			_, err := g.measure(b, ctx)
 			if err == nil {
-				t.Fatal("it was done")
+				t.Fatal("the measurement ended before it was interrupted")
 			}
 			if ctx.Err() == nil || strings.Contains(err.Error(), "left") {
 				t.Error(err)
@@ -138,7 +141,7 @@ func TestInterrupted(t *testing.T) {
 
 // The rows that fill inserts equal a row that the outbox inserts, except for their ids,
 // keys and slots.
-func TestFilledRows(t *testing.T) {
+func TestFilledRowsEqualRowsOfTheOutbox(t *testing.T) {
 	b, _ := tiny(t)
 	for name, keys := range map[string]int{"without keys": 0, "with keys": 10} {
 		t.Run(name, func(t *testing.T) {
@@ -206,6 +209,6 @@ func TestRowsOfEarlierGroupsAreShown(t *testing.T) {
 		t.Error(out.String())
 	}
 	if _, err := os.Stat(b.out); !errors.Is(err, os.ErrNotExist) {
-		t.Error("JSON was written of a part")
+		t.Error("the JSON file was written although a group failed")
 	}
 }

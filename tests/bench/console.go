@@ -2,24 +2,21 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strings"
+	"runtime"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/console"
-	"github.com/watermill-once/once/rabbit"
 )
 
-// consoleEvery is how often an open overview loads new numbers.
-const consoleEvery = 3 * time.Second
-
-// consoles measures how long the overview takes with large tables, and whether an open
-// overview slows down forwarder and consumer.
+// consoles measures how long the overview takes with large tables, what an open overview
+// costs, and whether it slows down forwarder and consumer.
 func (b *bench) consoles(ctx context.Context) (_ []row, err error) {
 	large, err := b.newInbox(ctx, b.remembered, inOrder)
 	if err != nil {
@@ -29,32 +26,37 @@ func (b *bench) consoles(ctx context.Context) (_ []row, err error) {
 	if err := large.fillFailures(ctx, b.remembered/10); err != nil {
 		return nil, err
 	}
-	consumed := func(ctx context.Context) (float64, error) {
-		took, err := large.scene.consume(ctx, large.messages(b.consume), chain(rabbit.SubscriberConfig{}))
-		return rate(b.consume, took), err
+	if err := large.prepare(ctx); err != nil {
+		return nil, err
 	}
 	var (
 		page = series{
 			id: "console-overview", what: fmt.Sprintf("overview of the console, %d ids, a tenth as many failures of each kind", b.remembered),
 			unit: milliseconds,
 		}
-		drain   = series{id: "console-drain-without", what: "forwarder with rabbit.Publisher, " + b.kinds[0], unit: perSecond}
-		drained = series{id: "console-drain", what: "the same with an open overview", unit: perSecond}
-		alone   = series{id: "console-consume-without", what: "once.Consumer as it comes, with the tables of the overview", unit: perSecond}
-		watched = series{id: "console-consume", what: "the same with an open overview", unit: perSecond}
+		cpu      = series{id: "console-cpu", what: "an open overview and its PostgreSQL sessions: share of a core", unit: percent}
+		drained  = newWatched("console-drain", fmt.Sprintf("forwarder with rabbit.Publisher, %s, with the tables of the overview", b.kinds[0]))
+		consumed = newWatched("console-consume", "once.Consumer as it comes, with the tables of the overview")
 	)
+	timed := runtime.GOOS == "linux"
+	if !timed {
+		fmt.Fprintln(b.progress, "processor times are read from /proc, which only Linux has: row console-cpu is left out")
+	}
 	err = b.turns(
 		ctx,
-		single(&page, func(ctx context.Context) (float64, error) { return large.firstOverview(ctx) }),
-		single(&drain, func(ctx context.Context) (float64, error) { return b.drainBeside(ctx, (*scene).unwatched) }),
-		single(&drained, func(ctx context.Context) (float64, error) { return b.drainBeside(ctx, (*scene).watched) }),
-		single(&alone, func(ctx context.Context) (float64, error) { return large.unwatched(ctx, consumed) }),
-		single(&watched, func(ctx context.Context) (float64, error) { return large.watched(ctx, consumed) }),
+		single(&page, large.firstOverview),
+		single(&cpu, func(ctx context.Context) (float64, error) { return b.overviewTime(ctx, large) }),
+		drained.measurement(func(ctx context.Context) (windows, error) { return b.drainWatched(ctx, large) }),
+		consumed.measurement(func(ctx context.Context) (windows, error) { return b.consumeWatched(ctx, large) }),
 	)
 	if err != nil {
 		return nil, err
 	}
-	return []row{page.atMost(100), drain.row(), drained.against(drain, 0.98), alone.row(), watched.against(alone, 0.98)}, nil
+	rows := []row{page.atMost(100)}
+	if timed {
+		rows = append(rows, cpu.atMost(float64(2*runtime.NumCPU())))
+	}
+	return append(append(rows, drained.rows(0.98, 1.02)...), consumed.rows(0.98, 1.02)...), nil
 }
 
 // fillFailures inserts dead letters, entries of the quarantine and sent messages.
@@ -77,8 +79,8 @@ func (i *filledInbox) fillFailures(ctx context.Context, n int) error {
 	return i.exec(ctx, `VACUUM ANALYZE`, `CHECKPOINT`)
 }
 
-func (s *scene) console() (*console.Console, error) {
-	return console.Handler(s.db.DB, console.Config{Authorize: console.ReadOnly, Logger: watermill.NopLogger{}})
+func newConsole(db *sql.DB) (*console.Console, error) {
+	return console.Handler(db, console.Config{Authorize: console.ReadOnly, Logger: watermill.NopLogger{}})
 }
 
 // loadPage loads a page and returns its text.
@@ -91,10 +93,10 @@ func loadPage(ctx context.Context, c *console.Console, page string) (string, err
 	return answer.Body.String(), nil
 }
 
-// firstOverview returns the milliseconds that the first look takes. Nothing is sent
-// before the page is complete, so this is the time to the first byte.
+// firstOverview returns how many milliseconds the first load of the overview takes. Nothing is sent
+// before the page is complete, so this is also the time to the first byte.
 func (s *scene) firstOverview(ctx context.Context) (_ float64, err error) {
-	c, err := s.console()
+	c, err := newConsole(s.db.DB)
 	if err != nil {
 		return 0, err
 	}
@@ -104,84 +106,36 @@ func (s *scene) firstOverview(ctx context.Context) (_ float64, err error) {
 	return float64(time.Since(start).Microseconds()) / 1000, err
 }
 
-// watched calls measure while an overview is open.
-func (s *scene) watched(ctx context.Context, measure func(ctx context.Context) (float64, error)) (_ float64, err error) {
-	c, err := s.console()
+// overviewTime returns the processor time of an open overview, in percent of a core. It
+// first fills the outbox. During the measurement nothing else uses the database.
+func (b *bench) overviewTime(ctx context.Context, large *filledInbox) (_ float64, err error) {
+	if err := large.refill(ctx, b.watched); err != nil {
+		return 0, err
+	}
+	o, err := large.openOverview(ctx)
 	if err != nil {
 		return 0, err
 	}
-	defer closing(c, &err)
-	if err := countDays(ctx, c); err != nil {
+	defer closing(o, &err)
+	// For two seconds the console shows numbers again that it has read, without another query.
+	if err := wait(ctx, time.Now().Add(b.window)); err != nil {
 		return 0, err
 	}
-	looking, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- lookAgain(looking, c) }()
-	value, err := measure(ctx)
-	stop()
-	return value, errors.Join(err, <-ended)
-}
-
-// unwatched calls measure after a console has counted the days, as it has in watched: that
-// reads so many rows that others leave the memory of the database.
-func (s *scene) unwatched(ctx context.Context, measure func(ctx context.Context) (float64, error)) (float64, error) {
-	c, err := s.console()
+	before, timed, err := large.db.processor(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if err := errors.Join(countDays(ctx, c), c.Close()); err != nil {
+	start := time.Now()
+	if err := o.look(ctx, b.resting); err != nil {
 		return 0, err
 	}
-	return measure(ctx)
-}
-
-// countDays waits until the days are counted, which happens once.
-func countDays(ctx context.Context, c *console.Console) error {
-	if _, err := loadPage(ctx, c, ""); err != nil {
-		return err
-	}
-	again := time.NewTicker(100 * time.Millisecond)
-	defer again.Stop()
-	for {
-		text, err := loadPage(ctx, c, "days")
-		if err != nil || strings.Contains(text, "<td") {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-again.C:
-		}
-	}
-}
-
-// lookAgain loads the overview until ctx ends.
-func lookAgain(ctx context.Context, c *console.Console) error {
-	tick := time.NewTicker(consoleEvery)
-	defer tick.Stop()
-	for {
-		if _, err := loadPage(context.WithoutCancel(ctx), c, ""); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
-}
-
-// drainBeside is drainFilled within beside, which is watched or unwatched.
-func (b *bench) drainBeside(
-	ctx context.Context, beside func(s *scene, ctx context.Context, measure func(ctx context.Context) (float64, error)) (float64, error),
-) (_ float64, err error) {
-	s, err := b.newScene(ctx, b.kinds[0])
-	if err != nil {
+	if err := wait(ctx, start.Add(b.resting)); err != nil {
 		return 0, err
 	}
-	defer closing(s, &err)
-	if err := s.fill(ctx, b.messages, 0); err != nil {
-		return 0, err
+	after, _, err := large.db.processor(ctx)
+	if err == nil && !timed && runtime.GOOS == "linux" {
+		err = errors.New("PostgreSQL must run on this machine")
 	}
-	return beside(s, ctx, func(ctx context.Context) (float64, error) { return s.drain(ctx, b.messages) })
+	used := after.minus(before)
+	return 100 * (used.own + used.postgres).Seconds() / time.Since(start).Seconds(), err
 }

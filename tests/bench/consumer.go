@@ -7,8 +7,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// consumers measures the cost of applying every message once, and compares several ways
-// to do so.
+// consumers measures the cost of applying every message once, and compares several implementations.
 func (b *bench) consumers(ctx context.Context) ([]row, error) {
 	all, few := b.consume, b.slow
 	var (

@@ -26,7 +26,7 @@ func (b *bench) newConsumerScene(ctx context.Context, kind string) (*scene, erro
 	return s, nil
 }
 
-// consumed measures how many messages per second a way of consuming handles.
+// consumed returns how many messages per second the given handlers handle.
 func (b *bench) consumed(ctx context.Context, messages int, consume handlers, effects effects) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {
@@ -68,7 +68,8 @@ func (s *scene) consume(ctx context.Context, messages []*message.Message, consum
 	return p.last.Sub(p.first), nil
 }
 
-// progress records which messages were handled. It counts duplicates once.
+// progress records which messages were handled. It counts a message only once, even if
+// a duplicate of the message was handled, too.
 type progress struct {
 	target  int
 	reached chan struct{}
@@ -119,7 +120,8 @@ func (p *progress) end(id string, err error) {
 	}
 }
 
-// await waits until all messages were handled. It returns an error if one was nacked.
+// await waits until all messages were handled. It returns an error if a message was
+// nacked.
 func (p *progress) await(ctx context.Context, ended <-chan error) error {
 	patience := time.NewTimer(stockPatience)
 	defer patience.Stop()

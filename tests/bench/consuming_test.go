@@ -42,7 +42,7 @@ func TestEffectsAreChecked(t *testing.T) {
 	}
 }
 
-func TestAMessageThatIsGivenBackIsAnError(t *testing.T) {
+func TestNackedMessageIsAnError(t *testing.T) {
 	s := consumerScene(t)
 	broken := errors.New("broken")
 	_, err := s.consume(t.Context(), newMessages(3), func(s *scene, router *message.Router) error {
@@ -55,7 +55,7 @@ func TestAMessageThatIsGivenBackIsAnError(t *testing.T) {
 
 // The ids that fill an inbox have the form and the order of the ids that messages would
 // have left there.
-func TestRememberedIDs(t *testing.T) {
+func TestFilledIDsLookLikeIDsOfMessages(t *testing.T) {
 	b, _ := tiny(t)
 	for name, kind := range map[string]kindOfID{"7": inOrder, "4": atRandom} {
 		i, err := b.newInbox(t.Context(), 1000, kind)

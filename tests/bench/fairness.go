@@ -20,11 +20,11 @@ import (
 
 const (
 	fewMessages = 10
-	many, few   = "many", "few" // names of tenants
+	many, few   = "many", "few" // names of the large and the small tenant
 )
 
-// fairness measures how long a few messages of one tenant take. It does so without
-// other messages, and while a million messages of another tenant wait.
+// fairness measures how long a few messages of one tenant take, both without other messages and
+// while a million messages of another tenant wait.
 func (b *bench) fairness(ctx context.Context) ([]row, error) {
 	alone := series{
 		id: "fair-alone", unit: milliseconds,
@@ -64,15 +64,15 @@ func (b *bench) tenants(ctx context.Context, tenants int) (_ float64, err error)
 	return rate(len(messages), took), s.hasEffects(ctx, effects{orders: len(messages), inbox: len(messages)})
 }
 
-// fair returns the median time in milliseconds until the few messages are handled,
-// while another tenant has waiting messages.
+// fair returns the median time in milliseconds until the messages of the small tenant
+// are handled, while another tenant has waiting messages.
 func (b *bench) fair(ctx context.Context, waiting int) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {
 		return 0, err
 	}
 	defer closing(s, &err)
-	if err := s.wait(ctx, waiting); err != nil {
+	if err := s.insertWaiting(ctx, waiting); err != nil {
 		return 0, err
 	}
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -95,14 +95,14 @@ func (b *bench) fair(ctx context.Context, waiting int) (_ float64, err error) {
 	var left bool
 	err = s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM once_parked WHERE tenant = $1)`, many).Scan(&left)
 	if err == nil && left != (waiting > 0) {
-		err = fmt.Errorf("of %d messages that were to wait meanwhile none is left", waiting)
+		err = fmt.Errorf("%d messages should wait during the measurement, but none of them is left", waiting)
 	}
 	return quantile(took, 0.5), err
 }
 
-// wait inserts waiting messages of the other tenant, as a durable consumer stores them.
-// Each has its own id.
-func (s *scene) wait(ctx context.Context, messages int) error {
+// insertWaiting inserts waiting messages of the tenant many, in the form in which a
+// durable consumer stores them. Each message has its own id.
+func (s *scene) insertWaiting(ctx context.Context, messages int) error {
 	msg := newMessage()
 	outbox.SetTenant(msg, many)
 	envelope := parked.Encode(msg)
@@ -117,8 +117,8 @@ func (s *scene) wait(ctx context.Context, messages int) error {
 	return s.exec(ctx, `VACUUM ANALYZE once_parked`, `CHECKPOINT`)
 }
 
-// fair is a subscriber that delivers the few messages, and a middleware that waits
-// until they were handled.
+// fair is a subscriber that delivers the messages of the small tenant, and a middleware
+// that waits until they were handled.
 type fair struct {
 	handed  chan *message.Message
 	handled chan error
@@ -143,9 +143,9 @@ func (f *fair) middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// probe delivers the few messages repeatedly. It returns how long each delivery took,
-// in milliseconds, sorted. The first deliveries do not count, because they open
-// connections.
+// probe delivers the messages of the small tenant repeatedly. It returns how long each
+// delivery took, in milliseconds, sorted. The first deliveries do not count, because
+// they open connections.
 func (f *fair) probe(ctx context.Context, during time.Duration) (took []float64, err error) {
 	defer close(f.handed)
 	const warmUp = 3

@@ -18,9 +18,9 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// outboxFairness measures how long a few messages of one tenant take from their commit
-// to their confirm. It does so with an empty outbox, and while a million messages of
-// another tenant wait in it. The forwarder gets no hints, as in a process of its own.
+// outboxFairness measures how long a few messages of one tenant take from their commit to their
+// confirm, both with an empty outbox and while a million messages of another tenant
+// wait in it. The forwarder gets no hints, like a forwarder in a process of its own.
 func (b *bench) outboxFairness(ctx context.Context) ([]row, error) {
 	alone := series{
 		id: "outbox-fair-alone", unit: milliseconds,
@@ -43,8 +43,9 @@ func (b *bench) outboxFairness(ctx context.Context) ([]row, error) {
 	return []row{alone.row(), busy.againstAtMost(alone, 3), keyed.againstAtMost(alone, 3)}, nil
 }
 
-// fairOutbox returns the median time in milliseconds until the few messages are
-// confirmed, while another tenant has waiting messages with this number of keys.
+// fairOutbox returns the median time in milliseconds until the messages of the small
+// tenant are confirmed. Meanwhile messages of another tenant wait; keys is the number
+// of their ordering keys.
 func (b *bench) fairOutbox(ctx context.Context, waiting, keys int) (_ float64, err error) {
 	s, err := b.newScene(ctx, b.kinds[0])
 	if err != nil {
@@ -74,13 +75,14 @@ func (b *bench) fairOutbox(ctx context.Context, waiting, keys int) (_ float64, e
 	err = s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM once_outbox)`).Scan(&left)
 	const enough = 100_000 // a smaller backlog, as in tests, may end before the measurement
 	if err == nil && !left && waiting >= enough {
-		err = fmt.Errorf("of %d messages that were to wait meanwhile none is left", waiting)
+		err = fmt.Errorf("%d messages should wait during the measurement, but none of them is left", waiting)
 	}
 	return quantile(took, 0.5), err
 }
 
-// probe writes the few messages repeatedly. It returns how long each time took, in
-// milliseconds, sorted. The first times do not count.
+// probe writes the messages of the small tenant repeatedly. It returns the sorted times
+// from a commit until all of its messages were confirmed, in milliseconds. The first
+// few times are not counted.
 func (s *scene) probe(ctx context.Context, p *fewCounted, keyed bool, during time.Duration) (took []float64, err error) {
 	const warmUp = 3
 	for n, start := 0, time.Now(); n <= warmUp || time.Since(start) < during; n++ {
@@ -128,7 +130,8 @@ func (s *scene) sendFew(ctx context.Context, p *fewCounted, keyed bool) (time.Du
 	return time.Since(start), nil
 }
 
-// fewCounted reports the confirms of the few messages.
+// fewCounted is a publisher that sends the outcomes of the small tenant's messages to a
+// channel, and counts the confirms of the other messages.
 type fewCounted struct {
 	*rabbit.Publisher
 

@@ -23,8 +23,8 @@ func (s *scene) prepare(ctx context.Context) error {
 		`DELETE FROM once_outbox`)
 }
 
-// add inserts copies of the template in one transaction. If keys is above 0, the copies
-// get that number of ordering keys in turn.
+// add inserts copies of the template in one transaction. If keys is above 0, the given number of
+// ordering keys is assigned to the copies in rotation.
 func (s *scene) add(ctx context.Context, messages, keys int) error {
 	_, err := s.db.ExecContext(ctx, `
 		INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)

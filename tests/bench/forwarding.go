@@ -63,7 +63,7 @@ func (f *forwarding) start(ctx context.Context) {
 	go func() { f.ended <- f.fwd.Run(ctx) }()
 }
 
-// await returns when target messages were confirmed.
+// await returns when the target number of messages was confirmed.
 func (f *forwarding) await(ctx context.Context) error {
 	select {
 	case <-f.publisher.reached:

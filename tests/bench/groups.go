@@ -33,7 +33,7 @@ func groups() []group {
 		{"modes", "a consumer that keeps the order of keys, or compares versions, against one that does neither", (*bench).modes},
 		{"fairness", "a few messages of one tenant while another has a million waiting, against none", (*bench).fairness},
 		{"outbox-fair", "a few messages of one tenant in the outbox while another has a million there, against none", (*bench).outboxFairness},
-		{"console", "the overview of the console with ten million ids, and forwarding and consuming while it is open", (*bench).consoles},
+		{"console", "the overview of the console with ten million ids: its time, and forwarding and consuming meanwhile", (*bench).consoles},
 		{"memory", "resident memory of a process that drains a million", (*bench).memories},
 	}
 }

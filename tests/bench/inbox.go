@@ -43,7 +43,8 @@ func (b *bench) inboxes(ctx context.Context) (_ []row, err error) {
 	return []row{empty.row(), full.against(empty, 0.85), random.against(empty, 0)}, nil
 }
 
-// kindOfID generates ids of one kind. past is an SQL expression for id n of $1, and
+// kindOfID generates ids of one kind. Before the measurement, $1 ids are inserted. The
+// field past is the SQL expression that computes an id from its number n. The function
 // next returns a new id.
 type kindOfID struct {
 	past string
@@ -51,7 +52,7 @@ type kindOfID struct {
 }
 
 var (
-	// The past ids are one millisecond apart. The latest is from now.
+	// The ids of past are one millisecond apart. The latest id has the current time.
 	inOrder = kindOfID{
 		past: `substr(ms, 1, 8) || '-' || substr(ms, 9) ||
 			'-7' || substr(noise, 1, 3) || '-8' || substr(noise, 4, 3) || '-' || substr(noise, 7, 12)`,
@@ -100,7 +101,8 @@ func (i *filledInbox) fill(ctx context.Context) error {
 	return i.exec(ctx, `ALTER TABLE once_inbox ADD PRIMARY KEY (message_id, consumer)`, `VACUUM ANALYZE once_inbox`)
 }
 
-// messages returns new messages with ids of the kind.
+// messages returns count new messages. Their ids are of the same kind as the ids in the
+// inbox.
 func (i *filledInbox) messages(count int) []*message.Message {
 	all := newMessages(count)
 	for _, msg := range all {
@@ -109,7 +111,8 @@ func (i *filledInbox) messages(count int) []*message.Message {
 	return all
 }
 
-// consume measures how fast count new messages are consumed.
+// consume measures how fast new messages are consumed. The parameter count is their
+// number.
 func (i *filledInbox) consume(ctx context.Context, count int) (float64, error) {
 	if err := i.exec(ctx, `TRUNCATE orders`); err != nil {
 		return 0, err

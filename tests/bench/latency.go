@@ -55,18 +55,20 @@ func (b *bench) latencies(ctx context.Context) ([]row, error) {
 	}, nil
 }
 
-// limits are the highest medians and 99th percentiles with a hint, in milliseconds, by
-// the type of the queue. A quorum queue writes a message to disk before it delivers it.
+// limits contains, for each type of queue, the highest allowed median and 99th percentile with a
+// hint, in milliseconds. A quorum queue writes a message to disk before it delivers it.
 var limits = map[string][2]float64{"classic": {1.5, 5}, "quorum": {3, 15}}
 
-// hinting returns the function that the producers call after each commit.
+// hinting is a function that returns hint and end. The producers call hint after each commit, and
+// end is called after the measurement.
 type hinting func(f *forwarder.Forwarder) (hint func(), end func() error, err error)
 
 func directly(f *forwarder.Forwarder) (hint func(), end func() error, err error) {
 	return f.Hint, func() error { return nil }, nil
 }
 
-// remotely sends hints as to another process.
+// remotely returns a function that sends a hint over the network, as a producer does if
+// the forwarder runs in another process.
 func remotely(f *forwarder.Forwarder) (call func(), end func() error, err error) {
 	receiver, err := hint.Listen("127.0.0.1:0", f.Hint)
 	if err != nil {
@@ -79,7 +81,8 @@ func remotely(f *forwarder.Forwarder) (call func(), end func() error, err error)
 	return sender.Hint, func() error { return errors.Join(sender.Close(), receiver.Close()) }, nil
 }
 
-// latency returns the median and the 99th percentile of the times, in milliseconds.
+// latency returns the median and the 99th percentile of the times from commit to arrival, in
+// milliseconds.
 func (b *bench) latency(ctx context.Context, kind string, pool func(s *scene) *sql.DB, hints hinting) (_ []float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
@@ -148,8 +151,8 @@ func (j *journeys) quantiles(from int, shares ...float64) []float64 {
 	return found
 }
 
-// quantile returns the smallest value that is not below the given share of all values.
-// sorted must be in ascending order.
+// quantile returns the smallest value that is at least as large as the given share of
+// all values. The values in sorted must be in ascending order.
 func quantile(sorted []float64, share float64) float64 {
 	at := int(share * float64(len(sorted)))
 	if float64(at) == share*float64(len(sorted)) {
@@ -227,7 +230,7 @@ func (j *journeys) arrive(ctx context.Context, deliveries <-chan amqp.Delivery) 
 		case delivery, ok := <-deliveries:
 			now := time.Now()
 			if !ok {
-				return errors.Join(fmt.Errorf("the consumer ended with %d messages to come", left), ctx.Err())
+				return errors.Join(fmt.Errorf("the consumer ended before %d messages had arrived", left), ctx.Err())
 			}
 			if n, ok := j.number[delivery.MessageId]; ok && j.delivered[n].IsZero() {
 				j.delivered[n] = now
@@ -237,7 +240,7 @@ func (j *journeys) arrive(ctx context.Context, deliveries <-chan amqp.Delivery) 
 				return err
 			}
 		case <-time.After(patience):
-			return fmt.Errorf("%d messages did not come within %v", left, patience)
+			return fmt.Errorf("%d messages did not arrive within %v", left, patience)
 		case <-ctx.Done():
 			return ctx.Err()
 		}

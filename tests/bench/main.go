@@ -1,6 +1,6 @@
-// Command bench measures this module, stock Watermill and the raw protocol against
-// real servers, side by side and in one run. It prints one table. Compare its ratios:
-// the absolute figures depend on the machine.
+// Command bench measures this module, Watermill's own components ("stock") and the raw
+// protocol against real servers, side by side and in one run. It prints one table.
+// Compare its ratios: the absolute figures depend on the machine.
 //
 // PG_DSN and AMQP_URL name the servers. `make bench` sets them.
 package main
@@ -63,7 +63,7 @@ func start(ctx context.Context, args []string) error {
 	return b.run(ctx, os.Stdout)
 }
 
-// bench contains what all measurements need.
+// bench contains the options of the measurements, and the writer of their progress.
 type bench struct {
 	options
 

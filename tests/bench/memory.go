@@ -47,7 +47,7 @@ func (b *bench) drainedByChild(ctx context.Context, kind string, messages int) (
 	if err := s.empty(ctx); err != nil {
 		return 0, err
 	}
-	return float64(peak) / 1e6, s.queue.holds(ctx, messages+1)
+	return float64(peak) / 1e6, s.queue.awaitMessages(ctx, messages+1)
 }
 
 // drainerVariable is the environment variable that contains the task of a child process

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Size of the body in bytes, and number of metadata fields, of every message.
+// Every message has a body of bodySize bytes, and headerCount metadata fields.
 const (
 	bodySize    = 490
 	headerCount = 6

@@ -13,11 +13,11 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// keysOfModes is the number of ordering keys, and of aggregates. The messages get them
-// in turn.
+// keysOfModes is the number of ordering keys, and of aggregates. They are assigned to the messages
+// in rotation.
 const keysOfModes = 1000
 
-// modes measures what it costs when a consumer keeps the order of keys or of versions.
+// modes measures how much slower a consumer is when it keeps the order of keys or of versions.
 func (b *bench) modes(ctx context.Context) ([]row, error) {
 	var (
 		none  = series{id: "modes-default", what: fmt.Sprintf("once.Consumer, %d in flight, %s", inFlight, b.kinds[0])}

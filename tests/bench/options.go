@@ -31,10 +31,10 @@ type options struct {
 // Upper limits of the options.
 const (
 	mostRuns     = 1000
-	mostMessages = 10_000_000 // they are all in memory
+	mostMessages = 10_000_000 // all messages are in memory
 	mostCompared = 100_000_000
 
-	fewestCompared = 1000 // so that eight can differ
+	fewestCompared = 1000 // enough for the eight ids that differ
 )
 
 // sizes says how many messages and rows the measurements use, and how long they take.
@@ -60,8 +60,12 @@ type sizes struct {
 	remembered int // ids in a filled inbox
 	compared   int // ids in a sent log, and in an inbox that is compared with it
 
-	entries int // in the quarantine that an operator looks at, and as many dead letters
-	rows    int // in the outbox whose status an operator reads
+	entries int // entries in the quarantine that an operator looks at; the number of dead letters is the same
+	rows    int // rows in the outbox whose status an operator reads
+
+	watched  int           // messages in the outbox; an eighth as many are consumed
+	watching time.Duration // how long they are forwarded and consumed, in turns with an open overview and without
+	window   time.Duration // how long each turn takes: an open overview makes one request in this time
 }
 
 func newSizes(quick bool) sizes {
@@ -73,6 +77,7 @@ func newSizes(quick bool) sizes {
 			producing: time.Second, delivering: 2 * time.Second, resting: 2 * time.Second,
 			remembered: 200_000, compared: 100_000,
 			entries: 20_000, rows: 100_000,
+			watched: 200_000, watching: 2 * time.Second, window: 500 * time.Millisecond,
 		}
 	}
 	return sizes{
@@ -82,6 +87,7 @@ func newSizes(quick bool) sizes {
 		producing: 4 * time.Second, delivering: 10 * time.Second, resting: 20 * time.Second,
 		remembered: 10_000_000, compared: 1_000_000,
 		entries: 1_000_000, rows: 10_000_000,
+		watched: 2_500_000, watching: 100 * time.Second, window: 5 * time.Second,
 	}
 }
 
@@ -132,8 +138,8 @@ func help(w io.Writer) {
 	flags.PrintDefaults()
 }
 
-// parse returns the options of a command line. It returns flag.ErrHelp if help was
-// asked for, or an error that names every invalid option.
+// parse returns the options of a command line. It returns flag.ErrHelp if the user asks for help,
+// or an error that names every invalid option.
 func parse(args []string) (options, error) {
 	flags, values := newFlags()
 	if err := cmdline.Parse(flags, args); errors.Is(err, flag.ErrHelp) {
@@ -195,7 +201,8 @@ func parse(args []string) (options, error) {
 	if o.pgDSN == "" {
 		refuse("PG_DSN is not set: run make bench")
 	} else if !strings.HasPrefix(o.pgDSN, "postgres://") && !strings.HasPrefix(o.pgDSN, "postgresql://") {
-		// The measurements replace the name of the database in it with their own.
+		// The measurements replace the name of the database in the URL with the names of their own
+		// databases.
 		refuse("PG_DSN must be a URL, postgres://user:password@host/database")
 	}
 	if o.amqpURL == "" {
@@ -210,8 +217,8 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// choose returns the groups that list names, separated by commas, in the order of
-// groups(). An empty list selects all groups.
+// choose returns the groups whose names are in list, in the order of groups(). list contains names
+// separated by commas; an empty list selects all groups.
 func choose(list string) ([]group, error) {
 	all := groups()
 	if list == "" {

@@ -58,7 +58,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-func TestEverythingWrongIsNamed(t *testing.T) {
+func TestEveryInvalidOptionIsNamed(t *testing.T) {
 	t.Setenv("PG_DSN", "")
 	t.Setenv("AMQP_URL", "")
 	_, err := parse([]string{"-only", "drain,nonsense", "-queues", "fast", "-runs", "0", "-messages", "-1", "more"})
@@ -97,7 +97,7 @@ func TestPasswordsOfTheServersAreNotPrinted(t *testing.T) {
 			}
 		}
 	}
-	// The error of a server that does not answer does not show its URL either.
+	// The error about a server that does not answer must not show its URL either.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

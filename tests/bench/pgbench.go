@@ -45,8 +45,8 @@ var (
 	pgbenchRate  = regexp.MustCompile(`tps = ([0-9.]+) \(without initial connection time\)`)
 )
 
-// pgbench measures how many transactions per second the database commits with these
-// statements.
+// pgbench measures how many transactions per second the database commits with the statements of
+// pgbenchScript.
 func (b *bench) pgbench(ctx context.Context, program string) (_ float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {
@@ -79,7 +79,7 @@ func (b *bench) pgbench(ctx context.Context, program string) (_ float64, err err
 	}
 	count, tps := pgbenchCount.FindSubmatch(out), pgbenchRate.FindSubmatch(out)
 	if count == nil || tps == nil {
-		return 0, fmt.Errorf("pgbench says something new: %s", out)
+		return 0, fmt.Errorf("the output of pgbench contains no number of transactions: %s", out)
 	}
 	var orders, inbox int
 	err = db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM once_inbox)`).Scan(&orders, &inbox)

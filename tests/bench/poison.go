@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Header and values that mark the messages that fail.
+// The metadata field that marks messages whose handler fails, and its values.
 const (
 	poisonHeader = "poison"
 	hopeless     = "hopeless" // fails permanently, and goes to quarantine
@@ -20,7 +20,7 @@ const (
 
 var errPoison = errors.New("this message always fails")
 
-// poisons measures how much failing messages slow down the others.
+// poisons measures how much failing messages slow down the other messages.
 func (b *bench) poisons(ctx context.Context) ([]row, error) {
 	none := series{id: "poison-none", what: "once.Consumer as it comes, " + b.kinds[0], unit: perSecond}
 	some := series{id: "poison-1", what: "the same, 1 % of the messages always fail", unit: perSecond}
@@ -35,8 +35,8 @@ func (b *bench) poisons(ctx context.Context) ([]row, error) {
 	return []row{none.row(), some.against(none, 0.85)}, nil
 }
 
-// poisoned measures a consumer of which poison messages fail. They are spread evenly
-// among the others, half of each kind.
+// poisoned measures a consumer while the given number of messages fail. Half of these messages are
+// marked hopeless, and half are marked failing. They are spread evenly among the other messages.
 func (b *bench) poisoned(ctx context.Context, poison int) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// processor is the processor time that was used since the start.
+// processor contains the processor time that processes have used since their start.
 type processor struct {
 	postgres time.Duration // by the server's processes for one database
 	own      time.Duration // by this process
@@ -57,7 +57,7 @@ func timeOf(pid int) (time.Duration, bool) {
 	if err != nil || !strings.HasPrefix(string(name), "postgres") {
 		return 0, false
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid)) // in nanoseconds, while stat has hundredths of a second
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid)) // schedstat counts nanoseconds, but stat only hundredths of a second
 	if err != nil {
 		return 0, false
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// producer measures the transactions of one driver with a number of writers. The first
-// kind of transaction has no event, and the others are compared with it.
+// producer measures the transactions of one driver with a number of writers. The first kind of
+// transaction has no event. The other kinds are compared with it.
 type producer struct {
 	driver  producerDriver
 	writers int
@@ -28,8 +28,8 @@ const (
 	microseconds   = "µs"
 )
 
-// producers measures by how much an event slows down its transaction. No forwarder runs
-// meanwhile.
+// producers measures how much an event slows down its transaction. No forwarder runs during the
+// measurement.
 func (b *bench) producers(ctx context.Context) ([]row, error) {
 	var all []*producer
 	var measurements []measurement
@@ -63,8 +63,8 @@ func newProducer(driver producerDriver, writers int) *producer {
 	return p
 }
 
-// rows returns the rates, and how much more processor time a transaction with an event
-// needs.
+// rows returns the rate of each kind of transaction, and the additional processor time of a
+// transaction with an event.
 func (p *producer) rows() []row {
 	bare, bareTime := *p.series[0], *p.series[1]
 	rows := []row{bare.row()}
@@ -88,8 +88,8 @@ func (p *producer) rows() []row {
 const createOrders = `
 	CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, total bigint NOT NULL)`
 
-// turnsOfKinds is how many turns the kinds of a driver take, so that a disturbance of the
-// machine affects all of them.
+// turnsOfKinds is the number of slices of a run. Every kind of transaction runs in each slice, so
+// that a disturbance of the machine affects all of them.
 const turnsOfKinds = 8
 
 // produced measures the rate and the processor time of each kind of transaction.
@@ -114,7 +114,7 @@ func (b *bench) produced(ctx context.Context, p *producer) (values []float64, er
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", kind.name, err)
 			}
-			if slice > 0 { // the first one opens the connections
+			if slice > 0 { // the first slice is not counted, because it opens the connections
 				totals[n].add(one)
 			}
 		}
@@ -126,7 +126,8 @@ func (b *bench) produced(ctx context.Context, p *producer) (values []float64, er
 	return values, nil
 }
 
-// produced is what the writers have done.
+// produced contains the number of transactions that the writers have committed, and the time and
+// processor time that they took.
 type produced struct {
 	committed int64
 	took      time.Duration
@@ -171,7 +172,8 @@ func (d *database) prepareProducers(ctx context.Context) error {
 	return err
 }
 
-// produce lets writers execute once for a time, and returns how often they did.
+// produce runs the given number of writers during a period. Each writer calls the
+// function again and again. produce returns the number of successful calls.
 func produce(ctx context.Context, writers int, period time.Duration, once func(ctx context.Context) error) (int64, error) {
 	var (
 		working   sync.WaitGroup

@@ -26,16 +26,16 @@ type producerDriver struct {
 	kinds      []producerKind
 }
 
-// producerKind is a kind of transaction. floors and limits contain the least rate in
-// proportion to the transaction without an event, and the most processor time in
-// microseconds, by the number of writers.
+// producerKind is a kind of transaction. floors contains, for each number of writers, the lowest
+// allowed rate relative to the transaction without an event. limits contains the highest allowed
+// additional processor time in microseconds.
 type producerKind struct {
 	name, what     string
 	once           func(ctx context.Context, p pools) error
 	floors, limits map[int]float64
 }
 
-// pools has one pool: of database/sql, or of pgx.
+// pools contains one pool, either of database/sql or of pgx.
 type pools struct {
 	db  *sql.DB
 	pgx *pgxpool.Pool
@@ -75,7 +75,7 @@ func producerDrivers() []producerDriver {
 	}
 }
 
-// producing connections, so that each of 32 writers has one.
+// producing is the size of a pool. Each of 32 writers has its own connection.
 const producing = 32
 
 func producersOf(db *sql.DB) pools {
@@ -123,7 +123,7 @@ func openPgxPool(ctx context.Context, dsn string) (pools, error) {
 
 const insertOrder = `INSERT INTO orders (customer, total) VALUES ($1, $2)`
 
-// business inserts an order. Every measured transaction does this write.
+// business inserts an order. Every measured transaction executes this insert.
 func business(ctx context.Context, tx *sql.Tx) error {
 	_, err := tx.ExecContext(ctx, insertOrder, "a customer's name", 4200)
 	return err
@@ -178,7 +178,7 @@ func inTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// businessOfPgx is the same write as business.
+// businessOfPgx does the same write as business, through pgx.
 func businessOfPgx(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, insertOrder, "a customer's name", 4200)
 	return err

@@ -65,10 +65,9 @@ func (q *queue) Close() error {
 	return channel.ExchangeDelete(q.name, false, false)
 }
 
-// holds waits until the queue has at least that number of messages, and returns an
-// error after ten seconds. A quorum queue reports its count a moment after the
-// confirms.
-func (q *queue) holds(ctx context.Context, least int) error {
+// awaitMessages waits until the queue contains at least n messages, because a quorum queue updates
+// its count a moment after the confirms. It returns an error after ten seconds.
+func (q *queue) awaitMessages(ctx context.Context, n int) error {
 	channel, err := q.conn.Channel()
 	if err != nil {
 		return err
@@ -83,17 +82,28 @@ func (q *queue) holds(ctx context.Context, least int) error {
 		if err != nil {
 			return err
 		}
-		if state.Messages >= least {
+		if state.Messages >= n {
 			return nil
 		}
 		select {
 		case <-tick.C:
 		case <-patience.C:
-			return fmt.Errorf("%d messages were confirmed, but %d are in the queue", least, state.Messages)
+			return fmt.Errorf("%d messages were confirmed, but %d are in the queue", n, state.Messages)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// purge removes the messages.
+func (q *queue) purge() error {
+	channel, err := q.conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer channel.Close()
+	_, err = channel.QueuePurge(q.name, false)
+	return err
 }
 
 // config returns watermill-amqp's configuration for the queue.
@@ -121,5 +131,5 @@ func (q *queue) publish(ctx context.Context, messages []*message.Message) (err e
 	if err := publishAll(p, q.name, messages); err != nil {
 		return errors.Join(err, ctx.Err())
 	}
-	return q.holds(ctx, len(messages))
+	return q.awaitMessages(ctx, len(messages))
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// rawWindows are the numbers of unconfirmed messages that are measured. The best result
-// counts. Larger windows are not faster.
+// rawWindows lists maximum numbers of unconfirmed messages. Raw publishing is measured
+// with each of them, and the best result counts. Larger numbers are not faster.
 var rawWindows = []int{500, 1000, 2000}
 
 var errNotConfirmed = errors.New("a message was not confirmed")
 
-// rawChannel publishes with amqp091-go directly: one socket, one channel, messages that
-// are ready to send. It uses the same options as rabbit.Publisher: mandatory,
+// rawChannel publishes with amqp091-go directly, on one connection and one channel. Its messages
+// are marshaled before the measurement. It uses the same options as rabbit.Publisher: mandatory,
 // persistent, confirmed.
 type rawChannel struct {
 	queue       *queue
@@ -40,7 +40,8 @@ func newRawChannel(q *queue, messages int) (_ *rawChannel, err error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	for i := range r.publishings {
-		// The broker's cost depends on the size and the headers of a message.
+		// The messages equal the messages of the forwarder, because the broker's cost depends on
+		// their size and headers.
 		msg := newMessage()
 		now := meta.Stamp(time.Now())
 		msg.Metadata[meta.CreatedAt], msg.Metadata[meta.PublishedAt] = now, now
@@ -125,5 +126,5 @@ func (b *bench) raw(
 		return 0, err
 	}
 	took := time.Since(start)
-	return rate(messages, took), q.holds(ctx, messages)
+	return rate(messages, took), q.awaitMessages(ctx, messages)
 }

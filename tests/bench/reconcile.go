@@ -19,8 +19,8 @@ const (
 	reconciledTopic = "orders.placed"
 )
 
-// reconciliations measures how long it takes to find the few ids that differ between
-// the sent log of one database and the inbox of another, and how much is exchanged.
+// reconciliations measures how long it takes to find the few ids that differ between the sent log
+// of one database and the inbox of another, and the size of the exchanged files.
 func (b *bench) reconciliations(ctx context.Context) (_ []row, err error) {
 	n := b.compared
 	took := series{id: "reconcile", what: fmt.Sprintf("%d sent ids are compared with the inbox, 8 differ", n), unit: milliseconds}
@@ -49,7 +49,8 @@ func (b *bench) reconciliations(ctx context.Context) (_ []row, err error) {
 	return []row{took.atMost(max(2, seconds*float64(n)/most) * 1000), size.atMost(1)}, nil
 }
 
-// reconciled returns the milliseconds of an exchange by files, and their megabytes.
+// reconciled returns how many milliseconds an exchange of files takes, and the size of the files in
+// megabytes.
 func reconciled(ctx context.Context, from, to *sql.DB, n int) ([]float64, error) {
 	s, err := reconcile.NewSender(from, reconcile.SenderConfig{Topics: []string{reconciledTopic}})
 	if err != nil {
@@ -97,15 +98,16 @@ func reconciled(ctx context.Context, from, to *sql.DB, n int) ([]float64, error)
 	return []float64{float64(took) / float64(time.Millisecond), float64(size) / (1 << 20)}, nil
 }
 
-// idsOfADay is a table of n rows with ids in the order of their times.
+// idsOfADay is a query for $1 rows. Their times are spread over the day that begins at $2, and
+// their ids are in the order of the times.
 const idsOfADay = `(SELECT n, $2::timestamptz + n * interval '1 day' / $1 AS at,
 	substr(ms, 1, 8) || '-' || substr(ms, 9) || '-7' || substr(noise, 1, 3) || '-8' || substr(noise, 4, 3) || '-' || substr(noise, 7, 12) AS id
 	FROM generate_series(1, $1::bigint) AS n,
 	     LATERAL (SELECT lpad(to_hex((extract(epoch FROM $2::timestamptz) * 1000)::bigint + n * 86400000 / $1), 12, '0') AS ms,
 	                     md5(n::text) AS noise) AS parts) AS ids`
 
-// fillSent leaves out the ids that were never sent. The first row makes the log begin
-// before them.
+// fillSent fills the sent log, except for the ids that count as never sent. An
+// additional first row makes the log begin an hour before all other rows.
 func fillSent(ctx context.Context, db *sql.DB, n int, start time.Time) error {
 	err := schema.Up(ctx, db, schema.Config{})
 	for _, step := range []struct {
@@ -130,7 +132,7 @@ func fillSent(ctx context.Context, db *sql.DB, n int, start time.Time) error {
 	return err
 }
 
-// fillHandled leaves out the ids that were lost.
+// fillHandled fills the inbox, except for the ids that count as lost.
 func fillHandled(ctx context.Context, db *sql.DB, n int, start time.Time) error {
 	err := schema.Up(ctx, db, schema.Config{})
 	for _, step := range []struct {

@@ -17,7 +17,7 @@ const (
 	perMinute = "ids/min"
 )
 
-// rests measures what a forwarder costs that has nothing to do.
+// rests measures the processor time and the transaction ids that an idle forwarder uses.
 func (b *bench) rests(ctx context.Context) ([]row, error) {
 	cpu := series{id: "rest-cpu", what: "an idle forwarder and its PostgreSQL sessions: share of a core", unit: percent}
 	ids := series{id: "rest-ids", what: "transaction ids that the server assigns meanwhile", unit: perMinute}
@@ -29,7 +29,7 @@ func (b *bench) rests(ctx context.Context) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	const leases = 13 // a renewal every 5 seconds, and one more at an end
+	const leases = 13 // one renewal every 5 seconds of a minute, and one more at the edge
 	return []row{cpu.atMost(0.5), ids.atMost(leases)}, nil
 }
 
@@ -46,7 +46,7 @@ func (b *bench) rest(ctx context.Context) (_ []float64, err error) {
 	defer closing(f, &err)
 	f.start(ctx)
 	<-f.fwd.Running()
-	if err := wait(ctx, time.Now().Add(b.resting/2)); err != nil { // the pause between two polls grows
+	if err := wait(ctx, time.Now().Add(b.resting/2)); err != nil { // the pause between two polls grows first
 		return nil, err
 	}
 	before, err := s.spent(ctx)

@@ -22,7 +22,7 @@ const (
 )
 
 // retentions measures how long the sweep takes to delete the ids of one day, and how
-// much it slows down messages that are handled meanwhile.
+// much this slows down messages that are handled meanwhile.
 func (b *bench) retentions(ctx context.Context) ([]row, error) {
 	ids, few := b.remembered/2, b.remembered/100
 	var (
@@ -49,8 +49,9 @@ func (b *bench) retentions(ctx context.Context) ([]row, error) {
 	return []row{byRow.row(), byDay.atMost(1000), p99.row(), most.row(), p99To.row(), longe.atMost(100)}, nil
 }
 
-// retention returns how long the sweep of one day took, and the 99th percentile and the
-// maximum of the claims before it and during it, all in milliseconds.
+// retention returns five times in milliseconds: how long the sweep of one day took, the 99th
+// percentile and the maximum of the claims before the sweep, and the same two values for the claims
+// during the sweep.
 func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (figures []float64, err error) {
 	figures = make([]float64, 5)
 	db, err := newDatabase(ctx, b.pgDSN)
@@ -66,7 +67,7 @@ func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (f
 	if err == nil {
 		err = schema.Up(ctx, db.DB, tables)
 	}
-	if err == nil { // the first sweep creates the coming days, which is not measured
+	if err == nil { // the first sweep creates the partitions of the coming days, which must not be measured
 		_, err = inbox.Sweep(ctx)
 	}
 	if err == nil {
@@ -84,7 +85,7 @@ func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (f
 	for n := range claimers {
 		working.Go(func() { claims[n], errs[n] = claimOn(claiming, inbox) })
 	}
-	began := time.Now().Add(time.Second) // until then connections are opened
+	began := time.Now().Add(time.Second) // in the first second connections are opened
 	err = wait(ctx, began.Add(b.delivering))
 	start := time.Now()
 	for left := true; left && err == nil; {
@@ -103,7 +104,7 @@ func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (f
 		SELECT COUNT(*), COUNT(*) FILTER (WHERE processed_at < now() - interval '1 day') FROM once_inbox`).Scan(&done, &stale)
 	all := slices.Concat(claims[:]...)
 	if err == nil && (done != len(all) || stale > 0) {
-		err = fmt.Errorf("%d ids are remembered of %d claims, and %d old ones", done, len(all), stale)
+		err = fmt.Errorf("the inbox contains %d ids of %d claims, and %d old ids", done, len(all), stale)
 	}
 	figures[0] = float64(end.Sub(start)) / float64(time.Millisecond)
 	copy(figures[1:], longest(all, began, start))

@@ -7,8 +7,8 @@ import (
 )
 
 // row is a line of the table. Ratio is Median divided by the median of the row whose ID
-// is Of. Floor limits the ratio, or the median if Of is empty: it is the minimum, or
-// the maximum if LowerIsBetter. Zero means no limit.
+// is Of. Floor limits the ratio, or the median if Of is empty: it is the minimum or, if
+// LowerIsBetter is true, the maximum. Zero means no limit.
 type row struct {
 	ID            string  `json:"id"`
 	What          string  `json:"what"`
@@ -64,23 +64,22 @@ func (s series) row() row {
 	return row{ID: s.id, What: s.what, Unit: s.unit, Median: s.median(), Min: slices.Min(s.values), Max: slices.Max(s.values)}
 }
 
-// against returns the row of s with its ratio to other. The ratio should be at least
-// floor.
+// against returns the row of the series s, with the ratio of its median to the median of other. The
+// ratio should be at least floor.
 func (s series) against(other series, floor float64) row {
 	r := s.row()
 	r.Ratio, r.Of, r.Floor = s.median()/other.median(), other.id, floor
 	return r
 }
 
-// againstAtMost returns the row of s with its ratio to other. The ratio should be at
-// most limit.
+// againstAtMost is like against, but the ratio should be at most limit.
 func (s series) againstAtMost(other series, limit float64) row {
 	r := s.against(other, limit)
 	r.LowerIsBetter = true
 	return r
 }
 
-// atMost returns the row of s. Its median should be at most limit.
+// atMost returns the row of the series s. The median of the series should be at most limit.
 func (s series) atMost(limit float64) row {
 	r := s.row()
 	r.Floor, r.LowerIsBetter = limit, true

@@ -35,7 +35,7 @@ func TestRatioIsOfMedians(t *testing.T) {
 	}
 }
 
-func TestMissed(t *testing.T) {
+func TestRowMissesItsLimit(t *testing.T) {
 	a, b := of("a", 20), of("b", 40)
 	for name, test := range map[string]struct {
 		row    row
@@ -60,7 +60,7 @@ func TestBestHasTheHighestMedian(t *testing.T) {
 	}
 }
 
-func TestTableMarksWhatIsMissed(t *testing.T) {
+func TestTableMarksMissedLimits(t *testing.T) {
 	var out bytes.Buffer
 	raw := of("raw", 1000)
 	printTable(&out, []row{

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// snapshots measures whether forwarding slows down while dead rows accumulate that
-// PostgreSQL cannot remove.
+// snapshots measures whether forwarding slows down while dead rows accumulate, because
+// PostgreSQL cannot remove them.
 func (b *bench) snapshots(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	none := series{
@@ -33,7 +33,7 @@ func (b *bench) snapshots(ctx context.Context) ([]row, error) {
 
 // streamed measures how many messages per second are confirmed during a period.
 // Messages are written during the whole measurement, so that the outbox does not run
-// empty. With hold, another transaction keeps a snapshot open.
+// empty. If hold is true, another transaction keeps a snapshot open.
 func (b *bench) streamed(ctx context.Context, kind string, period time.Duration, hold bool) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
@@ -83,7 +83,7 @@ func (b *bench) streamed(ctx context.Context, kind string, period time.Duration,
 	if stream.starved > 0 {
 		fmt.Fprintf(b.progress, "the outbox ran empty %d times: inserting was what limited the rate\n", stream.starved)
 	}
-	return rate(int(confirmed-before), took), s.queue.holds(ctx, int(confirmed))
+	return rate(int(confirmed-before), took), s.queue.awaitMessages(ctx, int(confirmed))
 }
 
 func (s *scene) holdSnapshot(ctx context.Context) (*sql.Tx, error) {

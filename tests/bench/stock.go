@@ -75,8 +75,8 @@ func (f *stockForwarding) start(ctx context.Context) {
 	go func() { f.ended <- f.fwd.Run(ctx) }()
 }
 
-// await waits until target messages were confirmed, but no longer than limit. It
-// reports whether they were.
+// await waits until the target number of messages was confirmed, but no longer than
+// limit. It reports whether this number was reached.
 func (f *stockForwarding) await(ctx context.Context, limit time.Duration) (reached bool, err error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -145,7 +145,7 @@ func (b *bench) stockDrain(ctx context.Context, kind string) (_ float64, err err
 	} else if !reached {
 		return 0, fmt.Errorf("%d of %d messages were forwarded within %v", f.publisher.confirmed.Load(), b.slow, stockPatience)
 	}
-	return rate(b.slow, f.publisher.last.Sub(f.publisher.first)), s.queue.holds(ctx, b.slow)
+	return rate(b.slow, f.publisher.last.Sub(f.publisher.first)), s.queue.awaitMessages(ctx, b.slow)
 }
 
 // stockPatience is how long a run may take before it fails.

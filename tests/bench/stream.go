@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// streamParts is how many transactions write as many messages as always wait.
+// streamParts is a divisor: if keepAhead must keep 2000 messages waiting, each of its
+// transactions writes 2000/streamParts messages.
 const streamParts = 20
 
 // stream writes messages to the outbox during a measurement.
@@ -15,11 +16,12 @@ type stream struct {
 	stop    chan struct{}
 	ended   chan struct{}
 	err     error // err and starved are set before ended is closed
-	starved int   // how often no message waited
+	starved int   // number of checks that found no waiting message
 }
 
-// keepAhead starts a goroutine that writes new messages whenever fewer than ahead wait.
-// The caller has stored the first ahead messages.
+// keepAhead starts a goroutine that keeps the number of waiting messages at the value
+// of the parameter ahead: it writes new messages whenever fewer messages wait. Before
+// the call, the caller must store this number of messages.
 func (s *scene) keepAhead(ctx context.Context, ahead int, confirmed func() int64) *stream {
 	st := &stream{stop: make(chan struct{}), ended: make(chan struct{})}
 	batch := max(1, ahead/streamParts)

@@ -1,7 +1,7 @@
-// Command peers measures this module beside River and stock Watermill: what an event or
-// a job adds to a transaction, how fast a backlog of them is worked off, and how long
-// one takes from its commit to its worker. All of them run against the same servers, in
-// turns, and write the same business rows.
+// Command peers compares this module with River and with Watermill's own components ("stock
+// Watermill"). It measures how much an event or a job slows down a transaction, how fast a backlog
+// of events or jobs is handled, and how long an event or a job takes from its commit to its worker.
+// All of them use the same servers, run in turns, and write the same business rows.
 //
 // PG_DSN and AMQP_URL name the servers. `make peers` sets them.
 package main
@@ -32,8 +32,8 @@ func command() error {
 
 // options are the sizes of the measurements.
 type options struct {
-	messages int           // of a backlog; stock Watermill gets a tenth
-	lasting  time.Duration // of producing and of delivering
+	messages int           // number of messages of a backlog; stock Watermill gets a tenth of them
+	lasting  time.Duration // time that producing takes, and time that delivering takes
 	runs     int
 }
 

@@ -21,15 +21,16 @@ const (
 	connected = 32  // connections of each pool
 )
 
-// peer is a way to commit an event or a job with a transaction, and to work it off.
+// peer is a way to commit an event or a job together with a transaction, and to handle it.
 type peer struct {
 	who   string
-	share int // it gets this part of the messages
+	share int // the peer gets 1/share of the messages
 
-	// open prepares the database. commit commits a transaction with a business row and
-	// an event or job with this id; nil means that the peer does not take part. work
-	// calls handled when the worker's transaction for an id begins, and when it is
-	// committed, until its context ends.
+	// open prepares the database, and returns two functions. commit commits a transaction with a
+	// business row and an event or job with the given id. work handles events or jobs until its
+	// context ends. For each id, work calls handled.begin when the worker's transaction begins, and
+	// handled.end when this transaction is committed. If work is nil, the peer takes part only in
+	// the measurement of commit.
 	open func(ctx context.Context, s *scene) (commit commit, work work, err error)
 }
 
@@ -42,12 +43,12 @@ type (
 type scene struct {
 	dsn, url string
 	pool     *pgxpool.Pool
-	first    func() error // to be closed before the pool; may be nil
+	first    func() error // called before the pool is closed; may be nil
 	close    func() error
 }
 
-// business is the business row that a producer's transaction writes, and effect the one
-// of the worker.
+// business is the statement with which a producer's transaction writes its business row. effect is
+// the statement of the worker's transaction.
 const (
 	business = `INSERT INTO orders (id) VALUES ($1)`
 	effect   = `INSERT INTO effects (id) VALUES ($1)`
@@ -93,7 +94,7 @@ func newScene(ctx context.Context, dsn, url string) (*scene, error) {
 	return s, nil
 }
 
-// handled counts and times the worker's transactions.
+// handled counts the worker's transactions, and records when each of them began.
 type handled struct {
 	wanted int
 
@@ -135,7 +136,7 @@ func (r row) summary() (low, middle, high float64) {
 	return sorted[0], sorted[(len(sorted)-1)/2], sorted[len(sorted)-1]
 }
 
-// measure runs all peers in turns, so that a disturbance of the machine affects each.
+// measure runs all peers in turns, so that a disturbance of the machine affects all of them.
 func measure(ctx context.Context, dsn, url string, o options) ([]row, error) {
 	var rows []row
 	add := func(what, who, unit string, value float64) {
@@ -228,14 +229,14 @@ func backlog(ctx context.Context, s *scene, p peer, o options, add func(what, un
 	})
 }
 
-// latency measures the time from the return of the commit until the worker has begun.
+// latency measures the time from the return of the commit until the worker's transaction begins.
 func latency(ctx context.Context, s *scene, p peer, o options, add func(what, unit string, value float64)) error {
 	commit, work, err := p.open(ctx, s)
 	if err != nil || work == nil {
 		return err
 	}
 	count := int(o.lasting.Seconds() * perSecond)
-	warm := perSecond / 2 // in these, connections are opened
+	warm := perSecond / 2 // during the first commits, connections are opened
 	h := newHandled(count + warm)
 	committed := make([]time.Time, count+warm)
 	ids := make([]string, count+warm)
@@ -268,7 +269,8 @@ func latency(ctx context.Context, s *scene, p peer, o options, add func(what, un
 	})
 }
 
-// during runs work while do runs, and checks that every message had one effect.
+// during runs the function work until the function do returns, and then checks that
+// every message had one effect.
 func during(ctx context.Context, s *scene, work work, h *handled, do func() error) error {
 	working, stop := context.WithCancel(ctx)
 	defer stop()
@@ -311,7 +313,7 @@ func wait(ctx context.Context, until time.Time) error {
 	}
 }
 
-// each runs do n times at once, and returns the errors.
+// each calls the function do n times concurrently, and returns the errors.
 func each(n int, do func(n int) error) error {
 	errs := make([]error, n)
 	var all sync.WaitGroup

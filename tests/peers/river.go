@@ -10,7 +10,7 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// args are the arguments of a River job: the same content as the events.
+// args contains the arguments of a River job. They have the same content as the events.
 type args struct {
 	ID      string `json:"id"`
 	Content string `json:"content"`
@@ -42,7 +42,8 @@ func (w *worker) Work(ctx context.Context, job *river.Job[args]) error {
 	return err
 }
 
-// withRiver returns a function that opens River. tune changes its configuration.
+// withRiver returns a function that opens River. The function tune changes the
+// configuration of River.
 func withRiver(tune func(c *river.Config)) func(ctx context.Context, s *scene) (commit, work, error) {
 	return func(ctx context.Context, s *scene) (commit, work, error) {
 		driver := riverpgxv5.New(s.pool)
@@ -88,7 +89,7 @@ func withRiver(tune func(c *river.Config)) func(ctx context.Context, s *scene) (
 	}
 }
 
-// asDocumented leaves River's defaults, with the 100 workers of its documentation.
+// asDocumented keeps River's defaults, with 100 workers as in River's documentation.
 func asDocumented(*river.Config) {}
 
 // oftener lets River look for jobs as often as it allows.

@@ -108,9 +108,9 @@ func ours(ctx context.Context, s *scene) (commit, work, error) {
 	return commit, work, nil
 }
 
-// stockWatermill is watermill-sql's publisher, Watermill's forwarder and watermill-amqp.
-// The consumer keeps a table of ids, so that a message has one effect. Each subscription
-// handles one message at a time, so there are eight.
+// stockWatermill opens watermill-sql's publisher, Watermill's forwarder and watermill-amqp. The
+// consumer keeps a table of ids, so that a message has one effect. Each subscription handles one
+// message at a time, so there are eight subscriptions.
 func stockWatermill(ctx context.Context, s *scene) (commit, work, error) {
 	db := stdlib.OpenDBFromPool(s.pool)
 	db.SetMaxIdleConns(connected)
