@@ -17,7 +17,7 @@ import (
 )
 
 // afterwards registers functions with AfterCommit, and records their calls and which
-// rows were committed at that time.
+// rows were committed at the time of each call.
 type afterwards struct {
 	b *bench
 

@@ -14,28 +14,28 @@ import (
 // Batch configures how messages share a transaction in [Inbox.BatchMiddleware] and
 // [Inbox.BatchHandler]. The zero value is ready for use.
 type Batch struct {
-	// Size is the maximum number of messages in one transaction, 1 to 1000. A
-	// batch cannot have more messages than the transport has in flight. For the
-	// handlers of once.Consumer, package rabbit raises its default by itself. With
-	// [Inbox.BatchMiddleware], set rabbit.SubscriberConfig.InFlight to twice the
-	// Size. Defaults to 100.
+	// Size is the maximum number of messages in one transaction, from 1 to 1000. A batch
+	// cannot have more messages than the transport has in flight. For the handlers of
+	// once.Consumer, package rabbit automatically raises its default number of messages in
+	// flight. With [Inbox.BatchMiddleware], set rabbit.SubscriberConfig.InFlight to twice
+	// the Size. Defaults to 100.
 	Size int
 
-	// Wait is the longest time that a message waits for others to join its batch. A
-	// batch waits only while it has fewer messages than the batch before it. So a
-	// consumer with only one message in flight does not wait. Defaults to 10
+	// Wait is the longest time for which a message waits for further messages of its batch.
+	// A batch waits only while it has fewer messages than the previous batch had. A
+	// consumer with only one message in flight therefore does not wait. Defaults to 10
 	// milliseconds.
 	Wait time.Duration
 
-	// Concurrency is how many batches of a handler run at the same time. Two
-	// batches that change the same rows in different order can deadlock, and
-	// then run again. Defaults to 1.
+	// Concurrency is how many batches of a handler run at the same time. Two batches that
+	// change the same rows in different orders can deadlock. The batch that fails then runs
+	// again. Defaults to 1.
 	Concurrency int
 }
 
-// maxBatch limits a batch so that one statement can contain it: the number of
-// parameters of a statement is limited, and a message may have a key in addition to its
-// id.
+// maxBatch is the maximum size of a batch. A statement has a limited number of
+// parameters, and each message needs several parameters for its id, and as many for its
+// key if it has one.
 const maxBatch = 1000
 
 func (b Batch) withDefaults() Batch {
@@ -45,8 +45,8 @@ func (b Batch) withDefaults() Batch {
 	return b
 }
 
-// inFlight returns how many messages must be in flight so that all batches are full:
-// one batch is collected while the others run.
+// inFlight returns how many messages must be in flight so that all batches are full.
+// While Concurrency batches run, one more batch is collected.
 func (b Batch) inFlight() int { return b.Size * (b.Concurrency + 1) }
 
 func (b Batch) validate() error {
@@ -63,15 +63,16 @@ func (b Batch) validate() error {
 	return errors.Join(errs...)
 }
 
-// BatchHandlerFunc handles several messages in one transaction. Its writes through tx
-// and the messages that it returns take effect together, or not at all. ctx ends when
-// the context of any message ends. The messages are in no particular order, and no two
-// have the same id. A returned message is published to the topic in its "once_topic"
-// metadata. It gets a causation id only if the handler calls [CausedBy].
+// BatchHandlerFunc handles several messages in one transaction. The writes of the
+// handler through tx and the messages that it returns take effect together, or not at
+// all. The context ctx ends when the context of any message ends. The messages are in
+// no particular order, and no two messages have the same id. A returned message is
+// published to the topic in its "once_topic" metadata. It gets a causation id only if
+// the handler calls [CausedBy].
 //
-// The handler must write through tx only, see [TxFromContext]. It must not commit or
-// roll back tx, and must not keep the messages. If it returns an error or panics, it is
-// called again once for each message.
+// The handler must write only through tx, see [TxFromContext]. It must not commit or
+// roll back tx, and must not keep the messages after it has returned. If it returns an
+// error or panics, it is called again, once for each message.
 type BatchHandlerFunc func(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error)
 
 // BatchMiddleware is like [Inbox.Middleware], but several messages may share a
@@ -79,10 +80,10 @@ type BatchHandlerFunc func(ctx context.Context, tx *sql.Tx, msgs []*message.Mess
 // statement, calls h for one message after another, and commits once. Each message is
 // still applied once, and acked after the commit.
 //
-// If h returns an error or panics for a message, the transaction is rolled back. Then
-// this message runs in a separate transaction, and only a failure there counts as an
-// attempt. The other messages run again as a batch. So h may be called several times
-// even for a message that never fails.
+// If h returns an error or panics for a message, the transaction is rolled back. This
+// message is then handled in a separate transaction, and only a failure in that
+// transaction counts as an attempt. The other messages are handled again as a batch. So
+// h may be called several times even for a message that never fails.
 func (i *Inbox) BatchMiddleware(h message.HandlerFunc) message.HandlerFunc {
 	return i.middleware(i.newBatchers(oneByOne(h)).handleOnce)
 }
@@ -94,9 +95,10 @@ func (i *Inbox) BatchHandler(h BatchHandlerFunc) message.HandlerFunc {
 	return i.middleware(i.newBatchers(together(h)).handleOnce)
 }
 
-// CausedBy records that the message produced was caused by msg, and returns produced.
-// The causation id of produced becomes the id of msg, and it gets the trace and the
-// tenant of msg. You need CausedBy only in a [BatchHandlerFunc].
+// CausedBy links a produced message to msg, the message that caused it, and returns the
+// produced message. The causation id of the produced message becomes the id of msg. The
+// trace and the tenant of msg are copied, too. You need CausedBy only in a
+// [BatchHandlerFunc].
 func CausedBy(msg, produced *message.Message) *message.Message {
 	causeOf(msg).mark(produced)
 	return produced

@@ -14,9 +14,9 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// errPartlyHandled reports that the transaction must start again without some messages.
-// It is used if the inbox contains the id of a message but not its key, or the key but
-// not the id, and if the lease of a message has ended. The rows that were just inserted
+// errPartlyHandled means that the transaction must start again without some messages.
+// It is used if the lease of a message has ended, or if the inbox contains the id of a
+// message but not its key, or its key but not its id. The rows that were just inserted
 // for such a message must be rolled back.
 var errPartlyHandled = errors.New("a message was handled in part, or its lease has ended")
 
@@ -24,7 +24,7 @@ var errPartlyHandled = errors.New("a message was handled in part, or its lease h
 // the messages that the inbox already contains as finished.
 func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
 	fresh, err := r.insert(ctx, tx)
-	if dialect.Unstorable(err) { // each message then runs in a separate transaction, so that only the bad one fails
+	if dialect.Unstorable(err) { // each message is then handled in a separate transaction, and only the bad one fails
 		return unstorable(err)
 	}
 	if err != nil {
@@ -69,8 +69,8 @@ func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// finishLost finishes the messages whose lease may have ended. It returns true if there
-// were any.
+// finishLost passes an error to the messages whose lease may have ended. It returns
+// true if there are such messages.
 func (r *batchRun) finishLost() bool {
 	before := len(r.items)
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
@@ -83,8 +83,8 @@ func (r *batchRun) finishLost() bool {
 	return len(r.items) < before
 }
 
-// insert inserts the ids of all messages and returns those that are new. The rows are
-// sorted by id, so that two batches with the same messages cannot deadlock.
+// insert inserts the ids of all messages and returns the new ids. The rows are sorted
+// by id, so that two batches with the same messages cannot deadlock.
 func (r *batchRun) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]bool, err error) {
 	type inboxRow struct {
 		identity
@@ -126,7 +126,7 @@ func (r *batchRun) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]boo
 	return fresh, err
 }
 
-// digests returns the digests that the inbox contains for ids.
+// digests returns the digests in the inbox for the given ids.
 func (r *batchRun) digests(ctx context.Context, tx *sql.Tx, ids []string) (map[string][]byte, error) {
 	digests := make(map[string][]byte, len(ids))
 	return digests, dialect.EachRow(ctx, tx, func(scan func(...any) error) error {

@@ -183,9 +183,9 @@ func TestFrozenDuplicateDoesNotBlockItsBatch(t *testing.T) {
 	b.expect(4, 4, 4)
 }
 
-// A batch waits for as many messages as the previous batch had. So a consumer with few
-// messages in flight must not wait until its batch is full, and a consumer with one
-// message in flight must soon not wait at all.
+// A batch waits until it has the number of messages that the previous batch had. So a
+// consumer with few messages in flight must not wait until its batch is full, and a
+// consumer with one message in flight must soon not wait at all.
 func TestBatchDoesNotWaitUntilFull(t *testing.T) {
 	t.Parallel()
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
@@ -228,7 +228,7 @@ func TestMessagesBeyondTheBatchSizeFormMoreBatches(t *testing.T) {
 	})
 }
 
-// As many batches must run at the same time as Batch.Concurrency allows.
+// The number of batches that run at the same time must be Batch.Concurrency.
 func TestBatchesRunConcurrently(t *testing.T) {
 	t.Parallel()
 	b, c := inBatches(t, testkit.Postgres(t), 10, func(c *dedup.Config) { c.Batch.Concurrency = 3 }), &calls{}

@@ -15,9 +15,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A batch must apply messages in any order if their earlier versions are in the same
-// batch. A message whose earlier version is missing must be postponed by itself, and
-// the other messages of its batch must not be postponed.
+// If the earlier versions of a message are in the same batch, the batch must apply the
+// message, in whatever order the messages arrive. A message whose earlier version is
+// missing must be postponed by itself, and the other messages of its batch must not be
+// postponed.
 func TestEarlyMessagesInABatchWaitForTheirVersion(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

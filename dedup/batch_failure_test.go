@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/disposition"
@@ -68,6 +69,40 @@ func TestFailingMessageLeavesItsBatch(t *testing.T) {
 	}
 }
 
+// A batch whose transaction is in conflict with another one is handled again, but not
+// forever: a message that always causes the conflict leaves the batch.
+func TestConflictsOfABatchEnd(t *testing.T) {
+	t.Parallel()
+	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+		if db.Dialect == "sqlite" {
+			return // it has one writer, so its transactions have no conflicts
+		}
+		b, c := inBatches(t, db, 5, nil), &calls{}
+		h := way(b, c, func(_ *sql.Tx, msg *message.Message) error {
+			if msg.UUID == "m03" {
+				return &pq.Error{Code: "40001"}
+			}
+			return nil
+		})
+		for n, err := range deliver(h, numbered(5)...) {
+			if n == 3 {
+				kindOf(t, err, disposition.Failed)
+			} else if err != nil {
+				t.Errorf("message %d: %v", n, err)
+			}
+		}
+		b.expect(4, 4, 4)
+		const tries = 4 // for each batch, and for each message by itself
+		want := tries + 4 + tries
+		if strings.Contains(t.Name(), "/each/") {
+			want = tries + 1 + tries // the batch, the other messages, the failing message
+		}
+		if len(c.txs) != want {
+			t.Errorf("%d transactions, want %d", len(c.txs), want)
+		}
+	})
+}
+
 // If a statement fails and its handler does not return the error, the failure appears
 // at a later message or at the commit. Still, no attempt may be counted for other
 // messages.
@@ -92,8 +127,8 @@ func TestHiddenFailureInABatchIsNotCommitted(t *testing.T) {
 	b.expect(9, 9, 0)
 }
 
-// If several messages fail, the rest of the batch must run one by one, so that the
-// number of calls stays small.
+// If several messages fail, the remaining messages of the batch must be handled one by
+// one, so that the number of calls stays small.
 func TestSeveralFailingMessagesInABatch(t *testing.T) {
 	t.Parallel()
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {

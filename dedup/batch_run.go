@@ -16,11 +16,12 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// maxConflictRetries is how often a batch runs again after a deadlock or a
-// serialization failure.
+// maxConflictRetries is how often a batch is repeated after deadlocks or serialization
+// failures.
 const maxConflictRetries = 3
 
-// run handles a batch and passes the result to every message.
+// run handles a batch, and sends the result of each message to the caller that waits
+// for it.
 func (b *batcher) run(batch []*batchItem) {
 	duplicates := &batchRun{items: batch}
 	defer duplicates.finish(errAlone) // for the remaining messages, if a handler ends its goroutine
@@ -30,8 +31,8 @@ func (b *batcher) run(batch []*batchItem) {
 	}
 }
 
-// splitDuplicates separates second deliveries of a message from the first. The second
-// delivery must run later, so that it sees the result of the first.
+// splitDuplicates separates the first delivery of each message from further deliveries.
+// The further deliveries must run later, so that they see the result of the first.
 func splitDuplicates(batch []*batchItem) (first, duplicates []*batchItem) {
 	seen := make(map[string]bool, len(batch))
 	for _, item := range batch {
@@ -47,7 +48,7 @@ func splitDuplicates(batch []*batchItem) (first, duplicates []*batchItem) {
 	return first, duplicates
 }
 
-// runDistinct is run for a batch without duplicates.
+// runDistinct works like run, for a batch without duplicates.
 func (b *batcher) runDistinct(batch []*batchItem) {
 	r := &batchRun{batcher: b, items: batch}
 	defer r.finish(errAlone) // for the remaining messages, if a handler ends its goroutine
@@ -67,8 +68,8 @@ func (b *batcher) runDistinct(batch []*batchItem) {
 			r.finishEarly()
 		case conflicted(err) && conflicts < maxConflictRetries:
 			conflicts++
-		// If the handler ended the transaction, it may have committed the inbox rows of
-		// all messages. If they ran again one by one, they would be skipped as
+		// If the handler ended the transaction, it may have committed the inbox rows of all
+		// messages. If the messages were handled again one by one, they would be skipped as
 		// duplicates.
 		case size == 1, errors.Is(err, errTxEnded), !r.called && b.databaseFailed(err):
 			r.finish(err)
@@ -81,28 +82,29 @@ func (b *batcher) runDistinct(batch []*batchItem) {
 	}
 }
 
-// databaseFailed reports whether an error that occurred before the handler was called
-// is a problem of the whole database, so that each message by itself would get the same
-// error. If a lock is not free, only one of the messages is affected.
+// databaseFailed reports whether an error before the call of the handler affects the
+// whole database, so that each message would get the same error in its own transaction.
+// It returns false if a lock is not free, because this affects only one of the
+// messages.
 func (b *batcher) databaseFailed(err error) bool {
 	return disposition.Of(err).Kind == disposition.Undecided && (b.dialect.SQLite() || !dialect.Contended(err))
 }
 
-// conflicted reports whether the database ended the transaction because it was in
-// conflict with another one.
+// conflicted reports whether the database ended the transaction because of a conflict
+// with another transaction.
 func conflicted(err error) bool {
 	state := dialect.State(err)
 	return state == "40P01" || state == "40001" // deadlock, serialization failure
 }
 
-// batchRun is the state of one batch, which may need several transactions.
+// batchRun is the state of one batch. A batch may need several transactions.
 type batchRun struct {
 	*batcher
 
-	items   []*batchItem // those without a result
-	failing *batchItem   // the item whose handler failed
+	items   []*batchItem // items that have no result yet
+	failing *batchItem   // item whose handler failed
 	called  bool         // the handler was called in the last transaction
-	after   []func()     // called after the commit of the last transaction
+	after   []func()     // functions to call after the commit of the last transaction
 }
 
 // finish passes err to all remaining items as their result.
@@ -114,8 +116,8 @@ func (r *batchRun) finish(err error) {
 	r.items = nil
 }
 
-// separate removes the matching items from the batch, so that they are handled by
-// themselves. It returns true if there were any.
+// separate removes the matching items from the batch, so that each of them is handled
+// in its own transaction. It returns true if any item matched.
 func (r *batchRun) separate(match func(item *batchItem) bool) bool {
 	before := len(r.items)
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
@@ -128,13 +130,13 @@ func (r *batchRun) separate(match func(item *batchItem) bool) bool {
 	return len(r.items) < before
 }
 
-// errEarly reports that some messages wait for earlier versions. This is known only
-// after the other messages have run, so the transaction must start again without the
-// early messages.
+// errEarly means that some messages wait for earlier versions. This becomes known only
+// after the other messages were handled, so the transaction must start again without
+// the early messages.
 var errEarly = errors.New("some messages wait for earlier versions")
 
-// finishEarly finishes the messages that wait for earlier versions. The error of each
-// message contains the version for which it waits.
+// finishEarly passes an error to the messages that wait for earlier versions. The error
+// contains the version for which the message waits.
 func (r *batchRun) finishEarly() {
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
 		if item.early == nil {
@@ -151,8 +153,8 @@ func (r *batchRun) restoreMessages() {
 	}
 }
 
-// runTx handles the remaining items in one transaction. Items that were handled before
-// are finished as duplicates.
+// runTx handles the remaining items in one transaction. Items whose messages were
+// handled before are finished as duplicates.
 func (r *batchRun) runTx() (err error) {
 	r.failing, r.called, r.after = nil, false, nil
 	defer func() {
@@ -193,9 +195,9 @@ func (r *batchRun) runTx() (err error) {
 	return nil
 }
 
-// context returns a context for the batch, which does not contain the trace of a single
-// message. It ends when the context of any message ends. The other messages then run
-// again without that message.
+// context returns a context for the batch, which does not contain the trace of any
+// single message. It ends when the context of any message ends. The other messages are
+// then handled again without that message.
 func (r *batchRun) context() (ctx context.Context, end func()) {
 	ctx = trace.ContextWithSpanContext(r.items[0].ctx, trace.SpanContext{})
 	if len(r.items) == 1 {
@@ -214,13 +216,13 @@ func (r *batchRun) context() (ctx context.Context, end func()) {
 	}
 }
 
-// batchFunc handles the items of a run in tx and returns the messages that they
-// produced.
+// batchFunc handles the items of a run in tx, and returns the messages that their
+// handlers produced.
 type batchFunc func(ctx context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error)
 
 // oneByOne returns a batchFunc that calls h for one message after another. If a message
-// waits for an earlier version, h is called for it again after the other messages,
-// because one of them may be that version.
+// waits for an earlier version, oneByOne calls h again after the other messages,
+// because one of them may have that version.
 func oneByOne(h message.HandlerFunc) batchFunc {
 	return func(_ context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error) {
 		var all []addressed

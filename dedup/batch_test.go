@@ -65,7 +65,8 @@ func (c *calls) note(tx *sql.Tx, msg *message.Message) {
 	c.ids[msg.UUID]++
 }
 
-// fails returns the error with which the handler fails for a message, or nil.
+// fails is a function that returns the error with which the handler fails for a
+// message, or nil.
 type fails func(tx *sql.Tx, msg *message.Message) error
 
 // ways contains a handler of each kind: BatchMiddleware and BatchHandler. For each
@@ -187,6 +188,22 @@ func TestDuplicatesInABatch(t *testing.T) {
 		b.expect(3, 3, 2)
 		if c.ids["new"] != 1 || c.ids["done"] != 0 {
 			t.Errorf("calls: %v", c.ids)
+		}
+	})
+}
+
+// A message that was handled before does not split its batch.
+func TestHandledMessageLeavesOneTransaction(t *testing.T) {
+	t.Parallel()
+	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+		b, c := inBatches(t, db, 5, nil), &calls{}
+		if _, err := b.inbox.Middleware(apply)(message.NewMessage("m00", []byte("body"))); err != nil {
+			t.Fatal(err)
+		}
+		noErrors(t, deliver(way(b, c, none), numbered(5)...))
+		b.expect(5, 5, 4)
+		if len(c.txs) != 1 {
+			t.Errorf("%d transactions, want 1", len(c.txs))
 		}
 	})
 }

@@ -15,24 +15,24 @@ import (
 )
 
 // batchItem is a message that waits for its batch. The goroutine that delivered the
-// message waits for a value from result, which receives exactly one error.
+// message waits for exactly one error on the channel result.
 type batchItem struct {
 	msg        *message.Message
-	original   *message.Message // unchanged copy for the next attempt, because a handler may change msg
+	original   *message.Message // unchanged copy for the next attempt; a handler may change msg
 	ctx        context.Context
 	identities []identity
-	early      error // not nil if the last attempt found that earlier versions are missing
+	early      error // error of the last attempt if earlier versions are missing, otherwise nil
 	called     bool  // the handler was called for the message
 	result     chan error
 }
 
 func (it *batchItem) finish(err error) { it.result <- err }
 
-// errAlone reports that a message must be handled in a separate transaction.
+// errAlone means that a message must be handled in its own transaction.
 var errAlone = errors.New("must be handled in its own transaction")
 
-// batchers contains the batchers of one handler, by consumer name. One handler may
-// serve several consumers.
+// batchers contains the batchers of one handler, by consumer name. A handler can serve
+// several consumers.
 type batchers struct {
 	*Inbox
 
@@ -55,8 +55,9 @@ func (bs *batchers) forConsumer(consumer string) *batcher {
 	return bs.byConsumer[consumer]
 }
 
-// handleOnce is like [Inbox.handleOnce], but for batches. It returns when the message
-// has its result, and never while a transaction uses msg.
+// handleOnce is like [Inbox.handleOnce], but handles msg in a batch. It returns the
+// result of msg. If the context of msg ends while msg still waits for a batch, it
+// returns an error. It never returns while a transaction uses msg.
 func (bs *batchers) handleOnce(msg *message.Message, consumer string) error {
 	identities, err := bs.identify(msg, consumer)
 	if err != nil {
@@ -69,13 +70,13 @@ func (bs *batchers) handleOnce(msg *message.Message, consumer string) error {
 	err = bs.forConsumer(consumer).submit(item)
 	if v := disposition.Of(err); item.called && item.ctx.Err() != nil && v.NotCalled && v.Early == nil {
 		// No transaction can begin for the message any more. Its handler was called in a
-		// batch, and may be the one that took so long.
+		// batch, and may be the reason why the batch took so long.
 		return disposition.HandBack(err)
 	}
 	return err
 }
 
-// submit handles item in a batch, or in a separate transaction, and returns its result.
+// submit handles item in a batch or in its own transaction, and returns the result.
 func (b *batcher) submit(item *batchItem) (err error) {
 	if !parked.FailedBefore(item.ctx) { // a message that failed before would probably make its batch fail
 		b.add(item)
@@ -99,7 +100,8 @@ func errWaitEnded(ctx context.Context) error {
 }
 
 // batcher collects the messages of one consumer into batches. It has one goroutine for
-// each batch that is being collected or handled, and none while no message waits.
+// each batch that is being collected or handled. It has no goroutine while no message
+// waits.
 type batcher struct {
 	*Inbox
 
@@ -110,13 +112,14 @@ type batcher struct {
 	mu         sync.Mutex
 	waiting    []*batchItem
 	running    int           // number of batches that are being collected or handled
-	collecting bool          // one of them is being collected
+	collecting bool          // whether a batch is being collected
 	lastSize   int           // number of messages in the previous batch
-	reached    chan struct{} // gets a value when lastSize messages wait
+	reached    chan struct{} // receives a value when lastSize messages wait
 }
 
-// maxAlone is how many messages can run in separate transactions at the same time. It
-// is more than 1, so that a message that waits for a lock does not delay the others.
+// maxAlone is how many messages can be handled in their own transactions at the same
+// time. It is above 1, because a message that waits for a lock must not delay the
+// others.
 const maxAlone = 4
 
 func newBatcher(i *Inbox, consumer string, handle batchFunc) *batcher {
@@ -143,8 +146,8 @@ func (b *batcher) add(item *batchItem) {
 	}
 }
 
-// withdraw removes item from the waiting messages. It returns false if the item is
-// already in a batch.
+// withdraw removes item from the waiting items. It returns false if item is already in
+// a batch.
 func (b *batcher) withdraw(item *batchItem) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -155,8 +158,9 @@ func (b *batcher) withdraw(item *batchItem) bool {
 	return at >= 0
 }
 
-// startBatch starts to collect a batch if messages wait and Batch.Concurrency allows
-// it. The caller must hold the lock.
+// startBatch starts to collect a batch if messages are waiting, if no batch is being
+// collected, and if fewer batches than Batch.Concurrency are running. Otherwise it does
+// nothing; the end of a batch calls it again. The caller must hold the lock.
 func (b *batcher) startBatch() {
 	if len(b.waiting) > 0 && !b.collecting && b.running < b.config.Batch.Concurrency {
 		b.collecting = true
@@ -175,8 +179,9 @@ func (b *batcher) collectAndRun() {
 	b.run(b.collect())
 }
 
-// collect returns the next batch. It waits for as many messages as the previous batch
-// had, because probably about as many will arrive, but not longer than Batch.Wait.
+// collect returns the next batch. It waits until it has as many messages as the
+// previous batch, because about the same number will probably arrive. It waits no
+// longer than Batch.Wait.
 func (b *batcher) collect() []*batchItem {
 	timeout := time.NewTimer(b.config.Batch.Wait)
 	defer timeout.Stop()
@@ -207,8 +212,8 @@ func (b *batcher) takeBatch(anySize bool) ([]*batchItem, bool) {
 	return batch, true
 }
 
-// handleAlone handles item in a separate transaction, in the goroutine that delivered
-// it.
+// handleAlone handles item in its own transaction. It runs in the goroutine that
+// delivered the message.
 func (b *batcher) handleAlone(item *batchItem) error {
 	select {
 	case b.alonePermits <- struct{}{}:

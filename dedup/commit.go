@@ -12,14 +12,14 @@ import (
 	"github.com/watermill-once/once/internal/disposition"
 )
 
-// commit commits tx after checking that tx is still the transaction that begin began.
-// The handler may have run a statement such as ROLLBACK AND CHAIN, which database/sql
-// does not notice.
+// commit commits tx. Before that, it checks that tx is still the transaction that the
+// method begin has started. The handler may have run a statement such as ROLLBACK AND
+// CHAIN, which database/sql does not notice.
 //
-// The check needs no round trip in SQLite. It needs none with package lazytx either,
-// which sends it together with COMMIT if a statement may have ended the transaction.
-// Otherwise, begin selects all batches and a sample of the transactions with a single
-// message for the check.
+// With SQLite, the check needs no round trip. With package lazytx, it needs no round
+// trip either, because lazytx sends the check together with COMMIT if a statement may
+// have ended the transaction. Otherwise, begin selects the transactions to check: all
+// batches, and a sample of the transactions with a single message.
 func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check) error {
 	if check != nil && !check.Sent {
 		if _, err := tx.ExecContext(context.WithoutCancel(ctx), i.sql.check); err != nil {
@@ -36,8 +36,8 @@ func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check) er
 	return i.commitError(err)
 }
 
-// checkError returns the error of the check with its disposition. The transaction is not
-// committed after any of them.
+// checkError returns the error of the check with its disposition. The transaction is
+// not committed after such an error.
 func (i *Inbox) checkError(err error) error {
 	switch {
 	case transactionGone(err):
@@ -48,8 +48,8 @@ func (i *Inbox) checkError(err error) error {
 	return i.commitError(err)
 }
 
-// transactionGone reports whether err was caused by the check, or by a driver that
-// noticed itself that the transaction had ended.
+// transactionGone reports whether err means that the transaction has ended. Either the
+// check or the driver has noticed this.
 func transactionGone(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, endedParameter) ||
@@ -57,11 +57,11 @@ func transactionGone(err error) bool {
 		strings.Contains(text, "pq: unexpected transaction status")
 }
 
-// sample selects the transactions that are checked if the check needs a round trip,
-// which costs about a tenth of handling a message. It selects the first transactions,
-// because a handler that ends its transaction probably does so from the beginning.
-// After these it selects one in checkEvery, and all transactions after the check has
-// failed once.
+// sample selects the transactions to check if the check needs a round trip, which costs
+// about a tenth of handling a message. It selects the first transactions, because a
+// handler that ends its transaction probably does so from the beginning. Of the later
+// ones it selects one in checkEvery. After the first failed check, it selects all
+// transactions.
 type sample struct {
 	n   atomic.Int64
 	all atomic.Bool

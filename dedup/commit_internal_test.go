@@ -13,8 +13,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A failed check of a transaction is the handler's fault only if the transaction was no
-// longer there. A lost connection leaves it undecided, and the handler ran.
+// A failed check of a transaction is the handler's fault only if the transaction has
+// ended. After a lost connection the outcome is undecided, although the handler has
+// run.
 func TestFailedCheckTellsTheHandlersFaultFromALostConnection(t *testing.T) {
 	t.Parallel()
 	refused := &pq.Error{Code: "23514", Message: "refused"}

@@ -103,6 +103,9 @@ func TestDuplicateOfAFrozenHandlerStopsWaiting(t *testing.T) {
 	defer cancel()
 	_, err = b.inbox.Middleware(apply)(message.NewMessageWithContext(ctx, "m1", nil))
 	kindOf(t, err, disposition.Undecided)
+	if !containsText(err, "another delivery of it is still being handled") {
+		t.Errorf("the error does not name the other delivery: %v", err)
+	}
 	if ctx.Err() != nil {
 		t.Error("the duplicate waited until its context ended")
 	}
@@ -161,9 +164,9 @@ func TestLostConnectionCountsAsNoAttempt(t *testing.T) {
 }
 
 // If a statement of a handler exceeds the handler's own timeout, the handler has
-// failed, although the driver closes the connection too. Otherwise it would be retried
-// forever without a counted attempt. If the database is unreachable, the same error
-// must not count as an attempt.
+// failed, although the driver closes the connection too. Otherwise the message would be
+// retried forever without a counted attempt. If the database is unreachable, the same
+// error must not count as an attempt.
 func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 	t.Parallel()
 	server := testkit.PrivatePostgres(t)
@@ -182,6 +185,12 @@ func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 		return nil, err
 	}
 	_, err = b.inbox.Middleware(impatient)(message.NewMessage("m1", nil))
+	kindOf(t, err, disposition.Failed)
+	late := message.NewMessage("m1", nil)
+	deadline, end := context.WithTimeout(t.Context(), 50*time.Millisecond) // as a middleware for timeouts sets it
+	defer end()
+	late.SetContext(deadline)
+	_, err = b.inbox.Middleware(impatient)(late)
 	kindOf(t, err, disposition.Failed)
 	_, err = b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		_, err := impatient(msg)
@@ -206,8 +215,27 @@ func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 	b.expect(0, 0, 0)
 }
 
-// If a handler ignores the error of a statement, it has failed: PostgreSQL executes no
-// more statements in this transaction.
+// A handler that has done its work is not interrupted by the deadline of its message, so
+// its work is committed.
+func TestWorkThatEndsAfterTheDeadlineIsCommitted(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testkit.Postgres(t), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	msg := message.NewMessage("m1", nil)
+	msg.SetContext(ctx)
+	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := apply(msg)
+		cancel()
+		return produced, err
+	})(msg)
+	if err != nil {
+		t.Error(err)
+	}
+	b.expect(1, 1, 0)
+}
+
+// If a handler ignores the error of a statement, the handler has still failed, because
+// PostgreSQL executes no more statements in this transaction.
 func TestHiddenErrorOfAStatementIsAFailure(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)

@@ -23,49 +23,49 @@ type Config struct {
 	// PostgreSQL and "once_".
 	Schema schema.Config
 
-	// Consumer is the name under which handled messages are remembered. Never change
-	// it, because under a new name every message counts as new. The name applies to all
-	// handlers of the Inbox, so set it only if the Inbox has a single handler. If two
-	// handlers with the same name receive the same message, the second one would skip
-	// it ([ErrConsumerInUse]).
+	// Consumer is the name under which handled messages are remembered. Never change it:
+	// under a new name, every message counts as new. The name applies to all handlers of
+	// the Inbox, so set it only if the Inbox has a single handler. If two handlers with the
+	// same name received the same message, the second one would skip it
+	// ([ErrConsumerInUse]).
 	//
-	// If you use retry or poison, Consumer must be the name that they use. This is the
-	// name given to retry's Subscriber (with another name, messages fail with
-	// [ErrOtherConsumer]) or, without it, the name of the handler. Consumer defaults to
-	// this name.
+	// If you use retry or poison, Consumer must be the name that they use: the name given
+	// to retry's Subscriber or, without retry's Subscriber, the name of the handler. If it
+	// is not the name given to retry's Subscriber, messages fail with [ErrOtherConsumer].
+	// Defaults to the name that retry and poison use.
 	Consumer string
 
-	// ShareConsumer allows several handlers of a router to have the same consumer name
-	// and topic. Set it if you add the same handler more than once, to have more
-	// messages in flight. Different handlers must not share a name, because each would
-	// skip messages that the other has handled. Defaults to false: the messages of the
-	// second handler fail with [ErrConsumerInUse]. With retry's Subscriber, set
+	// ShareConsumer allows several handlers of a router to have the same consumer name and
+	// topic. Set it if you add the same handler more than once to have more messages in
+	// flight. Different handlers must not share a name, because each handler would skip
+	// messages that the other has handled. Defaults to false: the messages of the second
+	// handler fail with [ErrConsumerInUse]. With retry's Subscriber, set
 	// retry.Config.ShareConsumer instead.
 	ShareConsumer bool
 
-	// Outbox returns a publisher that stores messages in tx, such as outbox.Publisher.
-	// The inbox uses it to store the messages that a handler returns, in the handler's
-	// transaction. Defaults to nil: then a message goes to quarantine if its handler
-	// returns messages, because they could be lost if they were published after the
-	// commit.
+	// Outbox returns a publisher that stores messages in tx, such as outbox.Publisher. With
+	// it, the inbox stores the messages that a handler returns, in the handler's
+	// transaction. Defaults to nil. If a handler then returns messages, the message that it
+	// handled goes to quarantine, because the returned messages could be lost if they were
+	// published after the commit.
 	Outbox func(tx *sql.Tx) message.Publisher
 
-	// Key returns a business key that is remembered in addition to the message id, such
-	// as "capture/order-17". Use it if a producer sends the same request several times,
-	// each time with a new id. A key must be valid UTF-8 without NUL, and have 1 to 255
-	// bytes. If a message has a new id, but its key was handled before, it is a
-	// duplicate. If its content differs, it is a collision, see Content. With Key,
-	// messages need no id. Defaults to nil: only ids are remembered.
+	// Key returns a business key, such as "capture/order-17", which is remembered in
+	// addition to the message id. Use it if a producer sends the same request several times
+	// with different ids. A message with a new id and a known key is a duplicate. If its
+	// content differs, it is a collision, see Content. A key must be valid UTF-8 without
+	// NUL, and have 1 to 255 bytes. With Key, messages need no id. Defaults to nil: only
+	// ids are remembered.
 	Key func(msg *message.Message) string
 
-	// Content returns the part of a message that must be equal in two messages with the
-	// same Key. Use it if the payload contains, for example, the time of sending.
-	// Defaults to the payload.
+	// Content returns the part of a message that must be equal in all messages with the
+	// same Key. Use it if the payload contains a part that changes, such as the time of
+	// sending. Defaults to the payload.
 	Content func(msg *message.Message) []byte
 
-	// Idempotent lists the names of consumers whose handlers may safely run more than
-	// once. They get a transaction and the outbox, but the inbox does not remember
-	// their messages and accepts any id. Names that no handler has are ignored;
+	// Idempotent lists the names of consumers whose handlers may safely run more than once.
+	// These handlers get a transaction and the outbox, but the inbox does not remember
+	// their messages, and accepts any id. The inbox ignores names that no handler has, and
 	// once.Consumer logs them. Defaults to none.
 	Idempotent []string
 
@@ -73,49 +73,47 @@ type Config struct {
 	// [Inbox.BatchMiddleware]. The zero value is a good default.
 	Batch Batch
 
-	// Retention is how long a message is remembered. [Inbox.Run] removes older rows,
-	// but keeps those of messages that are parked or in quarantine, and their Keys.
-	// Keys are remembered for at least an hour longer than MaxDuplicateAge. Retention
-	// must not be shorter than MaxDuplicateAge. Defaults to 30 days.
+	// Retention is how long a message is remembered. [Inbox.Run] removes older rows. It
+	// keeps the ids and Keys of messages that are parked or in quarantine. Keys are
+	// remembered for at least an hour longer than MaxDuplicateAge. Retention must not be
+	// shorter than MaxDuplicateAge. Defaults to 30 days.
 	Retention time.Duration
 
-	// MaxDuplicateAge is the longest time after which a duplicate of a handled message
-	// may still arrive. It is the sum of the possible delays in the outbox, the broker,
-	// dead-letter queues and restored backups. The time for which this library parks or
-	// quarantines messages does not count. Defaults to 7 days.
+	// MaxDuplicateAge is the longest time after which a duplicate of a handled message may
+	// still arrive. It is the sum of the possible delays in the outbox, the broker,
+	// dead-letter queues and restored backups. Do not add the time for which this library
+	// parks or quarantines messages. Defaults to 7 days.
 	MaxDuplicateAge time.Duration
 
 	// SweepInterval is how often Run removes expired rows. Defaults to 10 minutes.
 	SweepInterval time.Duration
 
-	// SweptElsewhere states that another process calls Run. Then once.Plugin and
-	// once.Consumer do not call Run while the router runs, and the inbox does not warn
-	// that Run was never called. Set it in a process that may not remove old rows, for
-	// example because its database role does not own the tables of schema.ByDay.
-	// Defaults to false.
+	// SweptElsewhere says that another process calls Run. If it is true, once.Plugin and
+	// once.Consumer do not call Run while the router runs, and the inbox does not warn that
+	// Run was never called. Set it in a process that may not remove old rows, for example
+	// because its database role does not own the tables of schema.ByDay. Defaults to false.
 	SweptElsewhere bool
 
-	// LockTimeout is how long a duplicate waits while the first delivery of the message
-	// is being handled. After that, the statement of the duplicate is canceled and its
-	// connection is closed. The duplicate is tried again, and no attempt is counted.
-	// The handler's own statements use the lock_timeout of their connection. A batch
-	// sets lock_timeout while it inserts into the inbox, and then resets it to the
-	// value with which the connection was opened. SQLite does not use LockTimeout, but
-	// its own busy_timeout. Defaults to 10 seconds.
+	// LockTimeout is how long a duplicate waits while the first delivery of the message is
+	// being handled. After that, the statement of the duplicate is canceled, and its
+	// connection is closed. The duplicate is tried again, and no attempt is counted. The
+	// handler's own statements use the lock_timeout of their connection. A batch sets
+	// lock_timeout while it inserts into the inbox, and then resets it to the connection's
+	// original value. SQLite uses its busy_timeout instead. Defaults to 10 seconds.
 	LockTimeout time.Duration
 
-	// IdleTimeout is how long a handler may leave its transaction idle before
-	// PostgreSQL ends the session, so that a suspended process does not block
-	// duplicates forever. It must be longer than any call that a handler makes to
-	// another service. Defaults to 5 minutes. Not used with SQLite.
+	// IdleTimeout is how long a handler may leave its transaction idle before PostgreSQL
+	// ends the session. It prevents a suspended process from blocking duplicates forever.
+	// It must be longer than any call of a handler to another service. SQLite does not use
+	// it. Defaults to 5 minutes.
 	IdleTimeout time.Duration
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics, and TracerProvider creates the spans. They
-	// default to OpenTelemetry's global providers, which do nothing until you set
-	// others.
+	// MeterProvider creates the metrics, and TracerProvider creates the spans. They default
+	// to OpenTelemetry's global providers, which do nothing until you set other global
+	// providers.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
@@ -134,7 +132,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate returns the errors of all fields except Schema.
+// validate returns an error that names all invalid fields except Schema.
 func (c Config) validate() error {
 	errs := []error{c.Batch.validate()}
 	if why := unusable(c.Consumer); c.Consumer != "" && why != "" {

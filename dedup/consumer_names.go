@@ -10,10 +10,10 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// consumerNames finds handlers that use the consumer name of another handler.
+// consumerNames detects handlers that use the consumer name of another handler.
 type consumerNames struct {
-	owners   sync.Map // name of the first handler, by consumerTopic
-	reported sync.Map // the conflicts that were reported, by nameConflict
+	owners   sync.Map // name of the first handler of each consumerTopic
+	reported sync.Map // each nameConflict that was reported
 }
 
 type consumerTopic struct{ consumer, topic string }
@@ -24,10 +24,10 @@ type nameConflict struct {
 	handler string
 }
 
-// check returns an error if another handler already uses consumer for the same topic,
-// because each would skip messages that the other has handled. first is true for the
-// first conflict of the handler. Messages of retry's Subscriber are not checked,
-// because the Subscriber has already checked the name.
+// check returns an error if another handler already uses the consumer name for the same
+// topic, because each of the two would skip messages that the other has handled. The
+// result first is true at the first conflict of the handler. Messages of retry's
+// Subscriber are not checked, because the Subscriber has already checked the name.
 func (n *consumerNames) check(ctx context.Context, consumer string) (first bool, err error) {
 	if parked.DeliveryOf(ctx).Subscribed {
 		return false, nil

@@ -12,8 +12,12 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
 )
+
+const inUse = `two handlers have the same consumer name: handler "inventory": consumer "payments" is already used by ` +
+	`handler "payments" on topic "orders.placed"; give each handler its own consumer name`
 
 // If two handlers have the same consumer name and topic, each would skip messages that
 // the other has handled. So the messages of the second handler must be nacked.
@@ -22,11 +26,13 @@ func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 	for what, c := range map[string]struct {
 		topic   string // topic of the second handler
 		change  func(*dedup.Config)
+		retried bool // the messages come from retry's Subscriber, which compares the names itself
 		refused bool
 	}{
 		"one topic":    {topic: "orders.placed", refused: true},
 		"a topic each": {topic: "orders.changed"},
 		"idempotent":   {topic: "orders.placed", change: func(c *dedup.Config) { c.Idempotent = []string{consumer} }},
+		"with retry":   {topic: "orders.placed", retried: true},
 		"on purpose":   {topic: "orders.placed", change: func(c *dedup.Config) { c.ShareConsumer = true }},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -56,18 +62,24 @@ func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
 			<-router.Running()
+			delivered := func(id string) *message.Message {
+				msg := message.NewMessage(id, nil)
+				if c.retried {
+					d := &parked.Delivery{Consumer: consumer, Topic: "orders.placed", Subscribed: true}
+					msg.SetContext(parked.WithDelivery(t.Context(), d))
+				}
+				return msg
+			}
 			for n := range 3 {
 				id := strconv.Itoa(n)
-				first <- message.NewMessage("first "+id, nil)
+				first <- delivered("first " + id)
 				if err := <-outcome; err != nil {
 					t.Errorf("the first handler: %v", err)
 				}
-				second <- message.NewMessage("second "+id, nil)
+				second <- delivered("second " + id)
 				err := <-outcome
-				const want = `dedup: two handlers have the same consumer name: handler "inventory": consumer "payments" is already used by ` +
-					`handler "payments" on topic "orders.placed"; give each handler its own consumer name`
-				if errors.Is(err, dedup.ErrConsumerInUse) != c.refused || c.refused && err.Error() != want {
-					t.Errorf("the second handler: %v\nwant %s", err, want)
+				if errors.Is(err, dedup.ErrConsumerInUse) != c.refused || c.refused && err.Error() != "dedup: "+inUse {
+					t.Errorf("the second handler: %v\nwant dedup: %s", err, inUse)
 				}
 				if c.refused {
 					kindOf(t, err, disposition.Undecided)
@@ -83,8 +95,9 @@ func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 			if c.refused {
 				told = 1
 			}
-			if n := logs.Count("ERROR", "Two handlers have the same consumer name", `"payments"`, `"inventory"`, "topic=orders.placed"); n != told {
-				t.Errorf("logged %d times, want %d: %q", n, told, logs.Lines())
+			const line = "ERROR Two handlers have the same consumer name, messages of the second are nacked"
+			if logs.CountLine(line+" consumer=payments topic=orders.placed err="+inUse) != told || logs.Count(line) != told {
+				t.Errorf("want %d lines, logged %q", told, logs.Lines())
 			}
 		})
 	}

@@ -17,20 +17,22 @@ import (
 )
 
 const (
-	// daysAhead is the number of future days for which partitions are created. If a
-	// lock prevents this, every sweep tries again. The current day gets no partition if
-	// it has none, because its ids are inserted all the time.
+	// daysAhead is the number of future days for which partitions are created. If a lock
+	// prevents this, every sweep tries again. For the current day no partition is created,
+	// because ids of this day are inserted all the time.
 	daysAhead = 7
 
-	// dayLockTimeout is how long work on a partition waits for a lock. Inserts that
-	// arrive in the meantime wait behind it for the same time.
+	// dayLockTimeout is how long work on a partition waits for a lock. Inserts that arrive
+	// during this time must wait, too.
 	dayLockTimeout = 50 * time.Millisecond
 
-	// dayIdleTimeout is how long a suspended process can keep such a lock.
+	// dayIdleTimeout is the maximum time for which a suspended process can keep a lock on a
+	// partition.
 	dayIdleTimeout = time.Second
 
-	// maxMovedRows limits the rows that are rewritten while a day is locked: rows that
-	// remain when the day is emptied, and rows that move into a new partition.
+	// maxMovedRows is the maximum number of rows that are written again while a day is
+	// locked: rows that stay when the day is emptied, and rows that move into a new
+	// partition.
 	maxMovedRows = 20_000
 
 	// maxDroppedDays is the maximum number of days that one transaction drops.
@@ -39,15 +41,17 @@ const (
 
 const dayName = "20060102"
 
-// day is a partition of an inbox with the layout schema.ByDay. It contains the ids
-// whose time is in one day of UTC. The partition of a row depends only on its id. When
-// the row expires depends only on its processed_at.
+// day is a partition of an inbox with the layout schema.ByDay. A version 7 UUID
+// contains a time, and a day contains the ids whose time is in one UTC day. The id
+// alone determines the partition of a row. The column processed_at alone determines
+// when the row expires.
 type day struct {
 	begin time.Time
-	table string // quoted, with the schema
+	table string // quoted name, with the schema
 }
 
-// firstID returns the lowest UUID of version 7 for the time t.
+// firstID returns the beginning of all version 7 UUIDs for the time t. As a string, it
+// is lower than these UUIDs.
 func firstID(t time.Time) string {
 	hex := fmt.Sprintf("%012x", t.UnixMilli())
 	return hex[:8] + "-" + hex[8:]
@@ -56,14 +60,15 @@ func firstID(t time.Time) string {
 func (d day) lower() string { return firstID(d.begin) }
 func (d day) upper() string { return firstID(d.begin.AddDate(0, 0, 1)) }
 
-// calendar contains the existing day partitions and the current time of the database.
+// calendar contains the existing partitions of days, and the database's current time.
 type calendar struct {
 	schema string
 	now    time.Time
-	days   []day // sorted by begin
+	days   []day // in ascending order of begin
 }
 
-// day returns the day that begins at begin, even if its partition does not exist.
+// day returns the day that begins at the given time. The partition of the day need not
+// exist.
 func (i *Inbox) day(c *calendar, begin time.Time) day {
 	name := i.dialect.Config().Prefix + "inbox_" + begin.Format(dayName)
 	return day{begin: begin, table: quote(c.schema) + "." + quote(name)}
@@ -99,8 +104,8 @@ func (i *Inbox) calendar(ctx context.Context) (*calendar, error) {
 	return c, err
 }
 
-// sweepDays creates the partitions of future days, and empties and drops expired ones.
-// If a lock prevents some of this work, it is left to the next sweep.
+// sweepDays creates the partitions of future days, and empties and drops expired
+// partitions. If a lock prevents a part of this work, the next sweep does it.
 func (i *Inbox) sweepDays(ctx context.Context) (removed int64, err error) {
 	c, err := i.calendar(ctx)
 	if err != nil {
@@ -156,11 +161,11 @@ func (i *Inbox) createDays(ctx context.Context, c *calendar) error {
 	return nil
 }
 
-// createDay creates the partition of a day and moves the day's rows there from the
-// default partition. Such rows exist because the clocks of some producers are fast.
-// Only transactions that use the default partition have to wait. If one of them inserts
-// an id of this day, it fails. No attempt is counted for its message, and the next try
-// finds the new partition.
+// createDay creates the partition of a day, and moves the rows of this day from the
+// default partition to the new one. There are such rows because some producers have
+// fast clocks. Only transactions that use the default partition have to wait. If such a
+// transaction inserts an id of this day, it fails. No attempt is counted for its
+// message, and the next try uses the new partition.
 func (i *Inbox) createDay(ctx context.Context, tx *sql.Tx, d day) error {
 	for _, statement := range []string{
 		i.sql.days.create(d), i.sql.days.lockDefault, i.sql.days.move(d), i.sql.days.attach(d),
@@ -172,8 +177,9 @@ func (i *Inbox) createDay(ctx context.Context, tx *sql.Tx, d day) error {
 	return nil
 }
 
-// sweepDay removes the expired rows of a past day. It reports whether its partition is
-// empty and can be dropped. Only messages with ids of that day have to wait for it.
+// sweepDay removes the expired rows of a past day. It reports whether the partition is
+// empty and can be dropped. During the sweep, only messages with ids of this day have
+// to wait.
 func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool, err error) {
 	defer func() {
 		if dayChanged(err) {
@@ -192,7 +198,7 @@ func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool,
 		if err != nil || !empty || clean {
 			return removed, empty, err
 		}
-		empty = false // the file still contains dead rows, so the drop would take longer while others wait
+		empty = false // the file still contains dead rows, so the drop would take longer while other transactions wait
 	}
 	err = i.inDayTx(ctx, func(tx *sql.Tx) (int, error) {
 		kept, err := i.emptyDay(ctx, tx, d)
@@ -206,12 +212,12 @@ func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool,
 	return removed, empty && err == nil, err
 }
 
-// errTooMany reports that too many rows of a day must remain, so that its expired rows
-// must be deleted one by one.
+// errTooMany means that too many rows of a day must stay. The expired rows of this day
+// are then deleted one by one.
 var errTooMany = errors.New("too many rows of the day must stay")
 
-// emptyDay truncates a day and then inserts the rows again that must remain. It does
-// not drop the partition, because that would lock the whole inbox.
+// emptyDay truncates a day, and then inserts again the rows that must stay. It does not
+// drop the partition, because this would lock the whole inbox.
 func (i *Inbox) emptyDay(ctx context.Context, tx *sql.Tx, d day) (kept int, err error) {
 	if _, err := tx.ExecContext(ctx, i.sql.days.lock(d)); err != nil {
 		return 0, err
@@ -231,8 +237,8 @@ func (i *Inbox) emptyDay(ctx context.Context, tx *sql.Tx, d day) (kept int, err 
 	return int(n), err
 }
 
-// dropDays drops the empty days and returns their number. The whole inbox is locked for
-// as long as PostgreSQL needs to change its catalog.
+// dropDays drops the empty days and returns their number. The whole inbox is locked
+// while PostgreSQL changes its catalog.
 func (i *Inbox) dropDays(ctx context.Context, tx *sql.Tx, days []day) (n int, err error) {
 	if _, err := tx.ExecContext(ctx, i.sql.days.lockInbox); err != nil {
 		return 0, err
@@ -253,9 +259,9 @@ func (i *Inbox) dropDays(ctx context.Context, tx *sql.Tx, days []day) (n int, er
 	return n, nil
 }
 
-// inDayTx runs work on days in a transaction, and counts the days under outcome. If
-// another process is working on days, it does nothing. If a lock is not free, it counts
-// the work as blocked and returns nil.
+// inDayTx calls work in a transaction. It adds the number of days that work returns to
+// the metric, with the given outcome. If another process is working on days, it does
+// nothing. If a lock is not free, it counts the work as blocked and returns nil.
 func (i *Inbox) inDayTx(ctx context.Context, work func(tx *sql.Tx) (days int, err error), outcome int) error {
 	var days int
 	var locked bool
@@ -281,8 +287,8 @@ func (i *Inbox) inDayTx(ctx context.Context, work func(tx *sql.Tx) (days int, er
 	return err
 }
 
-// dayChanged reports whether another process has created or dropped the day in the
-// meantime.
+// dayChanged reports whether err means that another process has created or dropped the
+// day.
 func dayChanged(err error) bool {
 	state := dialect.State(err)
 	return state == "42P01" || state == "42P07" // undefined_table, duplicate_table

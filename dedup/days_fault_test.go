@@ -19,8 +19,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// dying creates triggers that end the database session at a given step of the work on a
-// day.
+// dying is SQL that creates two trigger functions, which end the database session. A
+// test creates a trigger that calls one of them at one step of the work on a day.
 const dying = `
 	CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10); RETURN NULL; END $$;
@@ -108,8 +108,8 @@ func TestFrozenSweepOfDaysLosesItsLocks(t *testing.T) {
 	}
 }
 
-// begin inserts a message into the inbox in a transaction that stays open, like that of
-// a slow handler. end commits it.
+// begin inserts a message into the inbox in a transaction that stays open, like the
+// transaction of a slow handler. The returned function end commits it.
 func (b *bench) begin(id string) (end func()) {
 	b.Helper()
 	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -226,8 +226,9 @@ func TestInsertDuringCreationOfItsDayCountsAsNoAttempt(t *testing.T) {
 	b.expect(1, 1, 0)
 }
 
-// If a day has changed since the sweep looked at it, because a message has arrived or
-// another process has dropped or created its partition, the sweep must notice it.
+// After the sweep has looked at a day, a message of this day may arrive, or another
+// process may create or drop the partition of the day. The sweep must notice such a
+// change.
 func TestSweepNoticesThatADayHasChanged(t *testing.T) {
 	t.Parallel()
 	b := newDays(t)
@@ -335,17 +336,31 @@ func TestDropOfADaySeesMessagesThatItWaitedFor(t *testing.T) {
 	}
 }
 
-// A sweep must return the error of a day that cannot be emptied.
+// A sweep must return the errors of all days that cannot be created, emptied or dropped.
 func TestSweepReturnsTheErrorOfADay(t *testing.T) {
 	t.Parallel()
 	b := newDays(t)
 	old := b.past(40, 10)
-	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'this day stays'; END $$`)
+	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'this day stays, no %', TG_OP; END $$`)
 	b.exec(fmt.Sprintf(`CREATE TRIGGER refuse BEFORE TRUNCATE ON %s EXECUTE FUNCTION refuse()`, old))
-	if _, err := b.inbox.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), "this day stays") {
-		t.Errorf("the sweep returns %v", err)
+	b.exec(fmt.Sprintf(`CREATE TRIGGER refuse_rows BEFORE DELETE ON %s EXECUTE FUNCTION refuse()`, old))
+	b.exec(`CREATE FUNCTION refuse_all() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no %', TG_TAG; END $$`)
+	b.exec(`CREATE EVENT TRIGGER refuse_all ON ddl_command_start WHEN TAG IN ('CREATE TABLE', 'DROP TABLE') EXECUTE FUNCTION refuse_all()`)
+	fails := func(causes ...string) {
+		t.Helper()
+		_, err := b.inbox.Sweep(t.Context())
+		for _, cause := range causes {
+			if err == nil || !strings.Contains(err.Error(), cause) {
+				t.Errorf("the sweep returns %v, want %q", err, cause)
+			}
+		}
 	}
+	fails("no CREATE TABLE", "this day stays, no DELETE")
+	b.exec(`DROP TRIGGER refuse_rows ON ` + old)
+	fails("no CREATE TABLE", "this day stays, no TRUNCATE")
 	b.exec(`DROP TRIGGER refuse ON ` + old)
+	fails("no CREATE TABLE", "no DROP TABLE")
+	b.exec(`DROP EVENT TRIGGER refuse_all`)
 	if _, err := b.inbox.Sweep(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -1,16 +1,19 @@
 package dedup_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// The whole inbox is locked while days are dropped, so one sweep drops 32 of them. The
-// next sweep drops the others.
+// The whole inbox is locked while days are dropped, so one sweep drops at most 32 days.
+// The next sweep drops the other days.
 func TestSweepDropsAtMost32DaysAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newDays(t)
@@ -28,7 +31,8 @@ func TestSweepDropsAtMost32DaysAtOnce(t *testing.T) {
 }
 
 // A day is emptied as a whole if up to 20,000 of its rows must stay. If more must stay,
-// its expired rows are deleted one by one, because others wait while rows are moved.
+// its expired rows are deleted one by one, because other transactions wait while rows
+// are moved.
 func TestDayIsEmptiedIfFewRowsMustStay(t *testing.T) {
 	t.Parallel()
 	for kept, emptied := range map[int]bool{20_000: true, 20_001: false} {
@@ -47,13 +51,15 @@ func TestDayIsEmptiedIfFewRowsMustStay(t *testing.T) {
 	}
 }
 
-// The keys of all old parked messages are written, however many there are.
+// A sweep must write the keys of all old parked messages into their rows, however many
+// there are.
 func TestSweepWritesTheKeysOfManyParkedMessages(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), byPayload)
 	const rows = 1000 // two full batches
-	b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
-		SELECT 'payments', 't', 'p' || i, '', $2, 'quarantined', now() FROM generate_series(1, $1) AS i`,
+	// The table does not contain the rows in the order of their ids.
+	b.exec(`INSERT INTO once_parked (id, consumer, topic, message_id, digest, envelope, state, due_at) OVERRIDING SYSTEM VALUE
+		SELECT $1 + 1 - i, 'payments', 't', 'p' || i, '', $2, 'quarantined', now() FROM generate_series(1, $1) AS i`,
 		rows, parked.Encode(message.NewMessage("p", []byte("order-17"))))
 	b.ageParked()
 	if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
@@ -66,5 +72,25 @@ func TestSweepWritesTheKeysOfManyParkedMessages(t *testing.T) {
 	}
 	if n := b.count(`once_inbox WHERE message_id = 'key:order-17'`); n != 1 {
 		t.Errorf("%d keys are left, want 1", n)
+	}
+}
+
+// Parked messages may be large, so one transaction must read only few of them.
+// Otherwise it would need too much memory, and would hold locks for too long.
+func TestSweepWritesTheKeysOfLargeMessagesInSmallTransactions(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testkit.Postgres(t), func(c *dedup.Config) {
+		c.Consumer, c.Key = consumer, func(*message.Message) string { return "order-17" }
+	})
+	for i := range 3 {
+		b.parkAs("quarantined", fmt.Sprint("p", i), strings.Repeat("x", 600<<10))
+	}
+	b.ageParked()
+	if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("a"))); err != nil {
+		t.Fatal(err)
+	}
+	b.sweep()
+	if n := b.count(`(SELECT DISTINCT xmin::text FROM once_parked WHERE dedup_key = 'key:order-17') AS written`); n != 3 {
+		t.Errorf("the keys are written in %d transactions, want one for each message", n)
 	}
 }

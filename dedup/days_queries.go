@@ -12,17 +12,17 @@ type dayQueries struct {
 	tryLock  string // only one process at a time works on days
 	timeouts string
 
-	inbox string // schema of the inbox, and the current time
-	list  string // the partitions of the inbox
+	inbox string // schema of the inbox, and current time
+	list  string // lists the partitions of the inbox
 
-	// For creating a day.
+	// Statements that create a day.
 	countRows   string // number of the day's rows in the default partition
 	create      func(d day) string
 	lockDefault string
 	move        func(d day) string
 	attach      func(d day) string
 
-	// For emptying and dropping a day.
+	// Statements that empty and drop a day.
 	state     func(d day) string // whether the day is empty, and whether its file is empty
 	lock      func(d day) string
 	keep      func(d day) string

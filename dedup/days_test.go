@@ -28,7 +28,8 @@ func newDays(t *testing.T) *bench {
 	return newBenchIn(t, testkit.Postgres(t), schema.Config{Inbox: schema.ByDay}, nil)
 }
 
-// idAt returns an id like one that outbox.NewID returned the given time ago.
+// idAt returns an id that outbox.NewID could have returned the given time ago. A
+// negative time means an id of the future.
 func idAt(ago time.Duration) string {
 	ms := fmt.Sprintf("%012x", time.Now().Add(-ago).UnixMilli())
 	return ms[:8] + "-" + ms[8:] + uuid.Must(uuid.NewV7()).String()[13:]
@@ -36,8 +37,8 @@ func idAt(ago time.Duration) string {
 
 func nameOf(begin time.Time) string { return "once_inbox_" + begin.Format("20060102") }
 
-// past creates the partition of the day that was days ago, with rows that were handled
-// on that day.
+// past creates the partition of an earlier day, with rows that were handled on that
+// day. The parameter days says how many days ago that was.
 func (b *bench) past(days, rows int) (name string) {
 	b.Helper()
 	begin := time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -days)
@@ -193,8 +194,9 @@ func TestExpiredDayIsDropped(t *testing.T) {
 	}
 }
 
-// Trap 36. Ids of a day may be handled much later, and parked messages may run again.
-// The inbox must remember them for as long as any other message.
+// Trap 36. A message may be handled much later than on the day of its id, and a parked
+// message may be handled again. The inbox must remember the ids of both for as long as
+// any other id.
 func TestNeededRowsOfAnExpiredDayStay(t *testing.T) {
 	t.Parallel()
 	b := newDays(t)
@@ -276,7 +278,8 @@ func TestLayoutByDayNeedsAPartitionedInbox(t *testing.T) {
 	}
 }
 
-// During a rollout, the previous version must work with the new tables.
+// During a rollout, the previous version of a service, which does not set schema.ByDay,
+// must work with the new tables.
 func TestPreviousVersionWorksWithDays(t *testing.T) {
 	t.Parallel()
 	b := newDays(t)

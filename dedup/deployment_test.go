@@ -11,7 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// asOther runs the handler with a role that may read all tables but write to none.
+// asOther returns a handler that calls h and then changes to a role that may read all
+// tables but write to none.
 func asOther(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := h(msg)
@@ -26,7 +27,8 @@ func asOther(h message.HandlerFunc) message.HandlerFunc {
 
 func asItself(h message.HandlerFunc) message.HandlerFunc { return h }
 
-// publishing returns a handler that calls h and publishes its messages itself.
+// publishing returns a handler that calls h, and publishes the messages of h itself, in
+// place of the inbox.
 func publishing(b *bench, h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := h(msg)
@@ -38,8 +40,9 @@ func publishing(b *bench, h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// If a consumer may not write to its outbox, the message is not the cause. So no
-// attempt may be counted, and the message must not end in quarantine.
+// If a consumer cannot write to the outbox, for example because its database role lacks
+// the right, the message is not at fault. So no attempt may be counted, and the message
+// must not end in quarantine.
 func TestUnwritableOutboxCountsAsNoAttempt(t *testing.T) {
 	t.Parallel()
 	for says, c := range map[string]struct {

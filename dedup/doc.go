@@ -20,13 +20,13 @@
 // [Inbox.BatchMiddleware] and [Inbox.BatchHandler]. The steps are the same, but each
 // step is done once for all messages of the batch.
 //
-// Effects outside of this database happen at least once. Use the message id as their
-// idempotency key.
+// Effects outside of this database happen at least once. Use the message id as the
+// idempotency key of such effects.
 //
 // # Reading the code
 //
-// Begin with config.go, inbox.go (one message, step by step), identity.go (by what a
-// message is remembered), errors.go and commit.go (failures), produced.go, and
+// Begin with config.go, inbox.go (one message, step by step), identity.go (the id and
+// the key of a message), errors.go and commit.go (failures), produced.go, and
 // queries.go. Then read about batches: batch.go, batcher.go (collects messages),
 // batch_run.go (handles them), batch_claim.go. Then read about retention: sweep.go,
 // keys.go (business keys of parked messages), days.go (the layout schema.ByDay).

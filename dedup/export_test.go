@@ -12,7 +12,8 @@ func SweepQuery(i *Inbox) string { return i.sql.sweepInbox }
 // DigestsQuery returns the statement that reads the digests of several messages.
 func DigestsQuery(i *Inbox) string { return i.sql.digests }
 
-// SweepDay sweeps the day that begins at begin, even if it does not exist.
+// SweepDay sweeps the day that begins at the given time, even if its partition does not
+// exist.
 func SweepDay(ctx context.Context, i *Inbox, begin time.Time) error {
 	_, _, err := i.sweepDay(ctx, i.day(&calendar{schema: "public"}, begin))
 	return err

@@ -15,8 +15,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// An id that the encoding of the database cannot store fails for good, and only its own
-// message. The trigger stands for such an encoding.
+// If the encoding of the database cannot store an id, only the message with this id
+// fails, and it fails permanently. A trigger simulates such an encoding.
 func TestIDThatTheDatabaseCannotStoreFailsForGood(t *testing.T) {
 	t.Parallel()
 	b := inBatches(t, testkit.Postgres(t), 3, nil)
@@ -39,8 +39,8 @@ func TestIDThatTheDatabaseCannotStoreFailsForGood(t *testing.T) {
 	b.expect(2, 2, 0)
 }
 
-// If the lease of a parked message has ended, another process may have given up on it. So
-// it must not be handled. The other messages of its batch are.
+// If the lease of a parked message has ended, another process may have given up on it.
+// So this message must not be handled. The other messages of its batch must be handled.
 func TestMessageWhoseLeaseHasEndedIsNotHandled(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -66,7 +66,8 @@ func TestMessageWhoseLeaseHasEndedIsNotHandled(t *testing.T) {
 	})
 }
 
-// retry and poison search the inbox under the name given to retry's Subscriber.
+// retry and poison search the inbox under the name given to retry's Subscriber, so
+// dedup must refuse another name.
 func TestOtherConsumerNameThanThatOfRetryIsRefused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), nil)
@@ -89,8 +90,8 @@ func TestOtherConsumerNameThanThatOfRetryIsRefused(t *testing.T) {
 	b.expect(1, 1, 0)
 }
 
-// What the database could not do is not charged to the message, whatever the handler
-// makes of its error. A verdict of the handler stands.
+// A failure of the database must not count as an attempt, however the handler wraps the
+// error. If the handler itself chooses a disposition, it must be kept.
 func TestErrorOfTheDatabaseUnderAHandlerIsNotItsFailure(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -117,7 +118,7 @@ func TestErrorOfTheDatabaseUnderAHandlerIsNotItsFailure(t *testing.T) {
 	})
 }
 
-// Run ends at once, also between two sweeps.
+// When its context ends, Run returns immediately, even between two sweeps.
 func TestRunEndsBetweenTwoSweeps(t *testing.T) {
 	logs := &testkit.Logs{}
 	b := newBench(t, testkit.SQLite(t), func(c *dedup.Config) { c.SweepInterval, c.Logger = time.Hour, logs })
@@ -132,19 +133,23 @@ func TestRunEndsBetweenTwoSweeps(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+	if err := b.inbox.Run(ctx); err != nil { // its sweep fails, because the context has ended
+		t.Error(err)
+	}
 	if logs.Has("ERROR") {
 		t.Errorf("logged %q", logs.Lines())
 	}
 }
 
-// A produced message inherits its cause, unless the handler has set another one.
+// The causation id of a produced message is the id of the handled message, unless the
+// handler has set another causation id.
 func TestProducedMessageInheritsItsCause(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), nil)
 	caused := message.NewMessage("m1", nil)
 	caused.Metadata.Set("once_causation_id", "m0")
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		copied := toTopic("copied") // as a handler that passes its metadata on
+		copied := toTopic("copied") // like a handler that copies its metadata
 		copied.Metadata.Set("once_causation_id", msg.Metadata.Get("once_causation_id"))
 		own := toTopic("own")
 		own.Metadata.Set("once_causation_id", "another")
@@ -159,7 +164,7 @@ func TestProducedMessageInheritsItsCause(t *testing.T) {
 		}
 	}
 	bare := &message.Message{UUID: "bare"}
-	if dedup.CausedBy(caused, bare); bare.Metadata.Get("once_causation_id") != "m1" {
+	if dedup.CausedBy(caused, bare); bare.Metadata.Get("once_causation_id") != "m1" || len(bare.Metadata) != 1 {
 		t.Errorf("the metadata is %v", bare.Metadata)
 	}
 }

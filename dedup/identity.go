@@ -23,11 +23,11 @@ const (
 // identity is a message id or a business key, as it is stored in the inbox.
 type identity struct {
 	id     string
-	digest [sha256.Size]byte // another message with the same id has another digest
+	digest [sha256.Size]byte // differs between messages with the same id
 }
 
-// identify returns the identities under which consumer remembers msg. For an idempotent
-// consumer it returns none.
+// identify returns the identities under which the inbox remembers msg for consumer. It
+// returns no identity if the consumer is idempotent.
 func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, error) {
 	if consumer == "" {
 		return nil, disposition.NotCalled(fmt.Errorf("dedup: %w", errNoConsumer))
@@ -47,8 +47,8 @@ func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, err
 	return i.identities(msg)
 }
 
-// checkConsumerName returns an error if another handler uses the consumer name. It logs
-// the first such message of each handler.
+// checkConsumerName returns an error if another handler uses the consumer name. For
+// each handler, it logs the first such error.
 func (i *Inbox) checkConsumerName(msg *message.Message, consumer string) error {
 	if i.config.ShareConsumer {
 		return nil
@@ -64,8 +64,8 @@ func (i *Inbox) checkConsumerName(msg *message.Message, consumer string) error {
 	return disposition.NotCalled(fmt.Errorf("dedup: %w", err))
 }
 
-// identities returns the identities of msg, or ErrInvalidID. A message with a key is
-// also remembered by its id, because discarded and parked messages are searched by id.
+// identities returns the identities of msg, or ErrInvalidID. A message with a key also
+// has its id as an identity, because discarded and parked messages are searched by id.
 func (i *Inbox) identities(msg *message.Message) ([]identity, error) {
 	key := i.config.Key
 	var all []identity
@@ -92,7 +92,7 @@ func (i *Inbox) identities(msg *message.Message) ([]identity, error) {
 	return append(all, identity{keyPrefix + name, sha256.Sum256(content)}), nil
 }
 
-// unusable returns the reason why the inbox cannot store an id, or "" if it can.
+// unusable returns why the inbox cannot store an id, or "" if it can store the id.
 func unusable(id string) string {
 	switch {
 	case id == "":
@@ -111,8 +111,9 @@ func invalid(what, why string) error {
 	return disposition.Forever(disposition.ReasonInvalidID, fmt.Errorf("dedup: %w: %s%s", ErrInvalidID, what, why))
 }
 
-// unstorable returns the error for an id, key or tenant that cannot be encoded in the
-// database's character set. It is permanent, because no later attempt can succeed.
+// unstorable returns the error for an id, a key or a tenant that the database's
+// character set cannot encode. The error is permanent, because no later attempt can
+// succeed.
 func unstorable(err error) error {
 	return disposition.Forever(disposition.ReasonInvalidID, fmt.Errorf(
 		"dedup: %w: the database is not in UTF-8 and cannot store the id, or the tenant: see schema.Check: %w", ErrInvalidID, err))

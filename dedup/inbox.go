@@ -27,7 +27,7 @@ type Inbox struct {
 
 	instruments   *instruments
 	consumerNames consumerNames
-	keyConsumers  sync.Map // names of the consumers for which Config.Key was called
+	keyConsumers  sync.Map // consumers for which Config.Key was called
 	churn         dialect.Churn
 	sweepWarning  sweepWarning
 	sample        sample
@@ -53,18 +53,18 @@ func New(db *sql.DB, config Config) (*Inbox, error) {
 // message id and consumer, h succeeds at most once. Only writes through this
 // transaction take effect exactly once.
 //
-// If a message was handled before, it is skipped: the middleware returns nil, so that
-// the message is acked. Messages that h returns are stored in the outbox, and the
-// middleware does not return them. If the transport could not decode a message, the
-// middleware returns an error without calling h. Put the middleware inside of retry and
-// poison, as the innermost one, because each attempt needs its own transaction.
+// If a message was handled before, the middleware skips it: it returns nil, so that the
+// message is acked. It stores messages that h returns in the outbox, and does not
+// return them. If the transport could not decode a message, it returns an error without
+// calling h. Add Middleware as the innermost middleware, inside of retry and poison,
+// because each attempt needs its own transaction.
 func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return i.middleware(func(msg *message.Message, consumer string) error { return i.handleOnce(msg, consumer, h) })
 }
 
-// middleware returns a handler that calls once for each message, and converts its error
-// into the result for the router.
-func (i *Inbox) middleware(once func(msg *message.Message, consumer string) error) message.HandlerFunc {
+// middleware returns a handler. For each message, the handler calls handleOnce, and
+// converts the error of handleOnce into the result for the router.
+func (i *Inbox) middleware(handleOnce func(msg *message.Message, consumer string) error) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
 		defer msg.SetContext(ctx)
@@ -74,7 +74,7 @@ func (i *Inbox) middleware(once func(msg *message.Message, consumer string) erro
 		defer call.end()
 
 		if err == nil {
-			err = once(msg, consumer)
+			err = handleOnce(msg, consumer)
 		}
 		call.outcome = outcomeOf(err)
 		if errors.Is(err, errAlreadyHandled) {
@@ -100,10 +100,11 @@ func (i *Inbox) consumer(d *parked.Delivery) (string, error) {
 	return name, nil
 }
 
-// errDuplicateInProgress reports that claim has waited for Config.LockTimeout.
+// errDuplicateInProgress means that the method claim has waited for Config.LockTimeout
+// without success.
 var errDuplicateInProgress = errors.New("another delivery of it is still being handled")
 
-// errAlreadyHandled reports that the inbox contains the message.
+// errAlreadyHandled means that the inbox contains the message.
 var errAlreadyHandled = errors.New("already handled")
 
 func (i *Inbox) handleOnce(msg *message.Message, consumer string, h message.HandlerFunc) error {
@@ -147,8 +148,9 @@ func (i *Inbox) handleOnce(msg *message.Message, consumer string, h message.Hand
 	return nil
 }
 
-// begin begins the transaction of a handler. check is nil if commit needs no check. The
-// caller must defer release, which ends the transaction.
+// begin begins the transaction of a handler. The result check is nil if commit needs no
+// check. The caller must defer the returned function release, which ends the
+// transaction.
 func (i *Inbox) begin(ctx context.Context, batch bool) (tx *sql.Tx, check *dialect.Check, release func(), err error) {
 	i.warnIfNotSwept()
 	if i.churn.Used(i.db) {
@@ -170,10 +172,10 @@ func (i *Inbox) begin(ctx context.Context, batch bool) (tx *sql.Tx, check *diale
 	return tx, check, release, nil
 }
 
-// checkLease returns an error if the lease of a parked message may have ended, so that
-// another process may have claimed it. It must be called after the insert into the
+// checkLease returns an error if the lease of a parked message may have ended, because
+// another process may then have claimed the message. Call it after the insert into the
 // inbox. A process that gives up on the message first claims its row and then searches
-// the inbox, so that it waits for the transaction with the insert.
+// the inbox, and this search waits for the transaction with the insert.
 func checkLease(ctx context.Context) error {
 	if err := parked.DeliveryOf(ctx).CheckLease(); err != nil {
 		return disposition.NotCalled(fmt.Errorf("dedup: %w", err))
@@ -181,8 +183,8 @@ func checkLease(ctx context.Context) error {
 	return nil
 }
 
-// claim inserts an identity into the inbox. It waits while a duplicate is being
-// handled, and returns errAlreadyHandled if the inbox contains the identity.
+// claim inserts an identity into the inbox. While a duplicate is being handled, it
+// waits. If the inbox contains the identity, it returns errAlreadyHandled.
 func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, marked bool, id identity, consumer string, tenant any) error {
 	insert := i.sql.insert
 	if marked {
@@ -216,8 +218,8 @@ func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, marked bool, id identity,
 }
 
 // compare returns errAlreadyHandled for a duplicate, and ErrCollision for another
-// message with the same id. The latter must not be skipped as a duplicate, and cannot
-// be applied either.
+// message with the same id. Such a message must not be skipped as a duplicate, and
+// cannot be applied either.
 func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, id identity, consumer string) error {
 	var same bool
 	err := i.sql.same.Get(ctx, tx, &same, id.id, consumer, id.digest[:])
@@ -235,7 +237,7 @@ func collisionError(id identity, consumer string) error {
 		fmt.Errorf("dedup: message %q for %q: %w", id.id, consumer, ErrCollision))
 }
 
-// handle calls h with the context of the transaction, and stores the messages that h
+// handle calls h with the context of the transaction. It stores the messages that h
 // returns.
 func (i *Inbox) handle(ctx *parked.TxContext, tx *sql.Tx, msg *message.Message, consumer string, h message.HandlerFunc) error {
 	from := causeOf(msg) // h may change msg

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Outcomes of a message. The values are indexes of outcomes.
+// Outcomes of a message. The values are indexes of the variable outcomes.
 const (
 	applied = iota
 	duplicate
@@ -30,7 +30,7 @@ var outcomes = []string{
 	undecodable: "undecodable", failed: "failed", undecided: "undecided",
 }
 
-// Outcomes of work on a day. The values are indexes of dayOutcomes.
+// Outcomes of work on a day. The values are indexes of the variable dayOutcomes.
 const (
 	created = iota
 	emptied
@@ -40,7 +40,8 @@ const (
 
 var dayOutcomes = []string{created: "created", emptied: "emptied", dropped: "dropped", blocked: "blocked"}
 
-// Beginnings of the lag. The values are indexes of its series.
+// Points in time from which the lag of a message is measured. The values are indexes of
+// the series of the metric.
 const (
 	sinceCreated = iota
 	sincePublished
@@ -113,7 +114,7 @@ func newInstruments(config Config) *instruments {
 	return i
 }
 
-// batchEnded records a transaction of a batch.
+// batchEnded records the end of a batch's transaction.
 func (i *instruments) batchEnded(messages int, err error) {
 	i.batches.Record(messages, telemetry.Succeeded(err))
 }
@@ -125,7 +126,7 @@ type call struct {
 	handling telemetry.Handling
 	began    time.Time
 	outcome  int
-	stamps   [2]string // of sinceCreated and sincePublished; "" if the lag is not measured
+	stamps   [2]string // times of creation and of publishing, as in the metadata; "" if the lag is not measured
 }
 
 // begin starts to measure a call, and puts its span into the context of msg.
@@ -153,15 +154,15 @@ func (c *call) end() {
 	c.handling.End(outcomes[c.outcome], c.outcome > duplicate)
 }
 
-// maxClockSkew is how far the clock of another machine may be ahead, and maxLag is
-// longer than a message waits.
+// Only a lag between these limits is recorded. maxClockSkew is how far the clock of
+// another machine may be ahead. maxLag is longer than any message waits.
 const (
 	maxClockSkew = time.Minute
 	maxLag       = 365 * 24 * time.Hour
 )
 
-// recordLag measures a message that was applied now. Any sender can write the stamps,
-// so times that cannot be true are not measured.
+// recordLag records the lag of a message that was applied at the time now. It ignores
+// impossible times, because any sender can write any time into the metadata.
 func (c *call) recordLag(now time.Time) {
 	if !c.lag.Enabled() {
 		return

@@ -49,7 +49,8 @@ func (b *bench) parkAs(state, id, body string) {
 const aYear = 365 * 24 * time.Hour
 
 // Trap 82. A parked or quarantined message is a duplicate if another message with its
-// key was handled. So the inbox must keep the key for as long as that message may run.
+// key was handled. So the inbox must keep the key for as long as the parked message may
+// be handled.
 func TestKeyIsKeptWhileAMessageWithItMayRun(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
@@ -122,6 +123,67 @@ func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 	})
 }
 
+// A parked message keeps a key only if it may run, and belongs to the consumer of the key.
+// A message whose key is not known keeps the keys of its consumer only if it is old: the
+// expired keys were applied before a young message could arrive.
+func TestOtherParkedMessagesKeepNoKey(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
+		b := newBenchIn(t, db, tables, byPayload)
+		keyless, err := dedup.New(db.DB, dedup.Config{Schema: tables})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for change, kept := range map[string]int{
+			`edited_from = NULL`:                             1,
+			`created_at = {now}`:                             0,
+			`state = 'resolved', finished_at = {now}`:        0,
+			`consumer = 'other'`:                             0,
+			`dedup_key = 'key:order-17'`:                     1,
+			`dedup_key = 'key:order-18'`:                     0,
+			`dedup_key = 'key:order-17', consumer = 'other'`: 0,
+		} {
+			b.exec(`DELETE FROM once_parked`)
+			b.exec(`DELETE FROM once_inbox`)
+			b.parkAs("quarantined", "B", "order-17")
+			b.ageParked()
+			if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
+				t.Fatal(err)
+			}
+			b.age(aYear)
+			b.exec(b.store().Dialect().SQL(`UPDATE {parked} SET ` + change))
+			if _, err := keyless.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := b.count(`once_inbox WHERE message_id = 'key:order-17'`); n != kept {
+				t.Errorf("%s: %d keys are left, want %d", change, n, kept)
+			}
+		}
+	})
+}
+
+// If the sweep cannot read which consumers have parked messages, it deletes no key.
+func TestSweepThatCannotReadConsumersKeepsKeys(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testkit.EmptyPostgres(t), byPayload)
+	b.parkAs("quarantined", "B", "order-17")
+	b.ageParked()
+	if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
+		t.Fatal(err)
+	}
+	b.age(aYear)
+	b.exec(`ALTER TABLE once_parked ALTER COLUMN consumer DROP NOT NULL`)
+	b.exec(`UPDATE once_parked SET consumer = NULL, dedup_key = NULL`)
+	keys := `once_inbox WHERE message_id LIKE 'key:%'`
+	before := b.count(keys)
+	if _, err := b.inbox.Sweep(t.Context()); err == nil {
+		t.Error("the sweep succeeded")
+	}
+	if after := b.count(keys); before == 0 || after != before {
+		t.Errorf("%d keys before, %d after", before, after)
+	}
+}
+
 // restarted returns an Inbox that has not handled a message yet.
 func restarted(t *testing.T, b *bench) *dedup.Inbox {
 	t.Helper()
@@ -158,9 +220,9 @@ func TestKeyIsKeptForEditedAndImportedMessages(t *testing.T) {
 	}
 }
 
-// A parked message without a key must not prevent that keys of other messages are
-// removed. If the key of a message cannot be computed, all keys of its consumer must be
-// kept.
+// A parked message without a key must not prevent a sweep from removing the keys of
+// other messages. If the key of a message cannot be computed, all keys of its consumer
+// must be kept.
 func TestMessagesWithoutAKeyDoNotKeepKeys(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -199,8 +261,9 @@ func TestMessagesWithoutAKeyDoNotKeepKeys(t *testing.T) {
 	})
 }
 
-// A key is kept for an hour longer than a duplicate may arrive, even if Retention is not
-// longer: then most messages with the key are not parked any more.
+// A key is kept for at least an hour longer than MaxDuplicateAge, even if Retention is
+// not longer than MaxDuplicateAge. After this hour, most messages with the key are not
+// parked any more.
 func TestKeyIsKeptLongerThanDuplicatesArrive(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {

@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// A parked message may run again much later. If another message with its key was
+// A parked message may be handled again much later. If another message with its key was
 // applied in the meantime, it is a duplicate. So the sweep keeps a key while a parked
 // message has the same key. Only Config.Key can compute the key of a parked message,
 // and not every process has this function. A process that has it writes the keys into
@@ -24,11 +24,11 @@ import (
 // could arrive.
 
 const (
-	// keySlack is how much longer than MaxDuplicateAge keys are remembered at least. By
-	// then most parked messages are resolved, so that their keys need not be computed.
+	// keySlack is added to MaxDuplicateAge to get the shortest retention of keys. After
+	// this time most parked messages are resolved, so that their keys need not be computed.
 	keySlack = time.Hour
 
-	// These limits apply to the parked messages that one transaction reads.
+	// Limits for the parked messages that one transaction reads.
 	keysBatch = 500
 	keysBytes = 1 << 20
 )
@@ -36,15 +36,15 @@ const (
 // keyRetention returns how long a key is remembered.
 func (c Config) keyRetention() time.Duration { return max(c.Retention, c.MaxDuplicateAge+keySlack) }
 
-// expiredKeys describes the keys that a sweep may remove.
+// expiredKeys says which keys a sweep may remove.
 type expiredKeys struct {
-	before        int64    // keys that were applied before this time, in Unix milliseconds
-	keptConsumers []string // except the keys of these consumers, which have parked messages with unknown keys
+	before        int64    // keys that were applied before this time, in Unix milliseconds, may be removed
+	keptConsumers []string // keys of these consumers stay, because they have parked messages with unknown keys
 }
 
 // keyQueries are the statements for the keys of parked messages.
 type keyQueries struct {
-	clockAndUse string // the current time, and whether the inbox contains any key
+	clockAndUse string // current time, and whether the inbox contains any key
 	page        string // ids and sizes of parked rows without a key
 	read        string
 	write       string
@@ -76,9 +76,9 @@ func newKeyQueries(d dialect.Dialect) keyQueries {
 	}
 }
 
-// recordParkedKeys writes the keys of old parked messages into their rows, if this
-// Inbox has the Config.Key of their consumer. It returns the keys that a sweep may
-// remove.
+// recordParkedKeys writes the keys of old parked messages into their rows. It does this
+// for the consumers that use the Config.Key of this Inbox. It returns which keys a
+// sweep may remove.
 func (i *Inbox) recordParkedKeys(ctx context.Context) (expiredKeys, error) {
 	var now int64
 	var used bool
@@ -111,7 +111,7 @@ func (i *Inbox) recordParkedKeys(ctx context.Context) (expiredKeys, error) {
 	return expired, nil
 }
 
-// consumersWithKey returns the consumers for whose messages Config.Key is called.
+// consumersWithKey returns the consumers for which Config.Key was called.
 func (i *Inbox) consumersWithKey() (consumers []string) {
 	if i.config.Key == nil {
 		return nil
@@ -157,8 +157,9 @@ func (i *Inbox) writeKeys(ctx context.Context, old int64) error {
 	return nil
 }
 
-// fits returns how many messages one transaction reads, of the first ones with these
-// sizes. It is at least 1.
+// fits returns how many messages one transaction reads together, beginning with the
+// first one. The parameter sizes contains the size of each message in bytes. The result
+// is at least 1.
 func fits(sizes []int64) (n int) {
 	n = 1
 	for bytes := sizes[0]; n < len(sizes) && bytes+sizes[n] <= keysBytes; n++ {
@@ -191,8 +192,9 @@ func (i *Inbox) writeKeyBatch(ctx context.Context, ids []int64) error {
 	})
 }
 
-// keyOf returns the key of a parked message as it is stored in the inbox. It returns ""
-// for a message that cannot run unchanged, and known = false if Config.Key panics.
+// keyOf returns the key of a parked message as it is stored in the inbox. If the
+// message can only run after an edit, it returns "". If Config.Key panics, the result
+// known is false.
 func (i *Inbox) keyOf(entry int64, envelope []byte) (key string, known bool) {
 	msg, err := parked.Decode(envelope)
 	if err != nil {

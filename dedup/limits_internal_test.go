@@ -23,8 +23,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// The first hundred transactions are checked, then every 32nd, and all after one that the
-// handler has ended.
+// The first hundred transactions are checked, then every 32nd. After a handler has ended
+// its transaction, all are checked.
 func TestSampleOfCheckedTransactions(t *testing.T) {
 	t.Parallel()
 	s := &sample{}
@@ -69,7 +69,7 @@ func TestIDsOfUpTo255BytesAreUsable(t *testing.T) {
 	}
 }
 
-// once.Plugin compares these values with those of the other parts.
+// once.Plugin compares the values that Part returns with the values of other packages.
 func TestPartDescribesTheInbox(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t)
@@ -128,7 +128,8 @@ func (h lagHistogram) Record(_ context.Context, value float64, _ ...metric.Recor
 	h.lags.seen = append(h.lags.seen, value)
 }
 
-// A clock may be up to a minute ahead. A message does not wait for a year.
+// The lag is recorded only if the sender's clock is at most a minute ahead, and the
+// message has waited for less than a year.
 func TestLagThatCannotBeTrueIsNotMeasured(t *testing.T) {
 	t.Parallel()
 	now := time.UnixMilli(time.Now().UnixMilli())
@@ -152,8 +153,9 @@ func TestLagThatCannotBeTrueIsNotMeasured(t *testing.T) {
 	}
 }
 
-// Messages run in separate transactions only four at a time, and with SQLite, which has
-// one writer, one at a time. A message that waits ends with its context.
+// At most four messages run in separate transactions at the same time; with SQLite,
+// which has one writer, only one. A waiting message stops waiting when its context
+// ends.
 func TestFewMessagesOfABatchRunAlone(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -207,8 +209,8 @@ func TestFewMessagesOfABatchRunAlone(t *testing.T) {
 	})
 }
 
-// Parked messages may be large. One transaction reads at least one, and no more than fit
-// into a megabyte.
+// Parked messages may be large. One transaction reads at least one message, and no more
+// messages than fit into a megabyte.
 func TestParkedMessagesAreReadInSmallBatches(t *testing.T) {
 	t.Parallel()
 	const limit = 1 << 20
@@ -229,7 +231,9 @@ func TestParkedMessagesAreReadInSmallBatches(t *testing.T) {
 	}
 }
 
-// If the sweep has just removed the row of a message, its next attempt inserts it.
+// A sweep may remove the row of a message just before the row is compared with a copy
+// of the message. This is no failure of the copy: its next attempt inserts the row
+// again.
 func TestRowThatIsGoneWhenItIsComparedIsNoFailure(t *testing.T) {
 	t.Parallel()
 	r, id := &batchRun{batcher: &batcher{consumer: "payments"}}, identity{id: "m1", digest: [32]byte{1}}
@@ -272,7 +276,8 @@ func TestDayStaysIfItsRowsCannotBeKept(t *testing.T) {
 	}
 }
 
-// A database that is away is away for each message of a batch. A lock concerns one.
+// An unreachable database affects each message of a batch. A lock affects only one
+// message.
 func TestOnlyAFailureOfTheWholeDatabaseEndsABatch(t *testing.T) {
 	t.Parallel()
 	away, lock := disposition.NotCalled(errors.New("away")), disposition.NotCalled(&pq.Error{Code: "55P03"})

@@ -13,19 +13,20 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// cause contains the data of a message that the messages produced by its handler
-// inherit.
+// cause contains the data of a message that are copied to the messages that its handler
+// produces.
 type cause struct {
 	id, tenant string
-	parent     string     // causation id of the message itself
-	span       trace.Span // span of the handler, or that of the sender if no span is recorded here
+	parent     string     // causation id of the handled message
+	span       trace.Span // span of the handler; if no span is recorded here, span of the sender
 }
 
 func causeOf(msg *message.Message) cause {
 	return cause{msg.UUID, msg.Metadata[meta.TenantID], msg.Metadata[meta.CausationID], trace.SpanFromContext(msg.Context())}
 }
 
-// mark sets the inherited metadata of msg, unless the handler has set it.
+// mark copies the data into the metadata of msg. It does not change values that the
+// handler has set.
 func (c cause) mark(msg *message.Message) {
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
@@ -43,14 +44,15 @@ func (c cause) mark(msg *message.Message) {
 	}
 }
 
-// addressed is a produced message and its topic.
+// addressed is a produced message with its topic.
 type addressed struct {
 	topic string
 	msg   *message.Message
 }
 
-// address determines the topics of the produced messages. The topic is in the metadata
-// of the message; if it is not, the publish topic of the handler in ctx is used.
+// address determines the topics of the produced messages. The topic of a message is in
+// its metadata. A message without such a topic gets the publish topic of the handler in
+// ctx.
 func (i *Inbox) address(ctx context.Context, consumer string, produced []*message.Message) ([]addressed, error) {
 	if len(produced) > 0 && i.config.Outbox == nil {
 		return nil, disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: consumer %q: %w", consumer, errNoOutbox))
@@ -70,9 +72,9 @@ func (i *Inbox) address(ctx context.Context, consumer string, produced []*messag
 }
 
 // store inserts produced messages into the outbox, in the transaction of their handler.
-// If the middleware returned them, the router would publish them after the commit, and
-// they would be lost if the process died before that. Messages that follow each other
-// and have the same topic are inserted with one statement.
+// If the middleware returned them instead, the router would publish them after the
+// commit, and they would be lost if the process died before that. Consecutive messages
+// with the same topic are inserted with one statement.
 func (i *Inbox) store(tx *sql.Tx, consumer string, all []addressed) error {
 	if len(all) == 0 {
 		return nil

@@ -1,10 +1,13 @@
 package dedup_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"testing"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
@@ -132,6 +135,53 @@ func TestProducedMessageThatTheOutboxRefusesFailsTheHandler(t *testing.T) {
 		b.expect(0, 0, 0)
 	})
 }
+
+// A produced message without a topic of its own gets the publish topic of the router's
+// handler. The router does not publish it.
+func TestProducedMessageGetsThePublishTopicOfTheRouter(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testkit.SQLite(t), nil)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	router.AddMiddleware(b.inbox.Middleware)
+	in := newHand()
+	router.AddHandler("payments", "orders.placed", in, "payments.captured", unused{t},
+		func(*message.Message) ([]*message.Message, error) {
+			return []*message.Message{message.NewMessage("e1", nil), toTopic("e2")}, nil
+		})
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
+	<-router.Running()
+	msg := message.NewMessage("m1", nil)
+	in <- msg
+	select {
+	case <-msg.Acked():
+	case <-msg.Nacked():
+		t.Error("the message was nacked")
+	}
+	if err := errors.Join(router.Close(), <-ended); err != nil {
+		t.Error(err)
+	}
+	if n := b.count(`once_outbox WHERE message_id = 'e1' AND topic = 'payments.captured' OR message_id = 'e2' AND topic = 't'`); n != 2 {
+		t.Errorf("%d of 2 messages have their topic", n)
+	}
+}
+
+// unused is a publisher that the router must not use.
+type unused struct{ t *testing.T }
+
+// Publish fails the test.
+func (u unused) Publish(topic string, msgs ...*message.Message) error {
+	if len(msgs) > 0 {
+		u.t.Errorf("the router publishes %d messages to %s", len(msgs), topic)
+	}
+	return nil
+}
+
+// Close does nothing.
+func (unused) Close() error { return nil }
 
 func TestProducedMessagesWithoutTopicOrOutboxFailPermanently(t *testing.T) {
 	t.Parallel()

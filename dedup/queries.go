@@ -12,26 +12,28 @@ import (
 )
 
 type queries struct {
-	// settings sets the timeouts of a transaction. If mark is true, it also marks the
-	// transaction for check.
+	// settings returns a statement that sets the timeouts of a transaction. If the
+	// parameter mark is true, the statement also creates the setting that the statement in
+	// the field check looks for.
 	settings func(mark bool) string
 
-	insert        dialect.Statement // also sets the settings
-	markAndInsert dialect.Statement // also sets the settings and the mark
+	insert        dialect.Statement // the same statement also sets the timeouts
+	markAndInsert dialect.Statement // the same statement also sets the timeouts and the mark
 	same          dialect.Statement
 
 	// check fails if the handler has ended the transaction, for example with a COMMIT
 	// statement. Statements after that would be committed without a row in the inbox.
 	check string
 
-	// For batches: like insert and same, but for several rows.
+	// Statements for batches. They do the same as the statements in the fields insert and
+	// same, for several rows at once.
 	beforeClaim func(lock time.Duration) string
 	claim       func(rows int) string
 	afterClaim  string // empty for SQLite
 	digests     string
 
 	sweepInbox      string
-	sweepInboxFrom  string // continues at the time where the previous batch ended
+	sweepInboxFrom  string // continues at the time at which the previous batch ended
 	sweepParked     string
 	sweepParkedFrom string
 
@@ -39,7 +41,7 @@ type queries struct {
 
 	keys keyQueries
 
-	// For the layout schema.ByDay.
+	// Statements for the layout schema.ByDay.
 	sweepRows func(table string) string
 	days      dayQueries
 }
@@ -112,9 +114,9 @@ func newQueries(d dialect.Dialect, c Config) queries {
 }
 
 // newSweepRows returns the statement that removes a batch of expired rows from a table
-// or partition. It keeps the ids of parked messages, because they may run again.
-// Because of the ORDER BY, PostgreSQL uses the index; otherwise a sweep that finds few
-// rows could read the whole table.
+// or partition. It keeps the ids of parked messages, because these messages may be
+// handled again. ORDER BY makes PostgreSQL use the index. Without it, a sweep that
+// finds few rows could read the whole table.
 func newSweepRows(d dialect.Dialect, condition, returning string) func(table string) string {
 	query := d.SQL(`
 			DELETE FROM %[1]s WHERE (message_id, consumer) IN (
@@ -128,11 +130,11 @@ func newSweepRows(d dialect.Dialect, condition, returning string) func(table str
 	return func(table string) string { return fmt.Sprintf(query, table) }
 }
 
-// expiredKey is the condition under which a row with a key may be removed, see
+// expiredKey is an SQL condition. It is true if a row with a key may be removed, see
 // [Inbox.recordParkedKeys]. The key of a resolved message is kept as long as the
-// message's row exists, because an edited copy of the message may have the same key. A
-// subquery with LIMIT is used instead of NOT EXISTS, for which PostgreSQL may read all
-// parked messages.
+// message has a row in {parked}, because an edited copy of the message may have the
+// same key. The condition contains a subquery with LIMIT instead of NOT EXISTS, because
+// PostgreSQL may read all parked messages for NOT EXISTS.
 const expiredKey = `
 					AND (substr(i.message_id, 1, 4) <> '` + keyPrefix + `'
 					     OR processed_at < {from_millis $3} AND i.consumer NOT IN {list $4 text}
@@ -141,9 +143,9 @@ const expiredKey = `
 					             LIMIT 1) IS NULL)`
 
 // sweepParked returns the statement that removes a batch of finished parked messages.
-// It keeps the messages of an unfinished replay, because their rows are used to count
-// the replay's outcomes. The ids are passed as an array; otherwise PostgreSQL may join
-// them with the whole table.
+// It keeps the messages of an unfinished replay, because their rows are needed to count
+// the outcomes of the replay. The ids are passed as an array. Otherwise PostgreSQL may
+// join them with the whole table.
 func sweepParked(d dialect.Dialect, from string) string {
 	return parked.DeleteRows(d, `
 				SELECT id FROM {parked} WHERE state IN `+parked.Final+` AND finished_at < {after $1} `+from+`
@@ -157,32 +159,33 @@ func setTimeouts(lock, idle time.Duration) string {
 	return setLockTimeout(lock) + fmt.Sprintf(`; SET LOCAL idle_in_transaction_session_timeout = %d`, idle.Milliseconds())
 }
 
-// markTransaction creates a setting that exists only in this transaction. check looks
-// for it.
+// markTransaction creates a setting that exists only in this transaction. The statement
+// check looks for this setting.
 const markTransaction = `SET LOCAL once.transaction = 'open'`
 
 func setLockTimeout(d time.Duration) string {
 	return fmt.Sprintf(`SET LOCAL lock_timeout = %d`, d.Milliseconds())
 }
 
-// resetLockTimeout resets the lock_timeout after a batch has inserted into the inbox.
-// NULL resets a setting.
+// resetLockTimeout resets lock_timeout after a batch has inserted into the inbox. The
+// value NULL resets a setting.
 const resetLockTimeout = `set_config('lock_timeout', NULL, true)`
 
-// If the transaction has ended, the error of check contains one of these names. It is
-// the name of a setting (PostgreSQL) or a savepoint (SQLite) that does not exist.
+// If the transaction has ended, the error of the statement in the field check contains
+// one of these names. With PostgreSQL it is the name of a setting that does not exist.
+// With SQLite it is the name of a savepoint that does not exist any more.
 const (
 	endedParameter = `transaction_was_ended_by_the_handler`
 	savepoint      = `once_message`
 )
 
-// batchLockTimeout is how long a batch waits for duplicates that other transactions
-// handle. After that, its messages run in separate transactions, so that only the
+// batchLockTimeout is how long a batch waits for duplicates in other transactions.
+// After that, its messages are handled in separate transactions, so that only the
 // duplicates wait longer.
 const batchLockTimeout = time.Second
 
-// claimParams is the number of parameters for a row. The consumer is another parameter,
-// the first one of the statement, and applies to all rows.
+// claimParams is the number of parameters for each row of the statement that inserts a
+// batch. In addition, the consumer is the first parameter, for all rows.
 const claimParams = 3
 
 func newClaim(d dialect.Dialect) func(rows int) string {

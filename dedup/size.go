@@ -10,18 +10,19 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// size is an estimate, because a count would read the whole inbox. A negative number
-// is not known.
+// size contains estimates, because a count would read the whole inbox. A negative
+// number means that the value is not known.
 type size struct {
-	live, dead int64 // rows; dead ones are deleted rows that vacuum has not removed yet
-	bytes      int64 // with indexes
+	live, dead int64 // numbers of rows; dead rows are deleted rows that vacuum has not removed yet
+	bytes      int64 // including indexes
 }
 
-// sizeQuery adds up the partitions of an inbox by day; pg_partition_tree is empty for a
-// table without partitions. The statistics count the rows of
-// a table as they change, but forget them when the server crashes. Then the number is
-// that of the last vacuum. SQLite has no statistics, but it numbers rows in the order
-// of their inserts.
+// sizeQuery returns the query that reads the fields of size. It adds up the partitions
+// of an inbox by day. For a table without partitions, pg_partition_tree is empty. The
+// statistics of a table contain the current number of rows, but are lost when the
+// server crashes. After a crash, the query uses the number of rows that the last vacuum
+// has stored. SQLite has no statistics, but it numbers rows in the order of their
+// inserts.
 func sizeQuery(d dialect.Dialect) string {
 	if d.SQLite() {
 		return d.SQL(`SELECT COALESCE((SELECT MAX(rowid) FROM {inbox}) - (SELECT MIN(rowid) FROM {inbox}) + 1, 0), -1, -1`)
@@ -35,7 +36,7 @@ func sizeQuery(d dialect.Dialect) string {
 		JOIN pg_class AS c ON c.oid = relid AND c.relkind = 'r'`)
 }
 
-// size estimates the size of the inbox, of all consumers.
+// size estimates the size of the inbox for all consumers together.
 func (i *Inbox) size(ctx context.Context) (s size, err error) {
 	err = i.dialect.Read(ctx, i.db, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, i.sql.size).Scan(&s.live, &s.dead, &s.bytes)
@@ -43,7 +44,7 @@ func (i *Inbox) size(ctx context.Context) (s size, err error) {
 	return s, err
 }
 
-// observeSize observes the size of the inbox until the caller calls end.
+// observeSize observes the size of the inbox until the returned function end is called.
 func (i *Inbox) observeSize() (end func()) {
 	var cache telemetry.StatsCache[size]
 	logError := func(err error) {

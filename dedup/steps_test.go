@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// over returns an inbox like that of the bench, over another pool.
+// over returns an inbox like the inbox of the bench, but with the connection pool db.
 func (b *bench) over(db *sql.DB, change func(*dedup.Config)) (*dedup.Inbox, error) {
 	config := dedup.Config{Schema: b.config, Consumer: consumer, Outbox: b.box.Publisher, Logger: testkit.Logger(b.T)}
 	change(&config)
@@ -114,7 +114,7 @@ func TestBatchWithAFailedStepReportsWhatTookEffect(t *testing.T) {
 }
 
 // If a step of a sweep fails, the sweep must return the error, and must not have removed
-// what has to stay.
+// rows that must remain.
 func TestSweepWithAFailedStepKeepsWhatIsNeeded(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {

@@ -52,23 +52,24 @@ func (i *Inbox) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep removes rows that are older than Config.Retention, measured by the clock of the
-// database, and returns the number of removed rows. It uses short transactions. It
-// removes
+// Sweep removes rows that are older than Config.Retention by the clock of the database,
+// and returns the number of removed rows. It uses short transactions. It removes
 //
-//   - ids of handled messages, except those of messages that are parked or in
-//     quarantine, because they may run again;
-//   - parked messages that were resolved or discarded, except those of a replay
+//   - ids of handled messages, except the ids of messages that are parked or in
+//     quarantine, because these may run again;
+//   - parked messages that were resolved or discarded, except the messages of a replay
 //     that has not finished.
 //
 // With Config.Key, Sweep keeps a key while a parked or quarantined message has the same
 // key. At least one process that handles the consumer's messages with this Key must
-// sweep: other processes cannot compute the keys of parked messages, and keep all keys
-// of a consumer while it has old parked messages.
+// sweep. Other processes cannot compute the keys of parked messages. While a consumer
+// has old parked messages whose keys are not computed yet, Sweep keeps all keys of the
+// consumer.
 //
 // With the layout schema.ByDay, Sweep also creates the partitions of future days, and
-// empties and drops expired ones; it does not count their rows. For this, its database
-// role must own the tables. If a day is in use, Sweep leaves it to the next call.
+// empties and drops expired partitions. It does not count the rows of these partitions.
+// For this work, the database role of this process must own the tables. If a partition
+// is in use, Sweep leaves it to the next call.
 func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
 	i.sweepWarning.off.Store(true)
 	if i.config.Schema.Inbox == schema.ByDay {
@@ -85,17 +86,19 @@ func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
 	return removed, err
 }
 
-// sweepWarning counts transactions until the inbox is swept or the warning is logged.
+// sweepWarning counts transactions until the first sweep, or until the warning is
+// logged.
 type sweepWarning struct {
 	off          atomic.Bool
 	transactions atomic.Int64
 }
 
-// warnAfter is the number of transactions after which a warning is logged if the inbox
-// was never swept. Run sweeps as soon as it starts.
+// warnAfter is the number of transactions without a sweep after which a warning is
+// logged. A process that calls Run sweeps much earlier, because Run sweeps as soon as
+// it starts.
 const warnAfter = 1000
 
-// warnIfNotSwept logs once if this process never calls Sweep.
+// warnIfNotSwept logs a warning, once, if this process does not call Sweep.
 func (i *Inbox) warnIfNotSwept() {
 	w := &i.sweepWarning
 	if w.off.Load() || w.transactions.Add(1) < warnAfter || w.off.Swap(true) || i.config.SweptElsewhere {
@@ -106,7 +109,7 @@ func (i *Inbox) warnIfNotSwept() {
 		watermill.LogFields{"table": i.config.Schema.Table("inbox"), "retention": i.config.Retention.String()})
 }
 
-// sweepAll repeats sweep until no expired row is left.
+// sweepAll runs the statement query again and again until no expired row is left.
 func (i *Inbox) sweepAll(ctx context.Context, query string) (removed int64, err error) {
 	for {
 		n, err := i.sweep(ctx, query)
@@ -127,10 +130,11 @@ func (i *Inbox) sweep(ctx context.Context, query string) (removed int64, err err
 	})
 }
 
-// sweepForward removes rows in batches. Each batch continues at the time where the
-// previous batch ended, so that rows that must remain are read only once. from is the
-// same as statement, with this time as an additional argument.
-func (i *Inbox) sweepForward(ctx context.Context, statement, from string, args ...any) (removed int64, err error) {
+// sweepForward removes rows in batches. Each batch begins at the time at which the
+// previous batch ended, so that rows that must stay are read only once. The parameter
+// statement removes the first batch. The parameter nextStatement removes the later
+// batches: it is the same statement with this time as an additional argument.
+func (i *Inbox) sweepForward(ctx context.Context, statement, nextStatement string, args ...any) (removed int64, err error) {
 	own := len(args)
 	for {
 		last := int64(math.MinInt64)
@@ -147,11 +151,11 @@ func (i *Inbox) sweepForward(ctx context.Context, statement, from string, args .
 		if err != nil || n < sweepBatch {
 			return removed, err
 		}
-		statement, args = from, append(args[:own:own], last-1) // last may have been rounded up
+		statement, args = nextStatement, append(args[:own:own], last-1) // last may have been rounded up
 	}
 }
 
-// removeInTx calls remove in a transaction and counts the removed rows.
+// removeInTx calls remove in a transaction, and counts the removed rows.
 func (i *Inbox) removeInTx(ctx context.Context, remove func(tx *sql.Tx) (int64, error)) (removed int64, err error) {
 	err = i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
 		removed, err = remove(tx)

@@ -11,8 +11,8 @@ import (
 )
 
 // The cost of a batch must depend on the number of removed rows, not on the size of the
-// inbox. This must hold even if the table reuses space, so that its rows are not in the
-// order of time.
+// inbox. This must be true even if the table reuses space and its rows are therefore
+// not in the order of time.
 func TestSweepDoesNotReadTheWholeInbox(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)
@@ -115,7 +115,7 @@ func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
 	}
 }
 
-// Keys that must remain may not make a batch more expensive than expired ids. The
+// Keys that must remain must not make a batch more expensive than expired ids do. The
 // parked messages with these keys must be read once, not by every sweep.
 func TestSweepReadsParkedMessagesForTheirKeysOnce(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// While sweeps fail, Run logs one error. When they work again, it says so once.
+// While sweeps fail, Run logs one error. When they work again, it logs this once.
 func TestFailingSweepsAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

@@ -119,6 +119,28 @@ func TestMessageThatMayRunAgainIsRemembered(t *testing.T) {
 	})
 }
 
+// The entries of a replay are kept until the replay has finished.
+func TestEntriesOfAFinishedReplayAreRemoved(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		d := &parked.Delivery{Consumer: consumer, Topic: "t"}
+		for _, state := range []string{"paused", "stopped", "finished"} {
+			if _, err := b.store().Quarantine(t.Context(), d, message.NewMessage(state, nil), parked.Failure{Err: errHandler}, nil); err != nil {
+				t.Fatal(err)
+			}
+			b.exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id)
+				VALUES ('payments', '{}', '{}', 'test', '', $1, 1, 1)`, state)
+			b.exec(b.store().Dialect().SQL(`UPDATE {parked} SET state = 'resolved', finished_at = {now},
+				replay_id = (SELECT MAX(id) FROM once_replays) WHERE message_id = $1`), state)
+		}
+		b.age(aYear)
+		if n := b.sweep(); n != 1 || b.count(`once_parked WHERE message_id = 'finished'`) != 0 {
+			t.Errorf("%d entries are removed, want the one of the finished replay", n)
+		}
+	})
+}
+
 // Trap 72. A late duplicate of a discarded message must not be handled.
 func TestDiscardedMessageIsRememberedForTheRetention(t *testing.T) {
 	t.Parallel()
@@ -166,8 +188,8 @@ func TestRunSweepsUntilItsContextEnds(t *testing.T) {
 	})
 }
 
-// Trap 36. If an id is removed too early, a late duplicate runs again. So this
-// configuration must be refused, with an error that contains both field names.
+// Trap 36. If an id is removed too early, the handler is called for a late duplicate.
+// So this configuration must be refused, with an error that contains both field names.
 func TestRetentionShorterThanMaxDuplicateAgeIsRefused(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t)
@@ -206,7 +228,7 @@ func TestInboxThatIsNeverSweptIsLoggedOnce(t *testing.T) {
 			if c.swept {
 				b.sweep()
 			}
-			for n := range 1000 { // the warning comes with the last one
+			for n := range 1000 { // the last message causes the warning
 				b.handle(apply, fmt.Sprint("m", n))
 			}
 			const text = `ERROR The inbox grows: this process does not remove expired rows`

@@ -57,7 +57,7 @@ func newStuck(t *testing.T, db *sql.DB, config schema.Config) *stuck {
 	return s
 }
 
-// begin starts a forwarder. It closes the one that ran before.
+// begin starts a forwarder. It first closes the forwarder that ran before.
 func (s *stuck) begin() {
 	s.Helper()
 	if s.fwd != nil {
@@ -73,13 +73,14 @@ func (s *stuck) blockedKeys(reason string) int {
 	return count(s.T, s.db, `SELECT COUNT(*) FROM once_blocked_keys WHERE reason = $1`, reason)
 }
 
-// drained waits until everything is sent, and checks that the messages of the key were
-// sent in this order. It must not wait for the read of the whole outbox that happens
-// once a minute.
-func (s *stuck) drained(first ...string) {
+// drained waits until everything is sent. It checks that the messages of the blocked key
+// were sent in order: those in replayed, and then the waiting messages. It waits for less
+// than a minute, so that the read of the whole outbox, which happens once a minute,
+// cannot help.
+func (s *stuck) drained(replayed ...string) {
 	s.Helper()
 	drained(s.T, s.db)
-	want := first
+	want := replayed
 	for i := range 30 {
 		want = append(want, fmt.Sprint("next", i))
 	}
@@ -161,8 +162,9 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 	}
 }
 
-// A dead letter that is replayed is sent before the waiting messages of its key, even
-// if more messages wait than fit into one refill, and the topic confirms only later.
+// A dead letter that is replayed is sent before the waiting messages of its key, even if
+// more messages wait than the forwarder reads at a time, and the topic does not confirm
+// for some time.
 func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	_, db := private(t) // nobody else takes transaction ids there
@@ -282,8 +284,8 @@ func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
 	}
 }
 
-// A key that was released while no forwarder ran is sent by the next forwarder. A
-// blocked key without waiting messages is unblocked too.
+// If a key was released while no forwarder ran, the next forwarder sends its messages.
+// A blocked key without waiting messages is unblocked too.
 func TestKeysGoOnWithoutAForwarder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {

@@ -49,9 +49,10 @@ func (b *breaker) PublishAsync(topic string, msg *message.Message, done func(err
 	}
 }
 
-// add returns all messages in flight if one of them closes the channel. A message that
-// would close the channel, but was not published by itself yet, waits until another
-// message is in flight, so that the outcome does not depend on timing.
+// add puts f in flight. If one of the messages in flight closes the channel, add returns
+// all of them. A message that would close the channel, but was not published by itself
+// yet, waits until another message is in flight, so that the outcome does not depend on
+// timing.
 func (b *breaker) add(f flight) (closed []flight) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -99,14 +99,15 @@ func (b *broker) Publish(topic string, msgs ...*message.Message) error {
 
 func (b *broker) Close() error { return nil }
 
-// ids returns the ids of the stored messages, in order. Each id is listed once.
-func (b *broker) ids(of func(d delivery) bool) []string {
+// ids returns the ids of the stored messages for which match returns true, in order. Each
+// id is listed once. If match is nil, all messages match.
+func (b *broker) ids(match func(d delivery) bool) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var ids []string
 	seen := map[string]bool{}
 	for _, d := range b.stored {
-		if !seen[d.id] && (of == nil || of(d)) {
+		if !seen[d.id] && (match == nil || match(d)) {
 			seen[d.id] = true
 			ids = append(ids, d.id)
 		}
@@ -152,7 +153,7 @@ func (p *pipelined) PublishAsync(topic string, msg *message.Message, done func(e
 	})
 }
 
-// The following errors state the outcome of a publish by their methods.
+// Each of the following errors has a method that states the outcome of a publish.
 type refusal struct{ error }
 
 func (refusal) Refused() bool { return true }
@@ -165,7 +166,7 @@ type outage struct{ error }
 
 func (outage) Unavailable() bool { return true }
 
-// unsure is an error like those of package rabbit when the outcome is unknown.
+// unsure is an error like the errors of package rabbit for an unknown outcome.
 type unsure struct{ error }
 
 func (unsure) Refused() bool      { return false }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -20,8 +21,8 @@ func (c choosy) Check(topic string, msg *message.Message) error {
 	return nil
 }
 
-// Trap 32. A message that the publisher cannot send as it is becomes a dead letter with
-// the reason, and is not published without its metadata.
+// Trap 32. If the publisher cannot send a message unchanged, the message must become a
+// dead letter that contains the reason. It must not be published without its metadata.
 func TestMessageThatThePublisherCannotSendBecomesADeadLetter(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
@@ -44,4 +45,28 @@ func TestMessageThatThePublisherCannotSendBecomesADeadLetter(t *testing.T) {
 			t.Errorf("dead letter %s, %s, %s", id, reason, last)
 		}
 	})
+}
+
+// A forwarder does not use the inbox, so it also runs if the inbox has another layout
+// than Config.Schema says.
+func TestLayoutOfTheInboxDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	plain, byDay := schema.Config{}, schema.Config{Inbox: schema.ByDay}
+	for name, c := range map[string]struct{ tables, config schema.Config }{
+		"plain inbox": {plain, byDay}, "inbox by day": {byDay, plain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testkit.Postgres(t).DB
+			if err := schema.Up(t.Context(), db, c.tables); err != nil {
+				t.Fatal(err)
+			}
+			if err := schema.Check(t.Context(), db, c.config); !errors.Is(err, schema.ErrLayout) {
+				t.Fatalf("Check: got %v, want ErrLayout", err)
+			}
+			start(t, db, newBroker(), quick(c.config))
+			put(t, db, c.config, "t", msg("m", ""))
+			drained(t, db)
+		})
+	}
 }

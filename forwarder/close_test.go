@@ -112,7 +112,7 @@ func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
 func TestCloseInTheMiddleOfEverything(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		b := newBroker().answering(func(delivery) error { takes(time.Millisecond); return nil })
+		b := newBroker().answering(func(delivery) error { takeTime(time.Millisecond); return nil })
 		for i := range 5 {
 			for j := range 20 {
 				put(t, db, config, "t", msg(fmt.Sprint(i, "-", j), fmt.Sprint("key", j%7)))
@@ -163,7 +163,8 @@ func TestTrap75_CloseDoesNotWaitForAPublishThatHangs(t *testing.T) {
 	})
 }
 
-// If the lease cannot be given back, Close does not fail, because the lease runs out.
+// If the lease cannot be given back, Close does not fail, because the lease ends by
+// itself soon.
 func TestLeaseThatCannotBeGivenBackIsLogged(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {

@@ -109,9 +109,9 @@ func TestTrap01_AWriterThatStandsStill(t *testing.T) {
 	eventually(t, "the slow one is sent", func() bool { return b.has("slow") })
 }
 
-// The younger of two transactions may take a lower position than the last one of the
-// older transaction. Its message must be sent, although no other transaction has ended
-// since.
+// The younger of two transactions may take a lower position than the last position of the
+// older transaction. The message of the younger transaction must be sent, although no
+// other transaction has ended after the commit of the older one.
 func TestTrap01_ALowerPositionOfAYoungerTransaction(t *testing.T) {
 	t.Parallel()
 	_, db := private(t) // nobody else takes transaction ids there
@@ -138,7 +138,7 @@ func TestTrap01_ALowerPositionOfAYoungerTransaction(t *testing.T) {
 		return count(t, db, `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`)
 	}
 	before := reads()
-	eventually(t, "they are passed by reads", func() bool { meanwhile(50 * time.Millisecond); return reads() > before+20 })
+	eventually(t, "they are passed by reads", func() bool { giveTime(50 * time.Millisecond); return reads() > before+20 })
 	if err := younger.Commit(); err != nil {
 		t.Fatal(err)
 	}
@@ -170,9 +170,9 @@ func TestTrap02_OtherTransactionsDoNotHoldItUp(t *testing.T) {
 	}
 }
 
-// Messages of one key are sent in the order of their writers' commits if the writers
-// wait for each other. Here the transactions commit in another order than they take
-// positions, except if they have a key in common.
+// Messages of one key are sent in the order of their writers' commits if the writers wait
+// for each other. Here the transactions commit in another order than they take positions,
+// except if they write messages of the same key.
 func TestTrap62_OrderOfWritersThatWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	const keys, writers, each = 5, 8, 25
@@ -198,7 +198,7 @@ func TestTrap62_OrderOfWritersThatWaitForEachOther(t *testing.T) {
 					if err := tx.QueryRow(`UPDATE counters SET n = n + 1 WHERE key = $1 RETURNING n`, key).Scan(&n); err != nil {
 						return err
 					}
-					takes(time.Duration(random.IntN(3)) * time.Millisecond)
+					takeTime(time.Duration(random.IntN(3)) * time.Millisecond)
 					return events.Publish("t", msg(fmt.Sprintf("%s-%06d", key, n), key))
 				})
 				if err != nil {
@@ -240,7 +240,7 @@ func TestNothingIsWrittenWhenIdle(t *testing.T) {
 		return count(t, db, `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`)
 	}
 	before, readsBefore := next(), reads()
-	eventually(t, "a hundred polls", func() bool { meanwhile(50 * time.Millisecond); return reads() > readsBefore+100 })
+	eventually(t, "a hundred polls", func() bool { giveTime(50 * time.Millisecond); return reads() > readsBefore+100 })
 	if got := next() - before; got > 1 {
 		t.Fatalf("next()-before is %d, want at most 1: but for a renewal of the lease", got)
 	}

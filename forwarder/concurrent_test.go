@@ -18,23 +18,23 @@ import (
 
 // These tests are about two transactions that write messages of one key at the same
 // time. Such messages have no order. But a message that is committed last, with a
-// position below those that were already read of its key, must be sent before the whole
-// outbox is read again.
+// position below messages of its key that were already read, must be sent before the
+// whole outbox is read again.
 
-// goBy sends messages without a key until the cursor has passed all positions that no
-// open transaction can still use.
+// goBy sends messages without a key, one after another, so that the cursor moves up to
+// the lowest position that an open transaction can still use.
 func goBy(t *testing.T, db *sql.DB, b *broker, name string) {
 	t.Helper()
 	for i := range 5 {
 		id := fmt.Sprint(name, i)
 		put(t, db, schema.Config{}, "t", msg(id, ""))
 		eventually(t, "it is sent", func() bool { return b.has(id) })
-		meanwhile(50 * time.Millisecond)
+		giveTime(50 * time.Millisecond)
 	}
 }
 
-// A message committed late must be sent if refills read its key, because the queue of
-// the key in memory was full.
+// If the queue of a key in memory is full, refills read the later messages of the key.
+// A message of this key that is committed late must still be sent.
 func TestTrap01_ALateCommitBelowARefill(t *testing.T) {
 	t.Parallel()
 	_, db := private(t) // nobody else takes transaction ids there
@@ -64,8 +64,9 @@ func TestTrap01_ALateCommitBelowARefill(t *testing.T) {
 	drained(t, db)
 }
 
-// A message committed late must be sent if it is in memory when the first message of
-// its key becomes a dead letter, and the waiting messages are dropped from memory.
+// When the first message of a key becomes a dead letter, the waiting messages of the
+// key are dropped from memory. If one of them was committed late, it must still be
+// sent.
 func TestTrap01_ALateCommitBehindAHeadThatDies(t *testing.T) {
 	t.Parallel()
 	_, db := private(t)
@@ -92,8 +93,8 @@ func TestTrap01_ALateCommitBehindAHeadThatDies(t *testing.T) {
 	drained(t, db)
 }
 
-// A message must be sent if it is committed late while the first message of its key
-// waits for its next attempt.
+// A message must be sent if it is committed late, while the first message of the same key
+// waits for another attempt.
 func TestTrap01_ALateCommitOfABlockedKey(t *testing.T) {
 	t.Parallel()
 	_, db := private(t)
@@ -116,8 +117,8 @@ func TestTrap01_ALateCommitOfABlockedKey(t *testing.T) {
 	drained(t, db)
 }
 
-// A message must be sent if it is committed late while its key is blocked by a dead
-// letter, and the dead letter is then replayed.
+// A message must be sent if it is committed late, while a dead letter blocks its key, and
+// the dead letter is then replayed.
 func TestTrap01_ALateCommitOfAKeyBlockedByADeadLetter(t *testing.T) {
 	t.Parallel()
 	_, db := private(t)
@@ -148,8 +149,8 @@ func TestTrap01_ALateCommitOfAKeyBlockedByADeadLetter(t *testing.T) {
 	}
 }
 
-// A message must be sent if it is committed between the read of Release and its commit,
-// with a position below the first waiting message.
+// Release reads the first waiting message of a key, and commits later. A message that
+// is committed in between, with a lower position, must be sent.
 func TestTrap01_ALateCommitDuringRelease(t *testing.T) {
 	t.Parallel()
 	_, db := private(t)
@@ -195,9 +196,9 @@ func TestTrap01_ALateCommitDuringRelease(t *testing.T) {
 	drained(t, db)
 }
 
-// The read of the whole outbox must also find a row that was added by hand, with a
-// position below those that refills have already read of its key. This read happens
-// after an error and once a minute.
+// After an error and once a minute, the forwarder reads the outbox from the start. This
+// read must also find a row that somebody added by hand, even if refills have already
+// read messages of the same key with higher positions.
 func TestTheReadFromTheStartIsOfFullKeysToo(t *testing.T) {
 	t.Parallel()
 	_, db := private(t)

@@ -20,25 +20,27 @@ import (
 type AfterDead int
 
 const (
-	// SendSuccessors sends the later messages of the key, so that one message that can
-	// never be sent does not block the key for ever.
+	// SendSuccessors sends the later messages of the key. So a message that can never be
+	// sent does not block the key forever.
 	SendSuccessors AfterDead = iota
 
-	// BlockKey makes the later messages of the key wait until the dead letter is
-	// replayed and confirmed, or is discarded, or its key is released: see package
+	// BlockKey makes the later messages of the key wait until the dead letter is replayed
+	// and confirmed, until it is discarded, or until its key is released. See package
 	// deadletter.
 	BlockKey
 )
 
-// Policy says how refused messages of a topic are tried again, see [Config.Policies].
+// Policy configures how refused messages of a topic are tried again, see
+// [Config.Policies].
 type Policy struct {
-	// MaxAttempts and Backoff replace those of Config. They default to those of Config.
+	// MaxAttempts and Backoff replace the fields of Config with the same names. If
+	// MaxAttempts is 0 or Backoff is nil, the value in Config applies.
 	MaxAttempts int
 	Backoff     func(attempt int) time.Duration
 
-	// AfterDead replaces that of Config, also if it is SendSuccessors, the default. It is
-	// about the key of a dead letter of this topic. The later messages of the key may have
-	// other topics.
+	// AfterDead replaces Config.AfterDead, even if it is the default, SendSuccessors. It
+	// applies to the ordering keys of this topic's dead letters. The later messages of such
+	// a key may have other topics.
 	AfterDead AfterDead
 }
 
@@ -52,35 +54,35 @@ type Config struct {
 	// 1,000.
 	BatchSize int
 
-	// Window is the maximum number of messages that are published but have no outcome
-	// yet. With a larger window, forwarding is faster, but more messages are sent again
-	// when the connection to the broker is lost. Defaults to 1,024.
+	// Window is the maximum number of messages that are published and have no outcome yet.
+	// A larger window makes forwarding faster, but more messages are sent again when the
+	// connection to the broker is lost. Defaults to 1,024.
 	Window int
 
-	// BufferBytes limits the size of the payloads and metadata in memory. The message
-	// that reaches the limit is still read as a whole. A quarter is for messages that are
-	// found behind the backlog of another tenant or topic. Defaults to 64 MiB.
+	// BufferBytes limits the size of the payloads and metadata in memory. The message that
+	// exceeds the limit is still read. A quarter of the memory is for messages behind the
+	// backlog of another tenant or topic. Defaults to 64 MiB.
 	BufferBytes int
 
-	// Workers is the number of goroutines that call Publish. A publisher that is an
-	// [AsyncPublisher] does not need them. Defaults to 16.
+	// Workers is the number of goroutines that call Publish. It has no effect if the
+	// publisher is an [AsyncPublisher]. Defaults to 16.
 	Workers int
 
-	// PollMin and PollMax limit the pause between two queries. The pause is a quarter
-	// of the time since the last message was found. Hint ends the pause. Default to 5
-	// ms and 250 ms.
+	// PollMin and PollMax limit the pause between two queries. The pause is a quarter of
+	// the time since the last message was found. A call of Hint ends the pause early.
+	// PollMin defaults to 5 ms, and PollMax to 250 ms.
 	PollMin, PollMax time.Duration
 
 	// StallTimeout is how long a topic may have messages in flight without getting any
-	// outcome. After that, no more messages of the topic are read and sent, so that a
-	// queue that does not confirm does not stop other topics. The timeout must be
-	// longer than the publisher waits for a lost connection (5 seconds in package
-	// rabbit); otherwise every topic stalls when the connection is lost. Defaults to 10
+	// outcome. After this time, the forwarder stops reading and sending messages of the
+	// topic, so that a queue that does not confirm does not stop other topics. The timeout
+	// must be longer than the publisher waits for a lost connection (5 seconds in package
+	// rabbit). Otherwise all topics stall when the connection is lost. Defaults to 10
 	// seconds.
 	StallTimeout time.Duration
 
-	// Lease is how long this instance may have no contact with the database before
-	// another instance takes over. The lease is renewed three times in this time.
+	// Lease is how long this instance may have no contact with the database before another
+	// instance takes over. The instance renews the lease three times in this period.
 	// Defaults to 15 seconds.
 	Lease time.Duration
 
@@ -88,65 +90,65 @@ type Config struct {
 	// letter. Defaults to 20.
 	MaxAttempts int
 
-	// Backoff returns how long a message waits after its nth failed attempt, counted
-	// from 1. It must always return the same result for the same attempt. The forwarder
-	// changes the result at random by up to a fifth. Defaults to
-	// Exponential(time.Second, 5*time.Minute): with the default MaxAttempts, a message
-	// becomes a dead letter after about an hour.
+	// Backoff returns how long a message waits after a failed attempt. The parameter
+	// attempt is 1 for the first attempt of the message. Backoff must always return the
+	// same result for the same attempt. The forwarder changes the result by a random amount
+	// of up to a fifth. Defaults to Exponential(time.Second, 5*time.Minute): with the
+	// default MaxAttempts, a message becomes a dead letter after about an hour.
 	Backoff func(attempt int) time.Duration
 
-	// AfterDead decides whether the later messages of a key are sent after one of them
-	// became a dead letter. Defaults to SendSuccessors.
+	// AfterDead decides whether the later messages of a key are sent after one message
+	// of the key became a dead letter. Defaults to SendSuccessors.
 	AfterDead AfterDead
 
-	// Policies are the policies of topics that differ from MaxAttempts, Backoff and
-	// AfterDead, for example because payments must be tried for longer than mails.
+	// Policies contains the policies of individual topics, which replace MaxAttempts,
+	// Backoff and AfterDead. For example, payments may be tried for longer than mails.
 	// Defaults to none.
 	Policies map[string]Policy
 
-	// Destination is the name of the broker, or of any other place to which the
-	// publisher sends. All instances of one outbox must have the same destination;
-	// otherwise each broker would get only a part of the messages. While an instance
-	// runs, Run of an instance with another destination returns ErrOtherDestination. If
-	// no other instance runs, Run continues and logs the change.
+	// Destination is the name of the broker, or of another place to which the publisher
+	// sends. All instances of one outbox must have the same destination; otherwise each
+	// broker would get only a part of the messages. While an instance runs, Run of an
+	// instance with another destination returns ErrOtherDestination. If no other instance
+	// runs, Run continues and logs the change.
 	//
-	// The name is stored in the table of the forwarders and logged, so it must not
-	// contain credentials. It may have up to 1,000 bytes. Defaults to the result of the
-	// publisher's method Destination() string. The method of package rabbit returns
-	// host, port, virtual host, and how a topic becomes an exchange and a routing key.
-	// If you wrap such a publisher, the wrapper should have the method too. Set
-	// Destination if instances use different names for the same broker, or the same
-	// name, such as "localhost", for different brokers.
+	// The name is stored in the table of the forwarders and is logged, so it must not
+	// contain credentials. The maximum length is 1,000 bytes. Defaults to the result of the
+	// publisher's method Destination() string. In package rabbit, this method returns host,
+	// port, virtual host, and how a topic becomes an exchange and a routing key. If you
+	// wrap such a publisher, give the wrapper the same method. Set Destination if instances
+	// use different names for the same broker, or the same name, such as "localhost", for
+	// different brokers.
 	//
-	// A publisher without the method has an unknown destination, which differs from
-	// every known one. Instances with an unknown destination can run together, but not
+	// A publisher without this method has an unknown destination, which differs from every
+	// known destination. Instances with an unknown destination can run together, but not
 	// together with an instance whose destination is known.
 	Destination string
 
-	// KeepSent is how long sent messages stay in the sent log, see deadletter.SentLog.
-	// It must be at least a minute. Defaults to 0: there is no sent log.
+	// KeepSent is how long sent messages stay in the sent log, see deadletter.SentLog. It
+	// must be at least a minute. Defaults to 0, which means that there is no sent log.
 	KeepSent time.Duration
 
-	// Classify returns the outcome that an error of the publisher stands for. Defaults
-	// to [Classify].
+	// Classify returns the outcome that an error of the publisher means. Defaults to the
+	// function [Classify].
 	Classify func(err error) Outcome
 
-	// CloseTimeout is how long Close waits for confirms, and after that for the
-	// database. Defaults to 5 seconds for each.
+	// CloseTimeout is how long Close waits for confirms. Close then waits for the database,
+	// at most for the same time again. Defaults to 5 seconds.
 	CloseTimeout time.Duration
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider creates the metrics, and TracerProvider creates the spans. They
-	// default to OpenTelemetry's global providers, which do nothing until you set
-	// others. Set those before you call Run.
+	// default to OpenTelemetry's global providers, which do nothing until you set other
+	// global providers. Do this before you call Run.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// Topics lists the topics that have their own series in the counters. All other
-	// topics are counted as "other". Defaults to none: then the counters are not
-	// divided by topic, because the number of topics has no limit.
+	// Topics lists the topics that have their own series in the counters. All other topics
+	// are counted as "other". Defaults to none. The counters then have no series for
+	// topics, because the number of topics has no limit.
 	Topics []string
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// These defaults and limits are documented.
+// The doc comments of Config promise these defaults and limits.
 func TestConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 	t.Parallel()
 	c := Config{}.withDefaults()

@@ -42,7 +42,7 @@ func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 		args := s.arguments(&dispatch.Read{
 			From: from, Known: []int64{from + 1, from + 2}, Slots: slots, Keys: []string{"1", "2"}, Limit: 100,
 		})
-		for _, query := range []dialect.Statement{s.sql.read, s.sql.readWithHead} {
+		for _, query := range []dialect.Statement{s.sql.read, s.sql.readWithState} {
 			var text []byte
 			err := db.QueryRowContext(t.Context(),
 				`EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query.Query(), args...).Scan(&text)

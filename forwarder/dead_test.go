@@ -29,8 +29,8 @@ func deadLetters(t *testing.T, db *sql.DB, config schema.Config) *deadletter.Let
 	return letters
 }
 
-// insertDead inserts dead letters without a forwarder. Their ids are 1, 2, and so on.
-// All other columns are the same for all of them.
+// insertDead inserts dead letters without a forwarder. The ids of their rows are 1, 2,
+// and so on. They all have the same topic, error and reason.
 func insertDead(t *testing.T, db *sql.DB, msgs ...*message.Message) {
 	t.Helper()
 	for i, m := range msgs {
@@ -75,9 +75,9 @@ func audits(t *testing.T, db *sql.DB) (lines []string) {
 	return lines
 }
 
-// If somebody removes a row between the insert of the dead letter and the deletion of
-// the row, no dead letter must remain. The previous owner of the slot does this when a
-// confirm arrives late.
+// The forwarder inserts a dead letter, and then deletes the row of the message. If
+// somebody else deletes the row in between, no dead letter must remain. The previous
+// owner of the slot does this when a confirm arrives late.
 func TestAMessageIsRemovedWhileItBecomesADeadLetter(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)

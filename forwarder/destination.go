@@ -18,12 +18,12 @@ import (
 )
 
 // ErrOtherDestination is returned by Run if another instance forwards the same outbox
-// to another destination: each broker would get only a part of the messages. The text
-// of the error contains both destinations and what to do.
+// to another destination. Otherwise each broker would get only a part of the messages.
+// The text of the error names both destinations, and says what to do.
 var ErrOtherDestination = errors.New("forwarder: another destination")
 
-// destinationNamer is a publisher that returns the name of its destination. The name is
-// stored and logged.
+// destinationNamer is a publisher that knows the name of its destination. The forwarder
+// stores and logs the name.
 type destinationNamer interface{ Destination() string }
 
 // longestDestination is the maximum length of the name of a destination, in bytes.
@@ -31,8 +31,8 @@ const longestDestination = 1000
 
 var userinfo = regexp.MustCompile(`//[^/\s]*@`)
 
-// destinationOf returns configured if it is set, or the destination that the publisher
-// returns. If neither exists, it returns "".
+// destinationOf returns the configured destination. If this is "", it returns the
+// destination that the publisher reports, or "" if the publisher reports none.
 func destinationOf(configured string, publisher message.Publisher) (string, error) {
 	destination, from := configured, "Destination"
 	if named, ok := publisher.(destinationNamer); ok && destination == "" {
@@ -48,7 +48,7 @@ func destinationOf(configured string, publisher message.Publisher) (string, erro
 }
 
 // otherDestinationError describes an instance with another destination whose lease has
-// not ended. The instance may still run, or may have died.
+// not ended yet. This instance may be running, or may have died.
 type otherDestinationError struct {
 	owner, destination string
 	until              int64 // end of its lease, in milliseconds of the database's clock
@@ -58,7 +58,8 @@ func (o *otherDestinationError) Error() string {
 	return fmt.Sprintf("instance %q sends to %s", o.owner, shown(o.destination))
 }
 
-// refusal returns the error of Run.
+// refusal returns the error that Run returns. The parameter own is the destination of
+// this instance.
 func (o *otherDestinationError) refusal(own string) error {
 	same := "set forwarder.Config.Destination of both to the same name"
 	if o.destination != "" {
@@ -76,14 +77,15 @@ func shown(destination string) string {
 	return fmt.Sprintf("%q", destination)
 }
 
-// enrol records in the database that this instance runs, for the given length of time.
-// If the last instance had another destination, enrol returns it as the predecessor.
+// enrol records in the database that this instance runs. The parameter length is the
+// time for which the record is valid. If the last instance had another destination,
+// enrol returns it as the predecessor.
 //
-// All running instances have one destination. An instance that joins takes a lock, so
-// that no other instance can join at the same time. If an instance with another
-// destination runs, enrol returns an otherDestinationError. An instance that already
-// has a row renews it without the lock, because this row already keeps out instances
-// with other destinations.
+// All running instances must have the same destination. An instance that joins takes a
+// lock, so that no other instance can join at the same time. If an instance with
+// another destination runs, enrol returns an otherDestinationError. An instance that
+// already has a row renews the row without the lock, because the row prevents instances
+// with other destinations from joining.
 func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (before *predecessor, err error) {
 	result, err := tx.ExecContext(ctx, s.sql.renew, s.owner, length.Milliseconds())
 	if err != nil {
@@ -116,8 +118,8 @@ func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (be
 type predecessor struct{ destination string }
 
 // replace deletes the rows of instances with other destinations whose leases have
-// ended, and returns the instance whose lease ended last. If such an instance is
-// renewing its lease at this moment, replace waits for the renewal and then keeps the
+// ended. It returns the instance whose lease ended last. If such an instance is
+// renewing its lease at this moment, replace waits for the renewal, and then keeps the
 // row.
 func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
 	var (
@@ -138,8 +140,8 @@ func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
 	return last, err
 }
 
-// joinAlone returns a statement that keeps other instances from joining until the
-// transaction ends. SQLite does not need it, because it has only one writer.
+// joinAlone returns a statement that prevents other instances from joining until the
+// transaction ends. For SQLite it returns "", because SQLite has only one writer.
 func joinAlone(d dialect.Dialect) string {
 	if d.SQLite() {
 		return ""
@@ -150,8 +152,8 @@ func joinAlone(d dialect.Dialect) string {
 }
 
 // giveWay stops sending, because an instance with another destination may be running.
-// If that instance renews its lease, Run ends. If it does not, it has died, and this
-// instance takes over when the lease has ended.
+// If that instance renews its lease, it is running, and Run of this instance ends.
+// Otherwise it has died, and this instance takes over when that lease has ended.
 func (l *loop) giveWay(other *otherDestinationError, sent time.Time) {
 	t, s := &l.tenure, l.scheduler
 	if len(s.Slots()) > 0 {

@@ -25,9 +25,9 @@ type named struct {
 
 func (n named) Destination() string { return n.destination }
 
-// to returns a publisher whose destination is the given one. If destination is "", the
+// sendingTo returns a publisher with the given destination. If destination is "", the
 // publisher does not name its destination.
-func to(b *broker, destination string) message.Publisher {
+func sendingTo(b *broker, destination string) message.Publisher {
 	if destination == "" {
 		return b
 	}
@@ -113,7 +113,7 @@ func TestAnInstanceWithAnotherDestinationDoesNotRun(t *testing.T) {
 				cfg.Logger = log
 				atWork(t, db, isSQLite(t, db), c.first, 3600)
 				b := newBroker()
-				ended := background(t, db, to(b, c.second), cfg)
+				ended := background(t, db, sendingTo(b, c.second), cfg)
 				put(t, db, config, "t", msg("1", ""))
 				eventually(t, "it sees the other", func() bool { return log.Has("INFO Another instance has another destination, waiting") })
 				unnamed := log.CountLine("INFO The publisher does not name its destination, so a forwarder to another broker is not noticed; " +
@@ -157,18 +157,18 @@ func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		cfg := quick(config)
-		old := start(t, db, to(newBroker(), "rabbit a"), cfg)
+		old := start(t, db, sendingTo(newBroker(), "rabbit a"), cfg)
 		if err := old.Close(); err != nil {
 			t.Fatal(err)
 		}
 
 		log := &testkit.Logs{}
 		cfg.Logger = log
-		second := start(t, db, to(newBroker(), "rabbit b"), cfg)
+		second := start(t, db, sendingTo(newBroker(), "rabbit b"), cfg)
 		if got := log.CountLine("INFO The destination of the outbox has changed from=rabbit a to=rabbit b"); got != 1 {
 			t.Fatalf(`log.CountLine("INFO The destination of the outbox has changed from=rabbit a to=rabbit b") is %d, want 1`, got)
 		}
-		start(t, db, to(newBroker(), "rabbit b"), cfg)
+		start(t, db, sendingTo(newBroker(), "rabbit b"), cfg)
 		if got := log.Count("has changed"); got != 1 {
 			t.Fatalf(`log.Count("has changed") is %d, want 1`, got)
 		}
@@ -185,11 +185,11 @@ func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
 		cfg := quick(config)
 		cfg.Lease = 3 * time.Second
 		cfg.Logger = log
-		start(t, db, to(newBroker(), "rabbit b"), cfg)
-		got := log.Count("INFO Another instance has another destination, waiting", "other_instance=another",
-			"other_destination=rabbit a", "destination=rabbit b")
-		if got != 1 {
-			t.Fatalf("log.Count is %d, want 1", got)
+		start(t, db, sendingTo(newBroker(), "rabbit b"), cfg)
+		const waits = "INFO Another instance has another destination, waiting until its lease is renewed or ends " +
+			"destination=rabbit b other_destination=rabbit a other_instance=another"
+		if got := log.CountLine(waits); got != 1 {
+			t.Fatalf("%q is logged %d times, want once: %q", waits, got, log.Lines())
 		}
 		if got := log.CountLine("INFO The destination of the outbox has changed from=rabbit a to=rabbit b"); got != 1 {
 			t.Fatalf(`log.CountLine("INFO The destination of the outbox has changed from=rabbit a to=rabbit b") is %d, want 1`, got)
@@ -206,18 +206,18 @@ func TestTheConfiguredDestinationCounts(t *testing.T) {
 		cfg := quick(config)
 		cfg.Lease = 9 * time.Second
 		cfg.Destination = "the cluster"
-		start(t, db, to(newBroker(), "rabbit a"), cfg)
-		start(t, db, to(newBroker(), "rabbit b"), cfg)
+		start(t, db, sendingTo(newBroker(), "rabbit a"), cfg)
+		start(t, db, sendingTo(newBroker(), "rabbit b"), cfg)
 		shares(t, db, 32, 32)
 		cfg.Destination = ""
-		start(t, db, to(newBroker(), "the cluster"), cfg)
+		start(t, db, sendingTo(newBroker(), "the cluster"), cfg)
 		shares(t, db, 20, 22, 22)
 	})
 }
 
 // If two instances with different destinations start at the same moment, only one of
-// them may run. In PostgreSQL, the first one is stopped before it commits its row, so
-// that the second one cannot see the row.
+// them may run. In PostgreSQL, the test delays the commit of the first instance, so
+// that the second instance cannot see its row.
 func TestTwoDestinationsStartAtOnce(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -249,9 +249,9 @@ func TestTwoDestinationsStartAtOnce(t *testing.T) {
 		cfg := quick(config)
 		cfg.Lease = 9 * time.Second
 		here, there := newBroker(), newBroker()
-		first := background(t, db, to(here, "rabbit a"), cfg)
+		first := background(t, db, sendingTo(here, "rabbit a"), cfg)
 		waits(1)
-		second := background(t, db, to(there, "rabbit b"), cfg)
+		second := background(t, db, sendingTo(there, "rabbit b"), cfg)
 		waits(2)
 		release()
 		var err error
@@ -273,8 +273,8 @@ func TestTwoDestinationsStartAtOnce(t *testing.T) {
 	})
 }
 
-// If an instance with an ended lease renews it at the moment when an instance with
-// another destination joins, the new instance must not run.
+// An instance may renew its lease after the lease has ended. If an instance with
+// another destination joins at this moment, the joining instance must not run.
 func TestADestinationThatComesBackAtThisMoment(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)
@@ -288,7 +288,7 @@ func TestADestinationThatComesBackAtThisMoment(t *testing.T) {
 	log := &testkit.Logs{}
 	cfg := quick(schema.Config{})
 	cfg.Logger = log
-	ended := background(t, db, to(newBroker(), "rabbit b"), cfg)
+	ended := background(t, db, sendingTo(newBroker(), "rabbit b"), cfg)
 	eventually(t, "it waits", func() bool {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 1
 	})
@@ -312,7 +312,7 @@ func TestAnInstanceThatComesBackGivesWay(t *testing.T) {
 		cfg.Lease = 3 * time.Second
 		cfg.Logger = log
 		b := newBroker()
-		ended := background(t, db, to(b, "rabbit a"), cfg)
+		ended := background(t, db, sendingTo(b, "rabbit a"), cfg)
 		put(t, db, config, "t", msg("before", ""))
 		drained(t, db)
 
@@ -360,7 +360,7 @@ func TestADestinationIsChecked(t *testing.T) {
 			t.Fatalf("got %v, want %q", err, text)
 		}
 		want := strings.Replace(text, "Destination", "the publisher's Destination", 1)
-		if _, err := forwarder.New(db, to(newBroker(), destination), forwarder.Config{}); err == nil || err.Error() != want {
+		if _, err := forwarder.New(db, sendingTo(newBroker(), destination), forwarder.Config{}); err == nil || err.Error() != want {
 			t.Fatalf("New: got %v, want %q", err, want)
 		}
 	}

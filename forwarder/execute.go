@@ -66,8 +66,8 @@ func (l *loop) settle(batch *dispatch.Settlement) {
 	})
 }
 
-// processConfirms passes the outcomes that arrived since the last call to the
-// scheduler.
+// processConfirms passes to the scheduler all outcomes that have arrived since its last
+// call.
 func (l *loop) processConfirms(now time.Time) {
 	l.used = l.sender.results.take(l.used)
 	l.instruments.beginRound()

@@ -6,11 +6,11 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// fault is the state of one kind of work that may fail and is then tried again.
+// fault is the state of one kind of work that is tried again when it fails.
 type fault struct {
 	attempts int
 	logged   bool
-	until    time.Time // the work is not tried before this time
+	until    time.Time // the work is not tried again before this time
 }
 
 // workTexts are the log messages for work that fails, and for work that succeeds again.
@@ -23,8 +23,9 @@ var (
 	}
 )
 
-// failed records a failure. It logs only the first one. A failure because another
-// transaction was in the way also leads to a pause, but is not logged.
+// failed records a failure. Only the first failure is logged. If the work failed only
+// because it conflicted with another transaction, the loop also pauses, but nothing is
+// logged.
 func (f *fault) failed(l *loop, texts workTexts, err error) {
 	if !f.logged && !dialect.Contended(err) {
 		f.logged = true
@@ -34,8 +35,8 @@ func (f *fault) failed(l *loop, texts workTexts, err error) {
 	f.until = time.Now().Add(jitter(pauses(f.attempts)))
 }
 
-// worked records a success. It returns true if there were failures before, and logs the
-// success if a failure was logged.
+// worked records a success. It returns true if the work had failed before. If a failure
+// was logged, worked logs the success.
 func (f *fault) worked(l *loop, texts workTexts) (again bool) {
 	again = f.attempts > 0
 	if f.logged {
@@ -45,8 +46,8 @@ func (f *fault) worked(l *loop, texts workTexts) (again bool) {
 	return again
 }
 
-// waits reports whether the work must still wait. If so, it also wakes the loop at the
-// end of the wait.
+// waits reports whether the work must wait because of a failure. If so, it also makes
+// the loop wake up at the end of the wait.
 func (f *fault) waits(l *loop, now time.Time) bool {
 	if now.Before(f.until) {
 		l.wake(f.until)

@@ -21,7 +21,7 @@ import (
 func TestConnectionsThatAreKilled(t *testing.T) {
 	t.Parallel()
 	database := testkit.Postgres(t)
-	db, killer := database.DB, again(t, database) // the test kills the forwarder's connections, but not its own
+	db, killer := database.DB, secondPool(t, database) // the test kills the forwarder's connections, but not its own
 	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 				return
 			}
 			killed.Add(int64(n))
-			takes(10 * time.Millisecond)
+			takeTime(10 * time.Millisecond)
 		}
 	}()
 	sent := 0
@@ -72,7 +72,8 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 	}
 }
 
-// private returns a pool on a server that no other test uses, with the tables created.
+// private returns a server that no other test uses, and a pool of connections to it. It
+// creates the tables.
 func private(t *testing.T) (*servers.Postgres, *sql.DB) {
 	t.Helper()
 	server := testkit.PrivatePostgres(t, "autovacuum=off") // autovacuum would take transaction ids
@@ -108,7 +109,7 @@ func TestADatabaseThatIsKilled(t *testing.T) {
 	eventually(t, "it has been noticed", func() bool { return log.Has("could not be read") })
 	close(release)
 	eventually(t, "it could not be deleted", func() bool { return log.Has("could not be recorded") })
-	meanwhile(200 * time.Millisecond) // so that there are some more failures
+	giveTime(200 * time.Millisecond) // so that there are some more failures
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func TestADatabaseThatIsFrozen(t *testing.T) {
 
 	server.Freeze()
 	defer server.Thaw()
-	meanwhile(100 * time.Millisecond) // so that a read has begun
+	giveTime(100 * time.Millisecond) // so that a read has begun
 	began := time.Now()
 	_ = f.Close()
 	if err := <-ended; err != nil {

@@ -67,7 +67,7 @@ func TestForwardsToAnyPublisher(t *testing.T) {
 			msgs = append(msgs, msg(fmt.Sprint(i), ""))
 		}
 		put(t, db, config, "t", msgs...)
-		b := newBroker().answering(func(delivery) error { takes(time.Millisecond); return nil })
+		b := newBroker().answering(func(delivery) error { takeTime(time.Millisecond); return nil })
 		cfg := quick(config)
 		cfg.Workers = 7
 		start(t, db, b, cfg)
@@ -91,7 +91,7 @@ func TestHintWakes(t *testing.T) {
 		cfg.PollMin, cfg.PollMax = time.Hour, time.Hour
 		b := newBroker()
 		f := start(t, db, b, cfg)
-		meanwhile(200 * time.Millisecond) // the forwarder reads once when it starts
+		giveTime(200 * time.Millisecond) // the forwarder reads once when it starts
 		put(t, db, config, "t", msg("1", ""))
 		f.Hint()
 		eventually(t, "it is sent", func() bool { return b.has("1") })
@@ -141,7 +141,7 @@ func TestBytesAreBounded(t *testing.T) {
 		start(t, db, &pipelined{broker: b}, cfg)
 		inFlight := func() int { b.mu.Lock(); defer b.mu.Unlock(); return b.flying }
 		eventually(t, "the buffer is full", func() bool { return inFlight() >= 8 })
-		meanwhile(50 * time.Millisecond) // time to read more, which it must not do
+		giveTime(50 * time.Millisecond) // time to read more, which it must not do
 		if got := inFlight(); got > 12 {
 			t.Fatalf("inFlight is %d, want at most 12: 1 MiB and at most one message more", got)
 		}
@@ -265,7 +265,7 @@ func TestStats(t *testing.T) {
 		outbox.SetDueAt(later, time.Now().Add(time.Hour))
 		put(t, db, config, "t", msg("1", ""), msg("2", "k"), later)
 		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 2, 2, 'refused')`)
-		meanwhile(20 * time.Millisecond) // so that the message has an age
+		giveTime(20 * time.Millisecond) // so that the message has an age
 		stats, err = f.Stats(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -283,8 +283,9 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// A forwarded message says when it was stored and when it was published, whatever a
-// handler has copied from another message. The row has neither.
+// A forwarded message has the times at which it was stored and published, even if a
+// handler has copied these times from another message. The metadata in its row contains
+// neither of these times.
 func TestForwardedMessagesHaveTheirTimes(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		began := time.Now().Truncate(time.Millisecond)

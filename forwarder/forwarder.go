@@ -16,11 +16,10 @@ import (
 )
 
 var (
-	// ErrClosed reports that Run was called after Close.
+	// ErrClosed means that Run was called after Close.
 	ErrClosed = errors.New("forwarder: closed")
 
-	// ErrRunTwice reports that Run was called a second time. A forwarder can run only
-	// once.
+	// ErrRunTwice means that Run was called a second time. A Forwarder can run only once.
 	ErrRunTwice = errors.New("forwarder: Run was called before")
 )
 
@@ -39,7 +38,7 @@ type Forwarder struct {
 	started bool
 	closing chan struct{}
 	ended   chan struct{}
-	left    error // set before ended is closed
+	left    error // set before the channel ended is closed
 }
 
 // New returns a Forwarder that sends the messages of the outbox in db through
@@ -82,15 +81,14 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 }
 
 // Run forwards messages until ctx ends or Close is called, and then returns nil. When
-// ctx ends, messages in flight are treated as in Close.
+// ctx ends, Run treats messages in flight as Close does.
 //
 // Run returns an error immediately
-//   - if the tables are missing or have another version, or the database is of
-//     another kind: schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect or
-//     ErrEncoding,
-//   - if the broker refuses the publisher, for example because of a wrong
-//     password. This check needs a publisher with a method Ping(context.Context)
-//     error, as in package rabbit,
+//   - if the tables are missing or have another version, or the database is of another
+//     kind: schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect or ErrEncoding,
+//   - if the broker refuses the publisher, for example because of a wrong password.
+//     This check needs a publisher with a method Ping(context.Context) error, as in
+//     package rabbit,
 //   - if it is called a second time, or after Close.
 //
 // If the database or the broker cannot be reached, Run waits for it.
@@ -156,7 +154,9 @@ func (f *Forwarder) start() error {
 func (f *Forwarder) check(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := schema.Check(ctx, f.store.db, f.config.Schema)
-		if err == nil || errors.Is(err, schema.ErrLayout) { // ErrLayout is about the inbox, which a forwarder does not use
+		// ErrLayout is about the inbox, which a forwarder does not use, or about the sent
+		// log, whose layout the forwarder reads from the database.
+		if err == nil || errors.Is(err, schema.ErrLayout) {
 			f.store.dialect.LogDurability(ctx, f.store.db, f.config.Logger)
 			return nil
 		}
@@ -178,13 +178,13 @@ func (f *Forwarder) check(ctx context.Context) error {
 	}
 }
 
-// Running returns a channel that is closed when Run has reached the database. From then
-// on, the forwarder sends messages or waits for its share of the slots.
+// Running returns a channel. The channel is closed when Run has reached the database.
+// From then on, the forwarder sends messages, or waits for its share of the slots.
 func (f *Forwarder) Running() <-chan struct{} { return f.running }
 
-// Hint tells the forwarder that the outbox may contain new messages. It never blocks.
-// You can call it at any time; call it after each commit to send messages sooner.
-// Without Hint the forwarder finds new messages within Config.PollMax.
+// Hint tells the forwarder that the outbox may contain new messages. You can call it at
+// any time, and it never blocks. Call it after each commit to send messages sooner.
+// Without Hint, the forwarder finds new messages within Config.PollMax.
 func (f *Forwarder) Hint() {
 	select {
 	case f.hints <- struct{}{}:
@@ -192,13 +192,13 @@ func (f *Forwarder) Hint() {
 	}
 }
 
-// Close makes Run return, and waits for it. The forwarder stops reading and publishing.
-// Close waits at most Config.CloseTimeout for the confirms of messages in flight, and
-// then deletes the confirmed messages. Messages without an outcome stay in the outbox,
-// and the next instance, which can take over immediately, sends them again.
+// Close makes Run return, and waits until Run has returned. The forwarder stops reading
+// and publishing. It waits at most Config.CloseTimeout for the confirms of messages in
+// flight, and then deletes the confirmed messages. Messages without an outcome stay in
+// the outbox. The next instance, which can take over immediately, sends them again.
 //
 // If confirmed messages could not be deleted in time, Close returns an error. These
-// messages are sent again too. You can call Close more than once.
+// messages are sent again, too. You can call Close more than once.
 func (f *Forwarder) Close() error {
 	f.mu.Lock()
 	started := f.started

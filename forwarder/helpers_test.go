@@ -114,17 +114,16 @@ func exec(t *testing.T, db *sql.DB, query string, args ...any) {
 	}
 }
 
-// slack is how much longer than promised something may take in a test, because the
-// machine may be busy.
+// slack is added to promised times in tests, because the machine may be busy.
 const slack = 30 * time.Second
 
-// takes waits for d, for example to make a broker or a writer slow. The test does not
-// wait for an event here.
-func takes(d time.Duration) { <-time.After(d) }
+// takeTime waits for d, to simulate a slow broker or a slow writer. It is not used to
+// wait for an event.
+func takeTime(d time.Duration) { <-time.After(d) }
 
-// meanwhile waits for d, so that a forwarder can continue, or could do something wrong.
+// giveTime waits for d, so that a forwarder can continue, or could do something wrong.
 // The test does not fail if d is too short.
-func meanwhile(d time.Duration) { <-time.After(d) }
+func giveTime(d time.Duration) { <-time.After(d) }
 
 func isSQLite(t *testing.T, db *sql.DB) bool {
 	t.Helper()

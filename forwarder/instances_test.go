@@ -18,8 +18,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// again opens another pool for the same database.
-func again(t *testing.T, db testkit.Database) *sql.DB {
+// secondPool opens another pool of connections to the same database.
+func secondPool(t *testing.T, db testkit.Database) *sql.DB {
 	t.Helper()
 	pool, err := sql.Open(db.Dialect, db.DSN)
 	if err != nil {
@@ -54,8 +54,8 @@ func shares(t *testing.T, db *sql.DB, want ...int) {
 	eventually(t, fmt.Sprint("slots are shared as ", want), func() bool { return slices.Equal(want, slotsOf(t, db)) })
 }
 
-// punctual reports that no lease was lost. On a machine that is too slow to renew it in
-// time, a lease is lost, and messages are sent twice.
+// punctual reports whether no lease was lost, according to the log. If the machine is
+// too slow to renew a lease in time, the lease is lost, and messages may be sent twice.
 func punctual(log *testkit.Logs) bool { return !log.Has("has run out") && !log.Has("taken over") }
 
 func TestTrap18_InstancesShareTheSlots(t *testing.T) {
@@ -113,7 +113,7 @@ func TestInstancesComeAndGo(t *testing.T) {
 		const keys = 20
 		b := newBroker().answering(func(d delivery) error {
 			if strings.HasSuffix(d.id, "0") {
-				takes(200 * time.Millisecond) // so that some message is always in flight
+				takeTime(200 * time.Millisecond) // so that some message is always in flight
 			}
 			return nil
 		})
@@ -186,7 +186,7 @@ func TestInstancesComeAndGo(t *testing.T) {
 	})
 }
 
-// An instance that dies does not give its slots back, and another one must take over
+// An instance that dies does not give its slots back. Another instance must take over
 // when the lease has ended. Here the connections of the instance are cut.
 func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 	t.Parallel()
@@ -199,7 +199,7 @@ func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 		cfg.Lease = time.Second
 		cfg.CloseTimeout = 100 * time.Millisecond
 
-		pool := again(t, db)
+		pool := secondPool(t, db)
 		release := make(chan struct{})
 		first := &pipelined{broker: newBroker().answering(func(delivery) error { <-release; return nil })}
 		doomed, err := forwarder.New(pool, first, cfg)
@@ -240,8 +240,8 @@ func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 	})
 }
 
-// If another instance takes a slot at the moment between the check that the slot is
-// free and the update, this instance must not take it.
+// Another instance may take a slot after this instance has found the slot free, and
+// before its update. This instance must then not take the slot.
 func TestASlotIsTakenAtTheSameMoment(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)

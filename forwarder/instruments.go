@@ -17,8 +17,8 @@ import (
 const otherTopic = "other"
 
 // instruments contains the metrics and the tracer of a Forwarder. The loop counts in
-// memory, in tallies, and adds the sums to the counters once for many results. A call
-// for each message would cost too much at tens of thousands of messages per second.
+// memory, in tallies. Later it adds the sums to the counters, because a call for each
+// message would cost too much at tens of thousands of messages per second.
 type instruments struct {
 	meter  telemetry.Meter
 	tracer telemetry.Tracer
@@ -28,7 +28,7 @@ type instruments struct {
 	confirm, forward                  *telemetry.Durations
 	reads, settlements                *telemetry.Durations
 
-	timed bool // whether the durations of confirms are recorded in this round of results
+	timed bool // whether durations of confirms are recorded in this round of results
 
 	inFlight, slots atomic.Int64
 	state           observables
@@ -80,7 +80,7 @@ func newInstruments(config Config) *instruments {
 	return i
 }
 
-// tally counts in memory until it is flushed to the counter.
+// tally counts in memory, and is flushed to its counter later.
 type tally struct {
 	counter *telemetry.Counter
 	counts  []int64
@@ -91,7 +91,7 @@ type tally struct {
 func (i *instruments) add(t *tally, topic string, series int) {
 	number, listed := i.topics[topic]
 	if !listed {
-		number = len(i.topics) // the index of "other", or the only one
+		number = len(i.topics) // the index of "other", or the only index
 	}
 	t.counts[number*t.each+series]++
 }
@@ -112,8 +112,8 @@ func (i *instruments) start() {
 	}
 }
 
-// beginRound must be called before a round of results is processed, and endRound after
-// it.
+// beginRound must be called before the loop processes the outcomes that have arrived, and
+// endRound afterwards.
 func (i *instruments) beginRound() { i.timed = i.confirm.Enabled() }
 
 func (i *instruments) endRound() { i.outcomes.flush() }
@@ -131,7 +131,7 @@ func (i *instruments) published(r result, outcome Outcome, now time.Time) {
 	}
 }
 
-// settled counts what a settlement has recorded in the database.
+// settled counts the dead letters and the attempts that a settlement has recorded.
 func (i *instruments) settled(batch *dispatch.Settlement, result dispatch.Settled) {
 	for _, d := range batch.Deaths[:result.Deaths] {
 		reason := 0
@@ -154,19 +154,20 @@ func (i *instruments) settled(batch *dispatch.Settlement, result dispatch.Settle
 	i.deferred.flush()
 }
 
-// stall counts that a topic has stalled.
+// stall counts a stall of a topic.
 func (i *instruments) stall(topic string) {
 	i.add(&i.stalled, topic, 0)
 	i.stalled.flush()
 }
 
-// note stores the current numbers of the scheduler for observe.
+// note stores the number of messages in flight and the number of slots. When the metrics
+// are collected, the callback of observe reads these numbers.
 func (i *instruments) note(s *dispatch.Scheduler) {
 	i.inFlight.Store(int64(s.InFlight()))
 	i.slots.Store(int64(len(s.Slots())))
 }
 
-// observables are the metrics whose values are read when the metrics are collected.
+// observables are the metrics that are read only when the metrics are collected.
 type observables struct {
 	inFlight, slots, pending, blockedKeys, deadLetters, pauses metric.Int64Observable
 	lag                                                        metric.Float64Observable
@@ -184,7 +185,8 @@ func newObservables(meter telemetry.Meter) observables {
 	}
 }
 
-// observe registers the observables until the returned function is called.
+// observe registers the observables. They stay registered until the returned function
+// end is called.
 func (f *Forwarder) observe() (end func()) {
 	i, s := f.instruments, &f.instruments.state
 	i.start()

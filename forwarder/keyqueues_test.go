@@ -44,7 +44,7 @@ func TestMoreKeysThanAreKeptInMemory(t *testing.T) {
 }
 
 // If more messages of a key wait than are kept in memory, the forwarder must read the
-// next ones as soon as it needs them, and not only at the next poll.
+// next messages as soon as it needs them, and not only at the next poll.
 func TestRefillsDoNotWaitForPolls(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)

@@ -10,8 +10,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A row that becomes sent or dead gets the columns by which it can be found, and odd
-// metadata, which package outbox never writes, does not stop the forwarder.
+// Rows of the sent log and of the dead letters have the label columns, by which they can
+// be found. If the metadata of a row has a form that package outbox never writes, the
+// forwarder continues with other rows.
 func TestSentAndDeadRowsHaveLabels(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		labelled := msg("labelled", "")

@@ -34,7 +34,7 @@ func TestOnlyTheFirstAnswerCounts(t *testing.T) {
 	})
 }
 
-// twice reports a second and a third result after the first one.
+// twice is a publisher that reports three results for each message.
 type twice struct{ *broker }
 
 func (b twice) PublishAsync(topic string, m *message.Message, done func(error)) {
@@ -44,8 +44,8 @@ func (b twice) PublishAsync(topic string, m *message.Message, done func(error)) 
 }
 
 // A second result for the first attempt must not be taken for the result of the second
-// attempt. Here the publisher confirms the first attempt late, while the second one is
-// in flight, and then refuses the second one.
+// attempt. Here the publisher confirms the first attempt late, while the second attempt
+// is in flight, and then refuses the second attempt.
 func TestALateAnswerIsNotThatOfTheNextAttempt(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
@@ -59,7 +59,7 @@ func TestALateAnswerIsNotThatOfTheNextAttempt(t *testing.T) {
 	})
 }
 
-// late is the publisher of this test.
+// late is the publisher that TestALateAnswerIsNotThatOfTheNextAttempt describes.
 type late struct {
 	*broker
 

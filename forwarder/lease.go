@@ -11,18 +11,18 @@ import (
 
 // tenure is the state of the leases of this instance. The outbox is divided into slots,
 // and the slot of a message is computed from its ordering key. Each slot is leased to
-// one instance at a time. All instances get the same number of slots. If an instance
-// joins, the instances that have more than their share give slots back, each slot as
+// one instance at a time. All instances get the same number of slots. When an instance
+// joins, instances with more than their share give slots back. A slot is given back as
 // soon as none of its messages is in flight.
 type tenure struct {
 	leaving []int64   // slots that get no more work and will be given back
 	short   bool      // this instance has fewer slots than its share
-	until   time.Time // counted from the time before the request, so it is earlier than in the database
+	until   time.Time // end of the lease; it is counted from the time before the request, so it is earlier than in the database
 	asked   time.Time
-	next    time.Time // when to renew the lease, or to ask for more slots
+	next    time.Time // when to renew the lease, or to request more slots
 	busy    bool
 	fault   fault
-	rival   int64 // end of the lease of the instance with another destination that was found, or 0
+	rival   int64 // end of the lease of an instance with another destination, or 0
 
 	logged      bool // whether the number of slots was logged
 	loggedSlots int
@@ -127,19 +127,19 @@ func (l *loop) leased(req leaseRequest, got tenancy, sent time.Time, err error) 
 	l.logShare(slots, got.instances)
 }
 
-// without returns the slots that are not in others.
-func without(slots, others []int64) []int64 {
-	return slices.DeleteFunc(slices.Clone(slots), func(slot int64) bool { return slices.Contains(others, slot) })
+// without returns the elements of slots that are not in the list excluded.
+func without(slots, excluded []int64) []int64 {
+	return slices.DeleteFunc(slices.Clone(slots), func(slot int64) bool { return slices.Contains(excluded, slot) })
 }
 
-// unsettled returns the lost slots that contain messages whose outcome is not recorded.
-// They must not be leased again yet, because later messages of the same keys could be
-// sent first.
+// unsettled returns the lost slots with messages whose outcome is not recorded yet.
+// This instance must not lease such a slot again before the outcomes are recorded,
+// because later messages of the same keys could be sent first.
 func (l *loop) unsettled() []int64 {
 	return slices.Concat(l.tenure.leaving, without(l.scheduler.OrphanSlots(), l.tenure.leaving))
 }
 
-// recall stops sending. Messages that were not passed to the publisher yet return to
+// recall stops sending. Messages that were not passed to the publisher yet go back to
 // the scheduler.
 func (l *loop) recall() {
 	l.scheduler.Recall()
@@ -160,11 +160,12 @@ func (l *loop) logShare(slots, instances int) {
 	l.config.Logger.Info(text, watermill.LogFields{"slots": slots, "instances": instances})
 }
 
-// nextTry returns when to ask again for slots that other instances have, or may have
+// nextTry returns the time of the next request for slots that other instances may have
 // given back.
 func (l *loop) nextTry(last time.Time) time.Time { return last.Add(min(time.Second, l.config.Lease/3)) }
 
-// unowned is called when a read has found slots without an owner.
+// unowned makes the loop request more slots soon. It is called after a read that has
+// found slots without an owner.
 func (l *loop) unowned() {
 	if next := l.nextTry(l.tenure.asked); next.Before(l.tenure.next) {
 		l.tenure.next = next

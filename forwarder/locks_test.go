@@ -20,7 +20,7 @@ func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
 	if err := schema.Up(t.Context(), database.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	db, mine := database.DB, again(t, database)
+	db, mine := database.DB, secondPool(t, database)
 	release := make(chan struct{})
 	b := newBroker().answering(func(delivery) error { <-release; return nil })
 	start(t, db, &pipelined{broker: b}, quick(schema.Config{}))
@@ -30,7 +30,7 @@ func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
 	}
 	put(t, db, schema.Config{}, "t", msgs...)
 	eventually(t, "all are in flight", func() bool { return b.tries("0") == 1 && b.tries("19") == 1 })
-	meanwhile(time.Second)
+	giveTime(time.Second)
 	eventually(t, "no transaction is open for as long", func() bool {
 		return count(t, mine, `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 			AND xact_start < now() - interval '500 milliseconds'`) == 0
@@ -93,7 +93,7 @@ func TestTrap24_AHeldSnapshotDoesNotSlowDownReads(t *testing.T) {
 	// contain the cost of sending the messages.
 	eventually(t, "a poll that goes through few blocks of the table", func() bool {
 		pollsBefore, blocksBefore := polls(), blocks()
-		eventually(t, "a hundred polls", func() bool { meanwhile(200 * time.Millisecond); return polls() > pollsBefore+100 })
+		eventually(t, "a hundred polls", func() bool { giveTime(200 * time.Millisecond); return polls() > pollsBefore+100 })
 		return (blocks()-blocksBefore)/(polls()-pollsBefore) < 20
 	})
 }

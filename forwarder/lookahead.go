@@ -15,9 +15,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// lookaheadRows returns how many rows a lookahead examines: so many that a million rows
-// are examined soon, and so few that sweeps do not wait for long. SQLite has no broker
-// behind it, and no lookahead.
+// lookaheadRows returns the number of rows that a lookahead examines. With this number,
+// 100 lookaheads examine a million rows, and a sweep never waits long for a lookahead to
+// end. It is 0 for SQLite, which is used without a broker and needs no lookahead.
 func lookaheadRows(config schema.Config) int {
 	if config.Dialect == schema.SQLite {
 		return 0
@@ -25,8 +25,9 @@ func lookaheadRows(config schema.Config) int {
 	return 10_000
 }
 
-// ahead is what the first statement of a lookahead returns: which rows to read, with the
-// hashes of their keys, and which part of the outbox it has examined.
+// ahead is the result of the statement that examines rows. It contains the positions of
+// the rows to read, the hashes of their keys by position, and the part of the outbox
+// that was examined.
 type ahead struct {
 	positions []int64
 	hashes    map[int64]int64
@@ -46,18 +47,18 @@ func newLookaheadQueries(d dialect.Dialect) lookaheadQueries {
 	}
 }
 
-// lookAhead runs the statements of a lookahead. Most lookaheads find no row to examine, so
-// a cheap query asks for this first. The next one examines rows without reading their
-// payloads, and the last one reads those that it found.
+// lookAhead runs the statements of a lookahead. Most lookaheads find no row to examine,
+// so a cheap query first checks whether there is one. The second query examines rows
+// without reading their payloads. The third query reads the rows that were found.
 func (s *store) lookAhead(ctx context.Context, read *dispatch.Read, r *reader) (looked ahead, err error) {
 	if s.alone && read.Late == read.Passed {
-		if err := s.readWithHead(ctx, s.sql.peek, []any{read.From}, r); err != nil || !r.head.rows {
+		if err := s.readWithState(ctx, s.sql.peek, []any{read.From}, r); err != nil || !r.state.rows {
 			return ahead{reach: dispatch.Reach{Covered: dispatch.Everything}}, err
 		}
 	}
 	err = s.read(ctx, func(tx *sql.Tx) error {
-		r.rows, r.head, r.began = nil, head{}, time.Now()
-		if err := r.head.scan(tx.QueryRowContext(ctx, s.sql.snapshotOfLookahead)); err != nil {
+		r.rows, r.state, r.began = nil, outboxState{}, time.Now()
+		if err := r.state.scan(tx.QueryRowContext(ctx, s.sql.snapshotOfLookahead)); err != nil {
 			return err
 		}
 		var err error
@@ -78,8 +79,8 @@ func (s *store) lookAhead(ctx context.Context, read *dispatch.Read, r *reader) (
 	return looked, err
 }
 
-// examine runs the statement that examines rows. The statement has one snapshot, which
-// contains each row to read and all earlier rows of the same key.
+// examine runs the statement that examines rows. The statement sees one snapshot. So it
+// sees, for each row to read, all earlier rows of the same key.
 func (s *store) examine(ctx context.Context, tx *sql.Tx, read *dispatch.Read) (ahead, error) {
 	var (
 		topics, tenants []string
@@ -115,9 +116,9 @@ func (s *store) examine(ctx context.Context, tx *sql.Tx, read *dispatch.Read) (a
 	return looked, err
 }
 
-// complete sets the hashes of the keys of the rows that were read, and returns what was
-// examined. Rows that do not exist any more, or exceed the limit of bytes, are added to
-// the skipped rows.
+// complete sets the hashes of the keys of the rows that were read. It returns the part
+// of the outbox that was examined. Rows that no longer exist, and rows beyond the limit
+// of bytes, become skipped rows.
 func (a ahead) complete(read []*dispatch.Message) dispatch.Reach {
 	for _, m := range read {
 		m.KeyHash = a.hashes[m.Position]
@@ -130,8 +131,9 @@ func (a ahead) complete(read []*dispatch.Message) dispatch.Reach {
 	return a.reach
 }
 
-// pairs calls each for the pairs of numbers in a text such as "1:2,3:4".
-func pairs(text string, each func(a, b int64)) error {
+// pairs calls the function f for every pair of numbers in text, which has the form
+// "1:2,3:4".
+func pairs(text string, f func(a, b int64)) error {
 	if text == "" {
 		return nil
 	}
@@ -145,28 +147,34 @@ func pairs(text string, each func(a, b int64)) error {
 		if err != nil {
 			return fmt.Errorf("forwarder: lookahead: %w", err)
 		}
-		each(a, b)
+		f(a, b)
 	}
 	return nil
 }
 
-// peek is headOfRead with the answer whether there is a row above $1. The order makes
-// PostgreSQL use the index, whatever it estimates.
-var peek = headWith(fmt.Sprintf(
+// peek is stateOfRead with the flag rowsToRead, which is set if there is a row above $1.
+// ORDER BY makes PostgreSQL use the index even if its estimates are wrong.
+var peek = stateWith(fmt.Sprintf(
 	`CASE WHEN (SELECT 1 FROM {outbox} WHERE position > $1 ORDER BY position LIMIT 1) IS NOT NULL THEN %d ELSE 0 END`, rowsToRead))
 
-// examineQuery examines the first $8 rows above $1. It returns the highest position, the
-// number of rows, whether it has left out rows because of a limit or because of their
-// key, and two lists of position:hash: the rows to read, and the other rows with a key.
+// examineQuery returns a query that examines the first $8 rows above $1. The result has
+// five values: the highest position, the number of rows, whether the query has left out
+// rows because of a limit or because of their key, the rows to read, and the other rows
+// with a key. Both sets of rows are lists of position:hash.
 //
-// $6 is the maximum number of rows of a group, and $9 and $10 are the groups to leave
-// out. It leaves out keys that have a row above $11 that is not above $1, and returns
-// among the other rows the first of each key above $11 that is not above $12. It leaves
-// out the topics $13 and the tenants $14, which are paused. See the other parameters at
-// mayBeRead.
+// A group contains the rows of one topic and one tenant. The parameters are those of
+// mayBeRead, and:
 //
-// PostgreSQL estimates that it is expensive, and would compile it. That takes longer than
-// the query itself, so the transaction must have turned the compiler off.
+//   - $6: the maximum number of rows of a group,
+//   - $9 and $10: the topics and the tenants of the groups to leave out,
+//   - $11: between this position and $1, a row that is not in memory must be sent before
+//     the later rows of its key, so the query leaves out the key,
+//   - $12: the first row of each key between $11 and this position is added to the list of
+//     other rows,
+//   - $13 and $14: the paused topics and the paused tenants.
+//
+// PostgreSQL overestimates the cost of this query, and would compile it (JIT). Compiling
+// takes longer than running the query, so the transaction must turn JIT off first.
 func examineQuery(d dialect.Dialect) string {
 	return d.SQL(`
 		WITH examined AS MATERIALIZED (
@@ -203,16 +211,17 @@ func examineQuery(d dialect.Dialect) string {
 		       COALESCE((SELECT string_agg(s.position || ':' || hashtext(s.ordering_key), ',') FROM skipped AS s), '')`)
 }
 
-// quickTenant is like outboxrow.Tenant, but takes a seventh of the time, because it does
-// not decode the metadata. It finds the text between the quotes after the name, or
-// decodes the metadata if an escape is in this text.
+// quickTenant returns the same tenant as outboxrow.Tenant in a seventh of the time,
+// because it usually does not decode the metadata. It takes the text between the quotes
+// after the name of the field. It decodes the metadata only if this text contains an
+// escape.
 func quickTenant(d dialect.Dialect) string {
 	const text = `split_part(split_part(CAST(o.metadata AS text), '"` + meta.TenantID + `":', 2), '"', 2)`
 	return `CASE WHEN strpos(` + text + `, '\') > 0 THEN ` + outboxrow.Tenant(d) + ` ELSE substr(` + text + `, 1, 255) END`
 }
 
-// aheadQuery reads the rows with the positions $1, if they still exist. $5 are the
-// excluded topics. See the other parameters at mayBeRead.
+// aheadQuery returns a query that reads the rows with the positions $1, if they still
+// exist. $5 are the excluded topics. For the other parameters, see mayBeRead.
 func aheadQuery(d dialect.Dialect) string {
 	return d.SQL(`SELECT ` + columnsOfRow + `, 0 AS due FROM {outbox} AS o
 	              WHERE position {among $1 bigint}

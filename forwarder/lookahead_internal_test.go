@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A lookahead finds the same tenants as all others that read the outbox, without decoding
+// A lookahead finds the same tenants as all other queries of the outbox, without decoding
 // the metadata.
 func TestLookaheadFindsTheTenantWithoutDecoding(t *testing.T) {
 	t.Parallel()
@@ -45,7 +45,8 @@ func TestLookaheadFindsTheTenantWithoutDecoding(t *testing.T) {
 	}
 }
 
-// PostgreSQL would compile the query of a lookahead, which takes longer than the query.
+// PostgreSQL must not compile the query of a lookahead, because compiling takes longer
+// than running the query.
 func TestLookaheadIsNotCompiled(t *testing.T) {
 	t.Parallel()
 	s, exec := ownerOfAll(t, testkit.Postgres(t))
@@ -55,7 +56,7 @@ func TestLookaheadIsNotCompiled(t *testing.T) {
 		if err := tx.QueryRowContext(t.Context(), `SHOW jit`).Scan(&before); err != nil {
 			return err
 		}
-		var h head
+		var h outboxState
 		if err := h.scan(tx.QueryRowContext(t.Context(), s.sql.snapshotOfLookahead)); err != nil {
 			return err
 		}
@@ -73,7 +74,8 @@ func TestLookaheadIsNotCompiled(t *testing.T) {
 	}
 }
 
-// More tells the scheduler that another round finds rows that may be sent.
+// The field Reach.More tells the scheduler that another lookahead would find rows that
+// may be sent.
 func TestLookaheadTellsWhetherThereIsMore(t *testing.T) {
 	t.Parallel()
 	s, exec := ownerOfAll(t, testkit.Postgres(t))
@@ -92,8 +94,8 @@ func TestLookaheadTellsWhetherThereIsMore(t *testing.T) {
 	}
 }
 
-// Trap 100. Rows that were committed late, below the rows that are examined, may have the
-// same keys.
+// Trap 100. A row may be committed late, below the rows that a lookahead examines. The
+// lookahead must not return rows with the same key.
 func TestLookaheadLeavesOutKeysWithALateRow(t *testing.T) {
 	t.Parallel()
 	s, exec := ownerOfAll(t, testkit.Postgres(t))

@@ -15,34 +15,34 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// manyWait writes messages of the tenant "many" to a topic. Every tenth has a key, one of
-// ten.
+// manyWait writes messages of the tenant "many" to a topic. Every tenth message has one
+// of ten ordering keys.
 func manyWait(t *testing.T, db *sql.DB, topic string, messages int) {
 	t.Helper()
 	exec(t, db, `
 		INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)
 		SELECT 'many-' || n, $1, CASE WHEN n % 10 = 0 THEN 'key-' || n / 10 % 10 END, n % 64, '', '{"once_tenant_id":"many"}'
 		FROM generate_series(1, $2::bigint) AS n`, topic, messages)
-	// The slot of a key is fixed, whichever it is.
+	// All messages of a key must have the same slot; any slot will do.
 	exec(t, db, `UPDATE once_outbox SET slot = 7 WHERE ordering_key IS NOT NULL`)
 }
 
 func isMany(d delivery) bool { return len(d.id) > 5 && d.id[:5] == "many-" }
 
-// slowly returns a broker that needs a while for each message of the tenant "many",
-// except for the first ones, until hurry returns true.
+// slowly returns a broker that is slow for each message of the tenant "many", except
+// for the first messages, until hurry returns true.
 func slowly(hurry func(b *broker) bool) *broker {
 	b := newBroker()
 	return b.answering(func(d delivery) error {
 		if isMany(d) && len(b.ids(isMany)) > 50 && !hurry(b) {
-			takes(50 * time.Millisecond)
+			takeTime(50 * time.Millisecond)
 		}
 		return nil
 	})
 }
 
-// Trap 100. A tenant or a topic with a long backlog must not hold up the few messages of
-// another.
+// Trap 100. A tenant or a topic with a long backlog must not delay the few messages of
+// another tenant or topic.
 func TestBacklogOfOneTenantOrTopicDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	for name, topic := range map[string]string{"tenant": "t", "topic": "other"} {

@@ -12,29 +12,30 @@ import (
 )
 
 // loop runs the commands of a dispatch.Scheduler and reports the results to it. A
-// single goroutine runs the loop and calls its Scheduler. Database work runs in other
-// goroutines, and publishers add their results to a list. So reading, publishing,
-// confirming and deleting happen at the same time, and the Scheduler needs no lock.
+// single goroutine runs the loop, and only this goroutine calls the Scheduler, which
+// therefore needs no lock. Other goroutines do the database work, and publishers add
+// their results to a list. Reading, publishing, confirming and deleting happen at the
+// same time.
 type loop struct {
 	*Forwarder
 
 	scheduler *dispatch.Scheduler
 	failures  failures
 
-	work   context.Context // the context of all database work
+	work   context.Context // context of all database work
 	cancel context.CancelFunc
-	done   chan func() // functions to call after database work has ended
+	done   chan func() // functions that the loop calls after database work has ended
 	asked  int         // number of database operations that have not ended
-	wakeAt time.Time   // when to run the next step if nothing happens before
+	wakeAt time.Time   // when to run the next step if no event comes earlier
 
 	tenure tenure
 	log    sentLog
-	used   []result // a slice that can be reused
+	used   []result // slice whose memory is used for the next results
 
 	settleErr error // error of the last settlement
 	releasing bool
 	released  bool
-	refusal   error // the error with which Run must end, or nil
+	refusal   error // error that Run must return, or nil
 }
 
 func newLoop(f *Forwarder) *loop {
@@ -43,9 +44,9 @@ func newLoop(f *Forwarder) *loop {
 	return l
 }
 
-// rescanEvery is how often the outbox is read from the start. This finds rows that the
-// cursor has passed, for example after a row was changed by hand or restored from a
-// backup.
+// rescanEvery is the time between sweeps from the start of the outbox. Such a sweep
+// finds rows that the cursor has passed, for example rows that were changed by hand or
+// restored from a backup.
 const rescanEvery = time.Minute
 
 func newScheduler(c Config) *dispatch.Scheduler {
@@ -68,8 +69,8 @@ func newScheduler(c Config) *dispatch.Scheduler {
 	})
 }
 
-// run runs the loop until ctx ends. Then it continues until every outcome is recorded,
-// at most for Config.CloseTimeout.
+// run runs the loop until ctx ends. It then continues until all outcomes are recorded,
+// but not longer than CloseTimeout allows.
 func (l *loop) run(ctx context.Context) error {
 	defer l.cancel()
 	stop := ctx.Done()
@@ -114,8 +115,8 @@ func (l *loop) step(now time.Time) (ended bool) {
 	return l.scheduler.Stopping() && (l.released || commands.Expired)
 }
 
-// background runs database work in another goroutine. The function that work returns is
-// called by the loop.
+// background calls the function work in another goroutine, where it can use the database.
+// Afterwards the loop calls the function that work has returned.
 func (l *loop) background(work func(ctx context.Context) (then func())) {
 	l.asked++
 	timeout := l.config.Lease
@@ -126,7 +127,7 @@ func (l *loop) background(work func(ctx context.Context) (then func())) {
 	}()
 }
 
-// wake makes the loop run its next step at t at the latest.
+// wake makes the loop run its next step at t or earlier.
 func (l *loop) wake(t time.Time) {
 	if t.Before(l.wakeAt) {
 		l.wakeAt = t

@@ -28,8 +28,8 @@ func numbers(n int64) (list []int64) {
 	return list
 }
 
-// An instance keeps its share of the slots, and gives back the others when none of their
-// messages is in flight.
+// An instance keeps its share of the slots, and gives back the other slots when none of
+// their messages is in flight.
 func TestLeaseLeavesOtherInstancesTheirShare(t *testing.T) {
 	t.Parallel()
 	l, logs := idle()
@@ -59,7 +59,7 @@ func TestLeaseLeavesOtherInstancesTheirShare(t *testing.T) {
 		t.Error("it does not run")
 	}
 
-	// Slots that are leaving are not used, and no others leave meanwhile.
+	// Slots that are leaving are not used, and no other slots leave meanwhile.
 	l.leased(leaseRequest{}, tenancy{slots: numbers(6), share: 3, instances: 2}, now, nil)
 	expect(numbers(4), []int64{4, 5}, 5*time.Second)
 	l.leased(leaseRequest{back: []int64{4, 5}}, tenancy{slots: numbers(4), share: 4, instances: 2}, now, nil)
@@ -84,7 +84,8 @@ func TestLeaseLeavesOtherInstancesTheirShare(t *testing.T) {
 }
 
 // When the lease has ended, nothing is sent, even while the request to renew it is under
-// way. Until then the loop wakes up for the end, or for the next request.
+// way. Before that, the loop plans to wake up at the end of the lease, or earlier for
+// the next request.
 func TestEndOfTheLeaseStopsForwarding(t *testing.T) {
 	t.Parallel()
 	l, logs := idle()
@@ -120,7 +121,7 @@ func TestEndOfTheLeaseStopsForwarding(t *testing.T) {
 	}
 }
 
-// A lease request that fails is logged once, and again when one succeeds.
+// A failed lease request is logged once. The next success is logged, too.
 func TestFailedLeaseIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	l, logs := idle()
@@ -157,8 +158,8 @@ func TestFailedLeaseIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// An instance with another destination is awaited first. If it renews its lease, it is
-// alive, and this instance ends.
+// If another instance has another destination, this instance first waits. If the other
+// instance renews its lease, it is alive, and this instance ends.
 func TestInstanceGivesWayToOneThatRenewsItsLease(t *testing.T) {
 	t.Parallel()
 	l, logs := idle()
@@ -195,8 +196,8 @@ func TestInstanceGivesWayToOneThatRenewsItsLease(t *testing.T) {
 	}
 }
 
-// Old rows are deleted from time to time. If there are more of them, the next batch
-// follows after a pause as long as this one took.
+// Old rows of the sent log are deleted in batches, from time to time. If more old rows
+// are left, the next batch follows after a pause that is as long as the last batch took.
 func TestSentLogIsForgottenFromTimeToTime(t *testing.T) {
 	t.Parallel()
 	l, logs := idle()
@@ -273,7 +274,8 @@ func TestPausesDouble(t *testing.T) {
 	}
 }
 
-// The lists of a lookahead are pairs of numbers. Rows that were not read count as skipped.
+// The query of a lookahead returns lists of pairs of numbers. Rows that it has found, but
+// that were not read afterwards, count as skipped.
 func TestLookaheadReadsListsOfPairs(t *testing.T) {
 	t.Parallel()
 	var got [][2]int64
@@ -315,7 +317,8 @@ func TestPausesAreDecoded(t *testing.T) {
 	}
 }
 
-// Each listed topic has its own series of each outcome, and all others share one.
+// Each topic in Config.Topics has its own series for each outcome. All other topics
+// share one series for each outcome.
 func TestTopicsHaveTheirOwnSeries(t *testing.T) {
 	t.Parallel()
 	i := newInstruments(Config{Topics: []string{"a", "b", "a"}})

@@ -53,7 +53,7 @@ func TestALostLease(t *testing.T) {
 		}
 		close(early)
 		put(t, db, config, "t", msg("new", ""))
-		meanwhile(100 * time.Millisecond) // time to send something, which it must not do
+		giveTime(100 * time.Millisecond) // time to send something, which it must not do
 		if got := b.tries("behind") + b.tries("new"); got != 0 {
 			t.Fatalf(`b.tries("behind")+b.tries("new") is %d, want 0`, got)
 		}
@@ -62,7 +62,7 @@ func TestALostLease(t *testing.T) {
 		}
 
 		exec(t, db, `UPDATE once_slots SET owner = NULL`)
-		meanwhile(1500 * time.Millisecond) // time to send something, which it must not do
+		giveTime(1500 * time.Millisecond) // time to send something, which it must not do
 		if got := b.tries("behind"); got != 0 {
 			t.Fatalf(`b.tries("behind") is %d, want 0: its predecessor is still in flight`, got)
 		}

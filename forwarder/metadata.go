@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// rowError reports that a row has content that the outbox would not write, or that the
+// rowError means that a row contains data that the outbox would not write, or that the
 // publisher cannot send.
 type rowError struct {
 	what string
@@ -28,9 +28,9 @@ func (e rowError) Unwrap() error    { return e.err }
 func (rowError) Unacceptable() bool { return true }
 
 // check returns the metadata of a message, or an error if the message cannot be sent.
-// It checks that the texts are valid: a text column of SQLite accepts any bytes, but a
-// list of ids in a statement does not, so that the row could not be deleted after the
-// message was sent.
+// It checks that all strings are valid UTF-8 without NUL. A text column of SQLite
+// accepts any bytes, but a list of ids in a statement does not. A row with an invalid
+// id could therefore not be deleted after the message was sent.
 func check(m *dispatch.Message) (message.Metadata, error) {
 	for _, field := range []struct{ name, text string }{
 		{"message_id", m.ID}, {"topic", m.Topic}, {"ordering_key", m.Key},

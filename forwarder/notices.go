@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// failures contains, for each kind of the scheduler's work, whether its failure was
-// logged and its next success must be logged too.
+// failures records, for each kind of work of the scheduler, whether a failure was
+// logged. If so, the next success is logged, too.
 type failures [dispatch.Settling + 1]bool
 
 var schedulerTexts = [...]workTexts{
@@ -22,7 +22,7 @@ var schedulerTexts = [...]workTexts{
 	dispatch.Settling:   {"Outcomes could not be recorded, trying again", "Outcomes could be recorded again"},
 }
 
-// tell logs and counts the scheduler's notices.
+// tell logs and counts the notices of the scheduler.
 func (l *loop) tell(notices []dispatch.Notice) {
 	log := l.config.Logger
 	for i := range notices {
@@ -60,11 +60,13 @@ func (l *loop) tell(notices []dispatch.Notice) {
 	}
 }
 
-// named returns the log fields of a message with this metadata, a JSON object.
+// named returns the log fields of a message. The parameter metadata is the JSON object
+// of its metadata.
 func named(id string, metadata []byte, more watermill.LogFields) watermill.LogFields {
-	decoded, _ := outboxrow.DecodeMetadata(metadata) // a damaged row has an error of its own
+	decoded, _ := outboxrow.DecodeMetadata(metadata) // check reports a damaged row
 	return fields.Message(id, decoded, more)
 }
 
-// clean makes an error's text fit for a text column.
+// clean returns the text of an error in a form that a text column can store, with at
+// most 2,000 bytes.
 func clean(err error) string { return parked.Clean(err.Error(), 2000) }

@@ -24,7 +24,7 @@ func TestTrap63_OneOfAKeyInFlight(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker().answering(func(delivery) error {
-			takes(time.Duration(rand.IntN(3)) * time.Millisecond)
+			takeTime(time.Duration(rand.IntN(3)) * time.Millisecond)
 			return nil
 		})
 		var msgs []*message.Message
@@ -130,7 +130,7 @@ func TestTrap64_ABlockedKeyWhoseHeadIsGone(t *testing.T) {
 // Trap 64. If the first message of a blocked key does not exist any more, only the
 // owner of the slot may unblock the key. The owner has read past the waiting messages.
 // If another instance unblocked the key, the owner would send later messages before it
-// reads the waiting ones.
+// reads the waiting messages.
 func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeys(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)
@@ -169,8 +169,8 @@ func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeys(t *testing.T) {
 	}
 }
 
-// within returns a key or an id that begins with name and belongs to one of these
-// slots.
+// within returns a key or an id that begins with name, and whose slot is between low
+// and high.
 func within(low, high int, name string) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprint(name, " ", i)
@@ -229,7 +229,7 @@ func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeysNow(t *testing.T) {
 	cfg.Lease = time.Minute
 	second := start(t, db, &pipelined{broker: b}, cfg)
 	// It gets the slots from the test. If they were free, the first instance could take
-	// most of them, and send all due messages at once.
+	// most of them, and send all due messages together.
 	exec(t, db, `UPDATE once_slots SET owner = (SELECT owner FROM once_forwarders WHERE owner <> $1) WHERE slot <= 31`, first)
 	free := func(name string) {
 		id := within(0, 31, name)
@@ -241,7 +241,7 @@ func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeysNow(t *testing.T) {
 			}
 			return b.has(id)
 		})
-		meanwhile(50 * time.Millisecond)
+		giveTime(50 * time.Millisecond)
 	}
 	for i := range 5 {
 		free(fmt.Sprint("free", i))

@@ -41,23 +41,23 @@ func (o Outcome) String() string {
 	return outcomeNames[o]
 }
 
-// An error may have one or more of these methods. The errors of package rabbit have
-// them.
+// An error of a publisher may have one or more of these methods. The errors of package
+// rabbit have them.
 type (
 	refuser      interface{ Refused() bool }
 	unaccepter   interface{ Unacceptable() bool }
 	unavailabler interface{ Unavailable() bool }
 )
 
-// Classify returns the outcome that err stands for. It looks for methods Refused,
-// Unacceptable and Unavailable of err, and of the errors that err wraps, and uses the
-// one that returns true. For nil it returns [Confirmed], and for any other error
-// [Unknown].
+// Classify returns the outcome that err means. It calls the methods Unacceptable,
+// Refused and Unavailable, in this order, of err or of an error that err wraps. The
+// first method that returns true decides. For nil, Classify returns [Confirmed]. For
+// any other error, it returns [Unknown].
 //
-// A publisher may return an error without these methods also if the broker refused the
-// message. So the forwarder treats a message as refused if it fails when it is
-// published by itself, another message is then confirmed, and the first one fails by
-// itself again.
+// Some publishers return errors without these methods even if the broker refused the
+// message. The forwarder therefore also treats a message as refused after three events:
+// the message fails when it is published by itself, another message is confirmed, and
+// the first message fails by itself again.
 func Classify(err error) Outcome {
 	var (
 		refused      refuser
@@ -97,8 +97,8 @@ func (o Outcome) forScheduler(err error) dispatch.Outcome {
 	return dispatch.Unavailable
 }
 
-// cannotRefuse returns true if err has none of the methods, so that it could not report
-// a refused message.
+// cannotRefuse reports whether err has none of the methods Refused, Unacceptable and
+// Unavailable. Such an error cannot say that the broker refused the message.
 func cannotRefuse(err error) bool {
 	var (
 		refused      refuser

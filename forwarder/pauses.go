@@ -10,13 +10,14 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Each sweep returns the pauses that its snapshot shows, so that a pause needs no query
-// of its own. If they are not those that the sweep left out, the scheduler ignores its
-// rows, and the next sweep leaves out the right ones. Only while something is paused,
-// the queries are others, and cost more: a sweep runs in a transaction, and looks at
+// Each sweep also returns the pauses in its snapshot. So no separate query is needed.
+// If the returned pauses differ from the pauses that the sweep has used, the scheduler
+// ignores the rows, and the next sweep uses the new pauses. Only while something is
+// paused, other queries run, which cost more: a sweep runs in a transaction, and checks
 // the topic and the tenant of each row.
 
-// listPauses is an SQL expression: the pauses as a JSON list, or an empty text if there are none.
+// listPauses returns an SQL expression. The value of the expression is a JSON list of
+// the pauses, or an empty string if nothing is paused.
 func listPauses(d dialect.Dialect) string {
 	if d.SQLite() {
 		return `COALESCE((SELECT CASE WHEN COUNT(*) > 0 THEN json_group_array(json_array(kind, name)) END
@@ -27,7 +28,7 @@ func listPauses(d dialect.Dialect) string {
 
 const pausesOfPostgres = `COALESCE((SELECT CAST(json_agg(json_build_array(kind, name) ORDER BY kind, name) AS text) FROM {pauses}), '')`
 
-// decodePauses reads what listPauses returns.
+// decodePauses decodes the value of the expression that listPauses returns.
 func decodePauses(text string) (p dispatch.Pauses, err error) {
 	if text == "" {
 		return p, nil
@@ -46,10 +47,11 @@ func decodePauses(text string) (p dispatch.Pauses, err error) {
 	return p, nil
 }
 
-// leaveOutPaused returns the query of a sweep or a refill for the time of a pause. The
-// parameters are lists of topics and tenants. Paused rows without a key, and those with a
-// due time, are left out. The others are returned without their contents, with -1
-// attempts.
+// leaveOutPaused returns the query of a sweep or a refill, changed so that it leaves
+// out paused rows. The parameters topics and tenants are the SQL parameters that
+// contain the paused topics and tenants. Paused rows without a key, and paused rows
+// with a due time, are left out. The other paused rows are returned without their
+// contents and with -1 attempts.
 func leaveOutPaused(d dialect.Dialect, query, topics, tenants string) string {
 	paused := outboxrow.Paused(d, `{list `+topics+` text}`, `{list `+tenants+` text}`)
 	return strings.NewReplacer(

@@ -25,8 +25,8 @@ func newWaiting(t *testing.T, db *sql.DB, config schema.Config) *waiting.Message
 	return m
 }
 
-// Trap 101. Messages of a paused topic wait, with the later messages of their keys. All others are
-// sent. After the pause, the messages of a key are sent in their order.
+// Trap 101. Messages of a paused topic wait, with the later messages of their keys. All other
+// messages are sent. After the pause, the messages of a key are sent in their order.
 func TestPausedTopicWaits(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
@@ -42,7 +42,7 @@ func TestPausedTopicWaits(t *testing.T) {
 		eventually(t, "the others are sent", func() bool { return b.has("k1", "other", "o1") })
 		put(t, db, config, "orders", msg("k4", "k"), msg("o2", "o"), msg("last", ""))
 		eventually(t, "later ones are sent", func() bool { return b.has("o2", "last") })
-		meanwhile(50 * time.Millisecond)
+		giveTime(50 * time.Millisecond)
 		for _, id := range []string{"k2", "k3", "k4", "mail"} {
 			if b.has(id) {
 				t.Fatalf("%s was sent, although it is paused or waits for a paused message", id)
@@ -59,7 +59,8 @@ func TestPausedTopicWaits(t *testing.T) {
 	})
 }
 
-// Trap 101. A tenant that is paused while its messages are read and sent waits, too.
+// Trap 101. If a tenant is paused while its messages are being read and sent, its
+// remaining messages wait.
 func TestPausedTenantWaits(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
@@ -80,7 +81,7 @@ func TestPausedTenantWaits(t *testing.T) {
 		}
 		eventually(t, "a message waits", func() bool {
 			of("loud", fmt.Sprint("probe", time.Now().UnixNano()), "")
-			meanwhile(100 * time.Millisecond)
+			giveTime(100 * time.Millisecond)
 			return pending(t, db) > 0
 		})
 		for i := range 20 {
@@ -88,7 +89,7 @@ func TestPausedTenantWaits(t *testing.T) {
 		}
 		of("calm", "calm", "")
 		eventually(t, "the other tenant is served", func() bool { return b.has("calm") })
-		meanwhile(50 * time.Millisecond)
+		giveTime(50 * time.Millisecond)
 		if b.has("during0") {
 			t.Fatal("sent during the pause: during0")
 		}
@@ -118,7 +119,7 @@ func TestPausedTopicIsNotTriedAgain(t *testing.T) {
 		put(t, db, config, "orders", msg("o1", "k"), msg("other", ""))
 		f := start(t, db, &pipelined{broker: b}, quick(config))
 		eventually(t, "the other is sent", func() bool { return b.has("other") })
-		meanwhile(50 * time.Millisecond)
+		giveTime(50 * time.Millisecond)
 		if b.has("m1") || b.has("m2") || b.has("o1") {
 			t.Fatal("sent during the pause: m1 or m2 or o1")
 		}
@@ -136,6 +137,32 @@ func TestPausedTopicIsNotTriedAgain(t *testing.T) {
 		if got, want := strings.Join(sentOf(b, "k"), " "), "m1 m2 o1"; got != want {
 			t.Fatalf("got %v, want %v", got, want)
 		}
+	})
+}
+
+// A read returns a limited number of rows. Due messages of a paused topic must not use up
+// this limit. Otherwise no due message of another topic would be read during the pause.
+func TestDueMessagesDoNotWaitForPausedOnes(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker()
+		limited := quick(config)
+		limited.BatchSize, limited.Window = 5, 5
+		m := newWaiting(t, db, config)
+		for i := range 100 {
+			put(t, db, config, "mails", msg(fmt.Sprint("mail", i), ""))
+		}
+		put(t, db, config, "orders", msg("order", ""))
+		exec(t, db, `UPDATE once_outbox SET due_at = created_at`)
+		if err := m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
+			t.Fatal(err)
+		}
+		start(t, db, &pipelined{broker: b}, limited)
+		eventually(t, "the other topic is served", func() bool { return b.has("order") })
+		if err := m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
+			t.Fatal(err)
+		}
+		drained(t, db)
 	})
 }
 
@@ -172,7 +199,7 @@ func TestPauseOutlivesAnInstance(t *testing.T) {
 	})
 }
 
-// sentOf returns the ids that were sent of an ordering key.
+// sentOf returns the ids of the sent messages of an ordering key.
 func sentOf(b *broker, key string) []string {
 	return b.ids(func(d delivery) bool { return d.key == key })
 }

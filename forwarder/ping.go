@@ -7,9 +7,9 @@ import (
 	"github.com/watermill-once/once/internal/start"
 )
 
-// ping calls the publisher's method Ping, if it exists. It returns an error only if the
-// broker refuses the publisher. If the broker cannot be reached, ping returns nil, and
-// the forwarder waits for the broker later.
+// ping calls the method Ping of the publisher, if there is one. It returns an error
+// only if the broker refuses the publisher. If the broker cannot be reached, ping
+// returns nil, and the forwarder waits for the broker later.
 func (f *Forwarder) ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, start.Patience)
 	defer cancel()

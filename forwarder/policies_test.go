@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A topic has its own number of attempts, and decides what happens to the later messages
-// of a key.
+// The policy of a topic sets the number of attempts, and decides what happens to the
+// later messages of a key.
 func TestTopicHasItsOwnPolicy(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
@@ -43,7 +43,7 @@ func TestTopicHasItsOwnPolicy(t *testing.T) {
 		if got := b.tries("other"); got != 3 {
 			t.Fatalf(`b.tries("other") is %d, want 3: as without a policy`, got)
 		}
-		meanwhile(50 * time.Millisecond)
+		giveTime(50 * time.Millisecond)
 		if b.has("after-payment") {
 			t.Fatal(`b.has("after-payment") returned true: its key is blocked`)
 		}
@@ -53,7 +53,7 @@ func TestTopicHasItsOwnPolicy(t *testing.T) {
 	})
 }
 
-// A topic can have pauses of its own.
+// A topic can have its own pauses between attempts.
 func TestTopicHasItsOwnBackoff(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {

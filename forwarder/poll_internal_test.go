@@ -7,8 +7,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A poll that follows an empty sweep first asks whether there are rows. It notices all
-// that a sweep notices.
+// A poll after an empty sweep first checks whether there are rows. The check finds
+// everything that a sweep would report: rows to send, slots without an owner, new
+// pauses and blocked keys.
 func TestPollFirstAsksWhetherThereAreRows(t *testing.T) {
 	t.Parallel()
 	eachCounted(t, func(t *testing.T, server testkit.Database, s *store, trips *counting) {
@@ -93,7 +94,7 @@ func TestPollFirstAsksWhetherThereAreRows(t *testing.T) {
 		poll()
 		empty("no key is blocked")
 
-		// A hint says that there are rows, so asking would only take time.
+		// After a hint there are rows, so the check would only take time.
 		trips.writes.Store(0)
 		sweep(dispatch.Read{})
 		if got := trips.writes.Load(); got > 2 { // on a busy machine, pgx pings a connection that was idle for a second

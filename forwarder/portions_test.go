@@ -84,8 +84,8 @@ func TestWhatCannotBeReadAtOnce(t *testing.T) {
 	drained(t, db.DB)
 }
 
-// narrow starts a proxy for an address and returns the proxy's address. Data from the
-// server passes it with at most 1 MiB per second.
+// narrow starts a proxy for an address and returns the proxy's address. The proxy
+// passes on at most 1 MiB per second of the server's data.
 func narrow(t *testing.T, to string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -114,7 +114,7 @@ func narrow(t *testing.T, to string) string {
 					if _, err := io.CopyN(near, far, 32<<10); err != nil {
 						return
 					}
-					takes(time.Second / 32)
+					takeTime(time.Second / 32)
 				}
 			}()
 		}

@@ -224,7 +224,7 @@ func TestTrap18_ProcessesThatAreFrozenOrKilled(t *testing.T) {
 		if got := time.Since(frozen); got >= processLease+2*time.Second+slack {
 			t.Fatalf("time.Since(frozen) is %v, want less than %v", got, processLease+2*time.Second+slack)
 		}
-		meanwhile(processLease / 2) // so that the other process continues to send
+		giveTime(processLease / 2) // so that the other process continues to send
 		if err := one.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}

@@ -12,25 +12,25 @@ import (
 type queries struct {
 	lookaheadQueries
 
-	read, refill            dialect.Statement
-	readWithHead, headAlone dialect.Statement
-	readPaused              dialect.Statement
-	refillPaused            dialect.Statement
-	snapshot                string
-	remove                  string
-	removeLogged            []string
-	forgetSent              string
-	unblock, charge, block  string
-	copyDead, removeOne     string
-	unblockOne, blockByDead string
-	headless                string
-	renew, joinAlone        string
-	replace, elsewhere      string
-	enrol, expel, instances string
-	slots                   string
-	lease, release          string
-	releaseAll, resign      string
-	stats, boundedStats     string
+	read, refill              dialect.Statement
+	readWithState, stateAlone dialect.Statement
+	readPaused                dialect.Statement
+	refillPaused              dialect.Statement
+	snapshot                  string
+	remove                    string
+	removeLogged              []string
+	forgetSent                string
+	unblock, charge, block    string
+	copyDead, removeOne       string
+	unblockOne, blockByDead   string
+	headless                  string
+	renew, joinAlone          string
+	replace, elsewhere        string
+	enrol, expel, instances   string
+	slots                     string
+	lease, release            string
+	releaseAll, resign        string
+	stats, boundedStats       string
 }
 
 func newQueries(d dialect.Dialect) queries {
@@ -52,8 +52,8 @@ func newQueries(d dialect.Dialect) queries {
 	return queries{
 		lookaheadQueries: newLookaheadQueries(d),
 		read:             d.Statement("", sweep),
-		readWithHead:     d.Statement("", headOfRead+` UNION ALL `+sweep),
-		headAlone:        d.Statement("", headAlone),
+		readWithState:    d.Statement("", stateOfRead+` UNION ALL `+sweep),
+		stateAlone:       d.Statement("", stateAlone),
 		refill:           d.Statement("", ofKeys),
 		readPaused:       d.Statement("", leaveOutPaused(d, sweep, "$8", "$9")),
 		refillPaused:     d.Statement("", leaveOutPaused(d, ofKeys, "$6", "$7")),
@@ -139,8 +139,8 @@ func newQueries(d dialect.Dialect) queries {
 
 		instances: d.SQL(`SELECT (SELECT COUNT(*) FROM {forwarders}), (SELECT COUNT(*) FROM {slots})`),
 
-		// Somebody may have deleted rows of this table. Messages in these slots would
-		// wait for ever.
+		// Somebody may have deleted rows of this table. Messages in these slots would wait
+		// forever.
 		slots: d.SQL(`
 			INSERT INTO {slots} (slot)
 			WITH RECURSIVE n(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM n WHERE slot < ` + strconv.Itoa(slot.Count-1) + `)
@@ -170,30 +170,32 @@ func newQueries(d dialect.Dialect) queries {
 	}
 }
 
-// removeLogged returns the statements that move these rows from the outbox to the sent
-// log. If a row does not exist any more, it is already in the log.
-func removeLogged(d dialect.Dialect, these string) []string {
+// removeLogged returns the statements that move rows from the outbox to the sent log. The
+// parameter condition selects the rows. If the statements run twice with the same rows,
+// the second run changes nothing, because the first run has removed the rows from the
+// outbox and logged them.
+func removeLogged(d dialect.Dialect, condition string) []string {
 	const names = `position, message_id, topic, ordering_key, payload, metadata, created_at`
 	labels, join := outboxrow.Labels(d)
 	insert := `INSERT INTO {outbox_sent} (` + names + `, ` + outboxrow.LabelColumns + `) SELECT ` + names + `, ` + labels + ` FROM `
-	remove := `DELETE FROM {outbox} WHERE ` + these
+	remove := `DELETE FROM {outbox} WHERE ` + condition
 	if d.SQLite() {
-		return []string{d.SQL(insert + `{outbox} AS o WHERE ` + these + ` ORDER BY position`), d.SQL(remove)}
+		return []string{d.SQL(insert + `{outbox} AS o WHERE ` + condition + ` ORDER BY position`), d.SQL(remove)}
 	}
 	return []string{d.SQL(`WITH gone AS (` + remove + ` RETURNING ` + names + `) ` + insert + `gone AS o` + join + `ORDER BY position`)}
 }
 
-// lowerHead is the last part of the insert of a blocked key. If the key is already
-// blocked, it keeps the message with the lower position.
+// lowerHead is the last part of the statement that inserts a blocked key. If the key is
+// already blocked, the message with the lower position stays its head.
 const lowerHead = `ON CONFLICT (ordering_key) DO UPDATE
 	SET position = excluded.position, reason = excluded.reason,
 	    successors_after = CASE WHEN excluded.successors_after < h.successors_after
 	                            THEN excluded.successors_after ELSE h.successors_after END
 	WHERE excluded.position <= h.position`
 
-// owned returns a condition that is true if the slot of row o is leased to the owner in
-// param. A forwarder that has lost a slot must not overwrite what the new owner has
-// recorded about a message.
+// owned returns an SQL condition. It is true if the slot of the row o is leased to the
+// owner that the SQL parameter param contains. A forwarder that has lost a slot must not
+// overwrite the records of the new owner.
 func owned(param string) string {
 	return `EXISTS (SELECT 1 FROM {slots} AS s WHERE s.slot = o.slot AND s.owner = ` + param + `)`
 }

@@ -25,6 +25,11 @@ func (s *store) arguments(read *dispatch.Read) []any {
 	return args
 }
 
+// bulkRows is the minimum number of expected rows for which a read uses a transaction.
+// For so many rows, the round trips of a transaction cost less than sending payloads as
+// hexadecimal digits, see [dialect.Reader.AsText].
+const bulkRows = 256
+
 // errFull ends a read that has reached its limit of bytes.
 var errFull = errors.New("forwarder: enough was read")
 
@@ -32,10 +37,10 @@ var errFull = errors.New("forwarder: enough was read")
 type found struct {
 	rows    []*dispatch.Message
 	reach   dispatch.Reach
-	unowned bool // some slots have no owner; unknown after a refill
+	unowned bool // some slots have no owner; not known after a refill
 }
 
-// rows reads rows of the outbox, in the order of their positions.
+// rows reads rows of the outbox in the order of their positions.
 func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 	if read.Tidy {
 		if err := s.tidy(ctx); err != nil {
@@ -59,83 +64,89 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 	if err != nil && !full {
 		return found{}, err
 	}
-	got := found{rows: r.rows, reach: read.Reach(r.rows, full), unowned: r.head.unowned}
+	if !read.Lookahead { // says nothing about the number of rows of the next sweep
+		s.bulk = len(r.rows) >= bulkRows && s.reader.AsText()
+	}
+	got := found{rows: r.rows, reach: read.Reach(r.rows, full), unowned: r.state.unowned}
 	if read.Lookahead {
 		got.reach = looked.complete(r.rows)
-		got.reach.End = r.head.highest
+		got.reach.End = r.state.highest
 	}
-	got.reach.Horizon, got.reach.Ceiling = r.head.horizon, r.head.ceiling
-	if got.reach.Pauses, err = decodePauses(r.head.pauses); err != nil {
+	got.reach.Horizon, got.reach.Ceiling = r.state.horizon, r.state.ceiling
+	if got.reach.Pauses, err = decodePauses(r.state.pauses); err != nil {
 		return found{}, err
 	}
 	if !read.Pauses.None() && got.reach.Covered == dispatch.Everything {
-		got.reach.Highest = max(got.reach.Highest, r.head.highest) // of the rows that the query left out
+		got.reach.Highest = max(got.reach.Highest, r.state.highest) // includes rows that the query left out
 	}
 	slices.SortFunc(got.rows, func(a, b *dispatch.Message) int { return cmp.Compare(a.Position, b.Position) })
 	return got, nil
 }
 
-// readRows runs the queries of a read. Usually it is a single query outside of a
-// transaction, so that the rows are there after one round trip. Only a forwarder without
-// work first asks whether there are rows, because this costs the database less.
+// readRows runs the queries of a read. Usually this is a single query outside of a
+// transaction, which needs only one round trip. A forwarder without work first checks
+// whether there are rows, because this check costs the database less than the read.
 func (s *store) readRows(ctx context.Context, read *dispatch.Read, r *reader) error {
 	args := s.arguments(read)
 	switch {
-	case s.inTx, !read.Pauses.None():
+	case s.inTx, s.bulk, !read.Pauses.None():
 		return s.readInTx(ctx, read, args, r)
 	case read.Refill:
 		return s.readAlone(ctx, s.sql.refill, args, r.scanAll)
 	}
 	polled := s.quiet && read.Poll && len(read.Known) == 0
 	if polled {
-		err := s.readWithHead(ctx, s.sql.headAlone, args[:1], r)
-		if err != nil || !r.head.rows {
+		err := s.readWithState(ctx, s.sql.stateAlone, args[:1], r)
+		if err != nil || !r.state.rows {
 			return err
 		}
 		r.began = time.Now()
 	}
-	err := s.readWithHead(ctx, s.sql.readWithHead, args, r)
-	// If only rows wait that this instance does not read, it does not ask the next time.
+	err := s.readWithState(ctx, s.sql.readWithState, args, r)
+	// If the check has found rows, but this instance reads none of them, the next poll
+	// skips the check.
 	s.quiet = err == nil && len(r.rows) == 0 && !polled
 	return err
 }
 
-// readWithHead runs a query whose first row is the head.
-func (s *store) readWithHead(ctx context.Context, query dialect.Statement, args []any, r *reader) error {
+// readWithState runs a query whose first row contains an outboxState.
+func (s *store) readWithState(ctx context.Context, query dialect.Statement, args []any, r *reader) error {
 	err := s.readAlone(ctx, query, args, func(rows *sql.Rows) error {
-		if err := r.scanHead(rows); err != nil {
+		if err := r.scanState(rows); err != nil {
 			return err
 		}
-		if r.head.replica { // its rows could be published, but never deleted
+		if r.state.replica { // its rows could be published, but never deleted
 			return dialect.ErrReplica
 		}
 		return r.scanAll(rows)
 	})
-	if r.head.serializable {
+	if r.state.serializable {
 		s.alone = false
 	}
-	s.inTx = r.head.blocked || !s.alone
+	s.inTx = r.state.blocked || !s.alone
 	return err
 }
 
 func (s *store) readAlone(ctx context.Context, query dialect.Statement, args []any, scan func(rows *sql.Rows) error) error {
-	return dialect.LeaveReplica(ctx, s.db, s.dialect.ReadAlone(ctx, s.db, query, args, scan))
+	return dialect.LeaveReplica(ctx, s.db, s.reader.Read(ctx, query, args, scan))
 }
 
-// readInTx is like readRows, but in a transaction with two queries. It is needed while
-// keys are blocked, see headOfRead, if the default isolation level is SERIALIZABLE, so
-// that reads do not conflict with producers, and for drivers of which we do not know how
-// many round trips they take for a query.
+// readInTx reads like readRows, but in a transaction with two queries. It is needed
+//   - while keys are blocked (see stateOfRead), while something is paused, or when many
+//     rows are expected,
+//   - if the default isolation level is SERIALIZABLE, so that reads do not conflict
+//     with producers,
+//   - for drivers that may need more than one round trip for a query.
 func (s *store) readInTx(ctx context.Context, read *dispatch.Read, args []any, r *reader) error {
 	return s.read(ctx, func(tx *sql.Tx) error {
-		r.rows, r.head, r.began = nil, head{}, time.Now()
+		r.rows, r.state, r.began = nil, outboxState{}, time.Now()
 		query, queryPaused := s.sql.refill, s.sql.refillPaused
 		if !read.Refill {
 			query, queryPaused = s.sql.read, s.sql.readPaused
-			if err := r.head.scan(tx.QueryRowContext(ctx, s.sql.snapshot)); err != nil {
+			if err := r.state.scan(tx.QueryRowContext(ctx, s.sql.snapshot)); err != nil {
 				return err
 			}
-			s.inTx = r.head.blocked || !s.alone
+			s.inTx = r.state.blocked || !s.alone
 		}
 		if !read.Pauses.None() {
 			query = queryPaused
@@ -152,56 +163,57 @@ func (s *store) readInTx(ctx context.Context, read *dispatch.Read, args []any, r
 	})
 }
 
-// head is what a read returns in addition to the rows, see snapshotQuery.
-type head struct {
+// outboxState contains values that a read returns in addition to the rows, see
+// snapshotQuery.
+type outboxState struct {
 	horizon, ceiling int64
 	unowned          bool
 	blocked          bool   // some keys are blocked
 	serializable     bool   // the default isolation level is SERIALIZABLE
 	replica          bool   // the server accepts no writes
-	rows             bool   // there are rows to read; only for headAlone and peek
+	rows             bool   // there are rows to read; set only by stateAlone and peek
 	pauses           string // see listPauses
-	highest          int64  // position, in a lookahead and if anything is paused
+	highest          int64  // highest position in the outbox; 0 if the read is not a lookahead and nothing is paused
 }
 
 // scan scans the result of snapshotQuery.
-func (h *head) scan(row *sql.Row) error {
-	return row.Scan(&h.horizon, &h.ceiling, &h.unowned, &h.blocked, &h.pauses, &h.highest)
+func (s *outboxState) scan(row *sql.Row) error {
+	return row.Scan(&s.horizon, &s.ceiling, &s.unowned, &s.blocked, &s.pauses, &s.highest)
 }
 
-// reader scans rows. It is allocated once per read, and its fields with it.
+// reader scans rows. Each read allocates one reader, together with its fields.
 type reader struct {
-	rows []*dispatch.Message
-	head head
+	rows  []*dispatch.Message
+	state outboxState
 
-	bytes  int    // limit
-	giveUp func() // called at the limit, so that the driver does not receive the other rows
+	bytes  int    // limit of bytes
+	giveUp func() // called at the limit, so that the driver stops receiving rows
 
 	topics  map[string]string // messages with the same topic share one string
 	tenants tenants
-	began   time.Time // the time of {clock}
+	began   time.Time // local time that corresponds to the {clock} of the query
 
 	topic      sql.RawBytes
 	successors sql.NullInt64
 	millis     int64 // when the row was stored, by the clock of the database
-	waited     int64 // how long the message has been waiting to be sent, in milliseconds
+	waited     int64 // how long the message could have been sent already, in milliseconds
 
-	created       string // the stamp of createdMillis: rows that were stored together share it
+	created       string // the time in createdMillis as a string; rows that were stored together share one string
 	createdMillis int64
 }
 
-// scanHead scans the first row of readWithHead.
-func (r *reader) scanHead(rows *sql.Rows) error {
+// scanState scans the first row of readWithState.
+func (r *reader) scanState(rows *sql.Rows) error {
 	if !rows.Next() {
 		return cmp.Or(rows.Err(), errors.New("forwarder: a read has returned nothing"))
 	}
 	var flags int64
 	var none [7]sql.RawBytes
-	err := rows.Scan(&r.head.horizon, &none[0], &none[1], &none[2], &none[3], &none[4], &r.head.pauses, &none[5], &none[6],
-		&r.head.ceiling, &flags, new(sql.RawBytes))
-	r.head.unowned, r.head.blocked = flags&unownedSlots != 0, flags&blockedKeys != 0
-	r.head.serializable, r.head.replica = flags&serializable != 0, flags&replica != 0
-	r.head.rows = flags&rowsToRead != 0
+	err := rows.Scan(&r.state.horizon, &none[0], &none[1], &none[2], &none[3], &none[4], &r.state.pauses, &none[5], &none[6],
+		&r.state.ceiling, &flags, new(sql.RawBytes))
+	r.state.unowned, r.state.blocked = flags&unownedSlots != 0, flags&blockedKeys != 0
+	r.state.serializable, r.state.replica = flags&serializable != 0, flags&replica != 0
+	r.state.rows = flags&rowsToRead != 0
 	return err
 }
 
@@ -227,7 +239,7 @@ func (r *reader) scanAll(rows *sql.Rows) error {
 	return nil
 }
 
-// scan fills m.
+// scan scans the current row into m.
 func (r *reader) scan(rows *sql.Rows, m *dispatch.Message) error {
 	err := rows.Scan(&m.Position, &m.Slot, &m.ID, &r.topic, &m.Key, &m.Payload, &m.Metadata, &m.Attempts, &r.successors,
 		&r.millis, &r.waited, &m.Due)

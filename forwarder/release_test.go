@@ -12,10 +12,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A message must be sent in order if it is committed between the read of Release and
-// its commit. The forwarder has read past this message, because its key was blocked,
-// and Release does not see it, so that later messages of the key could be sent before
-// it.
+// Release reads the waiting messages of a key, and commits later. A message that is
+// committed in between must be sent in order. Release does not see this message, and
+// the forwarder has already read past it, because its key was blocked. So later
+// messages of the key could be sent first.
 func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
 	t.Parallel()
 	_, db := private(t)
@@ -46,7 +46,7 @@ func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
 			id := fmt.Sprint("free", from+i)
 			put(t, db, schema.Config{}, "t", msg(id, ""))
 			eventually(t, "free", func() bool { return b.has(id) })
-			meanwhile(50 * time.Millisecond)
+			giveTime(50 * time.Millisecond)
 		}
 	}
 	free(0)

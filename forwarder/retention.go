@@ -13,21 +13,23 @@ import (
 	"github.com/watermill-once/once/internal/sentdays"
 )
 
-// sentLog is the state of the work that deletes old rows from the sent log.
+// sentLog records when the loop next deletes old rows from the sent log, and whether
+// earlier deletions failed.
 type sentLog struct {
 	busy    bool
 	next    time.Time
 	portion adaptive.Limit
 	fault   fault
-	told    bool // that the days are dropped by another process
+	told    bool // whether the log already says that the owner of the table must drop old days
 }
 
 // forgetAtOnce is the maximum number of rows of the sent log that one transaction
 // deletes. In SQLite, all other writers wait for this transaction.
 const forgetAtOnce = 1000
 
-// forgetSent deletes rows older than Config.KeepSent from the sent log, one batch at a
-// time, or drops old days. The owner of slot 0 does this for all instances.
+// forgetSent removes rows that are older than Config.KeepSent from the sent log: it
+// deletes them in batches, or drops the partitions of old days. The owner of slot 0
+// does this for all instances.
 func (l *loop) forgetSent(now time.Time) {
 	s := &l.log
 	if l.config.KeepSent == 0 || s.busy || l.scheduler.Stopping() || !slices.Contains(l.scheduler.Slots(), 0) || s.fault.waits(l, now) {
@@ -49,7 +51,8 @@ func (l *loop) forgetSent(now time.Time) {
 	})
 }
 
-// sweptDays ends the work on a sent log with one partition for each day.
+// sweptDays processes the result of dropping old days from a sent log that has one
+// partition for each day.
 func (l *loop) sweptDays(days sentdays.Result, began time.Time, err error) {
 	if err == nil && !days.Owner && !l.log.told {
 		l.log.told = true
@@ -74,8 +77,8 @@ func (l *loop) forgotSent(more bool, began time.Time, err error) {
 	}
 }
 
-// forgetSent deletes at most limit rows that are older than keep, and returns their
-// number.
+// forgetSent deletes rows that are older than keep, at most limit rows. It returns the
+// number of deleted rows.
 func (s *store) forgetSent(ctx context.Context, keep time.Duration, limit int) (n int64, err error) {
 	err = s.write(ctx, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, s.sql.forgetSent, -keep.Milliseconds(), limit)

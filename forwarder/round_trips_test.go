@@ -51,7 +51,8 @@ func (c *counting) DialContext(ctx context.Context, network, address string) (ne
 	return countedConn{conn, &c.writes}, err
 }
 
-// eachCounted runs a test with a store of each driver, whose round trips are counted.
+// eachCounted runs a test with each driver. The argument trips counts the round trips
+// of the store.
 func eachCounted(t *testing.T, test func(t *testing.T, server testkit.Database, s *store, trips *counting)) {
 	t.Helper()
 	for driver, open := range map[string]func(t *testing.T, dsn string, c *counting) *sql.DB{
@@ -94,7 +95,8 @@ func eachCounted(t *testing.T, test func(t *testing.T, server testkit.Database, 
 	}
 }
 
-// A read is one round trip, so a message can be published one round trip after the hint.
+// A read takes one round trip, so a message can be published one round trip after the
+// hint.
 func TestReadIsOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	eachCounted(t, func(t *testing.T, server testkit.Database, s *store, trips *counting) {
@@ -136,9 +138,9 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 				t.Fatalf("got.reach.Ceiling is %d, want at least %d", got.reach.Ceiling, got.reach.Horizon)
 			}
 		}
-		const pings = 3 // on a busy machine, pgx pings a connection that was idle for a second
-		if got := trips.writes.Load() - before; math.Abs(float64(got)-10) > pings {
-			t.Fatalf("trips.writes.Load()-before is %v, want 10, give or take %v", got, pings)
+		const busy = 5 // on a busy machine, pgx pings a connection that was idle for a second, and plans are discarded
+		if got := trips.writes.Load() - before; math.Abs(float64(got)-10) > busy {
+			t.Fatalf("trips.writes.Load()-before is %v, want 10, give or take %v", got, busy)
 		}
 
 		// A lookahead that finds no row is a single round trip, too.
@@ -161,8 +163,8 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 				t.Fatalf("a lookahead behind the last row covers %+v", at)
 			}
 		}
-		if got := trips.writes.Load() - before; math.Abs(float64(got)-10) > pings {
-			t.Fatalf("10 lookaheads take %d round trips, want 10, give or take %v", got, pings)
+		if got := trips.writes.Load() - before; math.Abs(float64(got)-10) > busy {
+			t.Fatalf("10 lookaheads take %d round trips, want 10, give or take %v", got, busy)
 		}
 
 		// While a key is blocked, the horizon comes from a query before the read.
@@ -184,8 +186,9 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 	})
 }
 
-// A query outside of a transaction would be SERIALIZABLE, and producers could fail
-// because of it.
+// If the default isolation level is SERIALIZABLE, a read outside of a transaction would
+// be SERIALIZABLE, too, and could make the transactions of producers fail. The forwarder
+// must notice this, and read in a transaction with another level.
 func TestReadIsNeverSerializable(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)

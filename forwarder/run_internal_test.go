@@ -2,19 +2,23 @@ package forwarder
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/internal/start"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
 
-// canceller is a logger that ends a context with the first error.
+// canceller is a logger that ends a context when the first error is logged.
 type canceller struct {
 	watermill.NopLogger
 
@@ -73,8 +77,8 @@ func TestRunThatIsEndedEarlyTakesNoSlots(t *testing.T) {
 	}
 }
 
-// A row with content that the outbox would not write is unacceptable, and the error says
-// which column it is.
+// A row with content that the outbox would not write is unacceptable, and the error
+// names the column.
 func TestDamagedRowIsUnacceptable(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -103,7 +107,8 @@ func TestDamagedRowIsUnacceptable(t *testing.T) {
 	}
 }
 
-// Results are signalled once for a list, and each is taken once.
+// If several results are added before the loop takes them, the loop gets one signal. It
+// takes each result once.
 func TestResultsAreTakenOnce(t *testing.T) {
 	t.Parallel()
 	rs := results{some: make(chan struct{}, 1)}
@@ -125,7 +130,38 @@ func TestResultsAreTakenOnce(t *testing.T) {
 	}
 }
 
-// Confirmed messages that are still in the outbox at the end are an error.
+// The pauses between attempts to reach the database grow. If the context of Run ends
+// during a pause, Run returns before the pause ends.
+func TestPauseOfTheStartEndsWithTheContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db := sql.OpenDB(unreachable{})
+		defer db.Close()
+		f, err := New(db, new(counter), Config{Logger: watermill.NopLogger{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		began := time.Now()
+		if err := f.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != time.Hour {
+			t.Errorf("it ended after %v, want an hour", took)
+		}
+	})
+}
+
+// unreachable cannot connect to its database.
+type unreachable struct{}
+
+func (unreachable) Connect(context.Context) (driver.Conn, error) { return nil, testkit.ErrInjected }
+
+func (unreachable) Driver() driver.Driver { return nil }
+
+// If confirmed messages are still in the outbox when the loop has ended, the loop reports
+// an error.
 func TestStoppedLoopReportsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	l, logs := idle()
@@ -147,5 +183,122 @@ func TestStoppedLoopReportsWhatIsLeft(t *testing.T) {
 	}
 	if logs.Count("ERROR Forwarder closed", "confirmed=1", "not_deleted=1", errRefused.Error()) != 1 {
 		t.Fatalf("got %q", logs.Lines())
+	}
+}
+
+// When the time limit for stopping is reached, the database work that is still under way
+// is cancelled, and no goroutine is left.
+func TestStoppedLoopCancelsDatabaseWork(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := idle()
+		began := time.Now()
+		worked := make(chan time.Duration, 1)
+		l.background(func(ctx context.Context) func() {
+			<-ctx.Done()
+			worked <- time.Since(began)
+			return func() {}
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		l.stop(began)
+		if err := l.run(ctx); err != nil {
+			t.Error(err)
+		}
+		if took := <-worked; took != l.config.CloseTimeout {
+			t.Errorf("the work ended after %v, want CloseTimeout", took)
+		}
+	})
+}
+
+// Database work that takes longer than the lease is cancelled, because its result would be
+// too late.
+func TestDatabaseWorkEndsWithTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := idle()
+		began := time.Now()
+		l.background(func(ctx context.Context) func() {
+			<-ctx.Done()
+			return func() {}
+		})
+		<-l.done
+		if took := time.Since(began); took != l.config.Lease {
+			t.Errorf("it took %v, want %v", took, l.config.Lease)
+		}
+	})
+}
+
+// unresponsive is a publisher whose broker does not respond.
+type unresponsive struct{ counter }
+
+func (*unresponsive) Ping(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A broker that does not respond delays the start of a forwarder for a limited time. The
+// forwarder waits for the broker later.
+func TestUnresponsiveBrokerDoesNotPreventTheStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := idle()
+		l.sender.publisher = &unresponsive{}
+		began := time.Now()
+		if err := l.ping(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != start.Patience {
+			t.Errorf("it took %v, want %v", took, start.Patience)
+		}
+	})
+}
+
+// When Run returns, its goroutines have ended and its metrics are no longer observed,
+// even if it could not start.
+func TestRunEndsItsGoroutines(t *testing.T) {
+	t.Parallel()
+	db := testkit.SQLite(t)
+	o := new(testkit.Observers)
+	config := schema.Config{Dialect: schema.SQLite}
+	f, err := New(db.DB, new(counter), Config{Schema: config, Logger: watermill.NopLogger{}, MeterProvider: o})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := testkit.Watch(t.Context())
+	if err := f.Run(ctx); !errors.Is(err, schema.ErrMissing) || ctx.Watches() != 0 {
+		t.Fatalf("got %v, and %d goroutines wait for the end of the context; want ErrMissing, and none", err, ctx.Watches())
+	}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	if f, err = New(db.DB, new(counter), Config{Schema: config, Logger: watermill.NopLogger{}, MeterProvider: o}); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	<-f.Running()
+	if n := o.Registered(); n != 1 {
+		t.Errorf("%d are observed, want the running forwarder", n)
+	}
+	if err := errors.Join(f.Close(), <-ended); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case _, open := <-f.sender.orders:
+		if open {
+			t.Error("an order is left")
+		}
+	default:
+		t.Error("the goroutines that publish wait for orders")
+	}
+	if f.sender.gate.Load() {
+		t.Error("the gate is open")
+	}
+	if n := ctx.Watches(); n != 0 {
+		t.Errorf("%d goroutines wait for the end of the context", n)
+	}
+	if n := o.Registered(); n != 0 {
+		t.Errorf("%d are observed after Run, want none", n)
 	}
 }

@@ -17,42 +17,43 @@ import (
 )
 
 // AsyncPublisher is a publisher that does not wait for the confirm of a message.
-// PublishAsync takes one message and returns. Later, from any goroutine, it calls done
-// exactly once, with the error that Publish would return. PublishAsync may block for a
-// while, to limit the number of unconfirmed messages.
+// PublishAsync takes one message and returns. Later it calls done exactly once, from
+// any goroutine, with the error that Publish would return. PublishAsync may block for a
+// while to limit the number of unconfirmed messages.
 type AsyncPublisher interface {
 	PublishAsync(topic string, msg *message.Message, done func(error))
 }
 
-// checker is a publisher that knows which messages it cannot send as they are.
+// checker is a publisher that knows in advance which messages it cannot send. For such
+// a message, Check returns an error.
 type checker interface {
 	Check(topic string, msg *message.Message) error
 }
 
-// errNotSent is the result of an order that was not passed to the publisher.
+// errNotSent is the result of an order whose message was not passed to the publisher.
 var errNotSent = errors.New("forwarder: not sent")
 
 // sender passes messages to the publisher and collects the results.
 type sender struct {
 	publisher message.Publisher
-	checker   checker    // the publisher, or nil
-	orders    chan order // has room for the whole window, so that the loop never waits
+	checker   checker    // the publisher if it has the method Check, or nil
+	orders    chan order // has space for the whole window, so that the loop never waits
 	results   results
 	tracer    *telemetry.Tracer // nil if no spans are recorded
 
-	// A message is sent only while the gate is open and the lease has not ended.
+	// A message is sent only while gate is true and the lease has not ended.
 	gate  atomic.Bool
 	lease atomic.Int64 // end of the lease, in nanoseconds since begun
 	begun time.Time
 }
 
-// order is a message to be published.
+// order is an instruction to publish one message.
 type order struct {
 	dispatch.Publish
 
-	at    time.Time  // the time of the command
-	stamp string     // of at; orders of one command share it
-	span  trace.Span // or nil
+	at    time.Time  // time of the command
+	stamp string     // the time in the field at, formatted by meta.Stamp; the orders of one command share the string
+	span  trace.Span // nil if no span is recorded
 }
 
 func newSender(publisher message.Publisher, window int) *sender {
@@ -66,7 +67,8 @@ func newSender(publisher message.Publisher, window int) *sender {
 	}
 }
 
-// start starts the goroutines that run orders. They end when the channel is closed.
+// start starts the goroutines that process orders. They end when the channel orders is
+// closed.
 func (s *sender) start(workers int) {
 	publish := s.publish
 	if async, ok := s.publisher.(AsyncPublisher); ok {
@@ -116,12 +118,12 @@ func (s *sender) run(o order, publish func(string, *message.Message, func(error)
 	failpoint.Hit("forwarder/handed-over")
 }
 
-// publish replaces PublishAsync for a publisher that only has Publish.
+// publish takes the place of PublishAsync for a publisher that has only Publish.
 func (s *sender) publish(topic string, msg *message.Message, done func(error)) {
 	done(s.publisher.Publish(topic, msg))
 }
 
-// result is the outcome of one order to publish a message.
+// result is the result of one order.
 type result struct {
 	order
 
@@ -148,12 +150,13 @@ func (rs *results) add(r result) {
 	}
 }
 
-// take returns all results. used is a slice that can be reused.
-func (rs *results) take(used []result) []result {
-	clear(used)
+// take returns all results, and removes them. The parameter scratch is the result of an
+// earlier call that is no longer needed, or nil. Its memory is used for later results.
+func (rs *results) take(scratch []result) []result {
+	clear(scratch)
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	list := rs.list
-	rs.list = used[:0]
+	rs.list = scratch[:0]
 	return list
 }

@@ -73,8 +73,8 @@ func TestTheSentLogForgets(t *testing.T) {
 	})
 }
 
-// In a log with one partition for each day, the forwarder drops old days, and creates
-// coming ones.
+// If the sent log has one partition for each day, the forwarder drops old days, and
+// creates coming days.
 func TestTheSentLogByDayForgetsDays(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// settle records outcomes in the database. Parts that fail are missing in the result,
-// and can be recorded again.
+// settle records outcomes in the database. The result says which parts succeeded. The
+// failed parts can be recorded again.
 func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDead func(topic string) AfterDead) dispatch.Settled {
 	var (
 		result dispatch.Settled
@@ -51,11 +51,11 @@ func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDea
 	return result
 }
 
-// remove deletes the rows of confirmed messages. If such a message was the first of a
-// blocked key, it also unblocks the key. It returns the number of deleted rows. It may
-// be called again with the same messages. An instance that has lost the slots may call
-// it too: a confirmed message stays confirmed, and its key stays blocked until the new
-// owner unblocks it.
+// remove deletes the rows of confirmed messages, and returns the number of deleted
+// rows. If such a message was the head of a blocked key, remove also unblocks the key.
+// It may be called again with the same messages. An instance that has lost the slots
+// may call it, too: the messages remain confirmed, and the new owner unblocks their
+// keys.
 func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (removed int64, err error) {
 	var (
 		positions, heads, slots []int64
@@ -97,7 +97,7 @@ func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (remo
 }
 
 // charge records attempts, due times and blocked keys. It returns the number of rows
-// that exist and whose slots this instance owns.
+// that still exist and whose slots this instance owns.
 func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found int64, err error) {
 	var (
 		positions, attempts, delays []int64
@@ -140,7 +140,7 @@ func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found in
 	return found, err
 }
 
-// blockReason returns the value of the column reason of a blocked key.
+// blockReason returns the value for the column reason of a blocked key.
 func blockReason(c dispatch.Charge) string {
 	if c.Cause == dispatch.Unknown {
 		return outboxrow.BlockedUnknown
@@ -148,7 +148,7 @@ func blockReason(c dispatch.Charge) string {
 	return outboxrow.BlockedRefused
 }
 
-// reasonOf returns the value of the column reason of a dead letter.
+// reasonOf returns the value for the column reason of a dead letter.
 func reasonOf(d dispatch.Death) string {
 	if d.Exhausted {
 		return outboxrow.DeadExhausted
@@ -156,11 +156,12 @@ func reasonOf(d dispatch.Death) string {
 	return outboxrow.DeadUnacceptable
 }
 
-// errRemoved rolls back moveDead if the row was removed at the same time.
+// errRemoved makes the database roll back moveDead, because the row was removed at the
+// same time.
 var errRemoved = errors.New("forwarder: the message was removed by somebody else")
 
-// moveDead moves a message to the dead letters. It returns false if the row does not
-// exist any more, or its slot belongs to another instance.
+// moveDead moves a message to the dead letters. It returns false if the row no longer
+// exists, or if its slot belongs to another instance.
 func (s *store) moveDead(ctx context.Context, d dispatch.Death, afterDead AfterDead) (moved bool, err error) {
 	m := d.Message
 	err = s.write(ctx, func(tx *sql.Tx) error {

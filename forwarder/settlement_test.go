@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/watermill-once/once/internal/dialect"
@@ -68,8 +69,8 @@ func TestAChargeThatIsMadeAgainIsOneAttempt(t *testing.T) {
 }
 
 // Trap 1. If the commit of a settlement returns an error, its transaction may still be
-// open, for example because the connection was lost. The cursor must not assume that it
-// has ended.
+// open, for example because the connection was lost. The cursor must not assume that the
+// transaction has ended.
 func TestTrap01_ASettlementThatFailedMayStillBeUnderWay(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
@@ -104,3 +105,36 @@ func TestTrap01_ASettlementThatFailedMayStillBeUnderWay(t *testing.T) {
 }
 
 func sendSuccessors(string) AfterDead { return SendSuccessors }
+
+// A blocked key remembers why it is blocked, and above which position its later messages
+// are. A message that was committed late can be below the head.
+func TestBlockedKeyRemembersWhereItsSuccessorsBegin(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s, exec := ownerOfAll(t, db)
+		exec(`INSERT INTO once_outbox (position, message_id, topic, slot, ordering_key, payload, metadata) VALUES
+			(11, 'refused', 't', 0, 'a', '', '{}'), (22, 'unknown', 't', 0, 'b', '', '{}'), (33, 'dead', 't', 0, 'c', '', '{}')`)
+		row := func(position int64, id, key string) *dispatch.Message {
+			return &dispatch.Message{Position: position, ID: id, Topic: "t", Key: key}
+		}
+		done := s.settle(t.Context(), &dispatch.Settlement{
+			Charges: []dispatch.Charge{
+				{Message: row(11, "refused", "a"), Err: errRefused, Cause: dispatch.Refused, SuccessorsAfter: 7},
+				{Message: row(22, "unknown", "b"), Err: errRefused, Cause: dispatch.Unknown, SuccessorsAfter: 8},
+			},
+			Deaths: []dispatch.Death{{Message: row(33, "dead", "c"), Err: errRefused, SuccessorsAfter: 9}},
+		}, func(string) AfterDead { return BlockKey })
+		if done.Err != nil || done.Vanished {
+			t.Fatalf("got %+v", done)
+		}
+		for key, want := range map[string]string{"a": "11 7 refused", "b": "22 8 unknown", "c": "33 9 dead"} {
+			var position, after int64
+			var reason string
+			err := db.QueryRowContext(t.Context(), `SELECT position, successors_after, reason FROM once_blocked_keys WHERE ordering_key = $1`, key).
+				Scan(&position, &after, &reason)
+			if got := fmt.Sprint(position, after, " ", reason); err != nil || got != want {
+				t.Errorf("key %q: got %q and %v, want %q", key, got, err, want)
+			}
+		}
+	})
+}

@@ -13,8 +13,8 @@ import (
 )
 
 // begin starts the span of a publish if the metadata of msg contains a sampled trace.
-// The metadata and the context of msg then refer to the new span as their parent. m
-// does not change, because the next attempt needs the original.
+// It makes the new span the parent in the metadata and the context of msg. It does not
+// change m, because the next attempt needs the original metadata.
 func begin(tracer *telemetry.Tracer, m *dispatch.Message, msg *message.Message) trace.Span {
 	if tracer == nil {
 		return nil

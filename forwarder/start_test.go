@@ -2,6 +2,8 @@ package forwarder_test
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"testing"
 
 	"github.com/watermill-once/once/forwarder"
@@ -9,7 +11,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A forwarder that cannot reach the database when it starts says so once, and begins
+// A forwarder that cannot reach the database when it starts logs this once. It begins
 // when the database can be reached.
 func TestUnreachableDatabaseAtTheStartIsLogged(t *testing.T) {
 	t.Parallel()
@@ -38,5 +40,36 @@ func TestUnreachableDatabaseAtTheStartIsLogged(t *testing.T) {
 	}
 	if got := logs.Count("ERROR The outbox's tables cannot be read, trying again", testkit.ErrInjected.Error()); got != 1 {
 		t.Fatalf("logs.Count is %d, want 1: %q", got, logs.Lines())
+	}
+}
+
+// A forwarder whose tables cannot be used ends with an error, because waiting does not
+// help.
+func TestForwarderWithUnusableTablesEnds(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change string // a statement that changes the tables
+		want   error
+	}{
+		"older tables": {`DELETE FROM once_migrations`, schema.ErrOutdated},
+		"newer tables": {`INSERT INTO once_migrations (version, compatible_from) VALUES (9999, 9999)`, schema.ErrNewer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+				exec(t, db, c.change)
+				endsWith(t, db, config, c.want)
+			})
+		})
+	}
+	t.Run("another encoding", func(t *testing.T) {
+		endsWith(t, testkit.PostgresIn(t, "LATIN1").DB, schema.Config{}, schema.ErrEncoding)
+	})
+}
+
+// endsWith checks that Run returns an error that wraps want.
+func endsWith(t *testing.T, db *sql.DB, config schema.Config, want error) {
+	t.Helper()
+	if err := ends(t, background(t, db, newBroker(), forwarder.Config{Schema: config, Logger: &testkit.Logs{}})); !errors.Is(err, want) {
+		t.Errorf("Run: got %v, want %v", err, want)
 	}
 }

@@ -10,25 +10,25 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Stats describes the whole outbox, not only the share of this instance.
+// Stats describes the whole outbox, not only the slots of this instance.
 type Stats struct {
 	// Pending is the number of messages in the outbox.
 	Pending int
 
-	// Deferred is the number of messages that are due later, because their producer
-	// delayed them, or because they were refused and wait for the next attempt.
+	// Deferred is the number of messages that are due later: their producer delayed them,
+	// or they were refused and wait for the next attempt.
 	Deferred int
 
-	// Oldest is the age of the first message without a due time, or 0 if there is no
-	// such message.
+	// Oldest is the age of the oldest message without a due time, or 0 if there is no such
+	// message.
 	Oldest time.Duration
 
 	// Failing is the number of messages that wait because the broker refused them, or
 	// because their topic does not confirm.
 	Failing int
 
-	// FailingFor is the time since the earliest first failure of these messages, or 0
-	// if Failing is 0.
+	// FailingFor is the time since the earliest first failure of the messages that Failing
+	// counts, or 0 if Failing is 0.
 	FailingFor time.Duration
 
 	// BlockedKeys is the number of ordering keys that are blocked, because the broker
@@ -39,7 +39,7 @@ type Stats struct {
 	Dead int
 
 	// Pauses is the number of paused topics and tenants, see pending.Messages.Pause. The
-	// other numbers include their messages.
+	// other numbers include the paused messages.
 	Pauses int
 }
 
@@ -67,7 +67,8 @@ func (f *Forwarder) Stats(ctx context.Context) (Stats, error) {
 	return stats, nil
 }
 
-// boundedStats is like Stats, but with a limited cost.
+// boundedStats returns the same numbers as Stats, but its counts stop at a limit, so
+// its cost is limited.
 func (s *store) boundedStats(ctx context.Context) (boundedStats, error) {
 	var (
 		seen                boundedStats
@@ -99,8 +100,8 @@ func statsQuery(d dialect.Dialect) string {
 			       {clock}`)
 }
 
-// boundedStatsQuery can run often: counts stop at $1, and an index finds the
-// first message that waits, is due or has failed.
+// boundedStatsQuery returns a query that is cheap enough to run often. Its counts stop
+// at $1. It uses an index to find the first message that waits, is due or has failed.
 func boundedStatsQuery(d dialect.Dialect) string {
 	return d.SQL(`
 			SELECT (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox} LIMIT $1) AS p),

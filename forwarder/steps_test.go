@@ -63,6 +63,10 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 				return err
 			}},
 			{"unblock keys of nobody", func(s *store) error { return s.tidy(t.Context()) }},
+			{"unblock keys and read", func(s *store) error {
+				_, err := s.rows(t.Context(), &dispatch.Read{Tidy: true, Slots: []int64{1}, Limit: 10, Bytes: 1000})
+				return err
+			}},
 			{"charge", func(s *store) error {
 				_, err := s.charge(t.Context(), charge(row(1, "a", "k")))
 				return err
@@ -124,8 +128,8 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 	})
 }
 
-// What was settled must be exact, also if a step fails: a part that failed is settled
-// again, and another part is not.
+// The result of settle must say exactly which parts have failed, because only these parts
+// are settled again.
 func TestSettleReportsThePartsThatFailed(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t)

@@ -20,20 +20,25 @@ type store struct {
 	sql     queries
 	owner   string
 
-	destination string // or "" if it is unknown
+	destination string // "" if it is unknown
 
 	keepSent bool // removed rows are moved to the sent log
 
-	// Only the read under way uses these fields.
+	// Only the running read uses this field and the following ones.
+	reader *dialect.Reader
+
 	alone bool // reads can be single queries outside of a transaction
 	inTx  bool // the next read must be in a transaction
+	bulk  bool // the next read should be in a transaction, because it will return many rows
 	quiet bool // the last sweep found no row
 }
 
 func newStore(db *sql.DB, d dialect.Dialect) *store {
 	host, _ := os.Hostname() // the hostname helps people who read the table; the UUID makes the owner unique
-	alone := d.CanReadAlone(db)
-	return &store{db: db, dialect: d, sql: newQueries(d), owner: host + " " + uuid.NewString(), alone: alone, inTx: !alone}
+	s := &store{db: db, dialect: d, sql: newQueries(d), owner: host + " " + uuid.NewString(), reader: d.Reader(db)}
+	s.alone = s.reader.Usable()
+	s.inTx = !s.alone
+	return s
 }
 
 func (s *store) read(ctx context.Context, work func(tx *sql.Tx) error) error {
@@ -44,18 +49,18 @@ func (s *store) write(ctx context.Context, work func(tx *sql.Tx) error) error {
 	return dialect.LeaveReplica(ctx, s.db, s.dialect.Write(ctx, s.db, work))
 }
 
-// leaseRequest is a request to renew, give back and take slots.
+// leaseRequest is a request to renew, to give back and to take slots.
 type leaseRequest struct {
-	kept   []int64 // slots of this instance, to be renewed
-	back   []int64 // slots of this instance, to be given back
-	take   bool    // take free slots, up to the fair share
-	avoid  []int64 // but none of these
+	kept   []int64 // slots of this instance to renew
+	back   []int64 // slots of this instance to give back
+	take   bool    // whether to take free slots, up to the share of this instance
+	avoid  []int64 // free slots that must not be taken
 	length time.Duration
 }
 
-// lease renews and gives back slots of this instance, takes free slots, and returns all
-// slots that the instance now owns. If an instance with another destination may be
-// running, it returns an otherDestinationError.
+// lease renews, gives back and takes slots, and returns all slots that this instance
+// then owns. If an instance with another destination may be running, it returns an
+// otherDestinationError.
 func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 	var got tenancy
 	err := s.write(ctx, func(tx *sql.Tx) error {
@@ -105,8 +110,8 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 }
 
 // leave gives all slots back, so that other instances can take them immediately. The
-// row of this instance stays until another instance replaces it. From this row the
-// other instance learns whether the destination has changed.
+// row of this instance stays until another instance replaces it. The row tells the
+// other instance whether the destination has changed.
 func (s *store) leave(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
 		for _, query := range []string{s.sql.releaseAll, s.sql.resign} {
@@ -120,7 +125,7 @@ func (s *store) leave(ctx context.Context) error {
 	})
 }
 
-// tidy unblocks keys whose first message does not exist any more.
+// tidy unblocks the keys whose first message no longer exists.
 func (s *store) tidy(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
 		positions, keys, err := s.headless(ctx, tx)
@@ -136,16 +141,16 @@ func (s *store) tidy(ctx context.Context) error {
 	})
 }
 
-// unblock unblocks these keys, if their slots belong to this instance. If a slot
-// belongs to another instance, that instance has read past the waiting messages of the
-// key. It must unblock the key itself, so that it reads them.
+// unblock unblocks the given keys if their slots belong to this instance. After
+// unblocking, the owner of the slot must read the waiting messages of the key again,
+// because its cursor is above them. So only the owner may unblock the key.
 func (s *store) unblock(ctx context.Context, tx *sql.Tx, positions []int64, keys []string, slots []int64) error {
 	_, err := tx.ExecContext(ctx, s.sql.unblock,
 		s.dialect.List(positions), s.dialect.Strings(keys), s.dialect.List(slots), s.owner)
 	return err
 }
 
-// headless returns the blocked keys whose first message does not exist any more.
+// headless returns the blocked keys whose first message no longer exists.
 func (s *store) headless(ctx context.Context, tx *sql.Tx) (positions []int64, keys []string, err error) {
 	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var (

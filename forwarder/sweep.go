@@ -6,17 +6,17 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// A read finds rows without a due time in the order of their positions, and rows with a
-// due time when they are due. It takes no lock and waits for no transaction. It is one
-// statement, which sees one snapshot, so that a message is never read before an earlier
+// A sweep finds rows without a due time in the order of their positions, and rows with
+// a due time when they are due. It takes no lock and waits for no transaction. It is
+// one statement, which sees one snapshot, so a message is never read before an earlier
 // message of its key.
 //
-// The condition excludes rows that would fill the batch in vain: rows in memory, later
-// messages of a blocked key, and rows that the scheduler cannot take now.
+// The condition excludes rows that would fill the batch without being sent: rows in
+// memory, later messages of a blocked key, and rows that the scheduler cannot take now.
 //
-// Parameters: $1 first position, $2 positions in memory, $3 slots, $4 excluded keys
-// (read) or wanted keys (refill), $5 limit. A read also has $6 limit of due rows and $7
-// excluded topics of rows without a key.
+// Parameters: $1 lowest position, $2 positions in memory, $3 slots, $4 excluded keys
+// (sweep) or wanted keys (refill), $5 limit. A sweep has two more: $6 limit of due
+// rows, and $7 topics whose rows without a key are excluded.
 const (
 	columnsOfRow = `position, slot, message_id, topic, COALESCE(ordering_key, '') AS ordering_key, payload,
 	                CAST(metadata AS text) AS metadata, attempts,
@@ -25,18 +25,19 @@ const (
 	                           WHERE h.ordering_key = o.ordering_key AND h.position = o.position) END AS successors_after,
 	                {millis created_at} AS created, {clock} - ` + sendFrom + ` AS waited`
 
-	// sendFrom is when a message was first to be sent. The due time of a refused
-	// message is that of its next attempt, so a refused message counts from its
-	// creation.
+	// sendFrom is the earliest time at which a message could be sent. It is the due time,
+	// or the time of creation if there is no due time. A refused message has the due time
+	// of its next attempt, so the time of creation is used instead.
 	sendFrom = `CASE WHEN due_at IS NOT NULL AND failing_since IS NULL THEN {millis due_at} ELSE {millis created_at} END`
 
-	// Usually no key is blocked, and this one check then saves a check of each row.
+	// Usually no key is blocked. This check then saves a check of each row.
 	anyBlocked = `EXISTS (SELECT 1 FROM {blocked_keys})`
 
-	// PostgreSQL's planner estimates that a single CASE without a join is true for half
-	// of the rows. So it scans the index until it has enough rows. With other
-	// conditions it multiplies estimates about a table that grows and shrinks between
-	// two runs of ANALYZE, and sorts the whole backlog for every batch.
+	// mayBeRead is a single CASE without a join, because of PostgreSQL's planner. The
+	// planner estimates that such a condition is true for half of the rows, so it scans the
+	// index until it has enough rows. With other conditions it multiplies estimates, which
+	// are wrong because the table grows and shrinks between two runs of ANALYZE. PostgreSQL
+	// would then sort the whole backlog for every batch.
 	mayBeRead = `CASE WHEN position IN {list $2 bigint} OR slot NOT IN {list $3 smallint} THEN 1 = 0
 	                  WHEN ordering_key IS NULL THEN topic NOT IN {list $7 text}
 	                  WHEN ordering_key IN {list $4 text} THEN 1 = 0
@@ -63,18 +64,18 @@ const (
 	          ORDER BY position LIMIT $5`
 )
 
-// sweep returns due rows first, because otherwise a backlog of large messages could keep
-// them out of every batch.
+// sweep returns due rows first, because otherwise a backlog of large messages could fill
+// every batch.
 const sweep = `SELECT * FROM (` + whenDue + `) AS a UNION ALL SELECT * FROM (` + inOrder + `) AS b`
 
-// anyRow is true if a sweep may return rows. PostgreSQL needs a tenth of the time of a
-// sweep for it, because planning a sweep takes longer than running it. With ORDER BY,
-// PostgreSQL uses the indexes, whatever it estimates.
+// anyRow is true if a sweep may return rows. Checking it takes PostgreSQL a tenth of
+// the time of a sweep, because planning a sweep takes longer than running it. ORDER BY
+// makes PostgreSQL use the indexes even if its estimates are wrong.
 const anyRow = `(SELECT 1 FROM {outbox} WHERE position > $1 AND CASE WHEN due_at IS NULL THEN 1 = 1 ELSE 1 = 0 END
                  ORDER BY position LIMIT 1) IS NOT NULL
              OR (SELECT 1 FROM {outbox} WHERE due_at <= {now} ORDER BY due_at LIMIT 1) IS NOT NULL`
 
-// Flags in the first row of a read with headOfRead.
+// Flags in the first row of a read with stateOfRead.
 const (
 	unownedSlots = 1 << iota
 	blockedKeys
@@ -83,19 +84,22 @@ const (
 	rowsToRead
 )
 
-// headOfRead returns what snapshotQuery returns as a row before the rows of a sweep, for
-// PostgreSQL. All rows have the same snapshot. So the locks of transactions that release
-// keys cannot be looked at before the snapshot, and the horizon is 0 while any key is
-// blocked. The next read must be in a transaction then. Its columns are those of a row:
-// position is the horizon, metadata the pauses, created the ceiling, waited contains flags.
-var headOfRead = headWith(`0`)
-
-// headAlone is headOfRead with the flag rowsToRead.
-var headAlone = headWith(fmt.Sprintf(`CASE WHEN `+anyRow+` THEN %d ELSE 0 END`, rowsToRead))
-
-// headWith returns the query of a head. flags is an SQL expression that is added to the
+// stateOfRead returns the values of snapshotQuery as a row before the rows of a sweep. It
+// is used with PostgreSQL. snapshotQuery checks the locks of transactions that release
+// keys before the sweep gets its snapshot. stateOfRead has the same snapshot as the
+// sweep, so it cannot do this check. Instead, its horizon is 0 while any key is blocked,
+// and the next read must use a transaction. The row has the columns of a message:
+// position is the horizon, metadata the pauses, created the ceiling, and waited contains
 // flags.
-func headWith(flags string) string {
+var stateOfRead = stateWith(`0`)
+
+// stateAlone is stateOfRead with the flag rowsToRead.
+var stateAlone = stateWith(fmt.Sprintf(`CASE WHEN `+anyRow+` THEN %d ELSE 0 END`, rowsToRead))
+
+// stateWith returns a query for an outboxState. The query sets the flags unownedSlots,
+// blockedKeys, serializable and replica. The parameter flag is an SQL expression for one
+// more flag, or 0.
+func stateWith(flag string) string {
 	return fmt.Sprintf(`
 	SELECT CASE WHEN `+anyBlocked+` THEN 0 ELSE pg_snapshot_xmin(pg_current_snapshot())::text::bigint END AS position,
 	       0::smallint AS slot, '' AS message_id, '' AS topic, '' AS ordering_key, ''::bytea AS payload, `+pausesOfPostgres+` AS metadata,
@@ -104,16 +108,19 @@ func headWith(flags string) string {
 	       CASE WHEN `+anyUnowned+` THEN %d ELSE 0 END + CASE WHEN `+anyBlocked+` THEN %d ELSE 0 END +
 	       CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN %d ELSE 0 END +
 	       CASE WHEN pg_is_in_recovery() THEN %d ELSE 0 END + %s AS waited, 0 AS due`,
-		unownedSlots, blockedKeys, serializable, replica, flags)
+		unownedSlots, blockedKeys, serializable, replica, flag)
 }
 
 const anyUnowned = `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR lease_until < {now})`
 
-// snapshotQuery returns the horizon (all transactions below it have ended), the ceiling
-// (no transaction from it on has ended), whether any slots have no owner, whether
-// any keys are blocked, the pauses, and, if there are any, the highest position. It runs
-// just before the rows are read, so that the read sees every transaction that has ended
-// for this query.
+// snapshotQuery returns a query for the values of an outboxState:
+//   - the horizon: all transactions below it have ended,
+//   - the ceiling: no transaction at or above it has ended,
+//   - whether any slots have no owner, and whether any keys are blocked,
+//   - the pauses and, if anything is paused, the highest position.
+//
+// It runs just before the rows are read. The read therefore sees each transaction that
+// has ended according to this query.
 func snapshotQuery(d dialect.Dialect) string {
 	// A transaction that releases a key may not see rows that are committed at the same
 	// time, and this read does not see yet that the key is released. In this case the
@@ -134,8 +141,9 @@ func snapshotQuery(d dialect.Dialect) string {
 
 const highestPosition = `COALESCE((SELECT MAX(position) FROM {outbox}), 0)`
 
-// snapshotOfLookahead is like snapshotQuery, but always returns the highest position. It
-// also keeps PostgreSQL from compiling the next queries of the transaction.
+// snapshotOfLookahead is like snapshotQuery, but its query always returns the highest
+// position. It also stops PostgreSQL from compiling the later queries of the
+// transaction.
 func snapshotOfLookahead(d dialect.Dialect) string {
 	return d.SQL(`SELECT horizon, ceiling, unowned, blocked, pauses, ` + highestPosition + `
 		FROM (` + snapshotQuery(d) + `) AS s (horizon, ceiling, unowned, blocked, pauses, highest)

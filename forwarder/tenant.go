@@ -14,9 +14,9 @@ type tenants struct{ last string }
 
 var tenantKey = []byte(`"` + meta.TenantID + `"`)
 
-// of returns the tenant of a message with this metadata, or "" if it has none. Nearly
-// all metadata needs no decoding for this: the forwarder decodes it later, when it
-// publishes the message.
+// of returns the tenant in the metadata of a message, or "" if the metadata has no
+// tenant. Usually it does not decode the metadata, because the forwarder does this
+// later, when it publishes the message.
 func (t *tenants) of(metadata []byte) string {
 	_, rest, found := bytes.Cut(metadata, tenantKey)
 	if !found {
@@ -35,5 +35,5 @@ func (t *tenants) of(metadata []byte) string {
 	if tenant := decoded[meta.TenantID]; err == nil && strings.IndexByte(tenant, 0) < 0 {
 		return outboxrow.Label(tenant)
 	}
-	return "" // a damaged row has an error of its own
+	return "" // check reports a damaged row
 }

@@ -7,22 +7,24 @@ import (
 	"github.com/watermill-once/once/internal/backoff"
 )
 
-// retryPause limits the pause between attempts to connect or to consume.
+// retryPause contains the shortest and the longest pause between attempts to connect or
+// to consume.
 type retryPause struct {
 	low, high time.Duration
 }
 
-// wait pauses before the next attempt. failed is the number of failed attempts before
-// it. wait returns false if ctx has ended.
+// wait pauses before the next attempt. The parameter failed is the number of failed
+// attempts so far. If ctx ends first, wait returns false.
 func (p retryPause) wait(ctx context.Context, failed int) bool {
 	return sleep(ctx, pauseAfter(failed, p.low, p.high))
 }
 
-// worked reports whether an attempt succeeded that began at the given time. A
-// connection that is lost again within the longest pause counts as a failed attempt.
+// worked reports whether an attempt counts as a success. The parameter began is the
+// time at which the connection was opened or the consumer was started. If it was lost
+// before the longest pause has passed since then, the attempt counts as failed.
 func (p retryPause) worked(began time.Time) bool { return time.Since(began) >= p.high }
 
-// sleep waits for the pause. It returns false if ctx has ended first.
+// sleep waits for the duration pause. If ctx ends first, it returns false.
 func sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -34,10 +36,11 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// pauseAfter returns the pause after the given number of failed attempts. If failed is
-// 0, it is 0. Otherwise it is low, doubled after each further failure, up to high. A
-// random part of it, at most half, is left out, so that clients that have lost the same
-// broker do not reconnect at the same moment.
+// pauseAfter returns the pause after the given number of failed attempts. If the
+// parameter failed is 0, the pause is 0. After the first failure, the pause is the
+// parameter low. The pause doubles after each further failure, up to the parameter
+// high. A random part of at most half is subtracted, so that clients that have lost the
+// same broker do not reconnect at the same moment.
 func pauseAfter(failed int, low, high time.Duration) time.Duration {
 	if failed == 0 {
 		return 0

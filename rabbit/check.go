@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// maxHeaders is the maximum number of bytes of all headers in Check. RabbitMQ closes
-	// the connection if the headers do not fit into one frame, by default 128 KiB. Half
-	// of this leaves room for headers that are added later, such as a trace.
+	// maxHeaders is the maximum size of all headers that Check accepts, in bytes. RabbitMQ
+	// closes the connection if the headers do not fit into one frame, by default 128 KiB.
+	// Half of this leaves room for headers that are added later, such as a trace.
 	maxHeaders = 64 << 10
 
 	// headerFraming is the number of bytes that AMQP adds to each header.
@@ -22,12 +22,13 @@ const (
 )
 
 // Check returns an error if RabbitMQ can never accept msg as it is: if metadata would
-// control the broker (see [Marshaler]), if a metadata key has more than 255 bytes, or if
-// all metadata has more than 64 KiB. Set outbox.Config.Check to it, so that the producer
-// gets the error in its transaction. Without it, such a message becomes a dead letter.
+// control the broker (see [Marshaler]), if a metadata key has more than 255 bytes, or
+// if all metadata together has more than 64 KiB. Set outbox.Config.Check to this
+// function, so that the producer gets the error in its transaction. Otherwise such a
+// message becomes a dead letter.
 //
-// Check does not use topic, because the configuration decides which exchange and which
-// routing key a topic means. The size of a payload is checked by
+// Check does not use the topic, because the configuration decides which exchange and
+// which routing key a topic means. To limit the size of payloads, set
 // outbox.Config.MaxPayload. The error wraps [ErrInvalid] or [ErrTooLarge], and contains
 // the keys, but no values.
 func Check(_ string, msg *message.Message) error {
@@ -48,10 +49,10 @@ func Check(_ string, msg *message.Message) error {
 	return refusal(ErrTooLarge, long)
 }
 
-// Check returns an error if Publish would remove metadata of msg, because it would
-// control the broker. A forwarder calls Check before Publish, so that metadata is not
-// lost silently: the message becomes a dead letter. If you wrap the publisher of a
-// forwarder, the wrapper should have this method too.
+// Check returns an error if Publish would remove metadata of msg because the metadata
+// would control the broker. A forwarder calls Check before Publish. Such a message then
+// becomes a dead letter, and its metadata is not lost without notice. If you wrap the
+// publisher of a forwarder, give the wrapper this method, too.
 func (p *Publisher) Check(_ string, msg *message.Message) error { return checkSteering(msg.Metadata) }
 
 func checkSteering(metadata message.Metadata) error {
@@ -64,13 +65,14 @@ func checkSteering(metadata message.Metadata) error {
 	return refusal(ErrInvalid, steering)
 }
 
-// checkError is the error of Check. Its reasons contain no values of the metadata.
+// checkError is the error of Check. The reasons in it do not contain values of the
+// metadata.
 type checkError struct {
 	kind    error
 	reasons string
 }
 
-// refusal returns an error with the reasons, or nil if there are none.
+// refusal returns an error with the reasons, or nil if there are no reasons.
 func refusal(kind error, reasons []string) error {
 	if len(reasons) == 0 {
 		return nil
@@ -83,10 +85,11 @@ func (e *checkError) Error() string { return e.kind.Error() + ": " + e.reasons }
 
 func (e *checkError) Unwrap() error { return e.kind }
 
-// Unacceptable returns true, as [PublishError].Unacceptable.
+// Unacceptable returns true. It has the same meaning as [PublishError].Unacceptable.
 func (e *checkError) Unacceptable() bool { return true }
 
-// shortened quotes a key, and shortens it, so that error texts stay readable.
+// shortened returns a key in quotes. It shortens long keys, so that error texts stay
+// readable.
 func shortened(key string) string {
 	const limit = 64
 	if len(key) > limit {

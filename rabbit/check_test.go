@@ -19,12 +19,16 @@ func TestCheckNamesWhatRabbitMQCannotTake(t *testing.T) {
 		kind     error
 		want     string
 	}{
-		"none":      {nil, nil, ""},
-		"harmless":  {message.Metadata{"xylophone": "not x-", "account": "not cc", long[:255]: strings.Repeat("y", 60<<10)}, nil, ""},
-		"copies":    {message.Metadata{"BCC": "hunter2"}, rabbit.ErrInvalid, controls("BCC")},
-		"a user":    {message.Metadata{"User_Id": "hunter2"}, rabbit.ErrInvalid, controls("User_Id")},
-		"lifetime":  {message.Metadata{"expiration": "1"}, rabbit.ErrInvalid, controls("expiration")},
-		"several":   {message.Metadata{"x-b": "1", "cc": "q"}, rabbit.ErrInvalid, controls("cc") + "; " + controls("x-b")},
+		"none":     {nil, nil, ""},
+		"harmless": {message.Metadata{"xylophone": "not x-", "account": "not cc", long[:255]: strings.Repeat("y", 60<<10)}, nil, ""},
+		"copies":   {message.Metadata{"BCC": "hunter2"}, rabbit.ErrInvalid, controls("BCC")},
+		"a user":   {message.Metadata{"User_Id": "hunter2"}, rabbit.ErrInvalid, controls("User_Id")},
+		"lifetime": {message.Metadata{"expiration": "1"}, rabbit.ErrInvalid, controls("expiration")},
+		"several": {
+			message.Metadata{"x-b": "1", "cc": "q", "x-c": "", "bcc": "", "x-a": ""},
+			rabbit.ErrInvalid,
+			strings.Join([]string{controls("bcc"), controls("cc"), controls("x-a"), controls("x-b"), controls("x-c")}, "; "),
+		},
 		"long name": {message.Metadata{long: ""}, rabbit.ErrTooLarge, `metadata "` + long[:64] + `"... is a key of 256 bytes, the limit is 255`},
 		"much":      {message.Metadata{"a": strings.Repeat("y", 64<<10)}, rabbit.ErrTooLarge, `metadata has 65543 bytes, the limit is 65536`},
 	} {
@@ -47,7 +51,8 @@ func TestCheckNamesWhatRabbitMQCannotTake(t *testing.T) {
 	}
 }
 
-// Trap 32. With Check, the producer gets the error, and no message is stored.
+// Trap 32. If outbox.Config.Check is rabbit.Check, the producer gets the error, and no
+// message is stored.
 func TestOutboxWithCheckRefusesSteeringMetadata(t *testing.T) {
 	box, err := outbox.New(outbox.Config{Check: rabbit.Check})
 	if err != nil {

@@ -32,7 +32,7 @@ func (l limits) check(t *testing.T, name string, validate func() error) {
 	try(l.least, true)
 }
 
-// These defaults and limits are documented.
+// The documented defaults and limits must be the same as in the code.
 func TestPublisherConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 	t.Parallel()
 	config := amqp.NewDurablePubSubConfig("amqp://broker", nil)
@@ -42,7 +42,7 @@ func TestPublisherConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 	if want := (PublisherConfig{
 		Window: 1024, WindowBytes: 16 << 20, ConfirmTimeout: 30 * time.Second, ReadyTimeout: 5 * time.Second,
 		DialTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, CloseTimeout: 3 * time.Second,
-		ReconnectMin: time.Second / 2, ReconnectMax: time.Minute, // those of Connection.Reconnect
+		ReconnectMin: time.Second / 2, ReconnectMax: time.Minute, // the values of Connection.Reconnect
 	}); c != want {
 		t.Errorf("got %+v, want %+v", c, want)
 	}
@@ -60,7 +60,7 @@ func TestPublisherConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 	}
 }
 
-// These defaults and limits are documented.
+// The documented defaults and limits must be the same as in the code.
 func TestSubscriberConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 	t.Parallel()
 	queue := amqp.NewDurableQueueConfig("amqp://broker")
@@ -105,7 +105,8 @@ func TestQuotedNamesAreShortened(t *testing.T) {
 	}
 }
 
-// Each of these functions is called for every topic, so New must refuse a nil one.
+// The Publisher or the Subscriber calls each of the functions below for every topic. So
+// its constructor must refuse a nil function.
 func TestConfigWithoutAFunctionIsRefused(t *testing.T) {
 	t.Parallel()
 	complete := amqp.NewDurablePubSubConfig("amqp://broker", amqp.GenerateQueueNameTopicName)

@@ -12,27 +12,28 @@ import (
 	"github.com/watermill-once/once/internal/amqpwire"
 )
 
-// connection is a connection to the broker, together with the network connection
-// beneath it.
+// connection is an AMQP connection to the broker, together with the network connection
+// that it uses.
 type connection struct {
 	amqp   *amqp091.Connection
 	wire   *amqpwire.Conn
 	closed chan *amqp091.Error
 
-	timeout time.Duration // limit for a request
+	timeout time.Duration // time limit of a request
 }
 
-// closeWait is how long end waits for the broker's reply to a close, and then for the
-// socket.
+// closeWait limits two waits of the method end. First, end waits for the broker's reply
+// to a close. Then it waits until the socket is closed. After closeWait, it closes the
+// socket itself.
 const closeWait = time.Second
 
-// request calls f, which waits for replies of the broker. It closes the socket if this
-// takes longer than c.timeout.
+// request calls f, which waits for replies of the broker. If f takes longer than
+// c.timeout, request closes the socket.
 func (c *connection) request(ctx context.Context, f func() error) error {
 	return c.requestWithin(ctx, c.timeout, f)
 }
 
-// requestWithin calls f, and closes the socket if f takes longer than limit, because
+// requestWithin calls f. If f takes longer than limit, it closes the socket, because
 // amqp091 has no deadline for requests.
 func (c *connection) requestWithin(ctx context.Context, limit time.Duration, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -42,11 +43,11 @@ func (c *connection) requestWithin(ctx context.Context, limit time.Duration, f f
 	return f()
 }
 
-// queueRequest calls f, which waits for a queue. If the queue is stuck, f does not
-// return until the queue works again. There is no deadline, because a stuck queue must
-// not make the other queues lose their connection. Heartbeats detect a broker that does
-// not respond, and f returns at the latest when the connection is closed. Without
-// heartbeats, the deadline of request applies.
+// queueRequest calls f, which waits for the reply of a queue. If the queue is stuck, f
+// does not return until the queue works again. There is no deadline, because a stuck
+// queue must not make the other queues lose their connection. Heartbeats detect a
+// broker that does not respond, so f returns at the latest when the connection is
+// closed. Without heartbeats, the deadline of request applies.
 func (c *connection) queueRequest(f func() error) error {
 	if c.amqp.Config.Heartbeat == 0 {
 		return c.request(context.Background(), f)
@@ -54,14 +55,14 @@ func (c *connection) queueRequest(f func() error) error {
 	return f()
 }
 
-// lossReason returns the most precise reason for which the connection was lost. err is
-// the reason that amqp091 gives.
+// lossReason returns the most precise known reason for the loss of the connection. The
+// parameter err is the reason that amqp091 reports.
 func (c *connection) lossReason(err error) error {
 	return redact(cmp.Or(c.wire.Failure(), err))
 }
 
-// closeReason returns the reason for which the connection is closed. Its arguments were
-// received from c.closed.
+// closeReason returns why the connection was closed. The arguments reason and ok must
+// be the values received from c.closed.
 func (c *connection) closeReason(reason *amqp091.Error, ok bool) error {
 	if !ok {
 		return errConnectionClosed
@@ -69,8 +70,8 @@ func (c *connection) closeReason(reason *amqp091.Error, ok bool) error {
 	return c.lossReason(reason)
 }
 
-// end closes the connection, and returns when the socket is closed. If graceful is
-// true, it first asks the broker to close the connection.
+// end closes the connection, and returns when the socket is closed. If graceful is true,
+// end first asks the broker to close the connection.
 func (c *connection) end(graceful bool) {
 	if graceful {
 		_ = c.requestWithin(context.Background(), closeWait, c.amqp.Close)

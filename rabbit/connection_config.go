@@ -65,9 +65,9 @@ func validateConnection(config amqp.ConnectionConfig) error {
 	return errors.Join(errs...)
 }
 
-// uriError returns an error that does not contain the parser's error. A parser quotes
-// the text that it cannot read, and it may read a password that contains a "#" as a
-// port.
+// uriError returns an error for an invalid uri. It does not contain the error of the
+// parser, because the parser quotes the text that it cannot read. This text may be a
+// password: if a password contains a "#", the parser takes a part of it for the port.
 func uriError(uri string) error {
 	switch {
 	case !strings.HasPrefix(uri, "amqp://") && !strings.HasPrefix(uri, "amqps://"):

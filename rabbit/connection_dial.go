@@ -14,14 +14,14 @@ import (
 	"github.com/watermill-once/once/internal/amqpwire"
 )
 
-// dialSettings limits how long it may take to open a connection, and to write to it.
+// dialSettings contains the time limits for opening a connection and for writing to it.
 type dialSettings struct {
-	confirmChannels bool // the connection needs amqpwire's confirm channels
+	confirmChannels bool // whether the connection needs confirm channels of package amqpwire
 	dialTimeout     time.Duration
 	writeTimeout    time.Duration
 }
 
-// connect opens a connection within the dial timeout.
+// connect opens a connection. It fails if this takes longer than dial.dialTimeout.
 func connect(ctx context.Context, config amqp.ConnectionConfig, dial dialSettings) (*connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, dial.dialTimeout)
 	defer cancel()
@@ -56,7 +56,7 @@ func connect(ctx context.Context, config amqp.ConnectionConfig, dial dialSetting
 	}
 	if wire != nil {
 		if reason := wire.CloseReason(); reason != nil {
-			err = reason // use our reason, because amqp091 guesses one from the time of the close
+			err = reason // use our reason, because amqp091 guesses a reason from the time of the close
 		}
 		wire.Abort(err) // amqp091 leaves the socket open if the handshake fails
 		<-wire.Done()
@@ -64,8 +64,8 @@ func connect(ctx context.Context, config amqp.ConnectionConfig, dial dialSetting
 	return nil, redact(err)
 }
 
-// connectionSettings returns the amqp091 settings that watermill-amqp would use. It
-// copies everything that amqp091 writes to.
+// connectionSettings returns the same amqp091 settings as watermill-amqp would use. It
+// copies every value that amqp091 changes.
 func connectionSettings(config amqp.ConnectionConfig) amqp091.Config {
 	var settings amqp091.Config
 	if config.AmqpConfig != nil {

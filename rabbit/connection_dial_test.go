@@ -120,7 +120,7 @@ func TestTrap13_ConnectingHasADeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := p.Close(); err != nil { // it must not wait for an hour
+	if err := p.Close(); err != nil { // Close must not wait for an hour
 		t.Error(err)
 	}
 }

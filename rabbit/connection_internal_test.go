@@ -18,7 +18,8 @@ import (
 	"github.com/watermill-once/once/internal/amqpwire"
 )
 
-// A timeout that is set wins over the one of the URI, and that wins over the default.
+// A configured timeout has priority over the timeout in the URI, which has priority over
+// the default.
 func TestTimesOfAConnection(t *testing.T) {
 	t.Parallel()
 	reconnect := &amqp.ReconnectConfig{BackoffInitialInterval: 2 * time.Second, BackoffMaxInterval: 3 * time.Second}
@@ -88,8 +89,8 @@ func TestErrorOfAURINamesTheMistake(t *testing.T) {
 	}
 }
 
-// amqp091 writes to its settings, so it gets a copy. A setting without a value gets it from
-// the other fields of the config or from the URI.
+// amqp091 writes to its settings, so it gets a copy. A setting without a value is set
+// from the other fields of the config or from the URI.
 func TestSettingsOfAConnectionAreCopied(t *testing.T) {
 	t.Parallel()
 	config := amqp.ConnectionConfig{AmqpURI: "amqp://broker?channel_max=77", TLSConfig: &tls.Config{ServerName: "outer"}}
@@ -116,7 +117,8 @@ func TestSettingsOfAConnectionAreCopied(t *testing.T) {
 	}
 }
 
-// The files that a URI names are used, and an error names the parameter.
+// The files that a URI names are used. If a file cannot be used, the error names the
+// parameter of the URI.
 func TestTLSFilesOfAURI(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -146,7 +148,7 @@ func TestTLSFilesOfAURI(t *testing.T) {
 	}
 }
 
-// amqp091 gets the address without TLS, because the network connection does TLS itself.
+// amqp091 gets an address without TLS, because the network connection itself does TLS.
 func TestAMQPDoesNoTLSItself(t *testing.T) {
 	t.Parallel()
 	for uri, want := range map[string]string{
@@ -181,7 +183,8 @@ func TestAMQPDoesNoTLSItself(t *testing.T) {
 	}
 }
 
-// A connection that was kept for as long as the longest pause counts as a success.
+// A connection that lasted at least as long as the longest pause between attempts
+// counts as a success.
 func TestConnectionThatLastsResetsThePause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,7 +208,7 @@ func TestConnectionThatLastsResetsThePause(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		began = time.Now()
-		for range 100 { // both could be chosen
+		for range 100 { // repeated, because select chooses at random if both channels are ready
 			if sleep(ctx, 0) || sleep(ctx, time.Hour) {
 				t.Fatal("it waits although the context has ended")
 			}
@@ -228,8 +231,11 @@ func bare(heartbeat time.Duration) *connection {
 	}
 }
 
-// A request has a deadline, because amqp091 has none. A request to a queue has none,
-// unless nothing else would notice that the broker is gone.
+// Package rabbit must set a deadline for each request, because amqp091 sets none. There
+// is one exception: a request that waits for a queue has no deadline, because a stuck
+// queue must not make the other queues lose their connection. Heartbeats detect a
+// broker that does not respond. Without heartbeats, a request that waits for a queue
+// must have a deadline, too.
 func TestRequestsHaveADeadline(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -270,7 +276,8 @@ func TestRequestsHaveADeadline(t *testing.T) {
 	}
 }
 
-// Our reason says more than the one that amqp091 guesses, and no reason has credentials.
+// If the network connection knows why it failed, closeReason returns this reason, because
+// amqp091 only guesses a reason. No reason contains credentials.
 func TestReasonOfALostConnection(t *testing.T) {
 	t.Parallel()
 	conn := bare(0)

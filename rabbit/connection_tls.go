@@ -16,16 +16,16 @@ import (
 
 const schemeTLS = "amqps"
 
-// dialer opens the network connection. It does the TLS handshake itself, because
-// amqp091 would encrypt its frames before ours are inserted.
+// dialer opens the network connection. It does the TLS handshake itself. Otherwise
+// amqp091 would encrypt its frames before this package can add its own frames.
 type dialer struct {
 	uri  string
 	tls  *tls.Config
 	dial func(network, address string) (net.Conn, error) // may be nil
 }
 
-// withoutTLS returns the URI that amqp091 gets. Do not connect to its address, because
-// without TLS the default port is another one.
+// withoutTLS returns the URI to pass to amqp091. Do not connect to the address in this
+// URI, because the default port without TLS is different.
 func (d dialer) withoutTLS() string {
 	if rest, ok := strings.CutPrefix(d.uri, schemeTLS+":"); ok {
 		return "amqp:" + rest
@@ -65,7 +65,7 @@ func (d dialer) open(ctx context.Context, network string) (net.Conn, error) {
 	return secure, nil
 }
 
-// tlsConfig returns the TLS settings that the URI contains, see
+// tlsConfig returns the TLS settings in the URI, see
 // https://www.rabbitmq.com/uri-query-parameters.html
 func tlsConfig(uri amqp091.URI) (*tls.Config, error) {
 	config := &tls.Config{ServerName: uri.ServerName}

@@ -1,12 +1,12 @@
 // Package rabbit connects Watermill to RabbitMQ.
 //
-// [Publisher] reports success only for messages that the broker has routed,
-// persisted and confirmed. [Subscriber] has many messages in flight. [Marshaler]
-// turns no metadata into a header that controls the broker, and reads every header
-// that a broker sends.
+// [Publisher] reports success only for messages that the broker has routed, persisted
+// and confirmed. [Subscriber] has many messages in flight. [Marshaler] never turns
+// metadata into a header that controls the broker, and reads every header that a broker
+// sends.
 //
-// All three use the amqp.Config of watermill-amqp v2, so that you adopt them by
-// changing a constructor:
+// All three use the amqp.Config of watermill-amqp v2. To adopt them, you change only a
+// constructor:
 //
 //	config := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("payments"))
 //	config.Marshaler = rabbit.Marshaler{}
@@ -22,22 +22,23 @@
 //	none of them          unknown: it was sent, and no     send it again with the same id,
 //	                      response to it arrived           count no attempt
 //
-// At most one of the methods is true. You can find them with errors.As and your
-// own interface, so a package can classify errors without importing this one. The
-// error is a *PublishError and unwraps to one of the package's sentinel errors.
+// At most one of the methods returns true. You can find the methods with errors.As and
+// your own interface, so a package can classify errors without importing package
+// rabbit. The error is a *PublishError and unwraps to one of the package's sentinel
+// errors.
 //
-// The broker responds to some publishes by closing the channel, and does not say
-// which publish was the cause. If several messages were outstanding, all of them
-// are unknown, and the close is attributed to none. Publish them again one at a
-// time: then only the message that causes the close is refused or unacceptable.
-// For this reason a forwarder needs its own Publisher. On a shared Publisher a
-// message is rarely the only outstanding one.
+// The broker responds to some publishes by closing the channel, and does not say which
+// publish was the cause. If several messages were unconfirmed, the outcome of all of
+// them is unknown, and the close is attributed to no message. Publish them again one at
+// a time: then only the message that causes the close is refused or unacceptable. For
+// this reason a forwarder needs its own Publisher. On a shared Publisher, a message is
+// rarely the only unconfirmed message.
 package rabbit
 
-// Files that begin with publisher_ or subscriber_ belong to one of the two. Read
-// the files in this order:
+// Files whose names begin with publisher_ or subscriber_ belong to [Publisher] or
+// [Subscriber]. Read the files in this order:
 //
-//	marshaler.go                 messages and AMQP messages
+//	marshaler.go                 converts between Watermill's messages and AMQP's
 //	marshaler_text.go            header values as text
 //	check.go                     which messages RabbitMQ cannot take
 //	topic_exchange.go            one exchange for all events, with patterns

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// A publisher can be created while there is no broker. Your own interfaces classify its
-// errors.
+// You can create a publisher while the broker is not reachable. Your own interfaces
+// classify its errors.
 func ExampleNewPublisher() {
 	config := amqp.NewDurablePubSubConfig("amqp://guest:guest@127.0.0.1:1/", nil) // no broker listens there
 	config.Marshaler = rabbit.Marshaler{}
@@ -43,8 +43,8 @@ func ExampleNewPublisher() {
 	// Output: send it again with the same id
 }
 
-// A subscriber can be created while there is no broker. It begins to consume when it is
-// connected.
+// You can create a subscriber while the broker is not reachable. The subscriber begins to
+// consume when it is connected.
 func ExampleNewSubscriber() {
 	config := amqp.NewDurableQueueConfig("amqp://guest:guest@127.0.0.1:1/") // no broker listens there
 	config.Marshaler = rabbit.Marshaler{}
@@ -70,8 +70,8 @@ func ExampleNewSubscriber() {
 	// Output: <nil>
 }
 
-// One topic exchange has all events. The topic of a message is its routing key, here the
-// type of the event, and the topic of a subscription is a pattern.
+// All events go through one topic exchange. The topic of a message is its routing key,
+// here the type of the event. The topic of a subscription is a pattern.
 func ExampleTopicExchange() {
 	config := rabbit.TopicExchange("amqp://guest:guest@127.0.0.1/", "shop", "billing")
 	publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
@@ -105,7 +105,7 @@ func ExampleCheck() {
 	// Output: rabbit: invalid: metadata "x-request-id" would control RabbitMQ: rename it
 }
 
-// Metadata does not control the broker, and Unmarshal reads every header.
+// Metadata cannot control the broker, and Unmarshal reads every header.
 func ExampleMarshaler() {
 	msg := message.NewMessage("id-1", []byte("{}"))
 	msg.Metadata.Set("tenant", "acme")

@@ -103,7 +103,7 @@ func topicConfig(uri string) amqp.Config {
 }
 
 // newPublisher returns a Publisher. Its ReadyTimeout defaults to a minute, because
-// other tests use the broker at the same time.
+// other tests that use the broker at the same time may slow it down.
 func newPublisher(t testing.TB, config amqp.Config, cfg rabbit.PublisherConfig) *rabbit.Publisher {
 	t.Helper()
 	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, time.Minute)
@@ -115,7 +115,7 @@ func newPublisher(t testing.TB, config amqp.Config, cfg rabbit.PublisherConfig) 
 	return p
 }
 
-// closes fails the test if Close does not return. Its error does not matter.
+// closes fails the test if Close does not return. The error of Close does not matter.
 func closes(t testing.TB, closer func() error) {
 	done := make(chan struct{})
 	go func() {
@@ -180,7 +180,8 @@ func (o *outcomes) wait(t testing.TB) map[string]error {
 	return o.errs
 }
 
-// outcomeOf classifies an error in the way that another package does.
+// outcomeOf classifies an error by its methods, as a package that does not import
+// rabbit would do.
 func outcomeOf(err error) string {
 	var refused interface{ Refused() bool }
 	var unacceptable interface{ Unacceptable() bool }
@@ -217,7 +218,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	testkit.Eventually(t, time.Minute, what, cond)
 }
 
-// The beginnings of log lines.
+// Log lines that the tests look for begin with these texts.
 const (
 	connectedLine   = "RabbitMQ connection established"
 	lostLine        = "RabbitMQ connection unavailable"
@@ -251,8 +252,9 @@ func (h *heard) Debug(msg string, fields watermill.LogFields)            { h.add
 func (h *heard) Trace(msg string, fields watermill.LogFields)            { h.add(msg, nil, fields) }
 func (h *heard) With(watermill.LogFields) watermill.LoggerAdapter        { return h }
 
-// suspend makes a queue stuck until the test calls resume. Callers must defer resume,
-// because deleting a stuck queue never ends.
+// suspend suspends the process of a queue in the broker, so that the queue does not
+// respond until the test calls resume. Callers must defer resume, because deleting a
+// suspended queue never ends.
 func suspend(t *testing.T, broker *servers.Rabbit, queue string) (resume func()) {
 	t.Helper()
 	tell := func(what string) {

@@ -14,19 +14,19 @@ import (
 var _ amqp.Marshaler = Marshaler{}
 
 // Marshaler converts between Watermill's messages and AMQP's. It can replace
-// watermill-amqp's DefaultMarshaler everywhere, and each can read the other's
-// messages: the message id is in the header _watermill_message_uuid. The zero
-// value is ready to use.
+// watermill-amqp's DefaultMarshaler everywhere. Each of the two can read the other's
+// messages, because both write the message id to the header _watermill_message_uuid.
+// The zero value is ready to use.
 //
 // Marshal turns every metadata entry into a header of type string, byte for byte,
 // except two groups of keys. The first group is the keys that control the broker,
-// because metadata often comes from outside, and a BCC header alone routes a copy
-// to any queue. These are, in upper or lower case, CC, BCC, every key that starts
-// with "x-" (also x-request-id, which needs another name), expiration, user-id and
-// user_id. The second group is the keys that Unmarshal sets itself. The message id
-// is also the native message id if it has at most 255 bytes. The native timestamp is
-// the time at which the message was stored in the outbox, if a forwarder sent it.
-// Messages are persistent.
+// because metadata often comes from outside, and a BCC header alone routes a copy to
+// any queue. The keys of this group are, in upper or lower case, CC, BCC, every key
+// that starts with "x-" (also x-request-id, which needs another name), expiration,
+// user-id and user_id. The second group is the keys that Unmarshal sets itself. The
+// message id is also the native message id if it has at most 255 bytes. If a forwarder
+// sent the message, the native timestamp is the time at which the message was stored in
+// the outbox. Messages are persistent.
 //
 // Unmarshal accepts every header. It converts a header that is not a string:
 //
@@ -40,24 +40,25 @@ var _ amqp.Marshaler = Marshaler{}
 //	table, array          JSON with sorted keys; the values have the same forms,
 //	                      void is null, and bytes that are not UTF-8 become U+FFFD
 //
-// Unmarshal sets two metadata entries from the broker's own data, whatever
-// headers of these names the message has. "once_redelivered" is "true" if the
-// broker has delivered the message before, else "false". "once_delivery_count" is
-// the number of earlier deliveries, in decimal; it is set only for a redelivery
-// from a queue that counts deliveries, such as a quorum queue.
+// Unmarshal sets two metadata entries from data of the broker. It ignores headers of
+// the message with the same names. "once_redelivered" is "true" if the broker has
+// delivered the message before, and "false" otherwise. "once_delivery_count" is the
+// number of earlier deliveries, in decimal. It is set only for a redelivery from a
+// queue that counts deliveries, such as a quorum queue.
 //
-// Names that begin with "once_" belong to this module. Unmarshal drops such
-// headers if they steer an outbox, for example "once_topic" and "once_due_at", or
-// if their name is unknown. Otherwise a handler that copies metadata would obey
-// any sender of a message. Marshal also drops the names that steer an outbox.
+// Names that begin with "once_" belong to this module. Unmarshal drops such headers if
+// they control an outbox, for example "once_topic" and "once_due_at", or if their name
+// is unknown. Otherwise the sender of a message could control the outbox of any handler
+// that copies metadata to its own messages. Marshal also drops the names that control
+// an outbox.
 type Marshaler struct {
-	// ContentType is the native content type of all sent messages, for tools that
-	// show messages. At most 255 bytes. Defaults to no content type.
+	// ContentType is the native content type of all sent messages. Tools that show messages
+	// use it. It has at most 255 bytes. Defaults to no content type.
 	ContentType string
 }
 
-// Marshal returns the AMQP message for msg. It does not copy the payload and does
-// not fail.
+// Marshal returns the AMQP message for msg. It does not copy the payload, and never
+// returns an error.
 func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	publishing := m.properties(msg)
 	publishing.Headers = make(amqp091.Table, len(msg.Metadata)+1)
@@ -86,7 +87,7 @@ func (m Marshaler) properties(msg *message.Message) amqp091.Publishing {
 	return publishing
 }
 
-// appendMetadata encodes the headers that Marshal returns.
+// appendMetadata encodes the headers that Marshal would return, and appends them to b.
 func appendMetadata(b []byte, msg *message.Message) (_ []byte, err error) {
 	for key, value := range msg.Metadata {
 		if !passes(key) {
@@ -99,16 +100,16 @@ func appendMetadata(b []byte, msg *message.Message) (_ []byte, err error) {
 	return amqpwire.AppendTextHeader(b, amqp.DefaultMessageUUIDHeaderKey, msg.UUID)
 }
 
-// passes reports whether a metadata key becomes a header. An unknown key of this module
-// does, because a newer producer may send it to newer consumers. The outbox refuses
-// keys that no version knows.
+// passes reports whether a metadata key becomes a header. An unknown key that begins
+// with "once_" becomes a header. A newer version must have set such a key, because each
+// outbox refuses keys that its own version does not know.
 func passes(key string) bool {
 	return (!isReserved(key) || !meta.Known(key)) && !meta.Steering(key)
 }
 
-// Unmarshal returns the message of a delivery. The message id comes from the header. If
-// there is none, it is the native message id, and if that is missing, it is empty.
-// Unmarshal does not copy the body, and does not fail.
+// Unmarshal returns the message of a delivery. The message id comes from the header
+// _watermill_message_uuid. Without this header, it is the native message id, or "" if
+// there is none. Unmarshal does not copy the body, and never returns an error.
 func (m Marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage(deliveryID(delivery), delivery.Body)
 	msg.Metadata = make(message.Metadata, len(delivery.Headers)+2)
@@ -136,9 +137,10 @@ func deliveryID(delivery amqp091.Delivery) string {
 	return delivery.MessageId
 }
 
-// deliveryCount returns how often the broker has delivered the message before. It reads
-// the header only on a redelivery, because on a first delivery the broker does not
-// write it, and the sender may have done so.
+// deliveryCount returns the number of earlier deliveries of the message, and whether
+// the number is known. On a first delivery, the broker does not write the header, so
+// the sender may have written it. Therefore deliveryCount reads the header only on a
+// redelivery.
 func deliveryCount(delivery amqp091.Delivery) (int64, bool) {
 	if !delivery.Redelivered {
 		return 0, false
@@ -147,7 +149,8 @@ func deliveryCount(delivery amqp091.Delivery) (int64, bool) {
 	return count, ok && count >= 0
 }
 
-// integer converts a value of any of AMQP's integer types.
+// integer converts a value of any AMQP integer type. The result ok is false for other
+// types.
 func integer(value any) (n int64, ok bool) {
 	switch n := value.(type) {
 	case int:

@@ -14,7 +14,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// arrived returns the delivery in which a message arrives.
+// arrived returns the delivery that a consumer receives for the AMQP message
+// publishing.
 func arrived(publishing amqp091.Publishing) amqp091.Delivery {
 	return amqp091.Delivery{
 		Headers: publishing.Headers, ContentType: publishing.ContentType,
@@ -56,8 +57,9 @@ func TestMarshalerRoundTrip(t *testing.T) {
 	}
 }
 
-// The timestamp is for tools that show messages. A sender's text that is no time is
-// no timestamp, and a timestamp of a delivery becomes no metadata.
+// The timestamp is for tools that show messages. If the time in the metadata is not
+// valid, the message has no timestamp. The timestamp of a delivery does not become
+// metadata.
 func TestMarshalerSetsTheTimestamp(t *testing.T) {
 	for text, want := range map[string]time.Time{
 		"2026-02-03T04:05:06.789Z":   time.Date(2026, 2, 3, 4, 5, 6, 789_000_000, time.UTC),
@@ -181,8 +183,9 @@ func TestUnmarshalUsesTheNativeID(t *testing.T) {
 	}
 }
 
-// Trap 81. Keys of this module that concern only one step are dropped in both
-// directions. Marshal keeps an unknown key, because a newer producer may have set it.
+// Trap 81. Marshal and Unmarshal drop the keys of this module that must not reach
+// another service. Unmarshal also drops unknown keys of this module. Marshal keeps such
+// unknown keys, because a newer producer may have set them.
 func TestTrap81_SteeringKeysDoNotPass(t *testing.T) {
 	headers, metadata := amqp091.Table{}, message.Metadata{}
 	keys := map[string]bool{
@@ -242,9 +245,9 @@ func TestUnmarshalSetsRedeliveredAndDeliveryCount(t *testing.T) {
 	}
 }
 
-// Trap 41. A message that has expired in one queue and was dead-lettered to another one
-// has the header x-death, which the broker writes: an array of tables that contain
-// strings, numbers, times and arrays.
+// Trap 41. If a message expires in a queue and is dead-lettered to another queue, the
+// broker adds the header x-death: an array of tables that contain strings, numbers,
+// times and arrays.
 func TestTrap41_HeadersThatTheBrokerWrote(t *testing.T) {
 	uri := brokerURL(t)
 	grave := declareQueue(t, uri, amqp091.Table{"x-queue-type": "quorum"})

@@ -11,8 +11,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// headerText converts the value of a header to a metadata value. See Marshaler for the
-// forms.
+// headerText converts the value of a header to a metadata value. Marshaler describes
+// the forms.
 func headerText(value any) string {
 	switch v := value.(type) {
 	case string:
@@ -32,7 +32,7 @@ func headerText(value any) string {
 	}
 }
 
-// plain converts the value of a header to a value that encoding/json can write.
+// plain converts the value of a header to a value that encoding/json can encode.
 func plain(value any) any {
 	switch v := value.(type) {
 	case []byte:
@@ -64,7 +64,7 @@ func plain(value any) any {
 
 func number(f float64, bits int) any {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return strconv.FormatFloat(f, 'g', -1, bits) // JSON has no such numbers
+		return strconv.FormatFloat(f, 'g', -1, bits) // JSON has no NaN and no infinite numbers
 	}
 	return json.Number(strconv.FormatFloat(f, 'g', -1, bits))
 }
@@ -92,7 +92,7 @@ func jsonText(value any) string {
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(value); err != nil {
-		return "" // AMQP has no such type
+		return "" // AMQP has no other types
 	}
 	return strings.TrimSuffix(text.String(), "\n")
 }

@@ -18,14 +18,14 @@ import (
 // service starts, because NewPublisher does not check that the broker can be reached.
 //
 // If the broker refuses the login or the virtual host, or if TLS fails, Ping returns
-// the error immediately, although the Publisher keeps trying in the background. Any
-// other obstacle is returned as an error when ctx ends: for example an unknown host, a
-// refused connection, or a broker that blocks publishers. The error names the remedy,
-// and contains no credentials. After Close it is [ErrClosed].
+// the error immediately, but the Publisher keeps trying in the background. Any other
+// problem is returned as an error when ctx ends. Examples are an unknown host, a
+// refused connection, or a broker that blocks publishers. The error says what to do,
+// and contains no credentials. After Close, Ping returns [ErrClosed].
 func (p *Publisher) Ping(ctx context.Context) error {
 	for {
 		p.mu.Lock()
-		reason, down, closing := p.unready(), p.session == nil, p.closing
+		reason, closing := p.unready(), p.closing
 		changed := p.changed
 		p.waiting = true
 		p.mu.Unlock()
@@ -34,7 +34,7 @@ func (p *Publisher) Ping(ctx context.Context) error {
 			return ErrClosed
 		case reason == nil:
 			return nil
-		case down && permanent(reason):
+		case permanent(reason):
 			return pingError(p.config.Connection, reason)
 		}
 		select {
@@ -71,18 +71,20 @@ func (s *Subscriber) Ping(ctx context.Context) error {
 }
 
 // permanent reports whether a connection error lasts until somebody changes the
-// configuration or the broker. A broker that is starting returns other errors.
+// configuration or the broker. Errors that occur because the broker is still starting
+// are not permanent.
 func permanent(err error) bool { return refusesLogin(err) || refusesVHost(err) || failsTLS(err) }
 
-// refusesLogin reports whether the broker refuses the login. Usually amqp091 has
-// guessed this error, because the broker only closes the connection.
+// refusesLogin reports whether the broker refuses the login. The broker usually closes
+// the connection without a reason, so amqp091 only guesses that the login was refused.
 func refusesLogin(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && refused.Code == amqp091.AccessRefused && refused != amqp091.ErrVhost
 }
 
-// refusesVHost reports whether the broker refuses the virtual host. It returns
-// false for a connection limit, because another client may disconnect.
+// refusesVHost reports whether the broker refuses the virtual host. If the connection
+// limit of the virtual host is reached, refusesVHost returns false, because another
+// client may disconnect.
 func refusesVHost(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && (refused == amqp091.ErrVhost ||
@@ -103,10 +105,10 @@ func failsTLS(err error) bool {
 	return ok
 }
 
-// pingError returns an error that contains reason, the host, and the remedy.
+// pingError returns an error that contains reason, the host, and what to do.
 func pingError(config amqp.ConnectionConfig, reason error) error {
 	var host, vhost string
-	if uri, err := amqp091.ParseURI(config.AmqpURI); err == nil { // it can be parsed, because the constructor has validated it
+	if uri, err := amqp091.ParseURI(config.AmqpURI); err == nil { // the URI is valid, because the constructor has validated it
 		host, vhost = net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), uri.Vhost
 	}
 	switch {

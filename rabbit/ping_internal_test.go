@@ -11,8 +11,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// The error of Ping names the first cause and its remedy, and Ping waits only while the
-// cause can end by itself.
+// The error of Ping names the first cause and its remedy. Ping waits only if the
+// problem can end without a change of the configuration or the broker.
 func TestPingErrorNamesTheCauseAndTheRemedy(t *testing.T) {
 	t.Parallel()
 	config := amqp.ConnectionConfig{AmqpURI: "amqp://ann:secret@broker:5673/shop"}

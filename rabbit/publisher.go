@@ -17,26 +17,28 @@ var _ message.Publisher = (*Publisher)(nil)
 //
 // The Publisher makes every message mandatory and persistent, whatever the
 // configuration or the marshaler says. A message counts as published only when the
-// broker has confirmed it and has not returned it. Metadata never controls the broker,
-// with any marshaler; [Marshaler] lists the keys.
+// broker has confirmed it and has not returned it. With any marshaler, metadata never
+// controls the broker; [Marshaler] lists the keys that would control it.
 //
-// The Publisher keeps its connection up in the background. It declares exchanges
+// The Publisher keeps its connection up in the background. It declares each exchange
 // through Config.TopologyBuilder, once per connection, and again after the broker has
 // closed a channel.
 //
-// If the confirm of a message is overdue, the outcome of the message is unknown. The
-// Publisher then sends new messages over another channel. The other unconfirmed
-// messages of the old channel keep their full ConfirmTimeout and can still be
-// confirmed. So if one queue is stuck, the only effect on other queues is the change of
-// channel. If a queue does not accept messages, RabbitMQ itself stops reading from a
-// connection that has sent some hundreds of messages to that queue. Then the outcome of
-// all messages of the connection is unknown, and the Publisher reconnects.
+// If the confirm of a message does not arrive in time, the outcome of the message is
+// unknown. The Publisher then sends new messages over another channel. The other
+// unconfirmed messages of the old channel keep their full ConfirmTimeout, and can still
+// be confirmed. If one queue is stuck, this change of channel is the only effect on
+// other queues. But if a queue does not accept messages, RabbitMQ itself stops reading
+// from a connection that has sent some hundreds of messages to that queue. In this
+// case, the outcome of all messages of the connection is unknown, and the Publisher
+// reconnects.
 //
-// A nack is a refusal. After three nacks in a row for one destination, the Publisher
-// sends the next messages over another channel, because in a cluster a channel that has
-// lost the leader of a queue nacks for ever. It changes the channel again after a
-// pause, which grows from a second to a minute. It reconnects if no message was
-// confirmed since the last change.
+// A nack is a refusal. After three consecutive nacks for one destination, the Publisher
+// sends the next messages over another channel. In a cluster, this helps if the old
+// channel still uses the lost leader of a queue, because the broker then nacks every
+// message on it. If the nacks continue, the Publisher changes the channel again after a
+// pause, which grows from a second to a minute. If no message was confirmed since the
+// last change, it reconnects.
 type Publisher struct {
 	config amqp.Config
 	cfg    PublisherConfig
@@ -54,38 +56,37 @@ type Publisher struct {
 
 	instruments *instruments
 
-	mu sync.Mutex // guards the fields below; never held while waiting for the network
+	mu sync.Mutex // guards the fields below; it is never locked while waiting for the network
 
 	session  *session          // the connection, or nil
 	channel  *confirmChannel   // channel for new messages, or nil
-	channels []*confirmChannel // all channels that may have unconfirmed messages
+	channels []*confirmChannel // all channels that may still have unconfirmed messages
 	down     error             // why there is no connection
 
-	unreadySince time.Time // since when nothing can be sent, or zero
+	unreadySince time.Time // when it became impossible to send messages; zero while messages can be sent
 
-	count, bytes int // number and size of the unconfirmed messages
+	count, bytes int // number of unconfirmed messages, and their size in bytes
 
-	changed chan struct{} // closed at the next change if waiting is set
+	changed chan struct{} // closed at the next change; only if waiting is true
 	waiting bool
 
-	failed   []outcome // outcomes that the confirm loop must report
-	idle     bool      // the confirm loop waits only for wake
+	failed   []outcome // outcomes of messages that were not sent; the confirm loop reports them
+	idle     bool      // the confirm loop has no work and waits for wake
 	closing  bool      // no more messages are sent
-	stopping bool      // no more messages are added to count
+	stopping bool      // count never increases again, because Close was called
 	stopped  bool      // the confirm loop has ended
 }
 
-// NewPublisher returns a Publisher for watermill-amqp's config. It reads these
-// fields: Connection, Marshaler (nil is Marshaler{}), Exchange, TopologyBuilder
-// (nil is watermill-amqp's default) and Publish.GenerateRoutingKey. It always
-// turns on Publish.Mandatory and Publish.ConfirmDelivery, ignores
-// Publish.ChannelPoolSize, and refuses Publish.Transactional and
-// Publish.Immediate.
+// NewPublisher returns a Publisher for watermill-amqp's config. It reads these fields:
+// Connection, Marshaler (if it is nil, Marshaler{} is used), Exchange, TopologyBuilder
+// (if it is nil, watermill-amqp's default is used) and Publish.GenerateRoutingKey. It
+// always turns on Publish.Mandatory and Publish.ConfirmDelivery. It ignores
+// Publish.ChannelPoolSize, and refuses Publish.Transactional and Publish.Immediate.
 //
-// NewPublisher does not need the broker: the Publisher connects in the background
-// and keeps trying after every error. Until it is connected, messages are
-// unavailable, and their errors contain the reason. NewPublisher fails only if
-// the configuration is invalid; the error names every invalid field.
+// NewPublisher does not need the broker: the Publisher connects in the background, and
+// tries again after every error. Until it is connected, Publish returns unavailable
+// errors, which contain the reason. NewPublisher fails only if the configuration is
+// invalid. The error names every invalid field.
 func NewPublisher(config amqp.Config, cfg PublisherConfig) (*Publisher, error) {
 	config, cfg = cfg.withDefaults(config)
 	if err := cfg.validate(config); err != nil {
@@ -125,13 +126,14 @@ func (p *Publisher) reconnector() *reconnector {
 	}
 }
 
-// Publish sends the messages to topic in order. It does not wait for the confirm of a
-// message before it sends the next one. It returns when it knows the outcome of every
-// message.
+// Publish sends the messages to topic in their order. It sends the next message without
+// waiting for the confirm of the previous one. It returns when it knows the outcome of
+// every message.
 //
 // Publish returns nil if every message was routed, persisted and confirmed. Otherwise
-// the error contains a *PublishError for every other message. Its methods Refused,
-// Unacceptable and Unavailable return true if they return true for all of these errors.
+// the error contains a *PublishError for each message without a confirm. Each of the
+// methods Refused, Unacceptable and Unavailable of the error returns true only if the
+// same method returns true for all of these PublishErrors.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	var (
 		errs        = make([]error, len(messages))
@@ -149,27 +151,28 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 }
 
 // PublishAsync sends one message to topic. It returns when the message is in the write
-// buffer; the caller may then reuse the message. It blocks while the window is full or
-// the exchange is being declared. If there is no connection, or the broker blocks the
-// connection, it blocks for up to ReadyTimeout. The messages of one goroutine are sent
-// in order.
+// buffer. The caller may then use the message again. PublishAsync blocks while the
+// window is full or the exchange is being declared. If there is no connection, or the
+// broker blocks the connection, it blocks for up to ReadyTimeout. The messages of one
+// goroutine are sent in order.
 //
 // PublishAsync calls done exactly once: with nil if the message was routed, persisted
 // and confirmed, otherwise with a *PublishError. It never calls done on the caller's
-// goroutine. A single goroutine calls done for all messages, one after the other. So
-// done must not block, and must not call Publish, PublishAsync or Close. For a message
-// that is sent after Close, done is called on a new goroutine.
+// goroutine. A single goroutine calls done for all messages, one after another, so done
+// must not block, and must not call Publish, PublishAsync or Close. If PublishAsync is
+// called after Close, a new goroutine calls done.
 func (p *Publisher) PublishAsync(topic string, msg *message.Message, done func(error)) {
 	p.publish(topic, msg, done)
 }
 
-// Close stops sending, waits up to CloseTimeout for confirms that are missing, reports
-// the outcome of the other messages as unknown, and closes the connection. When it
-// returns, done was called for every message that was sent, and all goroutines have
-// ended. Close does not hang if the broker does not respond.
+// Close stops sending, and waits up to CloseTimeout for missing confirms. It then
+// reports the outcome of the remaining unconfirmed messages as unknown, and closes the
+// connection. When Close returns, done was called for every message that was sent, and
+// all goroutines have ended. Close does not hang if the broker does not respond.
 //
-// If the outcome of messages is unknown, the error is [ErrUnknown] with their number. A
-// second call of Close waits for the first one and returns the same error.
+// If the outcome of messages is unknown, Close returns an error that wraps [ErrUnknown]
+// and contains the number of these messages. A second call of Close waits for the first
+// call, and returns the same error.
 func (p *Publisher) Close() error {
 	p.closeOnce.Do(func() { p.closeErr = p.close() })
 	return p.closeErr
@@ -204,8 +207,8 @@ func (p *Publisher) close() error {
 	return nil
 }
 
-// wait unlocks p.mu, and waits until the state has changed or limit fires. It reports
-// whether the state has changed.
+// wait unlocks p.mu while it waits. It waits until the state has changed, or until a
+// value arrives on the channel limit. It reports whether the state has changed.
 func (p *Publisher) wait(limit <-chan time.Time) (changed bool) {
 	change := p.changed
 	p.waiting = true
@@ -219,8 +222,8 @@ func (p *Publisher) wait(limit <-chan time.Time) (changed bool) {
 	}
 }
 
-// updateReadiness records since when nothing can be sent. Call it after every change
-// that may change the result of unready. p.mu must be held.
+// updateReadiness updates unreadySince. Call it after every change that may change the
+// result of unready. The caller must have locked p.mu.
 func (p *Publisher) updateReadiness() {
 	switch {
 	case p.unready() == nil:
@@ -231,7 +234,7 @@ func (p *Publisher) updateReadiness() {
 	p.broadcast()
 }
 
-// broadcast wakes all callers of wait. p.mu must be held.
+// broadcast wakes all callers of wait. The caller must have locked p.mu.
 func (p *Publisher) broadcast() {
 	if p.waiting {
 		p.waiting = false
@@ -240,13 +243,13 @@ func (p *Publisher) broadcast() {
 	}
 }
 
-// wakeConfirmLoop wakes the confirm loop. p.mu must be held.
+// wakeConfirmLoop wakes the confirm loop. The caller must have locked p.mu.
 func (p *Publisher) wakeConfirmLoop() {
 	p.idle = false
 	notify(p.wake)
 }
 
-// notify sends a signal. If a signal is pending, it does nothing. It does not block.
+// notify sends a signal, unless a signal is already in the channel. It does not block.
 func notify(signal chan<- struct{}) {
 	select {
 	case signal <- struct{}{}:

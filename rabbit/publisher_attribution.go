@@ -8,9 +8,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// removeFinished handles a channel that was closed, and removes a channel on which no
-// message waits for its outcome. If oldest returns no message, no message waits, or all
-// that wait are overdue.
+// removeFinished detaches a channel that was closed. It also removes an old channel
+// whose messages all have an outcome. The outcome of an overdue message was reported as
+// unknown, so removeFinished does not wait for its confirm.
 func (l *confirmLoop) removeFinished(ch *confirmChannel) {
 	if ch.closed != nil {
 		l.detach(ch)
@@ -21,9 +21,8 @@ func (l *confirmLoop) removeFinished(ch *confirmChannel) {
 	}
 }
 
-// detach stops using a channel that was closed. It also forgets which exchanges were
-// declared, because the broker may have closed the channel after one of them was
-// deleted.
+// detach stops the use of a channel that was closed. It also forgets which exchanges
+// were declared, because a deleted exchange may be the reason for the close.
 func (l *confirmLoop) detach(ch *confirmChannel) {
 	if l.current == ch {
 		l.current = nil
@@ -35,9 +34,9 @@ func (l *confirmLoop) detach(ch *confirmChannel) {
 	clear(ch.session.declared)
 }
 
-// attributeClose determines the outcome of all unconfirmed messages of a channel that
-// was closed. The broker does not say because of which message it closed the channel.
-// So the close is attributed to a message only if this was the only unconfirmed one.
+// attributeClose determines the outcomes of all unconfirmed messages of a closed
+// channel. The broker does not say which message caused the close. So the close is
+// attributed to a message only if it was the only unconfirmed message.
 func (l *confirmLoop) attributeClose(ch *confirmChannel) {
 	if !ch.session.wire.IsClosing() {
 		l.p.cfg.Logger.Error("Confirm channel closed by RabbitMQ", redact(ch.closed),
@@ -52,7 +51,6 @@ func (l *confirmLoop) attributeClose(ch *confirmChannel) {
 			l.record(pub, pub.channelClosed(kind, ch.closed))
 		}
 	}
-	clear(ch.pending)
 	ch.pending, ch.settled = nil, 0
 }
 
@@ -67,10 +65,10 @@ func (l *confirmLoop) isAloneOnConnection(ch *confirmChannel) bool {
 	return true
 }
 
-// attributedKind returns the outcome of the only unconfirmed message of a channel that
-// was closed. If the broker closed the whole connection, the close is attributed to the
-// message only if it was the only unconfirmed one on the connection, and if only its
-// frames can have been the cause.
+// attributedKind returns the outcome of the only unconfirmed message of a closed
+// channel. If the broker closed the whole connection, the close is attributed to this
+// message only if two conditions hold: no other message on the connection was
+// unconfirmed, and the reply code says that the broker received an invalid frame.
 func attributedKind(reason *amqp.Error, aloneOnConnection bool) error {
 	switch reason.Code {
 	case amqp.ContentTooLarge:

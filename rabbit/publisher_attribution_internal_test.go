@@ -19,7 +19,7 @@ func TestCloseIsAttributedOnlyIfNoOtherMessageCanBeTheCause(t *testing.T) {
 	}
 	for _, c := range []struct {
 		reason      *amqp.Error
-		alone, busy error // the outcome if the message is alone on the connection, and if it is not
+		alone, busy error // the outcome if the message is the only one on the connection, and the outcome if it is not
 	}{
 		{channel(amqp.ContentTooLarge, ""), ErrTooLarge, ErrTooLarge},
 		{channel(amqp.PreconditionFailed, "message size 2000 is larger than configured max size 1000"), ErrTooLarge, ErrTooLarge},
@@ -61,7 +61,8 @@ func TestOtherChannelsOfTheConnectionCountIfTheyWait(t *testing.T) {
 	}
 }
 
-// A second response to a message must find nothing: it would settle the message twice.
+// find must not return a settled publication. Otherwise a second response for a message
+// would settle the message twice.
 func TestSettledPublicationIsNotFound(t *testing.T) {
 	t.Parallel()
 	ch := &confirmChannel{}

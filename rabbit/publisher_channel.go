@@ -10,23 +10,23 @@ import (
 	"github.com/watermill-once/once/internal/amqpwire"
 )
 
-// confirmChannel is an AMQP channel in confirm mode with its unconfirmed messages. New
-// messages are sent only over the Publisher's current channel. Any other channel is
+// confirmChannel is an AMQP channel in confirm mode, with its unconfirmed messages. The
+// Publisher sends new messages only over its current channel. Any other channel is
 // closed when it has no more unconfirmed messages.
 type confirmChannel struct {
 	session *session
 	wire    *amqpwire.Channel
 
-	// Publisher.mu guards these fields.
+	// Publisher.mu guards this field and sent.
 	number uint64         // number of the last publish
-	sent   []*publication // publications that the confirm loop has not taken over yet
+	sent   []*publication // publications that takeSent has not moved to pending yet
 
-	// Only the confirm loop uses these fields.
+	// Only the confirm loop uses this field and the following ones.
 	pending   []*publication // in the order of their numbers; some are settled
-	settled   int            // how many publications in pending are settled
+	settled   int            // number of publications in pending that are settled
 	returned  map[uint64]amqpwire.Response
-	responses []amqpwire.Response // responses that are not processed yet
-	closed    *amqp.Error         // why the channel is closed, or nil
+	responses []amqpwire.Response // responses that the confirm loop has not processed yet
+	closed    *amqp.Error         // why the channel was closed, or nil
 }
 
 func (s *session) openConfirmChannel() (*confirmChannel, error) {
@@ -40,8 +40,9 @@ func (s *session) openConfirmChannel() (*confirmChannel, error) {
 	return &confirmChannel{session: s, wire: wire, returned: make(map[uint64]amqpwire.Response)}, nil
 }
 
-// publish writes a message to the write buffer. It returns false if the channel is
-// closed. Publisher.mu must be held, so publish does not wait for the network.
+// publish writes a message to the write buffer. If the channel is closed, it returns
+// false. The caller must have locked Publisher.mu. publish does not wait for the
+// network.
 func (ch *confirmChannel) publish(pub *publication, c *amqpwire.Content) bool {
 	if !ch.wire.Publish(ch.number+1, pub.exchange, pub.key, c, ch.session.frameSize()) {
 		return false
@@ -52,8 +53,8 @@ func (ch *confirmChannel) publish(pub *publication, c *amqpwire.Content) bool {
 	return true
 }
 
-// takeSent moves the publications that were sent to pending. Publisher.mu must be
-// held.
+// takeSent moves the publications from sent to pending. The caller must have locked
+// Publisher.mu.
 func (ch *confirmChannel) takeSent() {
 	if len(ch.sent) == 0 {
 		return
@@ -84,8 +85,8 @@ func (ch *confirmChannel) settle(pub *publication) {
 }
 
 // trim removes settled publications from pending. Responses mostly arrive in order, so
-// it removes those at the front. It removes all settled ones when they are more than
-// half of pending.
+// it removes the settled publications at the beginning. If more than half of the
+// remaining publications are settled, it also removes these.
 func (ch *confirmChannel) trim() {
 	front := 0
 	for front < len(ch.pending) && ch.pending[front].settled {
@@ -99,8 +100,8 @@ func (ch *confirmChannel) trim() {
 	}
 }
 
-// outstanding returns how many publications have had no last response. This includes
-// overdue ones.
+// outstanding returns the number of publications that wait for their ack or nack.
+// Overdue publications are included.
 func (ch *confirmChannel) outstanding() int { return len(ch.pending) - ch.settled }
 
 // oldest returns the publication that has waited longest for its outcome, or nil.

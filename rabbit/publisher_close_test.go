@@ -60,8 +60,8 @@ func TestCloseEndsWaitingPublish(t *testing.T) {
 	}
 }
 
-// PublishAsync does not call done itself, because done may take a lock that its caller
-// holds.
+// PublishAsync does not call done itself, because done may need a lock that the caller
+// of PublishAsync holds.
 func TestDoneIsNotCalledInsidePublishAsync(t *testing.T) {
 	p := newPublisher(t, queueConfig("amqp://127.0.0.1:"+closedPort), rabbit.PublisherConfig{
 		ReadyTimeout: time.Millisecond,

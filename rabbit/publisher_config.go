@@ -10,59 +10,63 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// PublisherConfig configures a Publisher in addition to watermill-amqp's Config.
-// The zero value is ready for production use.
+// PublisherConfig configures a Publisher, in addition to watermill-amqp's Config. The
+// zero value is ready for production use.
 type PublisherConfig struct {
-	// Window is the maximum number of messages that were sent and are not confirmed
-	// yet. With a large window publishing is fast. It is also the maximum number of
-	// messages with an unknown outcome when the connection is lost. 1 to 65536.
-	// Defaults to 1024.
+	// Window is the maximum number of messages that were sent and are not confirmed yet,
+	// from 1 to 65536. A large window makes publishing fast. But when the connection is
+	// lost, up to Window messages have an unknown outcome. Defaults to 1024.
 	Window int
 
-	// WindowBytes is the maximum size in bytes of the bodies and headers of all
-	// unconfirmed messages. It also limits the memory of the write buffer. A larger
-	// message is sent when no other message is unconfirmed. Defaults to 16 MiB.
+	// WindowBytes is the maximum size of the bodies and headers of all unconfirmed
+	// messages, in bytes. It also limits the memory of the write buffer. A message that is
+	// larger than WindowBytes is sent when no other message is unconfirmed. Defaults to 16
+	// MiB.
 	WindowBytes int
 
-	// ConfirmTimeout is how long a message may be unconfirmed before its outcome is
-	// reported as unknown. This time includes writing, storing and replicating the
-	// message. Defaults to 30 s.
+	// ConfirmTimeout is how long a message may be unconfirmed. After this time, its outcome
+	// is reported as unknown. Writing, storing and replicating the message must take less
+	// than this time. Defaults to 30 s.
 	ConfirmTimeout time.Duration
 
 	// ReadyTimeout is how long publishing waits if there is no connection or the broker
-	// blocks the connection. So a short loss is not noticed. After that time, messages
-	// are unavailable immediately. Defaults to 5 s.
+	// blocks the connection. Callers do not notice a shorter loss of the connection. After
+	// ReadyTimeout, publishing fails immediately, with an error whose method Unavailable
+	// returns true. Defaults to 5 s.
 	ReadyTimeout time.Duration
 
-	// DialTimeout limits the time for opening a connection: name resolution, TCP, TLS
-	// and AMQP together. It also limits each request to open a channel or declare an
+	// DialTimeout limits the time for opening a connection: name resolution, TCP, TLS and
+	// AMQP together. It also limits each request to open a channel or declare an
 	// exchange. If the broker does not reply in time, the connection is closed. A Dial
-	// function in Connection.AmqpConfig must have its own timeout. Defaults to the
+	// function in Connection.AmqpConfig needs its own timeout. Defaults to the
 	// connection_timeout of the URI. If the URI has none, it defaults to 10 s.
 	DialTimeout time.Duration
 
-	// WriteTimeout is how long a write to the network may make no progress
-	// before the connection is closed. Defaults to 10 s.
+	// WriteTimeout is how long a write to the network may make no progress. After this
+	// time, the connection is closed. Defaults to 10 s.
 	WriteTimeout time.Duration
 
-	// CloseTimeout is how long Close waits for missing confirms before it reports the
-	// outcome of the other messages as unknown. A forwarder waits for all confirms
-	// before the Publisher is closed, so then Close does not wait. Defaults to 3 s.
+	// CloseTimeout is how long Close waits for missing confirms. After this time, it
+	// reports the outcome of the remaining messages as unknown. If a forwarder uses the
+	// Publisher, Close need not wait, because the forwarder waits for all confirms first.
+	// Defaults to 3 s.
 	CloseTimeout time.Duration
 
-	// ReconnectMin and ReconnectMax limit the pause between attempts to connect. The
-	// pause doubles from ReconnectMin to ReconnectMax, with jitter. The first attempt
-	// after a loss has no pause. They default to the initial and the maximal interval
-	// in Connection.Reconnect. If that is not set, they default to 100 ms and 10 s.
+	// ReconnectMin and ReconnectMax limit the pause between attempts to connect. The pause
+	// doubles from ReconnectMin to ReconnectMax, with jitter. Before the first attempt
+	// after a loss there is no pause. ReconnectMin and ReconnectMax default to the initial
+	// and the maximal interval in Connection.Reconnect. If Connection.Reconnect is not set,
+	// they default to 100 ms and 10 s.
 	ReconnectMin, ReconnectMax time.Duration
 
-	// Logger receives every change of state: connected, lost, blocked, a queue that
-	// does not confirm. It receives no line for each message, and no credentials.
-	// Defaults to slog's default logger. Use watermill.NopLogger{} for silence.
+	// Logger receives a line for every change of state, such as a lost or blocked
+	// connection, or a queue that does not confirm. It receives no line for each message,
+	// and no credentials. Defaults to slog's default logger. To log nothing, set
+	// watermill.NopLogger{}.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,
-	// which does nothing until you set another.
+	// which does nothing until you set another provider.
 	MeterProvider metric.MeterProvider
 }
 

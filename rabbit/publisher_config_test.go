@@ -55,8 +55,8 @@ func TestTrap16_TransactionsAreRefused(t *testing.T) {
 	}
 }
 
-// Trap 60. Errors of the configuration contain no credentials, although parsers quote
-// the text that they cannot read.
+// Trap 60. Errors of the configuration contain no credentials, although the parser of
+// URIs quotes the text that it cannot read.
 func TestTrap60_NoCredentialsInErrorsOfTheConfiguration(t *testing.T) {
 	for _, uri := range []string{
 		"amqp://user:secret#1@host/vhost",
@@ -123,5 +123,5 @@ func TestConnectionSettingsAreUsed(t *testing.T) {
 	}
 	large := newMessage("large")
 	large.Metadata.Set("k", strings.Repeat("x", 8192))
-	mustBe(t, "unacceptable", p.Publish(queue, large)) // it exceeds the smaller frame size
+	mustBe(t, "unacceptable", p.Publish(queue, large)) // the message exceeds the smaller frame size
 }

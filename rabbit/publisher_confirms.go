@@ -9,7 +9,7 @@ import (
 
 // confirmLoop determines the outcome of every message, and reports it. It runs in a
 // single goroutine, so that two calls of done never overlap. It never uses the network,
-// and never waits for a goroutine that does.
+// and never waits for a goroutine that uses the network.
 type confirmLoop struct {
 	p *Publisher
 
@@ -17,7 +17,7 @@ type confirmLoop struct {
 	current  *confirmChannel // one of channels, or nil
 	outcomes []outcome       // outcomes that are not reported yet
 
-	slots, bytes int // number and size of messages whose room must be returned to the window
+	slots, bytes int // number and bytes of the messages that have an outcome, but still count towards the window
 
 	streaks  map[destination]*nackStreak // destinations whose last response was a nack
 	confirms uint64
@@ -44,9 +44,9 @@ func (p *Publisher) processConfirms() {
 	}
 }
 
-// collect takes over the messages that were sent, and the responses that have arrived,
-// since the last call. It returns false when the Publisher is stopping and no message
-// is unconfirmed.
+// collect fetches the messages that were sent since the last call, and the responses
+// that have arrived. It returns false when the Publisher is stopping and no message is
+// unconfirmed.
 func (l *confirmLoop) collect() bool {
 	p := l.p
 	p.mu.Lock()
@@ -105,10 +105,10 @@ func (l *confirmLoop) settle(ch *confirmChannel, pub *publication, r amqpwire.Re
 	}
 }
 
-// expire reports the outcome of overdue publications as unknown. They stay in pending:
-// their confirm may still arrive, or the broker may close the channel because of one of
-// them, and then the close must not be attributed to another message. New messages are
-// sent over another channel.
+// expire reports the outcomes of overdue publications as unknown. Overdue publications
+// stay in pending, because their confirms may still arrive. The broker may also close
+// the channel because of an overdue publication, and this close must not be attributed
+// to another message. New messages are sent over another channel.
 func (l *confirmLoop) expire(ch *confirmChannel, now time.Time) {
 	for _, pub := range ch.pending {
 		if pub.settled || pub.overdue {
@@ -125,8 +125,8 @@ func (l *confirmLoop) expire(ch *confirmChannel, now time.Time) {
 	}
 }
 
-// record adds an outcome that report will report. It ignores an overdue publication,
-// because its outcome was reported before.
+// record adds the outcome of a publication to the list outcomes. It does nothing for an
+// overdue publication, because its outcome was already reported.
 func (l *confirmLoop) record(pub *publication, err *PublishError) {
 	if pub.overdue {
 		return
@@ -140,7 +140,8 @@ func (l *confirmLoop) record(pub *publication, err *PublishError) {
 	l.bytes += pub.size
 }
 
-// releaseWindow returns the room of the recorded publications to the window.
+// releaseWindow removes the recorded publications from the window, so that there is
+// room for new messages.
 func (l *confirmLoop) releaseWindow() {
 	if l.slots == 0 {
 		return
@@ -153,7 +154,7 @@ func (l *confirmLoop) releaseWindow() {
 	l.slots, l.bytes = 0, 0
 }
 
-// report calls done for every outcome. It holds no lock.
+// report calls done for every outcome. It holds no lock while it calls done.
 func (l *confirmLoop) report() {
 	l.p.instruments.count(l.outcomes)
 	for _, o := range l.outcomes {
@@ -164,7 +165,8 @@ func (l *confirmLoop) report() {
 	l.outcomes = l.outcomes[:0]
 }
 
-// wait waits until wake is signalled, or until the oldest confirm is overdue.
+// wait waits for a signal on wake, or until the confirm of the oldest message is
+// overdue.
 func (l *confirmLoop) wait() {
 	if oldest := l.oldest(); oldest != nil {
 		l.timer.Reset(time.Until(oldest.deadline))
@@ -179,8 +181,8 @@ func (l *confirmLoop) wait() {
 	}
 }
 
-// becomeIdle makes the next publish wake the loop. It returns false if there is work to
-// do.
+// becomeIdle makes the next publish wake the loop. If the loop has work to do, it
+// returns false.
 func (l *confirmLoop) becomeIdle() bool {
 	p := l.p
 	p.mu.Lock()
@@ -197,7 +199,7 @@ func (l *confirmLoop) becomeIdle() bool {
 	return true
 }
 
-// oldest returns the publication whose confirm is the next to be overdue, or nil.
+// oldest returns the publication whose confirm becomes overdue next, or nil.
 func (l *confirmLoop) oldest() *publication {
 	if l.current != nil {
 		if pub := l.current.oldest(); pub != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/internal/amqpwire"
 )
 
-// confirming returns a confirm loop without a broker, and its current channel with
-// messages of 100 bytes that were just sent.
+// confirming returns a confirm loop without a broker, and the current channel of the
+// loop. The channel contains messages of 100 bytes that were just sent.
 func confirming(messages int) (*confirmLoop, *confirmChannel) {
 	p := &Publisher{
 		cfg:    PublisherConfig{Logger: watermill.NopLogger{}, ConfirmTimeout: time.Minute},
@@ -33,7 +33,8 @@ func confirming(messages int) (*confirmLoop, *confirmChannel) {
 	return &confirmLoop{p: p, channels: p.channels, current: ch, streaks: make(map[destination]*nackStreak)}, ch
 }
 
-// A message leaves the window with its outcome, and once only.
+// A message leaves the window when it has an outcome. A second response to the message
+// does not make room again.
 func TestOutcomeMakesRoomInTheWindow(t *testing.T) {
 	t.Parallel()
 	l, ch := confirming(3)
@@ -50,7 +51,7 @@ func TestOutcomeMakesRoomInTheWindow(t *testing.T) {
 	ch.responses = []amqpwire.Response{{Number: 2}, {Number: 2}, {Number: 77}}
 	l.processResponses(ch)
 	ch.pending[0].overdue = true
-	l.record(ch.pending[0], nil) // its outcome was reported before
+	l.record(ch.pending[0], nil) // the outcome of this message was reported before
 	l.releaseWindow()
 	l.releaseWindow()
 	if p.count != 2 || p.bytes != 200 || l.slots != 0 || l.bytes != 0 || len(l.outcomes) != 1 {
@@ -67,8 +68,8 @@ func TestOutcomeMakesRoomInTheWindow(t *testing.T) {
 	}
 }
 
-// An ack with the multiple flag is for all messages up to its number. A returned message
-// is not confirmed by its ack.
+// An ack with the multiple flag is for all messages up to its number. If a message was
+// returned, its ack does not confirm it.
 func TestResponsesDecideOutcomes(t *testing.T) {
 	t.Parallel()
 	l, ch := confirming(6)
@@ -100,8 +101,8 @@ func TestResponsesDecideOutcomes(t *testing.T) {
 	}
 }
 
-// The outcome of a message that is overdue is unknown, and new messages are sent over
-// another channel. A confirm that arrives later changes nothing.
+// If a message is overdue, its outcome is unknown, and new messages are sent over another
+// channel. A confirm that arrives later changes nothing.
 func TestOverdueMessageChangesTheChannelOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -136,7 +137,7 @@ func TestOverdueMessageChangesTheChannelOnce(t *testing.T) {
 	})
 }
 
-// The loop waits for the next deadline, or to be woken.
+// The loop waits until the next deadline, or until it is woken.
 func TestConfirmLoopWaitsForTheNextDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -177,7 +178,7 @@ func TestConfirmLoopWaitsForTheNextDeadline(t *testing.T) {
 	})
 }
 
-// The loop ends when the Publisher stops, and nothing is left to report.
+// The loop ends when the Publisher is stopping and every outcome was reported.
 func TestConfirmLoopEndsWithTheLastOutcome(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -270,8 +271,8 @@ func TestErrorOfAPublicationSaysWhatIsKnown(t *testing.T) {
 	}
 }
 
-// A channel that was closed is not used any more, and its exchanges are declared again.
-// All its messages have an outcome.
+// A closed channel is no longer used. The Publisher declares exchanges again, and all
+// messages of the channel have an outcome.
 func TestClosedChannelIsDetached(t *testing.T) {
 	t.Parallel()
 	l, ch := confirming(3)

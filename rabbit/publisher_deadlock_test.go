@@ -13,9 +13,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Trap 15. A done function blocks, although it must not. Then the confirm loop reads no
-// returns, and does not see that a channel or connection is closed. The Publisher must
-// still reconnect.
+// Trap 15. A done function blocks, although it must not. While it blocks, the confirm
+// loop reads no returns, and does not see that a channel or the connection is closed. The
+// Publisher must still reconnect.
 func TestTrap15_NotificationsDoNotBlockTheReader(t *testing.T) {
 	t.Parallel()
 	const window = 50
@@ -73,7 +73,7 @@ func TestTrap15_NotificationsDoNotBlockTheReader(t *testing.T) {
 	eventually(t, "published again", func() bool { return p.Publish(queue, newMessage("after")) == nil })
 }
 
-// countedReads is a connection that counts how often it is read.
+// countedReads is a connection that counts its calls of Read.
 type countedReads struct {
 	net.Conn
 

@@ -9,20 +9,21 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Destination returns the name of the place that messages are published to. The name
-// consists of the broker's host and port, the virtual host, and the exchange and
-// routing key that a topic named "{topic}" would have. It contains no credentials.
+// Destination returns a name for the place to which messages are published. The name
+// contains the broker's host and port, the virtual host, the exchange and the routing
+// key. In the exchange and the routing key, "{topic}" stands for the topic. The name
+// contains no credentials.
 //
 // Two publishers with the same name publish to the same queues, unless the same host
-// name means different brokers in different places. The name contains the host of the
-// URI, even if a Dial function connects to another host. A forwarder stores and logs
-// the name, see forwarder.Config.Destination.
+// name refers to different brokers in different places. The name contains the host in
+// the URI, even if a Dial function connects to another host. A forwarder stores and
+// logs the name, see forwarder.Config.Destination.
 func (p *Publisher) Destination() string {
 	return destinationName([]string{p.config.Connection.AmqpURI}, p.config.Exchange.GenerateName, p.config.Publish.GenerateRoutingKey)
 }
 
-// destinationName returns the name. It does not depend on the order in which the nodes
-// of a cluster are listed.
+// destinationName returns the name that Destination returns. The order in which the
+// nodes of a cluster are listed does not change the name.
 func destinationName(uris []string, exchange, key func(topic string) string) string {
 	var nodes []string
 	vhost := ""
@@ -41,7 +42,7 @@ func destinationName(uris []string, exchange, key func(topic string) string) str
 		strings.Join(slices.Compact(nodes), ","), vhost, example(exchange), example(key))
 }
 
-// example returns, in quotes, what generate returns for the topic "{topic}".
+// example returns the result of generate for the topic "{topic}", in quotes.
 func example(generate func(topic string) string) (name string) {
 	defer func() {
 		if recover() != nil {

@@ -56,7 +56,7 @@ func TestDestination(t *testing.T) {
 	}
 }
 
-// The nodes of a cluster can be listed in any order, and twice.
+// The nodes of a cluster can be listed in any order, and more than once.
 func TestDestinationOfACluster(t *testing.T) {
 	same := func(topic string) string { return topic }
 	nodes := func(nodes ...string) string {

@@ -9,8 +9,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// The reasons why a message was not confirmed, for errors.Is. The methods of
-// PublishError say which of them are refusals.
+// Reasons why a message was not confirmed, for use with errors.Is. The methods of
+// PublishError group these reasons.
 var (
 	// ErrReturned means that the exchange routed the message to no queue.
 	ErrReturned = errors.New("rabbit: returned as unroutable")
@@ -19,9 +19,9 @@ var (
 	// example because a queue that rejects publishes is full.
 	ErrNacked = errors.New("rabbit: nacked by the broker")
 
-	// ErrRefused means that the broker closed the channel while the message was the
-	// only unconfirmed one (the exchange does not exist, or the user has no
-	// permission), that the exchange could not be declared, or that the marshaler
+	// ErrRefused has several causes. The broker closed the channel while the message was
+	// the only unconfirmed message, because the exchange does not exist, or because the
+	// user has no permission. Or the exchange could not be declared, or the marshaler
 	// failed.
 	ErrRefused = errors.New("rabbit: refused")
 
@@ -39,13 +39,13 @@ var (
 	// connection or the broker blocks the connection.
 	ErrUnavailable = errors.New("rabbit: unavailable")
 
-	// ErrClosed means that the message was not sent, because the Publisher is closed. A
-	// method of a closed Subscriber returns it, too.
+	// ErrClosed means that the message was not sent, because the Publisher is closed. The
+	// methods of a closed Subscriber also return this error.
 	ErrClosed = errors.New("rabbit: closed")
 )
 
-// PublishError reports why a message was not confirmed. It unwraps to one of the
-// package's sentinel errors, and to the underlying error if there is one.
+// PublishError says why a message was not confirmed. It unwraps to one of the package's
+// sentinel errors, and to the underlying error if there is one.
 type PublishError struct {
 	MessageID  string
 	Topic      string
@@ -63,18 +63,17 @@ type PublishError struct {
 	cause error
 }
 
-// Refused reports whether the broker refused this message. The broker may accept
-// the message later.
+// Refused reports whether the broker refused this message, but may accept it later.
 func (e *PublishError) Refused() bool {
 	return e.is(ErrReturned, ErrNacked, ErrRefused)
 }
 
-// Unacceptable reports whether the message can never be accepted without a change.
+// Unacceptable reports whether the broker can never accept the message as it is.
 func (e *PublishError) Unacceptable() bool {
 	return e.is(ErrTooLarge, ErrInvalid)
 }
 
-// Unavailable reports whether the message was not sent for a reason that has nothing to
+// Unavailable reports whether the message was not sent, for a reason that has nothing to
 // do with the message.
 func (e *PublishError) Unavailable() bool {
 	return e.is(ErrUnavailable, ErrClosed)
@@ -98,7 +97,8 @@ func (e *PublishError) Error() string {
 	return text.String()
 }
 
-// remedy returns what makes the broker accept a message that it refused, or "".
+// remedy returns advice on how to make the broker accept a message that it refused. If
+// there is no advice, it returns "".
 func (e *PublishError) remedy() string {
 	switch {
 	case e.is(ErrReturned):
@@ -124,7 +124,8 @@ func (e *PublishError) Unwrap() []error {
 	return []error{e.kind, e.cause}
 }
 
-// quote quotes a name, and shortens it, because an invalid name can have any length.
+// quote returns a name in quotes. It shortens long names, because an invalid name can
+// have any length.
 func quote(name string) string {
 	const limit = 300
 	if len(name) > limit {
@@ -133,9 +134,10 @@ func quote(name string) string {
 	return fmt.Sprintf("%q", name)
 }
 
-// batchError is the error of Publish for several messages. Its methods return true only
-// if they return true for every message. Otherwise errors.As would find the first
-// error, and the caller would think that it describes all messages.
+// batchError is the error of Publish for several messages. Each of its methods returns
+// true only if the same method returns true for every message. Without these methods,
+// errors.As would find the first error, and the caller would think that it describes
+// all messages.
 type batchError []error
 
 func (b batchError) Error() string { return errors.Join(b...).Error() }
@@ -157,8 +159,8 @@ func (b batchError) all(is func(*PublishError) bool) bool {
 	return true
 }
 
-// join returns the errors that are not nil: nil if there are none, a single error as it
-// is, and several as a batchError.
+// join joins the errors that are not nil. It returns nil if all errors are nil, the error
+// itself if there is only one, and otherwise a batchError.
 func join(errs []error) error {
 	var failed batchError
 	for _, err := range errs {

@@ -7,8 +7,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// declaration is a declaration of an exchange that is in progress. err is set before
-// done is closed.
+// declaration is a declaration of an exchange that is in progress. The field err is set
+// before done is closed.
 type declaration struct {
 	done chan struct{}
 	err  error
@@ -22,13 +22,13 @@ func (s *session) isDeclared(exchange string) bool {
 	return ok
 }
 
-// declare declares the exchange. If the same exchange is being declared already, it
-// waits for that declaration. If as many exchanges are being declared as there are
-// channels, it waits for the end of one of these declarations and returns nil without
-// declaring exchange: the caller tries again. It returns an error if the broker
-// refuses the declaration. If the connection is lost instead, it returns nil, and
-// there is no confirm channel any more. Publisher.mu must be held; declare unlocks it
-// while it waits.
+// declare declares the exchange. If another call is already declaring the same
+// exchange, declare waits for that call. If no channel is free, because other exchanges
+// are being declared, declare waits until one of these declarations has ended. It then
+// returns nil without declaring the exchange, and the caller tries again. It returns an
+// error if the broker refuses the declaration. If the connection is lost instead, it
+// returns nil, and the Publisher no longer has a confirm channel. The caller must have
+// locked Publisher.mu; declare unlocks it while it waits.
 func (s *session) declare(exchange string) error {
 	if d := s.declaring[exchange]; d != nil {
 		s.p.await(d)
@@ -54,7 +54,7 @@ func (s *session) declare(exchange string) error {
 		s.declared[exchange] = struct{}{}
 	case refusesDeclaration(err):
 		d.err = err
-	case errors.Is(err, amqp.ErrChannelMax): // a closed channel will be free soon
+	case errors.Is(err, amqp.ErrChannelMax): // wait, because a closed channel will be free soon
 	default:
 		s.wire.Abort(err)
 		if s.p.session == s {
@@ -65,7 +65,8 @@ func (s *session) declare(exchange string) error {
 	return d.err
 }
 
-// await waits for a declaration. p.mu must be held; await unlocks it meanwhile.
+// await waits for a declaration. The caller must have locked p.mu; await unlocks it
+// while it waits.
 func (p *Publisher) await(d *declaration) {
 	p.mu.Unlock()
 	defer p.mu.Lock()
@@ -78,8 +79,10 @@ func (s *session) declareOnOwnChannel(exchange string) error {
 	return onChannel(s.amqp, func(channel *amqp.Channel) error { return s.p.buildExchange(channel, exchange) })
 }
 
-// buildExchange declares the exchange, and returns a panic as an error. Otherwise send
-// would unlock p.mu while the panic unwinds, although declare has not locked it again.
+// buildExchange declares the exchange, and returns a panic of the TopologyBuilder as an
+// error. The TopologyBuilder runs while p.mu is unlocked. If a panic reached send, the
+// deferred Unlock in send would unlock p.mu a second time, and Go would end the
+// process.
 func (p *Publisher) buildExchange(channel *amqp.Channel, exchange string) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -89,13 +92,13 @@ func (p *Publisher) buildExchange(channel *amqp.Channel, exchange string) (err e
 	return p.config.TopologyBuilder.ExchangeDeclare(channel, exchange, p.config)
 }
 
-// refusesDeclaration reports whether err means that the broker refused the declaration,
-// and not that the connection was lost. The broker closes the connection because of
-// some declarations, for example of an unknown exchange type.
+// refusesDeclaration reports whether err means that the broker refused the declaration.
+// Otherwise the connection was lost. To refuse some declarations, for example of an
+// unknown exchange type, the broker closes the whole connection.
 func refusesDeclaration(err error) bool {
 	closed, ok := errors.AsType[*amqp.Error](err)
 	if !ok {
-		return true // this error comes from the TopologyBuilder
+		return true // this error was returned by the TopologyBuilder
 	}
 	if !closed.Server {
 		return false

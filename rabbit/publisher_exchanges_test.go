@@ -48,8 +48,9 @@ func TestTrap09_MissingExchangeIsRefusedOnlyAlone(t *testing.T) {
 	mustBe(t, "confirmed", p.Publish(missing, newMessage("bad")))
 }
 
-// Declaring an exchange opens a channel, and amqp091 uses every channel number that it
-// knows. None of these numbers may belong to a confirm channel.
+// To declare an exchange, amqp091 opens a channel with any number that it may use. So a
+// confirm channel must have a number that amqp091 may not use. Otherwise the broker
+// would close the connection.
 func TestMoreExchangesThanChannels(t *testing.T) {
 	t.Parallel()
 	uri := brokerURL(t)
@@ -98,7 +99,8 @@ func TestMoreExchangesThanChannels(t *testing.T) {
 	}
 }
 
-// counted declares what watermill-amqp declares, and counts the calls.
+// counted is a topology builder that declares the same as watermill-amqp, and counts the
+// calls.
 type counted struct {
 	amqp.DefaultTopologyBuilder
 	calls atomic.Int64
@@ -208,8 +210,9 @@ type panicking struct{ amqp.DefaultTopologyBuilder }
 
 func (panicking) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { panic("boom") }
 
-// If a TopologyBuilder panics, the message is refused. send unlocks a mutex while the
-// panic unwinds, and the process would end if the mutex were not locked.
+// If a TopologyBuilder panics, the message is refused. The TopologyBuilder runs while
+// Publisher.mu is unlocked. If its panic reached send, the deferred Unlock in send
+// would unlock the mutex a second time, and Go would end the process.
 func TestPanicOfATopologyBuilderIsRefused(t *testing.T) {
 	t.Parallel()
 	config := topicConfig(brokerURL(t))

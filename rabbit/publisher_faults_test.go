@@ -31,8 +31,8 @@ func restart(t *testing.T, broker *servers.Rabbit) {
 	}
 }
 
-// write makes the broker store its definitions, so that a queue still exists after a
-// kill.
+// write makes the broker store its definitions on disk, so that a queue still exists
+// after the broker was killed.
 func write(t *testing.T, broker *servers.Rabbit) {
 	t.Helper()
 	if err := broker.WriteDefinitions(t.Context()); err != nil {
@@ -41,7 +41,7 @@ func write(t *testing.T, broker *servers.Rabbit) {
 }
 
 // connected waits until a message is confirmed. With short timeouts, the first attempts
-// may have no connection, or no confirm in time.
+// may fail, because there is no connection yet, or the confirm is late.
 func connected(t *testing.T, p *rabbit.Publisher, queue string) {
 	t.Helper()
 	eventually(t, "a message gets through", func() bool { return p.Publish(queue, newMessage("first")) == nil })
@@ -80,7 +80,7 @@ func TestTrap09_BrokerIsKilledDuringABatch(t *testing.T) {
 		switch i {
 		case 10_000:
 			all.wait(t)
-			broker.Freeze() // the next 500 messages are sent, and not confirmed
+			broker.Freeze() // the next 500 messages are sent, but not confirmed
 		case 10_500:
 			broker.Kill()
 			restart(t, broker)
@@ -178,7 +178,7 @@ func TestCloseReportsOutstandingMessagesAsUnknown(t *testing.T) {
 }
 
 // limitMessages makes the broker refuse messages of more than 1,000 bytes until the
-// result is called. The broker reads this setting when a channel is opened.
+// function end is called. The broker reads this setting when a channel is opened.
 func limitMessages(t *testing.T, broker *servers.Rabbit) (end func()) {
 	t.Helper()
 	eval(t, broker, "{ok, Size} = application:get_env(rabbit, max_message_size), "+
@@ -194,7 +194,8 @@ func TestTrap11_BodyOverTheLimitOfTheBroker(t *testing.T) {
 	queue := declareQueue(t, broker.URL("/"), nil)
 	defer limitMessages(t, broker)()
 	cfg := impatient
-	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // so that the errors are caused only by the close of the channel
+	// The timeouts are long, so that only the close of the channel can cause the errors.
+	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
 
 	tooLarge := newMessage("large")
@@ -238,7 +239,7 @@ func TestTrap11_BodyOverTheLimitOfTheBroker(t *testing.T) {
 }
 
 // Trap 67. The broker can close a channel because of an overdue message. This must not
-// affect a message that was sent after it.
+// affect a message that was sent after the overdue message.
 func TestTrap67_OverdueMessageDoesNotAffectOthers(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -246,7 +247,7 @@ func TestTrap67_OverdueMessageDoesNotAffectOthers(t *testing.T) {
 	queue := declareQueue(t, broker.URL("/"), nil)
 	defer limitMessages(t, broker)()
 	cfg := impatient
-	cfg.ConfirmTimeout = 3 * time.Second // enough for a broker that was frozen
+	cfg.ConfirmTimeout = 3 * time.Second // long enough for a broker that was frozen
 	cfg.DialTimeout = time.Minute
 	cfg.ReadyTimeout = time.Minute
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)

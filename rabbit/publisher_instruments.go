@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// instruments contains the metrics of a Publisher. The outcomes of several messages are
-// counted together, just before they are reported.
+// instruments contains the metrics of a Publisher. Several outcomes are counted
+// together, just before they are reported.
 type instruments struct {
 	published, connects          *telemetry.Counter
 	confirm                      *telemetry.Durations
@@ -22,8 +22,8 @@ type instruments struct {
 	tally [len(outcomeNames)]int64 // used only within one call of count
 }
 
-// confirmed is the index of confirmed messages in outcomeNames. The index of any other
-// message is the index of its error in outcomeKinds.
+// confirmed is the index in outcomeNames for confirmed messages. For a message with an
+// error, this index is the index of the error in outcomeKinds.
 const confirmed = 0
 
 var (
@@ -60,7 +60,7 @@ func newInstruments(p *Publisher) *instruments {
 	return i
 }
 
-// levels returns the values of the metrics that are read when they are exported.
+// levels returns the values of the gauges, which are read at each export.
 func (p *Publisher) levels() (inFlight, connected, blocked int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +95,8 @@ func (i *instruments) count(outcomes []outcome) {
 	i.tally = [len(outcomeNames)]int64{}
 }
 
-// seriesOf returns the index in outcomeNames for err. err is nil or a *PublishError.
+// seriesOf returns the index in outcomeNames for err. The parameter err is nil or a
+// *PublishError.
 func seriesOf(err error) int {
 	e, failed := errors.AsType[*PublishError](err)
 	if !failed {

@@ -2,57 +2,22 @@ package rabbit
 
 import (
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/watermill-once/once/internal/amqpwire"
+	"github.com/watermill-once/once/internal/testkit"
 )
 
-// observers counts the callbacks that are registered.
-type observers struct {
-	noop.MeterProvider
-
-	registered *atomic.Int64
-}
-
-func (o observers) Meter(string, ...metric.MeterOption) metric.Meter {
-	return observedMeter{registered: o.registered}
-}
-
-type observedMeter struct {
-	noop.Meter
-
-	registered *atomic.Int64
-}
-
-func (m observedMeter) RegisterCallback(metric.Callback, ...metric.Observable) (metric.Registration, error) {
-	m.registered.Add(1)
-	return registration{registered: m.registered}, nil
-}
-
-type registration struct {
-	noop.Registration
-
-	registered *atomic.Int64
-}
-
-func (r registration) Unregister() error {
-	r.registered.Add(-1)
-	return nil
-}
-
-// Close ends the observation. Otherwise the provider would keep the closed publisher in
-// memory.
+// Close unregisters the callbacks of the gauges. Otherwise the provider would keep the
+// closed publisher in memory.
 func TestCloseEndsTheObservation(t *testing.T) {
 	t.Parallel()
 	config := amqp.NewDurableQueueConfig("amqp://127.0.0.1:1")
-	o := observers{registered: new(atomic.Int64)}
+	o := new(testkit.Observers)
 	p, err := NewPublisher(config, PublisherConfig{MeterProvider: o, Logger: watermill.NopLogger{}})
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +26,7 @@ func TestCloseEndsTheObservation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := o.registered.Load(); n != 2 {
+	if n := o.Registered(); n != 2 {
 		t.Errorf("%d are observed, want 2", n)
 	}
 	for _, end := range []func() error{p.Close, p.Close, s.Close, s.Close} {
@@ -69,12 +34,13 @@ func TestCloseEndsTheObservation(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := o.registered.Load(); n != 0 {
+	if n := o.Registered(); n != 0 {
 		t.Errorf("%d are observed after Close, want none", n)
 	}
 }
 
-// The size of a message in the window is that of its headers and its body.
+// The size of a message in the window is the size of its headers plus the size of its
+// body.
 func TestSizeOfAPublicationHasHeadersAndBody(t *testing.T) {
 	t.Parallel()
 	for _, marshaler := range []amqp.Marshaler{Marshaler{}, amqp.DefaultMarshaler{}} {

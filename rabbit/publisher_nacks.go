@@ -8,12 +8,13 @@ import (
 )
 
 const (
-	// nacksInARow is how many nacks in a row for one destination, without a confirm,
-	// make the Publisher change the channel.
+	// nacksInARow is the number of consecutive nacks for one destination, without a confirm
+	// in between, after which the Publisher changes the channel.
 	nacksInARow = 3
 
-	// The pause until the next change of channel doubles from the first value to the
-	// second. A full queue nacks, too, and then another channel does not help.
+	// The pause until the next change of the channel doubles from shortestChangePause to
+	// longestChangePause. The pause grows because a full queue nacks, too, and then a
+	// change of the channel does not help.
 	shortestChangePause, longestChangePause = time.Second, time.Minute
 
 	maxStreaks = 10_000
@@ -26,17 +27,18 @@ type destination struct{ exchange, key string }
 
 // nackStreak counts the nacks for a destination since its last confirm.
 type nackStreak struct {
-	nacks    int // nacks on the current channel
-	changes  int // how often the channel was changed
+	nacks    int // number of nacks on the current channel
+	changes  int // number of changes of the channel
 	pause    time.Duration
 	until    time.Time // the channel is not changed before this time
 	confirms uint64    // value of confirmLoop.confirms at the last change
 }
 
-// nacked counts a nack, and changes the channel after nacksInARow nacks. A channel can
-// stay with the lost leader of a queue, and then nacks every message to that queue for
-// ever. RabbitMQ 3.10 does this if the channel was opened while a quorum queue had no
-// leader. A new channel finds the new leader.
+// nacked counts a nack. After nacksInARow nacks, it replaces the channel with a new
+// one. A channel can continue to use the lost leader of a queue. The broker then nacks
+// every message to that queue on this channel, without end. This happens with RabbitMQ
+// 3.10 if the channel was opened while a quorum queue had no leader. A new channel
+// finds the new leader.
 //
 // If no message was confirmed since the last change, nacked closes the connection,
 // because a new connection may reach another node.
@@ -68,7 +70,7 @@ func (l *confirmLoop) nacked(ch *confirmChannel, pub *publication) {
 	l.changeChannel(ch, "Several nacks in a row, changing to another channel", pub)
 }
 
-// confirmed ends the streak of a destination.
+// confirmed counts a confirm, and ends the nack streak of its destination.
 func (l *confirmLoop) confirmed(pub *publication) {
 	l.confirms++
 	if len(l.streaks) > 0 {
@@ -76,8 +78,8 @@ func (l *confirmLoop) confirmed(pub *publication) {
 	}
 }
 
-// changeChannel makes new messages use another channel. Unconfirmed messages stay with
-// the current one.
+// changeChannel makes the Publisher send new messages over another channel. Unconfirmed
+// messages stay on the current channel.
 func (l *confirmLoop) changeChannel(ch *confirmChannel, why string, pub *publication) {
 	l.current = nil
 	l.p.cfg.Logger.Info(why, watermill.LogFields{"topic": pub.topic, "message_uuid": pub.id})

@@ -13,8 +13,9 @@ import (
 	"github.com/watermill-once/once/internal/amqpwire"
 )
 
-// nacking returns a confirm loop, and a function that makes the broker nack a message on
-// a new channel. It reports how often the channel was changed.
+// nacking returns a confirm loop, its network connection and the function nack. Each
+// call of nack simulates a nack on the current channel, and returns how often the loop
+// has changed the channel so far.
 func nacking(t *testing.T) (l *confirmLoop, wire *amqpwire.Conn, nack func(key string) (changes int)) {
 	t.Helper()
 	ours, _ := net.Pipe()
@@ -40,8 +41,8 @@ func nacking(t *testing.T) (l *confirmLoop, wire *amqpwire.Conn, nack func(key s
 	}
 }
 
-// Three nacks in a row change the channel, at most once in a pause that grows from a
-// second to a minute.
+// After three consecutive nacks the Publisher opens a new channel. It does this only
+// once in a certain time, which grows from a second to a minute.
 func TestNacksChangeTheChannelAfterGrowingPauses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,7 +56,7 @@ func TestNacksChangeTheChannelAfterGrowingPauses(t *testing.T) {
 					t.Fatalf("%d nacks have changed the channel", i+1)
 				}
 			}
-			l.confirms++ // of another destination
+			l.confirms++ // a confirm of another destination
 			want++
 			if got := nack("k"); got != want {
 				t.Fatalf("the channel was changed %d times, want %d", got, want)
@@ -80,8 +81,8 @@ func TestNacksChangeTheChannelAfterGrowingPauses(t *testing.T) {
 	})
 }
 
-// If no message at all was confirmed since the last change of channel, another connection
-// is tried.
+// If no message was confirmed since the last change of the channel, the Publisher tries
+// another connection.
 func TestOnlyNacksGiveUpTheConnection(t *testing.T) {
 	t.Parallel()
 	for _, confirms := range []bool{true, false} {
@@ -109,8 +110,8 @@ func TestOnlyNacksGiveUpTheConnection(t *testing.T) {
 	}
 }
 
-// A confirm ends the streak of its destination, and only this one. A nack on an old
-// channel does not count.
+// A confirm ends only the streak of its own destination. A nack on an old channel does
+// not count.
 func TestConfirmEndsAStreakOfNacks(t *testing.T) {
 	t.Parallel()
 	l, wire, nack := nacking(t)

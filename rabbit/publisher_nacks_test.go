@@ -18,8 +18,9 @@ const (
 )
 
 // Trap 96. In a cluster, the leader of a quorum queue is killed, and the Publisher
-// immediately reconnects to another node. The channel that it opens there stays with
-// the lost leader, and nacks every message. The Publisher must change the channel.
+// immediately reconnects to another node. The channel that it opens there keeps using
+// the lost leader, so the broker nacks every message on it. The Publisher must change
+// the channel.
 func TestTrap96_NacksAfterALostLeaderEnd(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -61,8 +62,8 @@ func TestTrap96_NacksAfterALostLeaderEnd(t *testing.T) {
 	}
 }
 
-// declareQuorum declares a quorum queue whose leader is on the node of uri. It waits
-// until the queue has all its members, and returns the name of the queue.
+// declareQuorum declares a quorum queue with the given number of members, and returns
+// its name. The leader of the queue is on the node of uri.
 func declareQuorum(t *testing.T, uri string, members int) string {
 	t.Helper()
 	channel := admin(t, uri)
@@ -102,8 +103,8 @@ func TestTrap96_AFullQueueCostsNoConnection(t *testing.T) {
 	mustBe(t, "confirmed", p.Publish(full, newMessage("fits")))
 }
 
-// Trap 96. If no message at all is confirmed, the Publisher reconnects, and every
-// message has an outcome.
+// Trap 96. If the broker nacks every message, the Publisher reconnects, and every
+// message still gets an outcome.
 func TestTrap96_OnlyNacksChangeTheConnection(t *testing.T) {
 	t.Parallel()
 	uri := brokerURL(t)
@@ -128,8 +129,8 @@ func TestTrap96_OnlyNacksChangeTheConnection(t *testing.T) {
 	}
 }
 
-// A channel that was replaced is closed when it has no more messages. Otherwise each change
-// would cost one of the channels of the connection.
+// A channel that was replaced is closed when it has no more messages. Otherwise each
+// change would use up one of the channels of the connection.
 func TestReplacedChannelIsClosed(t *testing.T) {
 	t.Parallel()
 	uri := brokerURL(t)

@@ -20,14 +20,15 @@ type publication struct {
 	sent     time.Time
 	deadline time.Time
 
-	settled bool // the broker's last response to it has arrived
+	settled bool // the broker's ack or nack has arrived
 
-	// overdue means that the outcome was reported as unknown. The publication stays in
-	// pending, because the broker may still close the channel because of it.
+	// overdue means that the outcome was already reported as unknown. The publication stays
+	// in pending, because it may still be the reason why the broker closes the channel.
 	overdue bool
 }
 
-// outcome is the outcome of a publication. err is nil if it was confirmed.
+// outcome is the outcome of a publication. The field err is nil if the publication was
+// confirmed.
 type outcome struct {
 	pub *publication
 	err error
@@ -46,8 +47,8 @@ func (pub *publication) error(kind error, code int, reason string, cause error) 
 	}
 }
 
-// channelClosed returns the error for a publication whose channel was closed. kind is
-// the result of the attribution.
+// channelClosed returns the error for a publication whose channel was closed. The
+// parameter kind is the sentinel error that attributeClose has chosen.
 func (pub *publication) channelClosed(kind error, reason *amqp.Error) *PublishError {
 	if !reason.Server {
 		return pub.error(kind, 0, "connection lost: "+redactText(reason.Reason), nil)

@@ -20,7 +20,7 @@ var (
 	errReopening  = errors.New("no confirm channel is open yet")
 )
 
-// contents contains Contents that are not in use, so that their buffers are used again.
+// contents contains unused Contents, so that their buffers can be used again.
 var contents = sync.Pool{New: func() any { return new(amqpwire.Content) }}
 
 func (p *Publisher) publish(topic string, msg *message.Message, done func(error)) {
@@ -54,7 +54,7 @@ func (p *Publisher) prepare(pub *publication, c *amqpwire.Content, msg *message.
 }
 
 func (p *Publisher) encode(pub *publication, c *amqpwire.Content, msg *message.Message) error {
-	if marshaler, own := p.config.Marshaler.(Marshaler); own { // our marshaler needs no table of headers
+	if marshaler, own := p.config.Marshaler.(Marshaler); own { // Marshaler of this package needs no table of headers
 		publishing := marshaler.properties(msg)
 		c.Body = publishing.Body
 		if err := c.Encode(&publishing, func(b []byte) ([]byte, error) { return appendMetadata(b, msg) }); err != nil {
@@ -78,8 +78,8 @@ func (p *Publisher) encode(pub *publication, c *amqpwire.Content, msg *message.M
 	return nil
 }
 
-// removeSteering removes headers that control the broker, if a marshaler has copied
-// them from the metadata. It keeps those that the marshaler has set itself.
+// removeSteering removes headers that control the broker if a marshaler has copied them
+// from the metadata. It keeps headers that the marshaler has set itself.
 func removeSteering(headers amqp.Table, metadata message.Metadata) {
 	for key, value := range metadata {
 		if meta.Steering(key) && headers[key] == value {
@@ -89,7 +89,7 @@ func removeSteering(headers amqp.Table, metadata message.Metadata) {
 }
 
 // send writes the message to the connection. It waits until there is a connection, and
-// room in the window.
+// until the window has room.
 func (p *Publisher) send(pub *publication, c *amqpwire.Content) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +105,7 @@ func (p *Publisher) send(pub *publication, c *amqpwire.Content) error {
 			}
 
 		case !p.hasRoom(pub.size):
-			p.wait(nil) // each message leaves the window at its deadline or earlier
+			p.wait(nil) // the wait ends, because each message leaves the window at its deadline at the latest
 
 		case !p.session.isDeclared(pub.exchange):
 			if err := p.session.declare(pub.exchange); err != nil {
@@ -130,7 +130,7 @@ func (p *Publisher) send(pub *publication, c *amqpwire.Content) error {
 	}
 }
 
-// unready returns the reason why nothing can be sent, or nil.
+// unready returns why no message can be sent now, or nil.
 func (p *Publisher) unready() error {
 	switch {
 	case p.session == nil:
@@ -143,8 +143,8 @@ func (p *Publisher) unready() error {
 	return nil
 }
 
-// waitReady waits for a change. It returns false if nothing could be sent for
-// ReadyTimeout.
+// waitReady waits until the state of the Publisher changes. It returns false if no
+// message could be sent for ReadyTimeout.
 func (p *Publisher) waitReady() bool {
 	left := time.Until(p.unreadySince.Add(p.cfg.ReadyTimeout))
 	if left <= 0 {
@@ -159,8 +159,8 @@ func (p *Publisher) hasRoom(size int) bool {
 	return p.count < p.cfg.Window && (p.count == 0 || p.bytes+size <= p.cfg.WindowBytes)
 }
 
-// fail makes the confirm loop report a message that was not sent. It does not call done
-// itself, because the caller of PublishAsync may hold a lock that done takes.
+// fail makes the confirm loop report err for a message that was not sent. It does not
+// call done itself, because the caller of PublishAsync may hold a lock that done needs.
 func (p *Publisher) fail(pub *publication, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

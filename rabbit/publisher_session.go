@@ -7,14 +7,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// session contains the Publisher's state for one connection.
+// session is the state of the Publisher for one connection.
 type session struct {
 	*connection
 
 	p      *Publisher
 	blocks chan amqp.Blocking
 
-	// Publisher.mu guards these fields.
+	// Publisher.mu guards this field and the following ones.
 	blocked   bool
 	declared  map[string]struct{}
 	declaring map[string]*declaration
@@ -30,8 +30,8 @@ func (p *Publisher) newSession(c *connection) *session {
 	}
 }
 
-// request calls f, which waits for replies of the broker. Publisher.mu must not be
-// held.
+// request calls f, which waits for replies of the broker. The caller must not have
+// locked Publisher.mu.
 func (s *session) request(f func() error) error {
 	return s.connection.request(s.p.ctx, f)
 }
@@ -70,7 +70,7 @@ func (p *Publisher) serve(c *connection) (graceful bool, reason error) {
 			return false, s.closeReason(reason, ok)
 		case b, ok := <-s.blocks:
 			if !ok {
-				s.blocks = nil // s.closed has the reason
+				s.blocks = nil // the reason arrives on s.closed
 				continue
 			}
 			s.setBlocked(b)
@@ -79,9 +79,10 @@ func (p *Publisher) serve(c *connection) (graceful bool, reason error) {
 	}
 }
 
-// canReply reports whether the broker is expected to reply to a close. It does not read
-// from a connection that it blocks, and it is stuck if messages are unconfirmed at this
-// time.
+// canReply reports whether the broker can be expected to reply to a close. It returns
+// false in two cases: the broker blocks the connection, and then does not read from it;
+// or messages are still unconfirmed when the Publisher closes, so the broker is
+// probably stuck.
 func (s *session) canReply() bool {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
@@ -89,7 +90,8 @@ func (s *session) canReply() bool {
 }
 
 // ensureChannel opens a confirm channel if the Publisher has none. If the broker blocks
-// the connection, ensureChannel does nothing, because the broker does not read then.
+// the connection, it does nothing, because the broker does not read from the connection
+// then.
 func (s *session) ensureChannel() error {
 	p := s.p
 	p.mu.Lock()
@@ -124,7 +126,8 @@ func (s *session) setBlocked(b amqp.Blocking) {
 	}
 }
 
-// retire stops sending new messages over a channel. p.mu must be held.
+// retire stops the sending of new messages over a channel. The caller must have locked
+// p.mu.
 func (p *Publisher) retire(ch *confirmChannel) {
 	if p.channel == ch {
 		p.channel = nil

@@ -9,8 +9,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// If a retired channel is closed long after the Publisher has replaced it, this must
-// not affect the current channel.
+// The Publisher has replaced a channel. If this old channel is closed much later, the
+// close must not affect the current channel.
 func TestCloseOfAnOldChannelKeepsTheCurrentOne(t *testing.T) {
 	t.Parallel()
 	config := amqp.NewDurableQueueConfig(testkit.Rabbit(t).URL)

@@ -8,7 +8,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Trap 76. A stuck queue does not stop other queues on the same connection.
+// Trap 76. A stuck queue does not stop messages to other queues on the same connection.
 func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -18,7 +18,7 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 	h := new(heard)
 	cfg := impatient
 	cfg.Logger = h
-	cfg.ConfirmTimeout, cfg.WriteTimeout = 3*time.Second, 10*time.Second // enough for a busy broker
+	cfg.ConfirmTimeout, cfg.WriteTimeout = 3*time.Second, 10*time.Second // long enough for a busy broker
 	cfg.ReadyTimeout = time.Minute
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
 	connected(t, p, stuck)
@@ -38,7 +38,7 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 		switch {
 		case err == nil:
 			calm++
-		case round-calm == 3: // the machine may have stood still once, but not every time
+		case round-calm == 3: // a pause of the machine can happen once, but not every time
 			mustBe(t, "confirmed", err)
 		}
 		for id, err := range lost.wait(t) {

@@ -85,8 +85,8 @@ func TestTrap14_AlwaysMandatoryAndPersistent(t *testing.T) {
 	mustBe(t, "refused", p.Publish(uniqueName("no-such-queue"), newMessage("m")))
 }
 
-// The error of a batch contains the outcome of every message. Its methods do not
-// describe only the first error.
+// The error of a batch contains the outcome of every message. Its methods describe all
+// messages, not only the first one.
 func TestPublishNamesEveryFailedMessage(t *testing.T) {
 	t.Parallel()
 	uri := brokerURL(t)
@@ -206,7 +206,8 @@ func (m *arrayMarshaler) Marshal(*message.Message) (amqp091.Publishing, error) {
 	return amqp091.Publishing{Headers: amqp091.Table{"array": slices.Repeat([]any{m.value}, m.n)}}, nil
 }
 
-// Trap 10. The broker accepts the largest header of each type that our check accepts.
+// Trap 10. For each type of header value, the broker must accept the largest header
+// that the Publisher accepts.
 func TestTrap10_SizesOfAllTypes(t *testing.T) {
 	t.Parallel()
 	uri := brokerURL(t)
@@ -250,7 +251,7 @@ func TestTrap10_OversizedNamesAreNotSent(t *testing.T) {
 	longKey := newMessage("m")
 	longKey.Metadata.Set(strings.Repeat("h", 256), "v")
 	mustBe(t, "unacceptable", p.Publish(queue, longKey))
-	longID := newMessage(strings.Repeat("i", 300)) // only the native message id is left out
+	longID := newMessage(strings.Repeat("i", 300)) // only the native message id is left out, because it is too long
 	mustBe(t, "confirmed", p.Publish(queue, longID))
 	mustHaveConnectedOnce(t, h)
 

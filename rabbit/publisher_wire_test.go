@@ -81,8 +81,8 @@ func TestEveryPropertyArrives(t *testing.T) {
 	}
 }
 
-// A connection that only publishes stays open. While the broker sends confirms, it
-// sends no heartbeats. amqp091 does not see the confirms, and must not close the
+// A connection that only publishes stays open. While the broker sends confirms, it sends
+// no heartbeats. amqp091 does not see the confirms, but still must not close the
 // connection.
 func TestConnectionThatOnlyPublishesStaysAlive(t *testing.T) {
 	testkit.Long(t)
@@ -102,15 +102,15 @@ func TestConnectionThatOnlyPublishesStaysAlive(t *testing.T) {
 			mustHaveConnectedOnce(t, h)
 			return
 		}
-		// The machine stood still, so the broker has missed our heartbeats.
+		// The machine paused, so the broker has missed our heartbeats.
 		t.Logf("%v passed between two messages", pause)
 		_ = p.Close()
 	}
 	t.Fatal("no attempt had a steady stream of messages")
 }
 
-// publishFor publishes one message after the other for d, or until one fails. It
-// returns how long the slowest one took.
+// publishFor publishes messages one after the other for the time d, or until a publish
+// fails. It returns the time that the slowest publish took.
 func publishFor(p *rabbit.Publisher, queue string, d time.Duration) (longest time.Duration, err error) {
 	began := time.Now()
 	for last := began; err == nil && last.Sub(began) < d; {

@@ -13,8 +13,8 @@ import (
 
 var errConnectionClosed = errors.New("the connection is closed")
 
-// reconnector keeps one connection up until its context ends. It logs when the
-// connection is established or lost, and not every attempt.
+// reconnector keeps one connection up until its context ends. It logs when the connection
+// is established or lost, but not every attempt.
 type reconnector struct {
 	ctx      context.Context
 	config   amqp.ConnectionConfig
@@ -24,13 +24,15 @@ type reconnector struct {
 	connects *telemetry.Counter
 }
 
-// connectionUser uses the connections of a reconnector.
+// connectionUser uses the connections that a reconnector opens.
 type connectionUser interface {
-	// serve uses the connection until it is lost or no longer needed, and returns the
-	// reason. graceful means that the broker is expected to reply to a close.
+	// serve uses the connection until the connection is lost or is no longer needed, and
+	// returns the reason. The result graceful says whether the broker can be expected to
+	// reply to a close.
 	serve(c *connection) (graceful bool, reason error)
 
-	// disconnected is told the reason why there is no connection.
+	// disconnected is called with the reason when an attempt to connect has failed, and
+	// when the connection was lost.
 	disconnected(reason error)
 }
 

@@ -5,13 +5,15 @@ import (
 	"regexp"
 )
 
-// userinfo matches from "//" to the last "@" of a word. If a URL without credentials
-// has an "@" in its path, it matches a part of the path, too. This does no harm.
+// userinfo matches the text from "//" to the last "@" of a word. If a URL without
+// credentials has an "@" in its path, userinfo also matches a part of the path, which
+// does no harm.
 var userinfo = regexp.MustCompile(`//[^\s"]*@`)
 
-// redact removes credentials in URLs from the text of an error. Every error of another
-// package must be redacted before it is logged or returned. An error that contains
-// credentials is replaced by its redacted text, because unwrapping it would show them.
+// redact removes the credentials in URLs from the text of an error. Every error of
+// another package must be redacted before it is logged or returned. An error that
+// contains credentials is replaced by an error with the redacted text, because
+// unwrapping the original error would show the credentials.
 func redact(err error) error {
 	if err == nil {
 		return nil

@@ -33,7 +33,8 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// redactText removes the password from every URL that can be used to connect.
+// FuzzRedact checks that redactText removes the password from every URL that can be used
+// to connect.
 func FuzzRedact(f *testing.F) {
 	f.Add("amqp", "user", "secret", "host", "vhost")
 	f.Add("amqps", "", "p@ss//word", "h:5671", "%2f")

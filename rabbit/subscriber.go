@@ -18,34 +18,36 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// ErrGivenBack reports that handlers were still running when CloseTimeout was over.
-// Subscriber.Close returns it. The broker delivers their messages again.
+// ErrGivenBack means that handlers were still running when CloseTimeout had passed.
+// Subscriber.Close returns it. The broker delivers the messages of these handlers
+// again.
 var ErrGivenBack = errors.New("rabbit: given back without an ack")
 
-// Subscriber consumes with many messages in flight. It is safe for concurrent
-// use. All its subscriptions share one connection; each has its own AMQP channel.
+// Subscriber consumes with many messages in flight. It is safe for concurrent use. All
+// its subscriptions share one connection; each subscription has its own AMQP channel.
 //
-// A subscription has one Go channel for its messages, and each message waits for
-// its own Ack or Nack. The Subscriber sends an ack to the AMQP channel that
-// delivered the message. If that channel is closed, it drops the ack. The context
-// of a message has the values of Subscribe's context, but not its end: it ends when
-// the message is acked or nacked, when the connection is lost, or when CloseTimeout
-// is over.
+// A subscription has one Go channel for its messages, and waits for the Ack or Nack of
+// each message separately. The Subscriber sends an ack to the AMQP channel that
+// delivered the message. If that channel is closed, the Subscriber drops the ack. The
+// context of a message has the values of Subscribe's context, but ends at a different
+// time: when the message is acked or nacked, when the connection is lost, or when
+// CloseTimeout has passed.
 //
-// The Subscriber returns a nacked message to its queue after a growing pause
-// (NackMin, NackMax). It uses basic.nack with requeue: from RabbitMQ 4.3 that
-// does not count towards the queue's delivery limit. With Consume.NoRequeueOnNack
-// the broker drops or dead-letters the message instead, without a pause.
+// The Subscriber returns a nacked message to its queue after a growing pause (NackMin,
+// NackMax). It uses basic.nack with requeue. Since RabbitMQ 4.3, this does not count
+// towards the queue's delivery limit. With Consume.NoRequeueOnNack, the broker drops or
+// dead-letters the message instead, without a pause.
 //
-// After a lost connection, a closed channel, or a consumer that the broker has
-// cancelled (for example because the queue was deleted), the Subscriber logs the
-// loss once, declares the topology again through Config.TopologyBuilder, and
-// continues to consume.
+// The Subscriber recovers if the connection is lost, if a channel is closed, or if the
+// broker cancels a consumer, for example because its queue was deleted. It logs the
+// loss once, declares the topology again through Config.TopologyBuilder, and continues
+// to consume.
 //
-// A message that Config.Marshaler cannot read is delivered as [Marshaler] reads
-// it: headers as text, payload unchanged. The middlewares of this module treat it
-// as a permanent failure and do not call the handler, so poison quarantines it.
-// Other handlers call [Undecodable].
+// If Config.Marshaler cannot read a message, the Subscriber reads it with the
+// [Marshaler] of this package, and delivers it with headers as text and the payload
+// unchanged. The middlewares of this module treat such a message as a permanent failure
+// and do not call the handler, so poison quarantines the message. Handlers without
+// these middlewares must call [Undecodable].
 type Subscriber struct {
 	config amqp.Config
 	cfg    SubscriberConfig
@@ -63,24 +65,24 @@ type Subscriber struct {
 	inFlight      atomic.Int64
 	givenBack     atomic.Int64 // number of messages that were given back because of Close
 	subscriptions sync.WaitGroup
-	background    sync.WaitGroup // requests that a subscription has left behind; they end with the connection
+	background    sync.WaitGroup // requests of subscriptions that have already ended; a request ends with the connection at the latest
 
 	mu        sync.Mutex
 	closed    bool
 	conn      *connection   // may be nil
 	down      error         // why there is no connection
-	downSince time.Time     // since when there is no connection
+	downSince time.Time     // when the connection was lost, or when NewSubscriber was called
 	changed   chan struct{} // closed when conn or down changes
 }
 
 // NewSubscriber returns a Subscriber for watermill-amqp's config. It reads these
-// fields: Connection, Marshaler (nil is Marshaler{}), Exchange, Queue, QueueBind,
-// Consume and TopologyBuilder (nil is watermill-amqp's default). It ignores
-// Consume.Qos.Global, because every subscription has its own channel.
+// fields: Connection, Marshaler (if it is nil, Marshaler{} is used), Exchange, Queue,
+// QueueBind, Consume and TopologyBuilder (if it is nil, watermill-amqp's default is
+// used). It ignores Consume.Qos.Global, because every subscription has its own channel.
 //
-// NewSubscriber does not need the broker: the Subscriber connects in the
-// background and keeps trying after every error. NewSubscriber fails only if the
-// configuration is invalid; the error names every invalid field.
+// NewSubscriber does not need the broker: the Subscriber connects in the background,
+// and tries again after every error. NewSubscriber fails only if the configuration is
+// invalid. The error names every invalid field.
 func NewSubscriber(config amqp.Config, cfg SubscriberConfig) (*Subscriber, error) {
 	config, cfg = cfg.withDefaults(config)
 	if err := cfg.validate(config); err != nil {
@@ -119,20 +121,20 @@ func (s *Subscriber) retryPause() retryPause {
 	return retryPause{s.cfg.ReconnectMin, s.cfg.ReconnectMax}
 }
 
-// Subscribe declares the topology of topic and consumes its queue until ctx ends
-// or Close is called. It returns when it consumes. If there is no connection
-// within ReadyTimeout, it returns without an error, and consumes as soon as there
+// Subscribe declares the topology of topic, and consumes its queue until ctx ends or
+// Close is called. It returns when the consumption has begun. If there is no connection
+// within ReadyTimeout, it returns without an error, and consumption begins when there
 // is a connection.
 //
-// It fails if the broker refuses the topology, for example because a queue of
-// that name has another type; if ctx has ended; or if the Subscriber is closed
+// Subscribe fails if the broker refuses the topology (for example because a queue with
+// this name has another type), if ctx has ended, or if the Subscriber is closed
 // ([ErrClosed]).
 //
-// When ctx ends or Close is called, messages that no handler has received return
-// to the queue, and handlers have CloseTimeout to ack or nack the messages in
-// flight. Then the returned channel is closed. If the broker does not reply for
-// the queue, the channel is closed after DialTimeout; the queue gets its messages
-// back when the broker replies, or at Close.
+// When ctx ends or Close is called, messages that no handler has received return to the
+// queue. Handlers have CloseTimeout to ack or nack the messages in flight. Then the
+// returned channel is closed. If the broker does not reply to requests for the queue,
+// the channel is closed after DialTimeout. The messages then return to the queue when
+// the broker replies, or at Close.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if !s.begin() {
 		return nil, ErrClosed
@@ -153,9 +155,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return sub.out, nil
 }
 
-// SubscribeInitialize declares the topology of topic. It waits up to ReadyTimeout
-// for a connection and then up to DialTimeout for the broker, and fails if either
-// takes longer.
+// SubscribeInitialize declares the topology of topic. It waits up to ReadyTimeout for a
+// connection and then up to DialTimeout for the broker. It returns an error if one of
+// these waits takes longer.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if !s.begin() {
 		return ErrClosed
@@ -185,8 +187,8 @@ func (s *Subscriber) initialize(c *connection, topic string) error {
 	return onChannel(c.amqp, func(channel *amqp091.Channel) error { return sub.declare(c, channel) })
 }
 
-// begin returns false if the Subscriber is closed. Otherwise Close waits until the
-// caller calls s.subscriptions.Done.
+// begin reports whether the Subscriber is still open. If it returns true, the caller
+// must call s.subscriptions.Done, and Close waits for this call.
 func (s *Subscriber) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,16 +199,16 @@ func (s *Subscriber) begin() bool {
 	return true
 }
 
-// Close stops consuming and returns the messages that no handler has received to
-// their queues. It waits for the messages in flight for up to CloseTimeout, and
-// still sends their acks. Then it closes the AMQP channels, which returns the
-// other messages to their queues, and closes the connection. When Close returns,
-// the Go channels of all subscriptions are closed, and all goroutines have ended.
-// Close does not hang if the broker does not respond.
+// Close stops consuming. Messages that no handler has received return to their queues.
+// Close waits up to CloseTimeout for the messages in flight, and sends their acks. Then
+// it closes the AMQP channels, which returns the remaining messages to their queues,
+// and closes the connection. When Close returns, the Go channels of all subscriptions
+// are closed, and all goroutines have ended. Close does not hang if the broker does not
+// respond.
 //
-// If messages in flight were given back, the error is [ErrGivenBack] with their
-// number. A second call of Close waits for the first one and returns the same
-// error.
+// If messages in flight were given back, Close returns an error that wraps
+// [ErrGivenBack] and contains the number of these messages. A second call of Close
+// waits for the first call, and returns the same error.
 func (s *Subscriber) Close() error {
 	s.closeOnce.Do(func() { s.closeErr = s.close() })
 	return s.closeErr
@@ -255,14 +257,16 @@ func (s *Subscriber) disconnected(reason error) {
 	s.broadcast()
 }
 
-// broadcast wakes all goroutines that wait for changed. s.mu must be held.
+// broadcast wakes all goroutines that wait for changed. The caller must have locked
+// s.mu.
 func (s *Subscriber) broadcast() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// waitReady returns the connection. If there is none within ReadyTimeout, it returns
-// the reason.
+// waitReady waits for a connection until ReadyTimeout has passed since the last
+// connection was lost. If there is still no connection, it returns the reason as an
+// error.
 func (s *Subscriber) waitReady(ctx context.Context) (*connection, error) {
 	s.mu.Lock()
 	left := time.Until(s.downSince.Add(s.cfg.ReadyTimeout))

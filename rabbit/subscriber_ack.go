@@ -8,8 +8,8 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// settle sends the ack or nack of a delivery to the broker, together with those of the
-// other deliveries that are in sub.handled.
+// settle sends the ack or nack of d to the broker. It also sends the acks and nacks of
+// the other deliveries in sub.handled.
 func (sub *subscription) settle(d *delivery) {
 	handled := []*delivery{d}
 	for range len(sub.handled) {
@@ -23,7 +23,7 @@ func (sub *subscription) settle(d *delivery) {
 	}
 }
 
-// settleOn is like settle, for deliveries of one channel.
+// settleOn works like settle, for deliveries of one channel.
 func (sub *subscription) settleOn(ch *consumeChannel, handled []*delivery) {
 	ch.acknowledge(handled)
 	for _, d := range handled {
@@ -46,7 +46,8 @@ func (sub *subscription) settleOn(ch *consumeChannel, handled []*delivery) {
 }
 
 // acknowledge sends acks and nacks. If the channel is lost, it sends nothing. It sends
-// a single multiple ack for all acks that have no unacked delivery before them.
+// one multiple ack for all acked deliveries that come before the first unacked
+// delivery, and a separate ack for each later one.
 func (ch *consumeChannel) acknowledge(handled []*delivery) {
 	if ch.ctx.Err() != nil {
 		for _, d := range handled {
@@ -77,8 +78,9 @@ func (ch *consumeChannel) acknowledge(handled []*delivery) {
 	}
 }
 
-// ack sends a single ack. For several deliveries it is a multiple ack, so all unacked
-// deliveries before the last one must be among them.
+// ack sends one ack for all deliveries in acks. For several deliveries this is a
+// multiple ack, which also acks every earlier delivery of the channel. So acks must
+// contain all earlier deliveries that have no ack or nack yet.
 func (ch *consumeChannel) ack(acks []*delivery) {
 	if len(acks) == 0 {
 		return
@@ -101,8 +103,8 @@ func (ch *consumeChannel) nack(d *delivery) (outcome int) {
 	return outcomeUnlessLost(requeued, err)
 }
 
-// outcomeUnlessLost returns outcome. If sending has failed with err, it returns lost,
-// because the channel will be closed soon.
+// outcomeUnlessLost returns outcome if err is nil. Otherwise sending has failed and the
+// channel will be closed soon, so it returns the constant lost.
 func outcomeUnlessLost(outcome int, err error) int {
 	if err != nil {
 		return lost

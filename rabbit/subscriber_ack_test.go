@@ -16,9 +16,9 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// gate is a marshaler that blocks when it gets a message with the id "gate". This
-// blocks the single goroutine of the subscription. So the subscription settles all
-// messages together that are acked or nacked meanwhile.
+// gate is a marshaler that blocks when it gets a message with the id "gate". This blocks
+// the single goroutine of the subscription. So all messages that are acked or nacked
+// meanwhile are settled together.
 type gate struct {
 	rabbit.Marshaler
 
@@ -45,8 +45,8 @@ func (g gate) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return g.Marshaler.Unmarshal(d)
 }
 
-// during calls ackOrNack while the subscription is blocked. The caller must ack the
-// message "gate" when it receives it.
+// during calls ackOrNack while the subscription is blocked. The message "gate" then
+// arrives, and the caller must ack it.
 func (g gate) during(t *testing.T, uri, queue string, ackOrNack func()) {
 	t.Helper()
 	send(t, uri, queue, "gate")
@@ -85,7 +85,7 @@ func ackAtRandom(t *testing.T, rng *rand.Rand, cfg rabbit.SubscriberConfig, requ
 	g := newGate(t)
 	config := queueConfig(uri)
 	config.Marshaler = g
-	config.Consume.Qos.PrefetchCount = 1000 // so that the message "gate" is delivered, although it is the last one
+	config.Consume.Qos.PrefetchCount = 1000 // a high prefetch count, so that the message "gate" is delivered, although it is the last one
 	config.Consume.NoRequeueOnNack = !requeue
 	s := newSubscriber(t, config, cfg)
 	messages := subscribe(t, s, queue)
@@ -132,7 +132,7 @@ func ackAtRandom(t *testing.T, rng *rand.Rand, cfg rabbit.SubscriberConfig, requ
 				msg.Ack()
 				continue
 			}
-			if delivered[msg.UUID] { // allowed only after the channel was closed
+			if delivered[msg.UUID] { // a second delivery is allowed only after the channel was closed
 				t.Fatalf("%s is delivered again", msg.UUID)
 			}
 			delivered[msg.UUID] = true
@@ -166,9 +166,9 @@ func ackAtRandom(t *testing.T, rng *rand.Rand, cfg rabbit.SubscriberConfig, requ
 	}
 }
 
-// Trap 45. The broker cancels a consumer. After that its messages in flight are acked
-// together, and other messages have not reached a handler yet. The channel stays open
-// until all are settled.
+// Trap 45. The broker cancels a consumer while some of its messages are in flight, and
+// others have not reached a handler yet. The messages in flight are then acked
+// together. The channel must stay open until all messages are settled.
 func TestTrap45_ManyAcksAfterACancel(t *testing.T) {
 	wire := newTap(t, brokerURL(t))
 	queue := declareQueue(t, wire.uri, nil)
@@ -210,8 +210,8 @@ func TestTrap45_ManyAcksAfterACancel(t *testing.T) {
 	}
 }
 
-// Messages that are acked at the same time get one multiple ack. A single ack does not
-// wait for others.
+// Messages that are acked at the same time share one multiple ack. A single ack does not
+// wait for other acks.
 func TestAcksAreSentTogether(t *testing.T) {
 	const n = 100
 	wire := newTap(t, brokerURL(t))
@@ -247,7 +247,7 @@ func TestAcksAreSentTogether(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if acks := wire.acks(); acks != 2 { // one for all of them, and one for the message "gate"
+	if acks := wire.acks(); acks != 2 { // one ack for these messages, and one for the message "gate"
 		t.Errorf("%d acks were sent for %d messages", acks, n)
 	}
 	if left := drain(t, wire.uri, queue); len(left) > 0 {
@@ -255,8 +255,9 @@ func TestAcksAreSentTogether(t *testing.T) {
 	}
 }
 
-// Trap 47. A message returns to its queue by a nack. Since RabbitMQ 4.3, rejects count
-// towards the delivery limit, and nacks do not.
+// Trap 47. The Subscriber returns messages to their queue with a nack, not with a
+// reject. Since RabbitMQ 4.3, rejects count towards the delivery limit, and nacks do
+// not.
 func TestTrap47MessagesAreGivenBackByNack(t *testing.T) {
 	wire := newTap(t, brokerURL(t))
 	queue := declareQueue(t, wire.uri, nil)
@@ -269,7 +270,7 @@ func TestTrap47MessagesAreGivenBackByNack(t *testing.T) {
 	held[0].Nack()
 	finished(t, "the ack or nack is sent", held[0].Context().Done())
 	ended := make(chan error, 1)
-	go func() { ended <- s.Close() }() // returns c, or a that came back, which no handler has received
+	go func() { ended <- s.Close() }() // returns c to the queue, and also a if it came back, because no handler has received them
 	eventually(t, "both are in the queue again", func() bool { return depth(t, wire.uri, queue) == 2 })
 	held[1].Ack()
 	if err := <-ended; err != nil {

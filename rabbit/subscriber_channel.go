@@ -18,7 +18,8 @@ var (
 )
 
 // consumeChannel is an AMQP channel with one consumer. A delivery must be acked on the
-// channel that delivered it. The broker would close any other channel.
+// channel that delivered it. If a client acks it on another channel, the broker closes
+// that channel.
 type consumeChannel struct {
 	sub        *subscription
 	conn       *connection
@@ -28,16 +29,16 @@ type consumeChannel struct {
 	cancelled  chan string
 	requesting sync.Mutex // a channel allows only one request at a time
 
-	ctx  context.Context // ends when nothing can be acked any more
+	ctx  context.Context // ends when the channel can ack no more messages
 	lose context.CancelCauseFunc
 
-	unacked  []uint64    // ascending delivery tags that have no ack or nack
-	buffered []*delivery // decoded, and not given to a handler yet
-	inFlight int         // number of deliveries that were given to a handler, and are not settled
-	lostBy   int         // why the channel delivers no more, as an index of series; set by endReason
+	unacked  []uint64    // delivery tags without an ack or nack, in ascending order
+	buffered []*delivery // decoded deliveries that no handler has received yet
+	inFlight int         // number of unsettled deliveries that a handler has received
+	lostBy   int         // why the channel delivers no more messages, as an index of series; endReason sets it
 }
 
-// opening is a consumeChannel that is being opened. err is set before done is
+// opening is a consumeChannel that is being opened. The field err is set before done is
 // closed.
 type opening struct {
 	*consumeChannel
@@ -47,8 +48,8 @@ type opening struct {
 }
 
 // openChannel opens a channel, and begins to consume. If this takes longer than the
-// connection's timeout, it continues in the background. The next call of openChannel
-// waits for it, or discardOpening closes it.
+// connection's timeout, it continues in the background. Then either the next call of
+// openChannel waits for this channel, or discardOpening closes it.
 func (sub *subscription) openChannel(c *connection) (*consumeChannel, error) {
 	if sub.opening == nil {
 		sub.opening = sub.newOpening(c)
@@ -86,8 +87,8 @@ func (sub *subscription) newOpening(c *connection) *opening {
 	return o
 }
 
-// discardOpening closes the channel that is being opened, if there is one, as soon as
-// it is open.
+// discardOpening closes the channel that is being opened, as soon as it is open. If no
+// channel is being opened, it does nothing.
 func (sub *subscription) discardOpening() {
 	if o := sub.opening; o != nil {
 		sub.running.Go(func() {
@@ -98,8 +99,8 @@ func (sub *subscription) discardOpening() {
 	}
 }
 
-// begin opens the channel, declares the topology and begins to consume. After an
-// error the caller must close the channel.
+// begin opens the channel, declares the topology, and begins to consume. If it returns
+// an error, the caller must close the channel.
 func (ch *consumeChannel) begin() error {
 	channel, err := ch.conn.amqp.Channel()
 	if err != nil {
@@ -121,16 +122,16 @@ func (ch *consumeChannel) begin() error {
 		return err
 	}
 	if err := ch.sub.endReason(); err != nil {
-		return err // a message that is delivered now would be redelivered, and this counts as a delivery
+		return err // a message that is delivered to an ended subscription would be redelivered, and each delivery counts
 	}
 	ch.deliveries, err = channel.Consume(
 		ch.sub.queue, ch.tag, false, consume.Exclusive, consume.NoLocal, consume.NoWait, consume.Arguments)
 	return err
 }
 
-// endReason returns why the channel delivers no more. If the broker has cancelled the
-// consumer, amqp091 sends this before it closes ch.deliveries. Otherwise it only closes
-// ch.cancelled.
+// endReason returns why the channel delivers no more messages. If the broker has
+// cancelled the consumer, amqp091 sends to ch.cancelled before it closes ch.deliveries.
+// Otherwise amqp091 only closes ch.cancelled.
 func (ch *consumeChannel) endReason() error {
 	select {
 	case _, ok := <-ch.cancelled:
@@ -148,7 +149,8 @@ func (ch *consumeChannel) endReason() error {
 	return context.Cause(ch.ctx)
 }
 
-// giveBackBuffered returns those messages to the queue that no handler has received.
+// giveBackBuffered gives back the messages that no handler has received: they return to
+// the queue.
 func (ch *consumeChannel) giveBackBuffered() {
 	for _, d := range ch.buffered {
 		if ch.ctx.Err() == nil {
@@ -165,15 +167,17 @@ func (ch *consumeChannel) stop() {
 	ch.request(func() error { return ch.amqp.Cancel(ch.tag, false) })
 }
 
-// close closes the AMQP channel. The broker then requeues all its unacked messages.
+// close closes the AMQP channel. The broker then requeues all unacked messages of the
+// channel.
 func (ch *consumeChannel) close() {
 	if ch.amqp != nil {
 		ch.request(ch.amqp.Close)
 	}
 }
 
-// request calls f. Only one call runs at a time. It ignores the error of f: after an
-// error the broker has closed the channel, and the subscription opens another one.
+// request calls f. Only one call of request runs f at a time. It ignores the error of
+// f: after an error the broker has closed the channel, and the subscription opens
+// another one.
 func (ch *consumeChannel) request(f func() error) {
 	ch.requesting.Lock()
 	defer ch.requesting.Unlock()

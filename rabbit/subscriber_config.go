@@ -12,78 +12,80 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// SubscriberConfig configures a Subscriber in addition to watermill-amqp's
-// Config. The zero value is ready for production use.
+// SubscriberConfig configures a Subscriber, in addition to watermill-amqp's Config. The
+// zero value is ready for production use.
 type SubscriberConfig struct {
-	// InFlight is the maximum number of messages of one subscription that are handled
-	// at the same time. 1 to 65535. If handlers need the messages in the order of the
-	// queue, it must be 1. Defaults to 4 per CPU. For a handler that once.Consumer calls
-	// in batches, it defaults to enough messages for full batches: 200 with the default
-	// dedup.Batch. For a durable consumer it defaults to 200. In both cases the prefetch
-	// count is the same. Set InFlight if so many messages need too much memory.
+	// InFlight is the maximum number of messages of one subscription that are handled at
+	// the same time, from 1 to 65535. Set it to 1 if handlers need the messages in the
+	// order of the queue. Defaults to 4 per CPU. For a handler that once.Consumer calls in
+	// batches, it defaults to enough messages for full batches: 200 with the default
+	// dedup.Batch. For a durable consumer, it defaults to 200. In these two cases the
+	// prefetch count is equal to InFlight. Set a lower InFlight if so many messages need
+	// too much memory.
 	//
-	// The prefetch count is twice InFlight, so that a handler that returns can
-	// immediately start with the next message. If InFlight is 1, the prefetch count is
-	// 1, so that no message that is given back comes after its successor. If
+	// In all other cases, the prefetch count is twice InFlight, so that a free handler can
+	// start with the next message immediately. If InFlight is 1, the prefetch count is 1,
+	// so that the next message cannot overtake a message that is given back. If
 	// Consume.Qos.PrefetchCount is above 1, the prefetch count is the larger of
 	// PrefetchCount and InFlight. watermill-amqp's constructors set PrefetchCount to 1.
 	InFlight int
 
-	// NackMin and NackMax limit the pause before a nacked message returns to its queue.
-	// The pause doubles from NackMin to NackMax each time the message returns, with
-	// jitter. The message counts as in flight during the pause. They default to 100 ms
-	// and 10 s.
+	// NackMin and NackMax limit the pause before a nacked message returns to its queue. The
+	// pause starts at NackMin. It doubles each time the message returns, up to NackMax,
+	// with jitter. During the pause the message counts as in flight. NackMin defaults to
+	// 100 ms, and NackMax to 10 s.
 	NackMin, NackMax time.Duration
 
-	// LongestUnackedWait is the longest time that a message may wait for its ack,
-	// because of the slowest handler, or the UnackedWait of retry, poison or durable.
-	// It does not limit anything. When a subscription begins, it compares this time
-	// with the consumer timeout of its queue, and logs an error if the timeout is too
-	// short. A prefetched message first waits for the messages in flight. So with the
-	// default prefetch count it can be unacked for twice this time. Defaults to 10
-	// minutes, the default of UnackedWait.
+	// LongestUnackedWait is the longest time that you expect a message to wait for its ack,
+	// because of the slowest handler, or because of the UnackedWait of retry, poison or
+	// durable. It limits nothing. When a subscription begins, the Subscriber compares this
+	// time with the consumer timeout of the queue, and logs an error if the timeout is too
+	// short. A prefetched message first waits for the messages in flight, so with the
+	// default prefetch count it can be unacked for twice this time. Defaults to 10 minutes,
+	// the default of UnackedWait.
 	LongestUnackedWait time.Duration
 
-	// ReadyTimeout is how long Subscribe waits for a connection before it continues in
-	// the background. The time begins when the connection is lost, or with
-	// NewSubscriber. Defaults to 5 s.
+	// ReadyTimeout is how long Subscribe waits for a connection before it continues in the
+	// background. The time does not start with Subscribe, but when the connection was
+	// lost, or with NewSubscriber. Defaults to 5 s.
 	ReadyTimeout time.Duration
 
-	// CloseTimeout is how long a subscription that ends, by Close or by its context,
-	// waits for the messages in flight. Defaults to 10 s.
+	// CloseTimeout is how long a subscription waits for the messages in flight when Close
+	// is called or its context ends. Defaults to 10 s.
 	CloseTimeout time.Duration
 
-	// DialTimeout limits the time for opening a connection: name resolution, TCP, TLS
-	// and AMQP together. It is also how long Subscribe waits until the broker has set
-	// up a subscription, and how long the end of a subscription waits for the broker's
-	// reply. After that, both continue in the background. A Dial function in
-	// Connection.AmqpConfig must have its own timeout. Defaults to the
+	// DialTimeout limits the time for opening a connection: name resolution, TCP, TLS and
+	// AMQP together. It is also how long Subscribe waits until the broker has set up a
+	// subscription, and how long a subscription that ends waits for the broker's reply. If
+	// the broker takes longer, the subscription continues or ends in the background. A Dial
+	// function in Connection.AmqpConfig needs its own timeout. Defaults to the
 	// connection_timeout of the URI. If the URI has none, it defaults to 10 s.
 	DialTimeout time.Duration
 
-	// WriteTimeout is how long a write to the network may make no progress
-	// before the connection is closed. Defaults to 10 s.
+	// WriteTimeout is how long a write to the network may make no progress. After this
+	// time, the connection is closed. Defaults to 10 s.
 	WriteTimeout time.Duration
 
 	// ReconnectMin and ReconnectMax limit the pause between attempts to connect, and
 	// between attempts to consume. The pause doubles from ReconnectMin to ReconnectMax,
-	// with jitter. The first attempt after a loss has no pause. They default to the
-	// initial and the maximal interval in Connection.Reconnect. If that is not set,
-	// they default to 100 ms and 10 s.
+	// with jitter. Before the first attempt after a loss there is no pause. ReconnectMin
+	// and ReconnectMax default to the initial and the maximal interval in
+	// Connection.Reconnect. If Connection.Reconnect is not set, they default to 100 ms and
+	// 10 s.
 	ReconnectMin, ReconnectMax time.Duration
 
-	// Logger receives every change of state: connected, lost, a consumer that was
-	// cancelled. It also receives a line for each message that cannot be decoded. It
-	// receives no credentials. Defaults to slog's default logger. Use
-	// watermill.NopLogger{} for silence.
+	// Logger receives a line for every change of state (connected, lost, a consumer that
+	// the broker cancelled), and for each message that cannot be decoded. It receives no
+	// credentials. Defaults to slog's default logger. To log nothing, set
+	// watermill.NopLogger{}.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,
-	// which does nothing until you set another.
+	// which does nothing until you set another provider.
 	MeterProvider metric.MeterProvider
 
-	automatic bool // InFlight is the default
-	gathers   bool // InFlight is the number of messages that the handler's batches need
+	automatic bool // whether InFlight has its default value
+	gathers   bool // whether InFlight is the number of messages that the handler's batches need
 }
 
 // withDefaults returns both configurations with default values in place of zero values.
@@ -116,8 +118,8 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 	return config, cfg
 }
 
-// gathering returns the configuration for a handler whose batches need this number of
-// messages in flight.
+// gathering returns the configuration for a handler with batches. The parameter
+// messages is the number of messages in flight that full batches need.
 func (cfg SubscriberConfig) gathering(messages int) SubscriberConfig {
 	if cfg.automatic && messages > cfg.InFlight {
 		cfg.InFlight, cfg.gathers = min(messages, math.MaxUint16), true
@@ -125,27 +127,28 @@ func (cfg SubscriberConfig) gathering(messages int) SubscriberConfig {
 	return cfg
 }
 
-// InFlight returns [SubscriberConfig].InFlight or its default. automatic is true for the
-// default, which a subscription raises for a handler with batches.
+// InFlight returns [SubscriberConfig].InFlight or its default. The result automatic is
+// true for the default. For a handler with batches, a subscription uses a higher number
+// than the default.
 func (s *Subscriber) InFlight() (limit int, automatic bool) { return s.cfg.InFlight, s.cfg.automatic }
 
-// prefetch returns the prefetch count of a subscription. configured is the
-// PrefetchCount in watermill-amqp's config.
+// prefetch returns the prefetch count of a subscription. The parameter configured is
+// the PrefetchCount in watermill-amqp's config.
 func (cfg SubscriberConfig) prefetch(configured int) int {
 	switch {
 	case configured > 1:
 		return max(cfg.InFlight, configured)
 	case cfg.InFlight == 1:
 		return 1
-	case cfg.gathers: // the next batch is in flight already
+	case cfg.gathers: // no extra messages, because the next batch is in flight already
 		return cfg.InFlight
 	default:
 		return min(2*cfg.InFlight, math.MaxUint16)
 	}
 }
 
-// longestUnacked returns how long a message may be unacked: it waits for the messages
-// that were prefetched before it, and is then in flight itself.
+// longestUnacked returns how long a message may be unacked. A message first waits for
+// the messages that were prefetched before it, and is then in flight itself.
 func (cfg SubscriberConfig) longestUnacked(prefetch int) time.Duration {
 	rounds := (prefetch + cfg.InFlight - 1) / cfg.InFlight
 	if cfg.LongestUnackedWait > math.MaxInt64/time.Duration(rounds) {

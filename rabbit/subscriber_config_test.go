@@ -11,7 +11,7 @@ func TestPrefetch(t *testing.T) {
 	for _, c := range []struct{ inFlight, asked, want int }{
 		{1, 0, 1},
 		{1, 1, 1},
-		{1, 3, 3}, // PrefetchCount is used as it is configured
+		{1, 3, 3}, // the configured PrefetchCount is used
 		{8, 0, 16},
 		{8, 1, 16},
 		{8, 2, 8},

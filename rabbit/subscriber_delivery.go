@@ -22,18 +22,19 @@ type delivery struct {
 	raw       amqp.Delivery
 	msg       *message.Message
 	cancel    context.CancelFunc // ends the message's context
-	pause     time.Duration      // pause after a nack, before the message returns to the queue
+	pause     time.Duration      // pause between a nack and the return of the message to the queue
 	handedOut time.Time
 
-	acked   bool // the handler has acked the message; false means nacked
-	outcome int  // index of the outcome's series
+	acked   bool // true if the handler has acked the message, false if it has nacked it
+	outcome int  // outcome, as an index of series
 }
 
 // Undecodable returns the error that Config.Marshaler returned for the message, or nil.
-// After such an error, [Marshaler] has read the message instead.
+// If there is an error, [Marshaler] has read the message instead.
 func Undecodable(msg *message.Message) error { return disposition.Unrunnable(msg.Context()) }
 
-// decode returns a delivery, whether or not its message can be decoded.
+// decode returns a delivery. If the configured marshaler cannot decode the message, the
+// delivery contains the message as Marshaler reads it.
 func (sub *subscription) decode(ch *consumeChannel, raw amqp.Delivery) *delivery {
 	d := &delivery{channel: ch, raw: raw}
 	ctx, cancel := context.WithCancel(ch.ctx)
@@ -64,9 +65,9 @@ func (sub *subscription) decode(ch *consumeChannel, raw amqp.Delivery) *delivery
 	return d
 }
 
-// unmarshal calls the marshaler. After an error it calls it again, with all headers as
-// text, because watermill-amqp's marshaler fails on every header that is not a string.
-// The broker itself adds such headers.
+// unmarshal calls the marshaler. If the marshaler fails, it calls the marshaler again
+// with all headers converted to text. watermill-amqp's marshaler fails on every header
+// that is not a string, and the broker itself adds such headers.
 func (sub *subscription) unmarshal(raw amqp.Delivery) (*message.Message, error) {
 	msg, err := sub.unmarshalOnce(raw)
 	if err == nil {
@@ -96,8 +97,8 @@ func (sub *subscription) unmarshalOnce(raw amqp.Delivery) (msg *message.Message,
 	return msg, redact(err)
 }
 
-// waitHandled waits for the handler's ack or nack, and after a nack also for the pause.
-// Then it sends the delivery to sub.handled.
+// waitHandled waits for the handler's ack or nack. After a nack, it also waits for the
+// pause. Then it sends the delivery to sub.handled.
 func (d *delivery) waitHandled() {
 	sub := d.channel.sub
 	select {
@@ -113,8 +114,7 @@ func (d *delivery) waitHandled() {
 	sub.handled <- d
 }
 
-// waitPause waits for the pause. It returns early when the channel is lost or the
-// subscription ends.
+// waitPause waits for the pause, or until the channel is lost or the subscription ends.
 func (d *delivery) waitPause() {
 	timer := time.NewTimer(d.pause)
 	defer timer.Stop()
@@ -125,8 +125,9 @@ func (d *delivery) waitPause() {
 	}
 }
 
-// requeueCounts counts how often each message was requeued, by message id. Some queues
-// do not count this: classic queues, and quorum queues since RabbitMQ 4.3.
+// requeueCounts contains how often each message was requeued, by message id. It is
+// needed because some queues do not count requeues: classic queues, and quorum queues
+// since RabbitMQ 4.3.
 type requeueCounts map[string]int
 
 const (
@@ -136,7 +137,7 @@ const (
 
 func (n requeueCounts) add(id string) {
 	if len(n) == maxRemembered {
-		clear(n) // after this all pauses begin at NackMin again
+		clear(n) // as a consequence, all pauses begin at NackMin again
 	}
 	n[id]++
 }

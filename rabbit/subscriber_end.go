@@ -9,9 +9,10 @@ import (
 
 var errCloseTimeout = errors.New("rabbit: CloseTimeout is over")
 
-// end waits for the messages in flight, and gives back the others. If a stuck queue
-// delays requests, they continue in the background until the broker replies or the
-// connection is closed. ch is nil if there is no channel.
+// end waits for the messages in flight, and gives back the other messages. If a stuck
+// queue delays the requests of end, these requests continue in the background until the
+// broker replies or the connection is closed. If the subscription has no channel, ch is
+// nil.
 func (sub *subscription) end(ch *consumeChannel) {
 	defer sub.cancel()
 	sub.discardOpening()
@@ -26,7 +27,7 @@ func (sub *subscription) end(ch *consumeChannel) {
 
 	close(sub.stopped)
 	for ch := range sub.retired {
-		ch.lose(errCloseTimeout) // before the broker can deliver the messages to another consumer
+		ch.lose(errCloseTimeout) // end the contexts of messages before the broker can deliver the messages to another consumer
 		sub.running.Go(ch.close)
 	}
 	limit := time.NewTimer(patience)
@@ -41,9 +42,10 @@ func (sub *subscription) end(ch *consumeChannel) {
 }
 
 // drain settles deliveries until no message is in flight, or CloseTimeout is over. It
-// gives back the buffered messages when the broker has stopped delivering. If it did so
-// earlier, the broker would deliver them to this consumer again. It waits up to
-// DialTimeout for the broker, and reports whether the broker has stopped.
+// gives back the buffered messages only after the broker has stopped delivering,
+// because the broker would otherwise deliver these messages to this consumer again. It
+// waits up to DialTimeout for the broker, and reports whether the broker has stopped
+// delivering.
 func (sub *subscription) drain(ch *consumeChannel) (stopped bool) {
 	slow, deadline := time.NewTimer(sub.s.cfg.DialTimeout), time.NewTimer(sub.s.cfg.CloseTimeout)
 	defer slow.Stop()
@@ -76,7 +78,7 @@ func (sub *subscription) drain(ch *consumeChannel) (stopped bool) {
 }
 
 // ended returns a channel that is closed when all goroutines of the subscription have
-// ended. Subscriber.Close closes the connection, and then waits for this.
+// ended. Subscriber.Close waits for it after it has closed the connection.
 func (sub *subscription) ended() <-chan struct{} {
 	ended := make(chan struct{})
 	sub.s.background.Go(func() {

@@ -55,8 +55,8 @@ func TestCloseDrains(t *testing.T) {
 	}
 }
 
-// Messages that are given back are not delivered to the same consumer again, because
-// each delivery counts towards the delivery limit of the queue.
+// Messages that are given back must not be delivered to the same consumer again,
+// because each delivery counts towards the delivery limit of the queue.
 func TestMessagesGivenBackAreNotDeliveredAgain(t *testing.T) {
 	uri := brokerURL(t)
 	args := amqp091.Table{"x-queue-type": "quorum"}
@@ -120,8 +120,36 @@ func TestCloseGivesBackUnackedMessages(t *testing.T) {
 	}
 }
 
-// The context of a message ends before another consumer gets the message. The broker
-// may deliver it there before the Subscriber knows that the channel is closed.
+// If a subscription ends, but not its Subscriber, the connection stays open for other
+// subscriptions. So the channel of the subscription must be closed. Otherwise its
+// unacked messages would not return to the queue.
+func TestEndedSubscriptionGivesBackUnackedMessages(t *testing.T) {
+	uri := brokerURL(t)
+	queue := declareQueue(t, uri, nil)
+	cfg := brisk
+	cfg.CloseTimeout = 50 * time.Millisecond
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	messages, err := s.Subscribe(ctx, queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send(t, uri, queue, "a")
+	msg := receive(t, messages)
+	cancel()
+	if _, ok := <-messages; ok {
+		t.Error("got a message after the end")
+	}
+	if msg.Context().Err() == nil {
+		t.Error("the context of the message has not ended")
+	}
+	eventually(t, "the message is in the queue again", func() bool { return depth(t, uri, queue) == 1 })
+}
+
+// The context of a message must end before another consumer can get the message. The
+// broker may deliver the message to the other consumer before the Subscriber learns
+// that its channel is closed, so the context must end even earlier.
 func TestContextEndsBeforeAnotherConsumerGetsTheMessage(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)

@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// said returns how many log lines begin with prefix.
+// said returns the number of log lines that begin with prefix.
 func (h *heard) said(prefix string) int {
 	n := 0
 	for _, line := range h.all() {
@@ -54,7 +54,7 @@ func TestTrap44_QueueIsDeletedAndDeclaredAgain(t *testing.T) {
 				id := fmt.Sprint("m", i)
 				eventually(t, "the queue exists again", func() bool { return depth(t, uri, queue) >= 0 })
 				eventually(t, "it takes a message", func() bool { return unconfirmed(t, uri, queue, id) == "" })
-				msg := receive(t, messages) // fails on an empty message
+				msg := receive(t, messages) // receive fails on an empty message
 				if msg.UUID != id {
 					t.Errorf("got %s, want %s", msg.UUID, id)
 				}
@@ -68,30 +68,35 @@ func TestTrap44_QueueIsDeletedAndDeclaredAgain(t *testing.T) {
 }
 
 // Trap 44. If the broker cancels a consumer while a message is being handled, the
-// message can still be acked.
+// message can still be acked. The channel is closed after the ack.
 func TestTrap44_CancelledConsumerKeepsMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	cfg := brisk
 	cfg.InFlight = 2
-	s := newSubscriber(t, queueConfig(uri), cfg)
+	config := queueConfig(uri)
+	config.Connection.AmqpConfig = &amqp091.Config{ChannelMax: 2}
+	s := newSubscriber(t, config, cfg)
 	messages := subscribe(t, s, queue)
-	send(t, uri, queue, "a")
-	held := receive(t, messages)
-	if _, err := admin(t, uri).QueueDelete(queue, false, false, false); err != nil {
-		t.Fatal(err)
+	channel := admin(t, uri)
+	for range 3 {
+		send(t, uri, queue, "a")
+		held := receive(t, messages)
+		if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the queue exists again", func() bool { return depth(t, uri, queue) >= 0 })
+		send(t, uri, queue, "b")
+		receive(t, messages).Ack()
+		if err := held.Context().Err(); err != nil {
+			t.Errorf("the handler was cancelled: %v", err)
+		}
+		held.Ack()
+		finished(t, "the ack is sent", held.Context().Done())
+		send(t, uri, queue, "c")
+		receive(t, messages).Ack()
 	}
-	eventually(t, "the queue exists again", func() bool { return depth(t, uri, queue) >= 0 })
-	send(t, uri, queue, "b")
-	receive(t, messages).Ack()
-	if err := held.Context().Err(); err != nil {
-		t.Errorf("the handler was cancelled: %v", err)
-	}
-	held.Ack()
-	finished(t, "the ack is sent", held.Context().Done())
-	send(t, uri, queue, "c")
-	receive(t, messages).Ack()
 }
 
 func TestTrap45_AcksOfALostConnectionAreNotSent(t *testing.T) {
@@ -147,7 +152,8 @@ func TestTrap45_AcksOfALostConnectionAreNotSent(t *testing.T) {
 }
 
 // Messages that are being handled count towards InFlight even after their connection
-// was lost. Otherwise a handler that is stuck would be started again and again.
+// was lost. Otherwise the subscription would start more handlers after each lost
+// connection, although the earlier handlers are stuck.
 func TestInFlightIsBoundedAcrossConnections(t *testing.T) {
 	t.Parallel()
 	broker := testkit.Rabbit(t)
@@ -170,12 +176,12 @@ func TestTrap46_ConsumerTimeoutIsSurvived(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	broker := testkit.PrivateRabbitInTurn(t)
-	limit := func(timeout, tick time.Duration) { // tick is how often the broker checks the timeout
+	limit := func(timeout, tick time.Duration) { // tick is the interval at which the broker checks the timeout
 		eval(t, broker, fmt.Sprintf("application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, %d)",
 			timeout.Milliseconds(), tick.Milliseconds()))
 	}
 	limit(time.Second, 500*time.Millisecond)
-	defer limit(30*time.Minute, time.Minute) // the defaults
+	defer limit(30*time.Minute, time.Minute) // restores the defaults
 	queue := declareQueue(t, broker.URL("/"), nil)
 	h := new(heard)
 	cfg := brisk
@@ -232,8 +238,8 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 		}
 	}
 
-	// A prefetched message waits for the messages in flight, and then it is in flight
-	// for as long.
+	// A prefetched message first waits for the messages in flight. Then it may be in
+	// flight itself for the same time.
 	for _, c := range []struct {
 		inFlight int
 		wait     time.Duration
@@ -250,7 +256,7 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 }
 
 func TestBrokerIsKilledUnderConsumers(t *testing.T) {
-	testkit.Long(t) // make test kills a broker in tests/
+	testkit.Long(t) // not needed in make test, because tests/ also kills a broker there
 	t.Parallel()
 	broker := testkit.PrivateRabbitInTurn(t)
 	uri := broker.URL("/")
@@ -339,7 +345,7 @@ func (hopeless) BuildTopology(*amqp091.Channel, string, string, amqp.Config, wat
 	return errors.New("no")
 }
 
-// If its topology cannot be declared, a channel is closed. Otherwise open channels
+// If the topology cannot be declared, the channel is closed. Otherwise open channels
 // would accumulate.
 func TestChannelWithoutATopologyIsClosed(t *testing.T) {
 	w := newTap(t, brokerURL(t))

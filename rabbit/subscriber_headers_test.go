@@ -13,9 +13,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// foreignContent returns a message whose headers have types that only other clients
-// send: at the top level, in a table and in an array. The headers of ownHeaders follow
-// them.
+// foreignContent returns a message whose headers have types that only other clients send.
+// The headers are at the top level, in a table and in an array. The headers of ownHeaders
+// follow them.
 func foreignContent(t *testing.T) *amqpwire.Content {
 	t.Helper()
 	name := func(b []byte, name string) []byte { return append(append(b, byte(len(name))), name...) }
@@ -49,8 +49,8 @@ var ownHeaders = amqp.Table{
 	"array": []any{"s", int16(2), []any{nil}},
 }
 
-// Trap 41. A subscriber reads headers of other clients. amqp091 by itself would close
-// the connection of all subscriptions, at every delivery.
+// Trap 41. A subscriber reads headers of other clients. Without this package, amqp091
+// would close the connection of all subscriptions at every such delivery.
 func TestTrap41_HeadersOfOtherClientsAreRead(t *testing.T) {
 	t.Parallel()
 	config := wamqp.NewDurableQueueConfig(testkit.Rabbit(t).URL)

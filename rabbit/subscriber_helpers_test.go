@@ -88,8 +88,8 @@ func send(t testing.TB, uri, queue string, ids ...string) {
 	}
 }
 
-// unconfirmed is like send, and returns the first id that the broker did not confirm. A
-// new quorum queue has no leader for a moment, and refuses messages until then.
+// unconfirmed is like send, but returns the first id that the broker did not confirm. A
+// new quorum queue refuses messages until it has a leader, which takes a moment.
 func unconfirmed(t testing.TB, uri, queue string, ids ...string) string {
 	t.Helper()
 	channel := admin(t, uri)
@@ -110,7 +110,7 @@ func unconfirmed(t testing.TB, uri, queue string, ids ...string) string {
 	return ""
 }
 
-// depth returns how many messages in a queue are ready, or -1 if the queue does not
+// depth returns the number of ready messages in a queue, or -1 if the queue does not
 // exist.
 func depth(t testing.TB, uri, queue string) int {
 	t.Helper()

@@ -3,19 +3,22 @@ package rabbit
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// The time to wait for a connection begins when the connection is lost, and not with each
-// failed attempt to connect.
+// The time to wait for a connection starts when the connection is lost. It does not start
+// again with each failed attempt to connect.
 func TestWaitForAConnectionBeginsWithItsLoss(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -60,7 +63,7 @@ func TestWaitForAConnectionBeginsWithItsLoss(t *testing.T) {
 	})
 }
 
-// The number of requeued messages that are remembered is limited.
+// The Subscriber remembers only a limited number of requeued messages.
 func TestRequeuedMessagesAreForgotten(t *testing.T) {
 	t.Parallel()
 	n := make(requeueCounts)
@@ -86,7 +89,7 @@ func TestRequeuedMessagesAreForgotten(t *testing.T) {
 	}
 }
 
-// The defaults of functions and interfaces are set, too.
+// Config fields that are functions or interfaces also have defaults.
 func TestTopologyHasDefaults(t *testing.T) {
 	t.Parallel()
 	topology, cfg := SubscriberConfig{NackMin: time.Minute}.withDefaults(amqp.Config{})
@@ -107,8 +110,8 @@ func TestTopologyHasDefaults(t *testing.T) {
 	}
 }
 
-// A subscription ends when its last request has ended: only then can the broker deliver
-// the messages to another consumer.
+// A subscription ends only after its last request, because the broker can deliver the
+// messages to another consumer only then.
 func TestSubscriptionWaitsForItsRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,26 +130,105 @@ func TestSubscriptionWaitsForItsRequests(t *testing.T) {
 	})
 }
 
-// If the broker does not reply, the end of a subscription waits DialTimeout for it.
+// If the broker does not reply, the end of a subscription waits for DialTimeout. The
+// wait for the messages in flight comes first.
 func TestEndWaitsDialTimeoutForTheBroker(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		logs := &testkit.Logs{}
-		s := &Subscriber{cfg: SubscriberConfig{DialTimeout: 30 * time.Second, CloseTimeout: time.Minute, Logger: logs}}
-		sub := &subscription{s: s, topic: "t", queue: "q", cancel: func() {}, stopped: make(chan struct{}), out: make(chan *message.Message)}
-		reply := make(chan struct{})
-		sub.running.Go(func() { <-reply })
-		began := time.Now()
-		sub.end(nil)
-		if took := time.Since(began); took != 30*time.Second {
-			t.Errorf("it took %v, want DialTimeout", took)
+	for inFlight, want := range map[int]time.Duration{0: 30 * time.Second, 1: 90 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			logs := &testkit.Logs{}
+			s := &Subscriber{cfg: SubscriberConfig{DialTimeout: 30 * time.Second, CloseTimeout: time.Minute, Logger: logs}}
+			s.closing = t.Context()
+			s.instruments = newSubscriberInstruments(s)
+			sub := &subscription{
+				s: s, topic: "t", queue: "q", cancel: func() {}, stopped: make(chan struct{}), out: make(chan *message.Message), inFlight: inFlight,
+			}
+			reply := make(chan struct{})
+			sub.running.Go(func() { <-reply })
+			began := time.Now()
+			sub.end(nil)
+			if took := time.Since(began); took != want {
+				t.Errorf("with %d messages in flight, it took %v, want %v", inFlight, took, want)
+			}
+			const line = "ERROR Unacked messages return to the queue when RabbitMQ replies queue=q topic=t " +
+				"err=the broker has not replied yet; the queue may be stuck"
+			const left = "ERROR Messages in flight given back"
+			if logs.CountLine(line) != 1 || logs.Count(left) != inFlight || logs.Count(left, "messages=1") != inFlight {
+				t.Errorf("%q", logs.Lines())
+			}
+			close(reply)
+			s.background.Wait()
+		})
+	}
+}
+
+// If only the consumer was cancelled, its channel stays open for the messages in flight.
+// The messages that no handler has received are given back at once.
+func TestCancelledConsumerGivesBackBufferedMessages(t *testing.T) {
+	t.Parallel()
+	sub := &subscription{
+		s: &Subscriber{cfg: SubscriberConfig{Logger: watermill.NopLogger{}}}, ctx: t.Context(), retired: make(map[*consumeChannel]bool),
+	}
+	sub.s.closing = t.Context()
+	ch := &consumeChannel{sub: sub, conn: &connection{amqp: &amqp091.Connection{}}, ctx: t.Context(), inFlight: 1}
+	requeued := &acknowledger{}
+	var contexts []context.Context
+	for i := range 2 {
+		d := &delivery{channel: ch, raw: amqp091.Delivery{Acknowledger: requeued, DeliveryTag: uint64(i + 2)}}
+		var ctx context.Context
+		ctx, d.cancel = context.WithCancel(t.Context())
+		contexts = append(contexts, ctx)
+		ch.buffered = append(ch.buffered, d)
+	}
+	sub.retire(ch, errCancelled)
+	if got := requeued.tags; !slices.Equal(got, []uint64{2, 3}) {
+		t.Errorf("the deliveries %v are requeued, want 2 and 3", got)
+	}
+	if !sub.retired[ch] || ch.buffered != nil {
+		t.Errorf("retired is %t with %d buffered messages", sub.retired[ch], len(ch.buffered))
+	}
+	for i, ctx := range contexts {
+		if ctx.Err() == nil {
+			t.Errorf("the context of message %d has not ended", i)
 		}
-		const line = "ERROR Unacked messages return to the queue when RabbitMQ replies queue=q topic=t " +
-			"err=the broker has not replied yet; the queue may be stuck"
-		if logs.CountLine(line) != 1 {
-			t.Errorf("%q", logs.Lines())
+	}
+}
+
+// acknowledger records the deliveries that are requeued.
+type acknowledger struct {
+	amqp091.Acknowledger
+
+	tags []uint64
+}
+
+func (a *acknowledger) Nack(tag uint64, multiple, requeue bool) error {
+	if multiple || !requeue {
+		return errors.New("a buffered message is nacked alone, and requeued")
+	}
+	a.tags = append(a.tags, tag)
+	return nil
+}
+
+// If a channel cannot be opened, the Subscriber logs the interruption once. The
+// interruption ends only when a channel is open.
+func TestFailureToReopenIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	logs := &testkit.Logs{}
+	s := &Subscriber{cfg: SubscriberConfig{Logger: logs}, conn: &connection{amqp: &amqp091.Connection{}, timeout: time.Minute}}
+	s.closing = t.Context()
+	sub := &subscription{s: s, ctx: t.Context()}
+	refused := errors.New("refused")
+	for range 2 {
+		ctx, lose := context.WithCancelCause(t.Context())
+		o := &opening{consumeChannel: &consumeChannel{ctx: ctx, lose: lose}, done: make(chan struct{}), err: refused}
+		close(o.done)
+		sub.opening = o
+		if ch := sub.reopen(); ch != nil || sub.opening != nil || !errors.Is(context.Cause(o.ctx), refused) {
+			t.Errorf("got %v, the channel has ended with %v", ch, context.Cause(o.ctx))
 		}
-		close(reply)
-		s.background.Wait()
-	})
+	}
+	sub.running.Wait()
+	if lines := logs.Lines(); len(lines) != 1 || logs.Count("ERROR RabbitMQ consumer interrupted, retrying", refused.Error()) != 1 {
+		t.Errorf("got %q", lines)
+	}
 }

@@ -16,16 +16,17 @@ var (
 		"for a message in flight and for the prefetched messages that wait for it")
 )
 
-// RabbitMQ's defaults.
+// Defaults of RabbitMQ.
 const (
-	defaultDeliveryLimit   = 20 // for quorum queues, since RabbitMQ 4.0
+	defaultDeliveryLimit   = 20 // of quorum queues, since RabbitMQ 4.0
 	defaultConsumerTimeout = 30 * time.Minute
 )
 
-// logLimits logs, when a subscription begins, the limits of the broker that can take
-// away messages before retry and poison have handled them. It cannot know limits that
-// are set by policies or by the broker's own configuration, because AMQP does not show
-// them.
+// logLimits logs the delivery limit of the queue, and logs the consumer timeout if it
+// is too short. Because of such limits, the broker can remove messages before retry and
+// poison have handled them. It is called when a subscription begins. It does not know
+// limits that policies or the broker's configuration set, because AMQP does not show
+// these limits.
 func (sub *subscription) logLimits(c *connection) {
 	config, logger := sub.s.config, sub.s.cfg.Logger
 	queue := sub.arguments
@@ -49,8 +50,9 @@ func (sub *subscription) logLimits(c *connection) {
 	}
 }
 
-// deliveryLimit returns how often the queue delivers a message. It depends on the
-// arguments of the queue, and on the major version of the broker.
+// deliveryLimit returns how many times the queue delivers a message. If the queue has
+// no limit, the result limited is false. The result depends on the arguments of the
+// queue, and on the major version of the broker.
 func deliveryLimit(queue amqp.Table, major int) (limit int64, limited bool) {
 	if queue[amqp.QueueTypeArg] != amqp.QueueTypeQuorum {
 		return 0, false
@@ -68,8 +70,8 @@ func deliveryLimit(queue amqp.Table, major int) (limit int64, limited bool) {
 // nacksCount reports whether a nack counts towards the delivery limit.
 func nacksCount(major, minor int) bool { return major < 4 || major == 4 && minor < 3 }
 
-// consumerTimeout returns the first timeout that one of the tables contains. If there
-// is none, it returns the broker's default.
+// consumerTimeout returns the consumer timeout in the first of the tables that contains
+// one. If no table contains one, it returns the default of the broker.
 func consumerTimeout(tables ...amqp.Table) time.Duration {
 	for _, args := range tables {
 		if ms, configured := integer(args["x-consumer-timeout"]); configured {

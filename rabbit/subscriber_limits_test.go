@@ -24,8 +24,9 @@ func TestBrokerVersion(t *testing.T) {
 	}
 }
 
-// Trap 47. A quorum queue has the limit in its arguments. Without one, since RabbitMQ
-// 4, it has the broker's default limit. Other types of queues have no limit.
+// Trap 47. The limit of a quorum queue is in its arguments. Since RabbitMQ 4, a quorum
+// queue without such an argument has the broker's default limit. Other types of queues
+// have no limit.
 func TestTrap47TheDeliveryLimitOfAQueue(t *testing.T) {
 	quorum := func(limit any) amqp.Table { return amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": limit} }
 	for name, c := range map[string]struct {
@@ -57,8 +58,9 @@ func TestTrap47TheDeliveryLimitOfAQueue(t *testing.T) {
 	}
 }
 
-// Trap 97. If a queue has no configured limit and would lose messages, it is declared
-// without a limit, if the broker supports this.
+// Trap 97. The Subscriber declares a queue without a limit if three conditions are
+// true: no limit is configured, the default limit would make the queue lose messages,
+// and the broker supports queues without a limit.
 func TestTrap97_AQueueIsDeclaredWithoutTheDefaultLimit(t *testing.T) {
 	for name, c := range map[string]struct {
 		queue   amqp.Table

@@ -29,8 +29,8 @@ func TestTrap76_CloseOfASubscriptionToAStuckQueue(t *testing.T) {
 	closesSoon(t, s, messages)
 }
 
-// neighbours contains two queues of one subscriber. A test makes the queue stuck stop
-// responding. Messages of the queue other must still be delivered.
+// neighbours contains two queues of one subscriber. A test makes the queue named stuck
+// stop responding. Messages of the queue named other must still be delivered.
 type neighbours struct {
 	*testing.T
 
@@ -40,7 +40,7 @@ type neighbours struct {
 	log          *heard
 	subscriber   *rabbit.Subscriber
 	others       <-chan *message.Message
-	held         *message.Message // an unacked message of other
+	held         *message.Message // an unacked message of the queue other
 }
 
 func newNeighbours(t *testing.T, closeTimeout time.Duration) *neighbours {
@@ -59,8 +59,8 @@ func newNeighbours(t *testing.T, closeTimeout time.Duration) *neighbours {
 	return n
 }
 
-// checkOther fails the test unless the queue other still delivers messages, and the
-// held message can be acked.
+// checkOther fails the test if the queue other no longer delivers messages, or if the
+// held message cannot be acked.
 func (n *neighbours) checkOther() {
 	n.Helper()
 	for i := range 10 {
@@ -85,7 +85,7 @@ func (n *neighbours) checkHeld() {
 	finished(n.T, "the ack is sent", n.held.Context().Done())
 }
 
-// connectedOnce fails the test if the subscriber has connected again.
+// connectedOnce fails the test if the subscriber has connected more than once.
 func (n *neighbours) connectedOnce() {
 	n.Helper()
 	if times := n.log.said(connectedLine); times != 1 {
@@ -93,8 +93,9 @@ func (n *neighbours) connectedOnce() {
 	}
 }
 
-// Trap 76. Two subscriptions to a stuck queue end. One is consuming, and the other has
-// only begun. Other subscriptions are not affected.
+// Trap 76. Two subscriptions to a stuck queue end: first one that has consumed from the
+// queue, then one that still waits for the queue. Other subscriptions must not be
+// affected.
 func TestTrap76_EndsOfSubscriptionsToAStuckQueueDoNotAffectOthers(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -120,7 +121,7 @@ func TestTrap76_EndsOfSubscriptionsToAStuckQueueDoNotAffectOthers(t *testing.T) 
 
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
-	beginning, err := n.subscriber.Subscribe(ctx, n.stuck) // takes up to DialTimeout, as the end of the first one does
+	beginning, err := n.subscriber.Subscribe(ctx, n.stuck) // takes up to DialTimeout, like the end of the first subscription
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +191,7 @@ func TestTrap76_ASubscribeToAStuckQueueEndsWithItsContext(t *testing.T) {
 	cfg := brisk
 	cfg.DialTimeout = 90 * time.Second
 	s := newSubscriber(t, queueConfig(uri), cfg)
-	subscribe(t, s, declareQueue(t, uri, nil)) // so that there is a connection
+	subscribe(t, s, declareQueue(t, uri, nil)) // makes sure that there is a connection
 
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
@@ -220,8 +221,8 @@ func TestTrap76_ASubscribeToAStuckQueueEndsWithItsContext(t *testing.T) {
 	msg.Ack()
 }
 
-// Trap 76. A queue that is stuck when a subscription to it begins does not affect other
-// subscriptions.
+// Trap 76. If a queue is already stuck when a subscription to it begins, other
+// subscriptions are not affected.
 func TestTrap76_AStuckQueueDoesNotAffectOtherSubscriptions(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -241,8 +242,8 @@ func TestTrap76_AStuckQueueDoesNotAffectOtherSubscriptions(t *testing.T) {
 	}
 }
 
-// Trap 76. A queue that is stuck when its topology is declared does not affect
-// subscriptions.
+// Trap 76. If a queue is stuck when its topology is declared, subscriptions to other
+// queues are not affected.
 func TestTrap76_DeclaringAStuckQueueDoesNotAffectSubscriptions(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()

@@ -14,9 +14,9 @@ import (
 	"github.com/watermill-once/once/internal/gather"
 )
 
-// subscription belongs to one call of Subscribe. A single goroutine does all its work,
-// including acks. In addition, one goroutine for each message in flight waits for the
-// handler's ack or nack.
+// subscription is the state of one call of Subscribe. A single goroutine does all its
+// work, including acks. In addition, one goroutine for each message in flight waits for
+// the handler's ack or nack.
 type subscription struct {
 	s                      *Subscriber
 	cfg                    SubscriberConfig
@@ -24,19 +24,19 @@ type subscription struct {
 
 	ctx    context.Context // ends when the subscription ends
 	cancel context.CancelFunc
-	values context.Context // Subscribe's context, but without its end
+	values context.Context // has the values of Subscribe's context, but never ends
 
 	out     chan *message.Message
 	handled chan *delivery // has room for all messages in flight
-	stopped chan struct{}  // closed when no goroutine reads handled any more
-	running sync.WaitGroup // goroutines of messages in flight and of channels
+	stopped chan struct{}  // closed when the subscription stops reading from handled
+	running sync.WaitGroup // counts the goroutines of messages in flight and of channels
 
 	inFlight  int                      // number of messages in flight, on all channels
-	retired   map[*consumeChannel]bool // channels that are no longer consumed, and have messages in flight
+	retired   map[*consumeChannel]bool // channels that are no longer consumed, but still have messages in flight
 	requeues  requeueCounts
-	opening   *opening   // a channel that is being opened, or nil
+	opening   *opening   // channel that is being opened, or nil
 	arguments amqp.Table // arguments with which the queue was declared
-	lostBy    int        // why consuming was interrupted last, as an index of series
+	lostBy    int        // reason of the last interruption, as an index of series
 
 	interruptionLogged bool
 	consumedBefore     bool
@@ -63,8 +63,8 @@ func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscri
 	return sub
 }
 
-// startConsuming opens the first channel. If there is no connection, it returns nil,
-// nil.
+// startConsuming opens the first channel. If there is no connection, it returns nil for
+// both results.
 func (sub *subscription) startConsuming() (*consumeChannel, error) {
 	c, reason := sub.s.waitReady(sub.ctx)
 	if err := sub.endReason(); err != nil {
@@ -86,7 +86,7 @@ func (sub *subscription) startConsuming() (*consumeChannel, error) {
 	return ch, nil
 }
 
-// endReason returns why the subscription ends, or nil.
+// endReason returns why the subscription ends, or nil if it continues.
 func (sub *subscription) endReason() error {
 	if sub.s.closing.Err() != nil {
 		return ErrClosed
@@ -94,7 +94,7 @@ func (sub *subscription) endReason() error {
 	return sub.ctx.Err()
 }
 
-// run consumes until the subscription ends. It replaces channels that are lost.
+// run consumes until the subscription ends. It replaces lost channels.
 func (sub *subscription) run(ch *consumeChannel) {
 	for failed := 0; ; failed++ {
 		if ch == nil && sub.s.retryPause().wait(sub.ctx, failed) {
@@ -120,8 +120,8 @@ func (sub *subscription) run(ch *consumeChannel) {
 	sub.end(ch)
 }
 
-// reopen waits for a connection, and opens a channel. It returns nil if this fails or
-// the subscription ends.
+// reopen waits for a connection, and opens a channel. If this fails, or if the
+// subscription ends, it returns nil.
 func (sub *subscription) reopen() *consumeChannel {
 	c := sub.s.waitConnected(sub.ctx)
 	if c == nil {
@@ -132,8 +132,9 @@ func (sub *subscription) reopen() *consumeChannel {
 	return ch
 }
 
-// consume gives messages to the handlers, and acks them. It returns the reason when the
-// channel delivers no more, and nil when the subscription ends.
+// consume passes messages to the handlers, and sends their acks. When the channel
+// delivers no more messages, it returns the reason. When the subscription ends, it
+// returns nil.
 func (sub *subscription) consume(ch *consumeChannel) error {
 	for {
 		out, next := sub.next(ch)
@@ -155,8 +156,9 @@ func (sub *subscription) consume(ch *consumeChannel) error {
 	}
 }
 
-// next returns the next message for the handlers, and the Go channel to send it to.
-// Both are nil if there is no message, or InFlight messages are in flight.
+// next returns the next message for the handlers, and the Go channel to which to send
+// it. Both results are nil if there is no message, or if InFlight messages are in
+// flight.
 func (sub *subscription) next(ch *consumeChannel) (chan<- *message.Message, *message.Message) {
 	if len(ch.buffered) == 0 || sub.inFlight == sub.cfg.InFlight {
 		return nil, nil
@@ -177,9 +179,9 @@ func (sub *subscription) handOut(ch *consumeChannel) {
 	sub.running.Go(d.waitHandled)
 }
 
-// retire stops using a channel that delivers no more. If only the consumer was
-// cancelled, messages in flight can still be acked. So the channel stays open until
-// they are.
+// retire stops the use of a channel that delivers no more messages. If only the
+// consumer was cancelled, messages in flight can still be acked, so the channel stays
+// open until they are settled.
 func (sub *subscription) retire(ch *consumeChannel, reason error) {
 	sub.lostBy = ch.lostBy
 	sub.logConsuming(ch.conn, reason)
@@ -191,8 +193,8 @@ func (sub *subscription) retire(ch *consumeChannel, reason error) {
 	sub.running.Go(ch.close)
 }
 
-// logConsuming logs, once, that consuming was interrupted, and that it continues. It
-// does not log a lost connection, because the reconnector does.
+// logConsuming logs once that consuming was interrupted, and once that it continues. It
+// does not log a lost connection, because the reconnector logs it.
 func (sub *subscription) logConsuming(c *connection, err error) {
 	switch {
 	case err == nil:

@@ -121,9 +121,8 @@ func TestInFlightIsReachedAndBounded(t *testing.T) {
 	}
 }
 
-// Subscribe fails immediately if the broker refuses the topology. If there is no
-// broker, it does not fail. ReadyTimeout is then waited for once, and not for each
-// subscription.
+// Subscribe fails immediately if the broker refuses the topology. If there is no broker,
+// it does not fail. All subscriptions together then wait only once for ReadyTimeout.
 func TestSubscribeReturnsTheRefusalOfTheBroker(t *testing.T) {
 	t.Parallel()
 	uri := brokerURL(t)
@@ -178,8 +177,8 @@ func TestTrap42_NackedMessagesComeBackAfterGrowingPauses(t *testing.T) {
 			config.Queue.Arguments = args
 			messages := subscribe(t, newSubscriber(t, config, cfg), queue)
 
-			// The pauses are 50, 100, 200, 400 and 800 ms, or as little as half of
-			// that.
+			// The pauses are 50, 100, 200, 400 and 800 ms. Jitter shortens each pause by
+			// at most half.
 			began := time.Now()
 			for range 5 {
 				receive(t, messages).Nack()
@@ -220,7 +219,7 @@ func TestTrap42_NackedMessagesDoNotBlockOthers(t *testing.T) {
 		}
 		msg.Ack()
 	}
-	if err := s.Close(); err != nil { // it must not wait for an hour
+	if err := s.Close(); err != nil { // Close must not wait for an hour
 		t.Error(err)
 	}
 	if left := drain(t, uri, queue); left["bad"] != 1 || len(left) != 1 {
@@ -303,7 +302,8 @@ func TestTrap41_UndecodableMessagesAreDelivered(t *testing.T) {
 	}
 }
 
-// Several subscriptions share a connection, and ack and nack at the same time.
+// Several subscriptions share a connection, and ack and nack messages at the same time.
+// Each subscription must receive all messages of its queue.
 func TestManySubscriptionsShareAConnection(t *testing.T) {
 	t.Parallel()
 	uri := brokerURL(t)

@@ -8,18 +8,19 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// topologyError reports that the topology could not be declared.
+// topologyError means that the topology could not be declared.
 type topologyError struct{ error }
 
 func (e *topologyError) Unwrap() error { return e.error }
 
-// declare declares the topology. It uses channel. If the broker may refuse a
-// declaration, it uses a separate channel for it.
+// declare declares the topology on channel. If the broker's default delivery limit
+// would apply to the queue, declare first tries to declare the queue without a limit.
+// It does this on a separate channel.
 func (sub *subscription) declare(c *connection, channel *amqp.Channel) error {
 	sub.arguments = sub.s.config.Queue.Arguments
 	if unlimited, ok := withoutDeliveryLimit(sub.arguments, c.amqp.Properties); ok {
-		// Use a separate channel, because the broker closes the channel when it
-		// refuses.
+		// Use a separate channel, because the broker closes a channel when it refuses a
+		// declaration.
 		err := onChannel(c.amqp, func(channel *amqp.Channel) error { return sub.build(channel, unlimited) })
 		switch {
 		case err == nil:
@@ -29,7 +30,7 @@ func (sub *subscription) declare(c *connection, channel *amqp.Channel) error {
 			return sub.refused(err)
 		}
 		// The queue exists with other arguments, so declare it with the configured
-		// ones.
+		// arguments.
 	}
 	if err := sub.build(channel, sub.arguments); err != nil {
 		return sub.refused(err)
@@ -37,7 +38,7 @@ func (sub *subscription) declare(c *connection, channel *amqp.Channel) error {
 	return nil
 }
 
-// build declares the topology, with the given arguments of the queue.
+// build declares the topology with the given arguments of the queue.
 func (sub *subscription) build(channel *amqp.Channel, arguments amqp.Table) error {
 	config := sub.s.config
 	config.Queue.Arguments = arguments
@@ -49,9 +50,9 @@ func (sub *subscription) refused(err error) error {
 }
 
 // withoutDeliveryLimit returns arguments that declare a queue without the broker's
-// default delivery limit. It returns false if the queue need not be declared
-// differently: before RabbitMQ 4.0 there is no default limit, a configured limit stays,
-// and a queue with a dead-letter exchange loses no messages.
+// default delivery limit. It returns false in three cases: the broker has no default
+// limit (before RabbitMQ 4.0), a limit is configured, or the queue has a dead-letter
+// exchange and so loses no messages.
 func withoutDeliveryLimit(arguments, broker amqp.Table) (amqp.Table, bool) {
 	major, _ := brokerVersion(broker)
 	_, configured := arguments["x-delivery-limit"]
@@ -69,9 +70,9 @@ func isPreconditionFailed(err error) bool {
 	return ok && refused.Server && refused.Code == amqp.PreconditionFailed
 }
 
-// onChannel calls f with a separate channel. It returns f's error, or the reason for
-// which the broker closed the channel. With NoWait this reason may arrive before Close
-// is called, and then Close returns nil.
+// onChannel calls f with a separate channel. It returns the error of f, or the reason
+// for which the broker closed the channel. If f declares with NoWait, this reason may
+// arrive before onChannel calls Close, and Close then returns nil.
 func onChannel(conn *amqp.Connection, f func(channel *amqp.Channel) error) error {
 	channel, err := conn.Channel()
 	if err != nil {

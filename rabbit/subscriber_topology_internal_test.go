@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// builder is a TopologyBuilder that returns the given errors, and remembers the arguments
-// of the queue.
+// builder is a TopologyBuilder that returns the next of the given errors at each call,
+// and records the arguments of the queue.
 type builder struct {
 	amqp.DefaultTopologyBuilder
 
@@ -43,8 +43,8 @@ func brokerConnection(t *testing.T) *connection {
 	return c
 }
 
-// A queue that would lose messages is first declared without a limit. If it exists with
-// other arguments, the configured ones are used. Any other refusal is an error.
+// A queue that would lose messages is first declared without a limit. If the queue exists
+// with other arguments, the configured arguments are used. Any other refusal is an error.
 func TestQueueIsDeclaredWithoutALimitIfTheBrokerAllowsIt(t *testing.T) {
 	t.Parallel()
 	c := brokerConnection(t)
@@ -54,7 +54,7 @@ func TestQueueIsDeclaredWithoutALimitIfTheBrokerAllowsIt(t *testing.T) {
 	for name, q := range map[string]struct {
 		version   string
 		errs      []error
-		unlimited bool // the queue has no limit in the end
+		unlimited bool // the queue has no limit at the end
 		fails     bool
 	}{
 		"a new queue":              {"4.0.5", []error{nil}, true, false},
@@ -111,8 +111,8 @@ func TestQueueIsDeclaredWithoutALimitIfTheBrokerAllowsIt(t *testing.T) {
 	}
 }
 
-// The broker may refuse a request that is not answered only after the channel is used
-// no more.
+// The broker sends no reply to a declaration with NoWait, but may refuse it. onChannel
+// returns this refusal when it closes the channel.
 func TestRefusalWithoutAReplyIsFound(t *testing.T) {
 	t.Parallel()
 	c := brokerConnection(t)
@@ -141,8 +141,8 @@ func TestRefusalWithoutAReplyIsFound(t *testing.T) {
 	}
 }
 
-// The pause after a nack follows from how often the message has come back, as the broker or
-// the subscription has counted it.
+// The pause after a nack depends on the number of earlier deliveries of the message,
+// which the broker or the subscription has counted.
 func TestPauseFollowsFromEarlierDeliveries(t *testing.T) {
 	t.Parallel()
 	s := &Subscriber{

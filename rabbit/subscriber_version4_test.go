@@ -33,9 +33,9 @@ func rabbit4(t *testing.T) *servers.Rabbit {
 	return broker
 }
 
-// Trap 97. Since RabbitMQ 4.0, a quorum queue without arguments drops a message after
-// 20 deliveries. A queue that the Subscriber declares does not. For an older queue the
-// Subscriber logs the limit.
+// Trap 97. Since RabbitMQ 4.0, a quorum queue without arguments drops a message after 20
+// deliveries. A queue that the Subscriber declares does not drop messages. If the queue
+// was declared earlier without x-delivery-limit, the Subscriber can only log the limit.
 func TestTrap97_RequeuedMessagesAreNotDropped(t *testing.T) {
 	broker := rabbit4(t)
 	uri := broker.URL("/")
@@ -65,7 +65,7 @@ func TestTrap97_RequeuedMessagesAreNotDropped(t *testing.T) {
 	if h := returns("new"); h.said(dropsLine) != 0 {
 		t.Errorf("the limit is logged: %q", h.all())
 	}
-	returns("new") // now the queue exists
+	returns("new") // the queue exists now
 
 	// This queue was declared before the upgrade, without a limit.
 	older := declareQueue(t, uri, config.Queue.Arguments)
@@ -73,7 +73,7 @@ func TestTrap97_RequeuedMessagesAreNotDropped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := returns(older) // it has the policy that the log line names
+	h := returns(older) // the queue has the policy that the log line names
 	if h.said(dropsLine) != 1 || !strings.Contains(strings.Join(h.all(), ""), `'{"delivery-limit":-1}' --apply-to queues`) {
 		t.Errorf("the limit is not logged: %q", h.all())
 	}

@@ -23,8 +23,8 @@ type tap struct {
 	closed   []string // reasons for which the broker has closed channels
 	closes   int      // number of channels that clients have closed
 
-	atClose chan struct{} // becomes silence when a client closes a channel; may be nil
-	silence chan struct{} // while it is open, no frame from the broker reaches the client
+	atClose chan struct{} // becomes the value of silence when a client closes a channel; may be nil
+	silence chan struct{} // while this channel is open, no frame from the broker reaches the client
 }
 
 func newTap(t *testing.T, uri string) *tap {
@@ -82,8 +82,8 @@ func (w *tap) relay(client net.Conn, address string) {
 	})
 }
 
-// silentAtClose makes the tap hold back all frames of the broker after a client has
-// closed a channel, until the test calls end.
+// silentAtClose changes what the tap does after a client has closed a channel: it holds
+// back all frames of the broker until the test calls end.
 func (w *tap) silentAtClose() (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -131,21 +131,21 @@ func (w *tap) frames(to io.Writer, from *bufio.Reader, note func(method uint32, 
 	}
 }
 
-// acks returns how many acks the clients have sent.
+// acks returns the number of acks that the clients have sent.
 func (w *tap) acks() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.acked
 }
 
-// closesOfChannels returns how many channels the clients have closed.
+// closesOfChannels returns the number of channels that the clients have closed.
 func (w *tap) closesOfChannels() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.closes
 }
 
-// givenBack returns how many nacks and rejects the clients have sent.
+// givenBack returns the numbers of nacks and rejects that the clients have sent.
 func (w *tap) givenBack() (nacks, rejects int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

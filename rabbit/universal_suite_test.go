@@ -23,8 +23,8 @@ func (l lenient) Close() error {
 	return nil
 }
 
-// This runs Watermill's suite for every Pub/Sub. Messages are in order only if one
-// message is in flight.
+// This is Watermill's test suite for all Pub/Subs. Messages keep their order only if one
+// message is in flight at a time.
 func TestUniversalSuite(t *testing.T) {
 	uri := brokerURL(t)
 	pubSub := func(t *testing.T, config amqp.Config, cfg rabbit.SubscriberConfig) (message.Publisher, message.Subscriber) {

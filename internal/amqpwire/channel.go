@@ -9,18 +9,18 @@ import (
 )
 
 // Channel is an AMQP channel in confirm mode. It records the broker's responses in the
-// order in which they arrive. So if the broker returns a message, the return comes
-// before the ack. [Conn.OpenChannel] returns a Channel.
+// order of their arrival. If the broker returns a message, the return comes before the
+// ack. [Conn.OpenChannel] returns a Channel.
 type Channel struct {
-	conn    *Conn
-	number  uint16
-	changed func()
-	ready   chan struct{} // closed when the channel is open, or has been closed
+	conn   *Conn
+	number uint16
+	notify func()
+	ready  chan struct{} // closed when the channel was opened, or was closed instead
 
-	// Only the goroutine that reads the connection uses these fields.
+	// Only the goroutine that reads the connection uses this field and the next two.
 	opened    bool
-	returning *Response // a returned message that has not arrived completely
-	remaining uint64    // bytes of its body that have not arrived
+	returning *Response // returned message that has not arrived completely
+	remaining uint64    // number of bytes of the returned message's body that are still missing
 
 	mu        sync.Mutex
 	responses []Response
@@ -28,8 +28,8 @@ type Channel struct {
 	left      bool // Close was called
 }
 
-// Response is the broker's response to a publish. If Multiple is true, it also answers
-// all earlier publishes that have no response yet.
+// Response is the broker's response to a publish. If Multiple is true, it is also the
+// response to all earlier publishes that have none yet.
 type Response struct {
 	Number   uint64
 	Kind     ResponseKind
@@ -41,8 +41,8 @@ type Response struct {
 // ResponseKind is the kind of a [Response].
 type ResponseKind byte
 
-// An Ack or a Nack is the last response to a publish. If the broker could not route a
-// message, a Return comes before the Ack.
+// Kinds of responses. An Ack or a Nack is the last response to a publish. If the broker
+// could not route a message, a Return comes before the Ack.
 const (
 	Ack ResponseKind = iota
 	Nack
@@ -62,9 +62,10 @@ func (c *Channel) WaitOpen() error {
 }
 
 // Publish appends a publish with the mandatory flag to the connection's write buffer.
-// number identifies the publish: AMQP requires 1 for the first publish on a channel, 2
-// for the second, and so on. exchange and key may have up to [MaxShortString] bytes.
-// Publish returns false if the channel or the connection is closed.
+// The parameter number identifies the publish: AMQP requires 1 for the first publish on
+// a channel, 2 for the second, and so on. The strings exchange and key may have up to
+// [MaxShortString] bytes. Publish returns false if the channel or the connection is
+// closed.
 func (c *Channel) Publish(number uint64, exchange, key string, content *Content, frameSize int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock() // a publish after our reply to a channel close would make the broker close the connection
@@ -140,10 +141,10 @@ func (c *Channel) record(r Response) {
 	}
 }
 
-// TakeResponses returns the responses that have arrived since the last call, and the
-// reason why the channel was closed, or nil. After a reason no more responses follow.
-// The Channel reuses the memory of scratch, which must be the result of an earlier
-// call, or nil.
+// TakeResponses returns the responses since the last call, and the reason why the
+// channel was closed, or nil. After it has returned a reason, it returns no more
+// responses. The parameter scratch must be the result of an earlier call, or nil.
+// TakeResponses uses the memory of scratch again.
 func (c *Channel) TakeResponses(scratch []Response) ([]Response, *amqp.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,7 +153,8 @@ func (c *Channel) TakeResponses(scratch []Response) ([]Response, *amqp.Error) {
 	return responses, c.closed
 }
 
-// end marks the channel as closed. If it was marked before, the first reason stays.
+// end marks the channel as closed. If the channel was already marked, the first reason
+// stays.
 func (c *Channel) end(reason *amqp.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,7 +168,7 @@ func (c *Channel) end(reason *amqp.Error) {
 }
 
 // Close closes the channel, and drops responses that arrive later. It does not wait for
-// the broker's reply, because a queue that is stuck can delay the reply without limit.
+// the broker's reply, because a stuck queue can delay the reply without limit.
 func (c *Channel) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +181,7 @@ func (c *Channel) Close() {
 	}
 }
 
-// closeReason returns the reason that the broker sent when it closed a channel or the
+// closeReason returns the reason that the broker sends when it closes a channel or the
 // connection.
 func closeReason(arguments reader) *amqp.Error {
 	code := int(arguments.uint16())

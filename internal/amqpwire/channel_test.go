@@ -11,8 +11,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// The broker closes only the channel with some codes, and the whole connection with all
-// others.
+// With some codes the broker closes only the channel. With all other codes it closes
+// the whole connection.
 func TestCodesOfTheBrokerCloseAChannelOrTheConnection(t *testing.T) {
 	t.Parallel()
 	for code, onlyChannel := range map[int]bool{
@@ -26,8 +26,9 @@ func TestCodesOfTheBrokerCloseAChannelOrTheConnection(t *testing.T) {
 	}
 }
 
-// A message that is returned in several frames is complete with its last byte. Its number
-// comes from the header, and is 0 if the header has none.
+// A message that is returned in several frames is complete when its last byte arrives.
+// The number of the publish comes from a header of the message, and is 0 without this
+// header.
 func TestReturnIsCompleteWithItsLastByte(t *testing.T) {
 	t.Parallel()
 	_, ch, _ := connOn(nil)
@@ -59,7 +60,7 @@ func TestReturnIsCompleteWithItsLastByte(t *testing.T) {
 	}
 }
 
-// After Close, the channel sends one close, and nothing that arrives is kept.
+// After Close, the channel sends one close, and drops all responses that arrive.
 func TestClosedChannelIgnoresResponses(t *testing.T) {
 	t.Parallel()
 	c, ch, _ := connOn(nil)
@@ -122,7 +123,7 @@ func TestClosedChannelIgnoresResponses(t *testing.T) {
 	}
 }
 
-// The memory of the responses is used again.
+// The memory of the responses is reused.
 func TestResponsesReuseMemory(t *testing.T) {
 	t.Parallel()
 	_, ch, _ := connOn(nil)
@@ -137,8 +138,8 @@ func TestResponsesReuseMemory(t *testing.T) {
 	}
 }
 
-// amqp091 does not see the confirms, so it could take the connection for dead. Conn
-// passes heartbeats to it instead.
+// amqp091 does not see the confirms, so it could consider the connection dead.
+// Therefore Conn inserts heartbeats that amqp091 reads.
 func TestSilenceIsFilledWithHeartbeats(t *testing.T) {
 	t.Parallel()
 	if string(heartbeat[:]) != "\x08\x00\x00\x00\x00\x00\x00\xce" {
@@ -172,13 +173,14 @@ func TestSilenceIsFilledWithHeartbeats(t *testing.T) {
 	}
 }
 
-// After each read, a channel gets one notification, however many frames the read brought.
+// After each read, a channel gets one notification, however many frames the read
+// contained.
 func TestChannelIsToldOncePerRead(t *testing.T) {
 	t.Parallel()
 	ack := appendMethod(nil, 9, basicAck, 0, 0, 0, 0, 0, 0, 0, 7, 1)
 	conn, ch, got := connOn(io.MultiReader(bytes.NewReader(slices.Concat(ack, ack)), bytes.NewReader(ack)))
 	told := 0
-	ch.changed = func() { told++ }
+	ch.notify = func() { told++ }
 	conn.lastRead = time.Now().Add(time.Hour)
 	if _, err := io.Copy(got, io.MultiReader(conn)); err != nil {
 		t.Fatal(err)
@@ -201,7 +203,7 @@ func TestChannelIsToldOncePerRead(t *testing.T) {
 	}
 }
 
-// Opening a channel asks for confirms, too.
+// OpenChannel also puts the channel into confirm mode.
 func TestOpenChannelAsksForConfirms(t *testing.T) {
 	t.Parallel()
 	c, _, _ := connOn(nil)
@@ -215,7 +217,7 @@ func TestOpenChannelAsksForConfirms(t *testing.T) {
 	if ch.number != 20 || c.channels[20] != ch || !bytes.Equal(c.pending, want) {
 		t.Errorf("sent % x on channel %d, want % x", c.pending, ch.number, want)
 	}
-	ch.changed()
+	ch.notify()
 	if !told {
 		t.Error("the caller is not told")
 	}
@@ -225,7 +227,8 @@ func TestOpenChannelAsksForConfirms(t *testing.T) {
 	}
 }
 
-// Without a limit on either side, amqp091 gets half of the channels that it would use.
+// If neither the client nor the broker limits the number of channels, amqp091 gets half
+// of its default number.
 func TestChannelsWithoutALimit(t *testing.T) {
 	t.Parallel()
 	c, _, _ := connOn(nil)
@@ -243,5 +246,33 @@ func TestChannelsWithoutALimit(t *testing.T) {
 	c.rewriteTune(reader{0, 9})
 	if c.highest != 9 {
 		t.Errorf("%d channels, want 9", c.highest)
+	}
+}
+
+// With confirm channels, amqp091's reply to the offer becomes one for all channels. No
+// other frame is changed.
+func TestReplyToTheOfferNamesAllChannels(t *testing.T) {
+	t.Parallel()
+	for name, x := range map[string]struct {
+		confirmChannels bool
+		frame, want     []byte
+	}{
+		"the reply":                {true, appendMethod(nil, 0, connectionTuneOk, 0, 5, 1), appendMethod(nil, 0, connectionTuneOk, 1, 4, 1)},
+		"without confirm channels": {false, appendMethod(nil, 0, connectionTuneOk, 0, 5, 1), nil},
+		"another method":           {true, appendMethod(nil, 0, connectionClose, 0, 5, 1), nil},
+		"another channel":          {true, appendMethod(nil, 3, connectionTuneOk, 0, 5, 1), nil},
+		"a truncated reply":        {true, appendMethod(nil, 0, connectionTuneOk, 5), nil},
+		"another type":             {true, heartbeat[:], nil},
+	} {
+		c, _, _ := connOn(nil)
+		c.confirmChannels, c.highest = x.confirmChannels, 0x104
+		want := x.want
+		if want == nil {
+			want = bytes.Clone(x.frame)
+		}
+		got := bytes.Clone(x.frame)
+		if c.rewriteTuneOk(parseFrame(got)); !bytes.Equal(got, want) {
+			t.Errorf("%s: got % x, want % x", name, got, want)
+		}
 	}
 }

@@ -10,39 +10,40 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Conn is the net.Conn beneath an amqp091 connection. It inserts the frames of the
+// Conn is the net.Conn that an amqp091 connection uses. It inserts the frames of the
 // confirm channels between the frames that amqp091 writes. It removes the frames for
 // the confirm channels from the bytes that amqp091 reads.
 //
-// The confirm channels use the upper half of the channel numbers, and amqp091 the lower
-// half. amqp091 uses every number that it knows, and the broker closes a connection on
-// which a number is opened twice.
+// The confirm channels use the upper half of the channel numbers, and amqp091 uses the
+// lower half. Without this split, amqp091 would use every number that it knows. If a
+// number is opened twice, the broker closes the connection.
 type Conn struct {
 	*socket
 
 	// Only Write uses this field. amqp091 calls Write while it holds a lock.
 	incomplete []byte // beginning of a frame that amqp091 is writing
 
-	// Only Read uses these fields. amqp091 calls Read from one goroutine.
+	// Only Read uses this field and the following ones. amqp091 calls Read from one
+	// goroutine.
 	received []byte    // bytes that are not split into frames yet
 	own      []byte    // frames for amqp091
-	unread   []byte    // the part of own that amqp091 has not read yet
-	lastRead time.Time // when amqp091 last read something
+	unread   []byte    // the end of the bytes in the field own, which amqp091 has not read yet
+	lastRead time.Time // time at which amqp091 last read something
 	changed  []*Channel
 
 	confirmChannels bool
 	channelMax      uint16
-	highest         uint16 // the largest channel number; set during the handshake
+	highest         uint16 // largest channel number; set during the handshake
 
 	mu       sync.Mutex
 	channels map[uint16]*Channel
-	last     uint16      // number of the channel that was opened highest recently
+	last     uint16      // number of the channel that was opened most recently
 	ended    *amqp.Error // why no more channels can be opened, or nil
 }
 
 // Config configures a Conn.
 type Config struct {
-	// WriteTimeout is how long a write may make no progress before the
+	// WriteTimeout is how long a write may make no progress. After this time, the
 	// connection is closed.
 	WriteTimeout time.Duration
 
@@ -50,15 +51,15 @@ type Config struct {
 	// false, amqp091 uses all numbers, and OpenChannel must not be called.
 	ConfirmChannels bool
 
-	// ChannelMax is the configured number of channels. With 0, the broker's limit
+	// ChannelMax is the configured number of channels. If it is 0, the broker's limit
 	// applies.
 	ChannelMax uint16
 }
 
 const readBuffer = 64 << 10
 
-// NewConn returns a Conn that uses conn. conn must be connected, but AMQP's handshake
-// must not have begun. The Conn closes conn in the end.
+// NewConn returns a Conn that uses conn. The parameter conn must be connected, and
+// AMQP's handshake must not have begun. When the Conn is closed, conn is closed.
 func NewConn(conn net.Conn, config Config) *Conn {
 	c := newConn(newSocket(conn, config.WriteTimeout))
 	c.confirmChannels, c.channelMax = config.ConfirmChannels, config.ChannelMax
@@ -69,9 +70,9 @@ func newConn(s *socket) *Conn {
 	return &Conn{socket: s, received: make([]byte, 0, readBuffer), channels: make(map[uint16]*Channel)}
 }
 
-// Write buffers all of b, or returns an error. It keeps back an incomplete frame until
-// the rest arrives, because frames of confirm channels may only be written between
-// frames.
+// Write buffers all of b, or returns an error. It holds an incomplete frame back until
+// the rest of the frame arrives, because frames of confirm channels may only be written
+// between complete frames.
 func (c *Conn) Write(b []byte) (int, error) {
 	c.incomplete = append(c.incomplete, b...)
 	whole := 0
@@ -95,17 +96,18 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// protocolHeader is the first thing that a client sends on a connection. A broker that
-// does not speak AMQP 0-9-1 replies with it. It is not a frame.
+// protocolHeader contains the first bytes that a client sends on a connection. A broker
+// that does not support AMQP 0-9-1 replies with the same bytes. It is not a frame.
 const protocolHeader = "AMQP\x00\x00\x09\x01"
 
-// amqp091 closes a connection if it reads nothing for one and a half heartbeat
-// intervals, but not before one second. While the broker sends confirms, it sends no
-// heartbeats. So Read inserts a heartbeat after this time.
+// longestSilence is the time after which Read inserts a heartbeat for amqp091. While
+// the broker sends confirms, it sends no heartbeats, and amqp091 does not see the
+// confirms. amqp091 closes a connection if it reads nothing for one and a half
+// heartbeat intervals. A heartbeat interval is at least one second.
 const longestSilence = 300 * time.Millisecond
 
-// Read returns bytes that are for amqp091. If it returns an error, it has closed all
-// confirm channels.
+// Read returns bytes for amqp091. If it returns an error, it has closed all confirm
+// channels.
 func (c *Conn) Read(b []byte) (int, error) {
 	for len(c.unread) == 0 {
 		if len(c.received) == cap(c.received) {
@@ -151,7 +153,7 @@ func (c *Conn) split() error {
 	c.received = slices.Delete(c.received, 0, done)
 
 	for _, channel := range c.changed {
-		channel.changed()
+		channel.notify()
 	}
 	c.changed = c.changed[:0]
 	switch now := time.Now(); {

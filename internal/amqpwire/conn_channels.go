@@ -8,12 +8,12 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// defaultChannels is the number of channels that amqp091 uses if neither side sets a
-// limit.
+// defaultChannels is the number of channels that amqp091 uses if neither the client nor
+// the broker sets a limit.
 const defaultChannels = 2047
 
-// rewriteTune reads how many channels the broker offers, and decides how many to use.
-// It writes half of that number into the offer that amqp091 reads.
+// rewriteTune reads the number of channels that the broker offers, and decides how many
+// to use. It writes half of this number into the offer that amqp091 reads.
 func (c *Conn) rewriteTune(offer reader) {
 	if !c.confirmChannels || len(offer) < 2 {
 		return
@@ -24,8 +24,9 @@ func (c *Conn) rewriteTune(offer reader) {
 	binary.BigEndian.PutUint16(offer, max(c.highest/2, 1))
 }
 
-// rewriteTuneOk changes amqp091's reply to the offer. The broker then reads the number
-// of all channels, including the confirm channels.
+// rewriteTuneOk changes amqp091's reply to the broker's offer. amqp091 replies with the
+// number of its own channels. rewriteTuneOk replaces this number with the number of all
+// channels, including the confirm channels.
 func (c *Conn) rewriteTuneOk(f frame) {
 	method, reply := f.method()
 	if c.confirmChannels && f.channel == 0 && method == connectionTuneOk && len(reply) >= 2 {
@@ -34,14 +35,14 @@ func (c *Conn) rewriteTuneOk(f frame) {
 }
 
 // OpenChannel opens a confirm channel. It does not wait for the broker; see
-// [Channel.WaitOpen]. The Conn calls changed whenever it has received something for the
-// channel. changed must not block. OpenChannel fails if the connection is closed or all
-// channel numbers are in use.
-func (c *Conn) OpenChannel(changed func()) (*Channel, error) {
-	return c.open(c.highest, changed)
+// [Channel.WaitOpen]. The Conn calls the function notify each time it has received
+// something for the channel. The function must not block. OpenChannel fails if the
+// connection is closed, or if all channel numbers are in use.
+func (c *Conn) OpenChannel(notify func()) (*Channel, error) {
+	return c.open(c.highest, notify)
 }
 
-func (c *Conn) open(highest uint16, changed func()) (*Channel, error) {
+func (c *Conn) open(highest uint16, notify func()) (*Channel, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended != nil {
@@ -51,7 +52,7 @@ func (c *Conn) open(highest uint16, changed func()) (*Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	channel := &Channel{conn: c, number: number, changed: changed, ready: make(chan struct{})}
+	channel := &Channel{conn: c, number: number, notify: notify, ready: make(chan struct{})}
 	c.channels[number], c.last = channel, number
 	return channel, c.compose(func(b []byte) []byte {
 		b = appendMethod(b, number, channelOpen, 0)
@@ -59,8 +60,8 @@ func (c *Conn) open(highest uint16, changed func()) (*Channel, error) {
 	})
 }
 
-// freeNumber returns the number that has been unused for the longest time. The broker
-// may still send responses to the channel that used a number recently.
+// freeNumber returns the channel number that has been unused for the longest time,
+// because the broker may still send responses to a channel that was closed recently.
 func (c *Conn) freeNumber(highest uint16) (uint16, error) {
 	least := highest/2 + 1
 	number := c.last
@@ -88,8 +89,8 @@ func (c *Conn) IsClosing() bool {
 	return c.ended != nil
 }
 
-// CloseReason returns the reason that the broker gave when it closed the connection. It
-// returns nil if the broker has not closed the connection.
+// CloseReason returns the reason why the broker closed the connection, or nil if the
+// broker has not closed it.
 func (c *Conn) CloseReason() *amqp.Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,6 +111,6 @@ func (c *Conn) end(reason *amqp.Error) {
 	for number, channel := range c.channels {
 		delete(c.channels, number)
 		channel.end(reason)
-		channel.changed()
+		channel.notify()
 	}
 }

@@ -23,7 +23,7 @@ func (c incoming) Read(b []byte) (int, error) { return c.Reader.Read(b) }
 
 func connOn(r io.Reader) (*Conn, *Channel, *bytes.Buffer) {
 	c := newConn(&socket{Conn: incoming{Reader: r}, wake: make(chan struct{}, 1)})
-	ch := &Channel{conn: c, number: 9, changed: func() {}, ready: make(chan struct{})}
+	ch := &Channel{conn: c, number: 9, notify: func() {}, ready: make(chan struct{})}
 	c.channels[9] = ch
 	return c, ch, new(bytes.Buffer)
 }
@@ -221,8 +221,8 @@ func TestNothingIsPublishedBehindTheReplyToAClose(t *testing.T) {
 	}
 }
 
-// amqp091 uses every channel number that it knows, so it must be told only half of
-// them.
+// amqp091 uses every channel number that it knows, so Conn must tell it only half of
+// the numbers.
 func TestConnSharesTheNumbers(t *testing.T) {
 	for _, c := range []struct{ offered, wanted, theirs, highest byte }{
 		{offered: 0, wanted: 20, theirs: 10, highest: 20},

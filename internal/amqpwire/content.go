@@ -6,30 +6,32 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// PublishHeader is the header by which a [Channel] recognizes a message that the broker
-// returns. Its value is the number of the publish on its channel. The value is a
-// string, because watermill-amqp's own marshaler fails with any other type of header.
-// The message id would not be enough: a service may publish one event to two topics,
-// and the broker may return only one of the two messages.
+// PublishHeader is the name of a header that every published message has. Its value is
+// the number of the publish on its channel. With it, a [Channel] recognizes a message
+// that the broker returns. The value is a string, because watermill-amqp's own
+// marshaler fails with any other type of header. The message id would not be enough: a
+// service may publish one event to two topics, and the broker may return only one of
+// the two messages.
 const PublishHeader = "_once_publish"
 
-// Content is an encoded message. Its channel and its publish number are filled in when
-// it is sent. The zero value is ready for Encode.
+// Content is an encoded message. Publish fills in the channel and the publish number.
+// The zero value is ready for Encode.
 type Content struct {
-	// Body is the payload. It is sent as it is.
+	// Body is the payload. It is sent unchanged.
 	Body []byte
 
 	properties []byte // property flags and property list of the content header
 	numberAt   int    // index of the publish number in properties
 }
 
-// HeaderSize returns the size in bytes of the frame with the content header.
+// HeaderSize returns the size of the frame with the content header, in bytes.
 func (c *Content) HeaderSize() int {
 	return frameOverhead + contentHeaderOverhead + len(c.properties)
 }
 
-// The publish number is written in base 36 with a fixed number of digits, so that it
-// can be filled in after the other properties were encoded.
+// numberSize is the number of digits of the publish number, in base 36. It is always
+// the same, so that the number can be filled in after the other properties were
+// encoded.
 const numberSize = 13
 
 const numberDigits = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -60,8 +62,8 @@ const (
 
 // Encode encodes the properties of p, [PublishHeader], and the headers that
 // appendHeaders appends. It ignores p.Headers and p.DeliveryMode, because every message
-// is persistent. Encode reuses the memory of an earlier call. It returns an
-// [EncodeError] if AMQP cannot carry the properties.
+// is persistent. It uses the memory of an earlier call again. If AMQP cannot carry the
+// properties, it returns an [EncodeError].
 func (c *Content) Encode(p *amqp.Publishing, appendHeaders func([]byte) ([]byte, error)) (err error) {
 	l := propertyList{bytes: append(c.properties[:0], 0, 0), flags: flagHeaders | flagDeliveryMode}
 	l.shortString(flagContentType, "content type", p.ContentType)

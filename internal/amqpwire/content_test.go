@@ -43,7 +43,8 @@ func TestContentRefusesWhatAMQPCannotCarry(t *testing.T) {
 	}
 }
 
-// The frames of a publish have the layout of AMQP 0-9-1, and the body is split.
+// The frames of a publish have the layout of AMQP 0-9-1, and the body is split into
+// several frames.
 func TestPublishFrames(t *testing.T) {
 	t.Parallel()
 	c := &Content{Body: []byte("0123456789abc")}
@@ -72,7 +73,7 @@ func TestPublishFrames(t *testing.T) {
 	}
 }
 
-// Values have the types that RabbitMQ uses.
+// Header values are encoded with the types that RabbitMQ uses.
 func TestValuesOfHeaders(t *testing.T) {
 	t.Parallel()
 	for want, value := range map[string]any{
@@ -85,5 +86,15 @@ func TestValuesOfHeaders(t *testing.T) {
 		if got, err := appendValue([]byte("before"), value); err != nil || string(got) != "before"+want {
 			t.Errorf("%T %v: got %q, %v, want %q", value, value, got, err, "before"+want)
 		}
+	}
+}
+
+// Encode sets the header with the number of the publish itself. A message that came from
+// a confirm channel may have a header with the same name.
+func TestForeignPublishHeaderIsNotSent(t *testing.T) {
+	t.Parallel()
+	got, err := AppendHeaders([]byte("before"), amqp.Table{PublishHeader: "7", "k": nil})
+	if want := "before\x01kV"; err != nil || string(got) != want {
+		t.Errorf("got %q and %v, want %q", got, err, want)
 	}
 }

@@ -7,9 +7,9 @@
 // amqp091 does not see. A [Channel] publishes a [Content] and records the
 // broker's [Response] to each publish.
 //
-// Neither a publish nor the reader of the connection ever waits for the
-// network: a Conn writes to a buffer, and one goroutine writes the buffer out.
-// docs/decisions/0009-publishing-frames.md gives the reasons for this design.
+// Neither a publish nor the reader of the connection ever waits for a write to the
+// network: a Conn writes to a buffer, and one goroutine writes the buffer to the
+// network. docs/decisions/0009-publishing-frames.md gives the reasons for this design.
 //
 // Read the files in this order:
 //

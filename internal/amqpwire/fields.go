@@ -9,8 +9,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Header values are encoded as amqp091 encodes them. That is RabbitMQ's reading
-// of the protocol: https://www.rabbitmq.com/amqp-0-9-1-errata#section_3
+// Header values are encoded as amqp091 encodes them. amqp091 follows RabbitMQ's
+// interpretation of the protocol: https://www.rabbitmq.com/amqp-0-9-1-errata#section_3
 
 // AppendTextHeader appends a header whose value is a string. It fails if the
 // name is longer than [MaxShortString].
@@ -22,9 +22,9 @@ func AppendTextHeader(b []byte, name, value string) ([]byte, error) {
 	return appendText(b, value), nil
 }
 
-// AppendHeaders appends the headers of the table except [PublishHeader], which
-// Encode sets itself. It returns an error that names the header and unwraps to
-// an [EncodeError] if AMQP cannot carry it.
+// AppendHeaders appends the headers of the table, except [PublishHeader], which Encode
+// sets itself. If AMQP cannot carry a header, the error names the header and wraps an
+// [EncodeError].
 func AppendHeaders(b []byte, table amqp.Table) (_ []byte, err error) {
 	for name, value := range table {
 		if name == PublishHeader {
@@ -65,8 +65,8 @@ func appendName(b []byte, name string) ([]byte, error) {
 	return appendShortString(b, name), nil
 }
 
-// appendShortString appends a string with its length. s must not be longer than
-// MaxShortString.
+// appendShortString appends a string and its length. The string must have at most
+// MaxShortString bytes.
 func appendShortString(b []byte, s string) []byte {
 	return append(append(b, byte(len(s))), s...)
 }

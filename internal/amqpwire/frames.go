@@ -2,7 +2,7 @@ package amqpwire
 
 import "encoding/binary"
 
-// The frames and methods of AMQP 0-9-1 that publishing needs. See
+// Frames and methods of AMQP 0-9-1 that publishing needs. See
 // https://www.rabbitmq.com/amqp-0-9-1-reference
 const (
 	frameMethod    = 1
@@ -36,8 +36,8 @@ const (
 
 var heartbeat = [...]byte{frameHeartbeat, 0, 0, 0, 0, 0, 0, frameEnd}
 
-// beginFrame appends the head of a frame. endFrame completes the frame whose head is at
-// index began.
+// beginFrame appends the head of a frame. Call endFrame with the index of this head to
+// complete the frame.
 func beginFrame(b []byte, kind byte, channel uint16) []byte {
 	b = append(b, kind)
 	b = binary.BigEndian.AppendUint16(b, channel)
@@ -86,14 +86,14 @@ func appendPublish(b []byte, channel uint16, number uint64, exchange, key string
 	return b
 }
 
-// frame is a frame that was received or is about to be sent.
+// frame is a frame that was received, or that will be sent.
 type frame struct {
 	kind    byte
 	channel uint16
 	payload []byte
 }
 
-// parseFrame parses a frame. b must contain exactly one frame.
+// parseFrame parses b, which must contain exactly one frame.
 func parseFrame(b []byte) frame {
 	return frame{kind: b[0], channel: binary.BigEndian.Uint16(b[1:]), payload: b[frameHead : len(b)-1]}
 }
@@ -107,8 +107,8 @@ func (f frame) method() (method uint32, arguments reader) {
 	return binary.BigEndian.Uint32(f.payload), f.payload[4:]
 }
 
-// frameLength returns the length in bytes of the first frame in b. It returns 0 if b
-// does not contain the head of a frame yet.
+// frameLength returns the length of the first frame in b, in bytes. It returns 0 if b
+// does not contain the complete head of the frame yet.
 func frameLength(b []byte) int {
 	if len(b) < frameHead {
 		return 0

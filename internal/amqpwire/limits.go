@@ -2,10 +2,10 @@ package amqpwire
 
 import "fmt"
 
-// MaxShortString is the maximum length in bytes of the name of an exchange, a routing
-// key, the name of a header, or a text property. If a message violates a limit of the
-// protocol, the broker closes the whole connection. So callers check limits before they
-// send.
+// MaxShortString is the maximum length of the name of an exchange, a routing key, the
+// name of a header, or a text property, in bytes. If a message violates a limit of the
+// protocol, the broker closes the whole connection. Callers therefore check the limits
+// before they send.
 const MaxShortString = 255
 
 const (
@@ -18,10 +18,10 @@ const (
 	contentHeaderOverhead = 2 + 2 + 8
 )
 
-// EncodeError reports that AMQP cannot carry a message. Its text says why.
+// EncodeError means that AMQP cannot carry a message. The error string says why.
 type EncodeError struct {
-	// TooLarge reports that the message exceeds a limit of AMQP. If it is false, AMQP
-	// has no type for the value of a header.
+	// TooLarge means that the message exceeds a limit of AMQP. If it is false, AMQP has no
+	// type for the value of a header.
 	TooLarge bool
 
 	reason string
@@ -29,8 +29,8 @@ type EncodeError struct {
 
 func (e *EncodeError) Error() string { return e.reason }
 
-// TooLarge returns the error for a part of a message that exceeds limit. what names the
-// part, and size is its size in bytes.
-func TooLarge(what string, size, limit int) error {
-	return &EncodeError{TooLarge: true, reason: fmt.Sprintf("%s of %d bytes; the limit is %d", what, size, limit)}
+// TooLarge returns the error for a part of a message that exceeds limit. The parameter
+// part names this part, and size is its size in bytes.
+func TooLarge(part string, size, limit int) error {
+	return &EncodeError{TooLarge: true, reason: fmt.Sprintf("%s of %d bytes; the limit is %d", part, size, limit)}
 }

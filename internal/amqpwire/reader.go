@@ -2,7 +2,7 @@ package amqpwire
 
 import "encoding/binary"
 
-// reader contains received bytes that are not read yet. A read past the end returns
+// reader contains received bytes that are not parsed yet. A read past the end returns
 // zero values, so truncated data does no harm.
 type reader []byte
 
@@ -46,8 +46,8 @@ func (r *reader) uint64() uint64 {
 
 func (r *reader) shortString() string { return string(r.next(int(r.uint8()))) }
 
-// value reads past a header value of any type. It returns the value if it is a string,
-// and "" otherwise.
+// value reads a header value of any type. If the value is a string, it returns the
+// string, and "" otherwise.
 func (r *reader) value() string {
 	switch r.uint8() {
 	case 't', 'b', 'B':
@@ -71,8 +71,8 @@ func (r *reader) value() string {
 	return ""
 }
 
-// skipToHeaders reads past the bytes before the header table in the payload of a
-// content header frame. It reports whether there is a header table.
+// skipToHeaders skips the bytes before the header table in the payload of a content
+// header frame. It reports whether there is a header table.
 func (r *reader) skipToHeaders() bool {
 	r.next(contentHeaderOverhead)
 	flags := r.uint16()
@@ -84,8 +84,8 @@ func (r *reader) skipToHeaders() bool {
 	return flags&flagHeaders != 0
 }
 
-// textHeader returns the named header from the payload of a content header
-// frame, or "" if it is absent or not a string.
+// textHeader returns the named header in the payload of a content header frame. It
+// returns "" if there is no such header, or if its value is not a string.
 func textHeader(payload []byte, name string) string {
 	r := reader(payload)
 	if !r.skipToHeaders() {

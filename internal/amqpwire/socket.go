@@ -8,37 +8,38 @@ import (
 )
 
 const (
-	// writeChunk is the maximum number of bytes of one write to the network. It makes
-	// the write deadline depend on progress, not on the amount of data.
+	// writeChunk is the maximum number of bytes of one write to the network. The write
+	// deadline applies to each chunk. So it limits the time without progress, and not the
+	// time for all data.
 	writeChunk = 128 << 10
 
 	// closeTimeout is how long the writing goroutine tries to write the rest of the
 	// buffer after Close.
 	closeTimeout = time.Second
 
-	// keepBuffer is the largest buffer in bytes that is kept after it was written. A
-	// larger one is freed, so that a burst of large messages does not use memory for
-	// ever.
+	// keepBuffer is the maximum size of a buffer that is used again after it was written,
+	// in bytes. A larger buffer is freed, so that a burst of large messages does not use
+	// memory forever.
 	keepBuffer = 1 << 20
 )
 
 // socket is a net.Conn with buffered writes. Write appends to a buffer, and one
-// goroutine writes the buffer to the network. So many publishes need only one system
+// goroutine writes the buffer to the network. Many publishes then need only one system
 // call.
 //
-// Write never blocks. So no goroutine waits for the network while it holds a lock of
-// this module or of amqp091. Publishing cannot hang, and neither can amqp091's reader,
-// which writes a reply when the broker closes a channel. The Publisher's window limits
-// the size of the buffer, because messages that are not written yet count as
-// unconfirmed.
+// Write never blocks, so no goroutine waits for the network while it holds a lock of
+// this module or of amqp091. Therefore publishing cannot hang. When the broker closes a
+// channel, amqp091's reader writes a reply, and cannot hang either. The Publisher's
+// window limits the size of the buffer, because messages that are not written yet count
+// as unconfirmed.
 type socket struct {
 	net.Conn
 
-	timeout time.Duration // limit for writing one chunk
+	timeout time.Duration // time limit for writing one chunk
 
 	mu      sync.Mutex
 	pending []byte
-	err     error // error of the write that failed, or the cause passed to Abort; all later writes return it
+	err     error // error of the failed write, or the cause passed to Abort; all later writes return it
 	closing bool
 
 	wake chan struct{} // wakes the writing goroutine
@@ -56,8 +57,8 @@ func newSocket(conn net.Conn, timeout time.Duration) *socket {
 	return s
 }
 
-// Write buffers all of b, or returns an error. If the network fails, a later Write
-// returns that error.
+// Write buffers all of b, or returns an error. If the network fails later, the next
+// Write returns the network's error.
 func (s *socket) Write(b []byte) (int, error) {
 	if err := s.compose(func(pending []byte) []byte { return append(pending, b...) }); err != nil {
 		return 0, err
@@ -65,8 +66,8 @@ func (s *socket) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// compose calls write to append to the buffer. It returns an error if the socket is
-// closed or has failed.
+// compose calls the function write, which appends to the buffer. It returns an error if
+// the socket is closed or has failed.
 func (s *socket) compose(write func(pending []byte) []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +85,7 @@ func (s *socket) compose(write func(pending []byte) []byte) error {
 }
 
 // Close returns immediately. The writing goroutine then writes the rest of the buffer,
-// for up to a second, and closes the socket.
+// which takes at most a second, and closes the socket.
 func (s *socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +110,8 @@ func (s *socket) Abort(cause error) {
 // goroutine has ended.
 func (s *socket) Done() <-chan struct{} { return s.done }
 
-// Failure returns the error of the write that failed, or the cause passed to Abort, or
-// nil. amqp091 reports only that the socket is closed.
+// Failure returns the error of the failed write, or the cause passed to Abort, or nil.
+// amqp091 reports only that the socket is closed.
 func (s *socket) Failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// pipe returns a socket, and the other end of its connection. Nothing is read there
-// unless the test reads.
+// pipe returns a socket, and the other end of its connection. Only the test reads from
+// the other end.
 func pipe(t *testing.T) (s *socket, other net.Conn) {
 	t.Helper()
 	ours, other := net.Pipe()

@@ -10,13 +10,14 @@ import (
 	"time"
 )
 
-// timed returns a socket whose clock is that of the bubble.
+// timed returns a socket that uses the fake clock of the test's synctest bubble.
 func timed(timeout time.Duration) (s *socket, other net.Conn) {
 	ours, other := net.Pipe()
 	return newSocket(ours, timeout), other
 }
 
-// The timeout is for one chunk. A slow network that makes progress is no failure.
+// The timeout is for one chunk. A slow network that makes progress does not cause a
+// failure.
 func TestWriteTimeoutIsForProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -42,7 +43,7 @@ func TestWriteTimeoutIsForProgress(t *testing.T) {
 	})
 }
 
-// After Close, the rest is written for at most a second.
+// After Close, the socket tries to write the rest of its buffer for at most a second.
 func TestCloseWritesTheRestForASecond(t *testing.T) {
 	t.Parallel()
 	for timeout, want := range map[time.Duration]time.Duration{time.Minute: time.Second, time.Millisecond: time.Millisecond} {
@@ -63,7 +64,7 @@ func TestCloseWritesTheRestForASecond(t *testing.T) {
 	}
 }
 
-// An idle socket is closed at once.
+// An idle socket is closed immediately.
 func TestCloseOfAnIdleSocketIsImmediate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,7 +82,8 @@ func TestCloseOfAnIdleSocketIsImmediate(t *testing.T) {
 	})
 }
 
-// The first cause stays, because it says more than the errors that follow from it.
+// Failure returns the first cause, because it says more than the errors that follow
+// from it.
 func TestFirstCauseOfAFailureStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +108,7 @@ func TestFirstCauseOfAFailureStays(t *testing.T) {
 	})
 }
 
-// amqp091 sets deadlines for reading. It must not shorten those for writing.
+// amqp091 sets deadlines for reading. They must not shorten the deadlines for writing.
 func TestDeadlinesAreForReading(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -133,7 +135,7 @@ func TestDeadlinesAreForReading(t *testing.T) {
 	})
 }
 
-// The buffer is used again, unless it became too large for that.
+// The buffer is reused, unless it has become too large.
 func TestLargeBuffersAreFreed(t *testing.T) {
 	t.Parallel()
 	for size, kept := range map[int]bool{100: true, keepBuffer: true, keepBuffer + 1: false} {

@@ -2,10 +2,10 @@ package amqpwire
 
 import "encoding/binary"
 
-// appendWidened appends a frame, after changing it so that amqp091 can read it.
-// RabbitMQ accepts number types in headers that amqp091 does not know, and other
-// clients send them. amqp091 closes the connection when it reads such a header, and
-// again each time the broker redelivers the message. So appendWidened replaces these
+// appendWidened appends a frame after changing it so that amqp091 can read it. RabbitMQ
+// accepts number types in headers that amqp091 does not know, and other clients send
+// them. When amqp091 reads such a header, it closes the connection, and does so again
+// each time the broker redelivers the message. Therefore appendWidened replaces these
 // numbers with wider numbers of a type that amqp091 knows. See
 // https://github.com/rabbitmq/amqp091-go/issues/302
 func appendWidened(b, raw []byte) []byte {
@@ -29,7 +29,7 @@ func appendWidened(b, raw []byte) []byte {
 }
 
 // appendWidenedFields appends the size and the fields of a table. If named is false,
-// the fields have no names, because they are the items of an array.
+// the fields are the items of an array, and have no names.
 func appendWidenedFields(b []byte, fields reader, named bool) []byte {
 	at := len(b)
 	b = append(b, 0, 0, 0, 0)
@@ -42,7 +42,7 @@ func appendWidenedFields(b []byte, fields reader, named bool) []byte {
 	return setSize(b, at)
 }
 
-// appendWidenedValue reads one value, and appends it in a type that amqp091 knows.
+// appendWidenedValue reads one value, and appends it with a type that amqp091 knows.
 func appendWidenedValue(b []byte, from *reader) []byte {
 	value := *from
 	switch kind := from.uint8(); kind {

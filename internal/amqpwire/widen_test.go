@@ -7,7 +7,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// foreignContent returns a message with headers of all types, including those that only
+// foreignContent returns a message with headers of all types, including types that only
 // other clients send.
 func foreignContent(t *testing.T) *Content {
 	t.Helper()
@@ -26,8 +26,8 @@ func foreignContent(t *testing.T) *Content {
 	return c
 }
 
-// Frames that amqp091 can read stay unchanged, and so do malformed frames. A test in
-// package rabbit checks the widened numbers with a broker.
+// Frames that amqp091 can read and malformed frames stay unchanged. A test in package
+// rabbit checks the widened numbers with a broker.
 func TestReadableFramesAreNotChanged(t *testing.T) {
 	readable := new(Content)
 	if err := readable.Encode(&amqp.Publishing{AppId: "a"}, func(b []byte) ([]byte, error) {
@@ -52,8 +52,8 @@ func TestReadableFramesAreNotChanged(t *testing.T) {
 	}
 }
 
-// A number of a type that amqp091 does not know keeps its value, in a type that amqp091
-// knows. This holds at the top level and inside a table.
+// A number whose type amqp091 does not know gets a type that amqp091 knows, and keeps
+// its value, at the top level and inside a table.
 func TestUnknownNumbersAreWidened(t *testing.T) {
 	b := appendPublish(nil, 1, 1, "", "", foreignContent(t), 4096)
 	widened := appendWidened(nil, b[frameLength(b):])

@@ -8,27 +8,29 @@ import (
 	"time"
 )
 
-// Exponential computes delays that grow by a factor with each attempt. Its
-// methods are safe for concurrent use.
+// Exponential computes delays that grow by a factor with each attempt. Its methods are
+// safe for concurrent use.
 type Exponential struct {
-	// Base is the delay after the first attempt. A Base of zero or less makes
-	// every delay zero.
+	// Base is the delay after the first attempt. If it is zero or negative, all delays are
+	// zero.
 	Base time.Duration
 
 	// Max is the longest delay.
 	Max time.Duration
 
-	// Factor multiplies the delay after each further attempt. Defaults to 2.
+	// Factor is the number by which the delay is multiplied after each further attempt.
+	// Defaults to 2.
 	Factor float64
 
-	// Jitter is the largest share, from 0 to 1, by which a delay is shortened at
-	// random: with 0.2 a delay is up to 20 % shorter. Attempts that failed together
-	// then do not run together again. Defaults to 0.
+	// Jitter is the maximum fraction, from 0 to 1, by which a delay is shortened at random.
+	// With 0.2, a delay is up to 20 % shorter. So attempts that failed at the same time do
+	// not run at the same time again. Defaults to 0.
 	Jitter float64
 }
 
-// Delay returns the delay after the given number of attempts. A number below 1
-// counts as 1. chance is a number in [0, 1): 0 gives the full delay.
+// Delay returns the delay after the given number of attempts. A number below 1 counts
+// as 1. The parameter chance is a number in [0, 1). If it is 0, the delay is not
+// shortened.
 func (e Exponential) Delay(attempts int, chance float64) time.Duration {
 	if e.Base <= 0 {
 		return 0 // zero times an infinite power would be NaN
@@ -41,15 +43,15 @@ func (e Exponential) Delay(attempts int, chance float64) time.Duration {
 	return time.Duration(delay)
 }
 
-// Jittered returns the delay after the given number of attempts, shortened by
-// a random share of up to Jitter.
+// Jittered returns the delay after the given number of attempts, shortened by a random
+// fraction of up to Jitter.
 func (e Exponential) Jittered(attempts int) time.Duration {
 	return e.Delay(attempts, rand.Float64())
 }
 
-// Total returns the sum of the delays after each of the given number of
-// attempts, without jitter. It returns the largest Duration if the sum is
-// larger.
+// Total adds up the delays after attempt 1, attempt 2 and so on, up to the given number
+// of attempts, without jitter. If the sum is too large, it returns the longest possible
+// Duration.
 func (e Exponential) Total(attempts int) time.Duration {
 	var sum time.Duration
 	for attempt := 1; attempt <= attempts; attempt++ {
@@ -57,7 +59,7 @@ func (e Exponential) Total(attempts int) time.Duration {
 		if delay == 0 {
 			return sum
 		}
-		if e.Factor == 1 || delay == e.Max { // all further delays are as long
+		if e.Factor == 1 || delay == e.Max { // all further delays are equally long
 			rest := float64(attempts-attempt+1) * float64(delay)
 			if rest >= float64(math.MaxInt64-sum) {
 				return math.MaxInt64

@@ -8,8 +8,8 @@ import (
 )
 
 // Parse parses args. It returns flag.ErrHelp, or an error that names the first
-// invalid flag and the allowed values. Set the output of flags to io.Discard, so
-// that flags prints nothing itself.
+// invalid flag and the allowed values. Call flags.SetOutput(io.Discard) first, so that
+// package flag does not print the error, too.
 func Parse(flags *flag.FlagSet, args []string) error {
 	flags.VisitAll(func(f *flag.Flag) { f.Value = value{f.Value} })
 	// PrintDefaults needs the original values to know the types of flags.
@@ -17,8 +17,8 @@ func Parse(flags *flag.FlagSet, args []string) error {
 	return flags.Parse(args)
 }
 
-// Check returns an error for arguments that are not flags, and for flags with an
-// empty value: the user may have meant a shell variable that is not set.
+// Check returns an error for arguments that are not flags, and for flags with an empty
+// value. An empty value may come from a shell variable that is not set.
 func Check(flags *flag.FlagSet) error {
 	var errs []error
 	if flags.NArg() > 0 {

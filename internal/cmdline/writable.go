@@ -7,7 +7,7 @@ import (
 )
 
 // Writable returns an error if the file cannot be written. Call it before long work
-// whose result goes into the file. It does not change an existing file.
+// whose result will be written to the file. It does not change an existing file.
 func Writable(path string) error {
 	existing, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err == nil {

@@ -12,7 +12,7 @@ func (w *world) publish(p Publish) {
 	w.inFlight[m.Position] = true
 	w.inProcess(3*time.Millisecond, func() {
 		if !w.s.Sending() {
-			w.returns(p, NotSent)
+			w.answer(p, NotSent)
 			return
 		}
 		w.arrive(p)
@@ -68,26 +68,26 @@ func (w *world) arrive(p Publish) {
 	row := w.table[p.Message.Position]
 	switch {
 	case row == nil: // another process has recorded its outcome
-		w.returns(p, Confirmed)
+		w.answer(p, Confirmed)
 	case w.deaf && row.Topic == deafTopic:
 		w.waitForever(p)
 	case row.closes:
 		w.closeChannel(p)
 	case row.invalid:
-		w.returns(p, Unacceptable)
+		w.answer(p, Unacceptable)
 	case w.isSilent(row.Topic):
 		w.waitForTopic(p, row.Topic)
 	case w.isOutage() && w.profile.vague:
-		w.returns(p, w.unknown())
+		w.answer(p, w.unknown())
 	case w.isOutage():
-		w.returns(p, Unavailable)
+		w.answer(p, Unavailable)
 	case !w.healed && w.rng.Float64() < w.profile.refusals:
 		w.refused[row.Position] = true
-		w.returns(p, Refused)
+		w.answer(p, Refused)
 	case !w.healed && w.rng.Float64() < w.profile.unknown:
-		w.returns(p, w.unknown())
+		w.answer(p, w.unknown())
 	default:
-		w.returns(p, Confirmed)
+		w.answer(p, Confirmed)
 	}
 }
 
@@ -102,16 +102,16 @@ func (w *world) checkAlone(m *Message) {
 
 // closeChannel simulates a broker that closes the channel because of a message that it
 // refuses. If no other message was in flight on the channel, the publisher knows that
-// this one was refused.
+// this message was refused.
 func (w *world) closeChannel(p Publish) {
 	lost := w.sent
 	w.sent = nil
 	if len(lost) == 1 && w.profile.explains {
-		w.returns(p, Refused)
+		w.answer(p, Refused)
 		return
 	}
 	for _, p := range lost {
-		w.returns(p, w.unknown())
+		w.answer(p, w.unknown())
 	}
 }
 
@@ -122,14 +122,14 @@ func (w *world) unknown() Outcome {
 	return Unexplained
 }
 
-// isSilent reports whether the broker does not answer for a topic at this moment. This
-// is so in one of three seconds.
+// isSilent reports whether the broker does not answer for a topic at this moment. It
+// returns true during every third second.
 func (w *world) isSilent(topic string) bool {
 	return w.profile.silent && !w.healed && topic == deafTopic && w.now.Second()%3 == 0
 }
 
-// isOutage reports whether the broker cannot be reached at this moment. This is so in
-// one of five seconds.
+// isOutage reports whether the broker cannot be reached at this moment. It returns true
+// during every fifth second.
 func (w *world) isOutage() bool { return w.profile.outages && !w.healed && w.now.Second()%5 == 1 }
 
 // waitForTopic simulates a publish to a topic that does not answer. After two seconds
@@ -141,9 +141,9 @@ func (w *world) waitForTopic(p Publish, topic string) {
 		switch {
 		case !slices.Contains(w.sent, p): // the channel was closed
 		case !w.isSilent(topic):
-			w.returns(p, Confirmed)
+			w.answer(p, Confirmed)
 		case w.now.After(patience):
-			w.returns(p, w.unknown())
+			w.answer(p, w.unknown())
 		default:
 			w.inProcess(200*time.Millisecond, look)
 		}
@@ -163,13 +163,13 @@ func (w *world) waitForever(p Publish) {
 		case w.deaf:
 			w.waitForever(p)
 		default:
-			w.returns(p, Confirmed)
+			w.answer(p, Confirmed)
 		}
 	})
 }
 
-// returns reports the outcome of a publish to the Scheduler.
-func (w *world) returns(p Publish, outcome Outcome) {
+// answer reports the outcome of a publish to the Scheduler.
+func (w *world) answer(p Publish, outcome Outcome) {
 	position := p.Message.Position
 	if outcome == Confirmed {
 		w.stored[position] = true

@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// buffer contains every message that was read and whose outcome is not recorded yet.
+// buffer contains the messages that were read and whose outcomes are not recorded yet.
 type buffer struct {
-	limit    int // the number of messages at which reading stops
+	limit    int // reading stops when the buffer has this many messages
 	messages map[int64]*Message
-	bytes    int           // without those of ahead
+	bytes    int           // size of payload and metadata of the messages, without the messages in ahead
 	groups   map[Group]int // number of messages of each group
 	ready    ready
 	ahead    aheadBuffer
 	queues   map[string]*keyQueue
-	low      int64 // copy of cursor.low: sweeps read above this position
+	low      int64 // copy of cursor.low; sweeps read the rows above this position
 
-	orphans int // number of messages of lost slots that are in flight, or whose outcome waits to be recorded
+	orphans int // messages of lost slots that are in flight, or whose outcomes are not recorded yet
 
-	refills []*keyQueue // queues that wanted a refill; some may not want it any more
+	refills []*keyQueue // queues that have requested a refill; some of them may no longer need it
 }
 
 func newBuffer(limit int) buffer {
@@ -28,13 +28,13 @@ func newBuffer(limit int) buffer {
 	}
 }
 
-// queueLimit returns how many messages may wait in one key queue. A longer queue would
-// use the room of the messages of other keys that are behind it in the outbox. A refill
-// may exceed the limit.
+// queueLimit returns the maximum number of waiting messages of one key queue. With a
+// longer queue, less memory would be left for other keys. A refill may exceed the
+// limit.
 func (b *buffer) queueLimit() int { return min(128, max(4, b.limit/16)) }
 
-// add adds a message that was read. It ignores the message if the queue of its key is
-// full or excluded. A refill then reads the message again.
+// add adds a message that was read. If a sweep or a lookahead has read m, and the queue
+// of its key is full or excluded, add ignores m, and a refill reads it again later.
 func (b *buffer) add(m *Message, refill bool) {
 	if b.messages[m.Position] != nil {
 		return
@@ -77,16 +77,19 @@ func (b *buffer) keep(m *Message) {
 	}
 }
 
-// resize changes the size of the messages in memory by that of m.
-func (b *buffer) resize(m *Message, by int) {
+// resize corrects the counted size of the messages in memory after the size of m has
+// changed. The parameter delta is the change in bytes, and is negative if m has become
+// smaller. Messages that a lookahead has found are counted separately.
+func (b *buffer) resize(m *Message, delta int) {
 	if m.ahead {
-		b.ahead.bytes += by
+		b.ahead.bytes += delta
 	} else {
-		b.bytes += by
+		b.bytes += delta
 	}
 }
 
-// count returns the number of messages that were not found by a lookahead.
+// count returns the number of messages in memory, without those that lookaheads have
+// found.
 func (b *buffer) count() int { return len(b.messages) - b.ahead.messages }
 
 // unload frees the payload and the metadata of a message that will not be published
@@ -98,8 +101,8 @@ func (b *buffer) unload(m *Message) {
 	}
 }
 
-// forget removes a message from memory, because its outcome is recorded or because it
-// must be read again.
+// forget removes a message from memory, because its outcome is recorded or because its
+// row must be read again.
 func (b *buffer) forget(m *Message) {
 	if b.messages[m.Position] == m {
 		b.resize(m, -m.Size())
@@ -116,7 +119,7 @@ func (b *buffer) forget(m *Message) {
 	}
 }
 
-// advance replaces the confirmed head of a queue by the next message of the key.
+// advance replaces the confirmed head of a queue with the next message of the key.
 func (b *buffer) advance(q *keyQueue) {
 	q.head = nil
 	if len(q.waiting) > 0 {
@@ -133,8 +136,8 @@ func (b *buffer) advance(q *keyQueue) {
 	}
 }
 
-// dropSuccessors removes the messages behind the head from memory. A refill reads them
-// again after the outcome of the head is recorded.
+// dropSuccessors removes the messages behind the head from memory. After the outcome of
+// the head is recorded, a refill reads them again.
 func (b *buffer) dropSuccessors(q *keyQueue) {
 	from := min(b.low, q.head.Position)
 	for _, m := range q.waiting {
@@ -147,8 +150,8 @@ func (b *buffer) dropSuccessors(q *keyQueue) {
 	q.epoch++
 }
 
-// dropAll removes the head and its successors from memory. The key stays excluded until
-// a refill is wanted.
+// dropAll removes the head and its successors from memory. It excludes the key, and
+// requests no refill.
 func (b *buffer) dropAll(q *keyQueue) {
 	q.exclude(q.head.Position - 1)
 	b.dropSuccessors(q)
@@ -156,8 +159,8 @@ func (b *buffer) dropAll(q *keyQueue) {
 	q.head = nil
 }
 
-// unblock removes the head after its outcome was recorded, and wants a refill of its
-// successors.
+// unblock removes the head after its outcome was recorded. It requests a refill, which
+// reads the successors again.
 func (b *buffer) unblock(q *keyQueue) {
 	b.dropSuccessors(q)
 	q.head = nil
@@ -171,8 +174,8 @@ func (b *buffer) wantRefill(q *keyQueue) {
 	}
 }
 
-// refillFromStart makes the next refill of every queue begin at the start of the
-// outbox. It wants a refill of every queue without messages.
+// refillFromStart makes the next refill of each queue read from the start of the
+// outbox. For a queue without messages, it also requests a refill.
 func (b *buffer) refillFromStart() {
 	var empty []*keyQueue
 	for _, q := range b.queues {
@@ -187,8 +190,8 @@ func (b *buffer) refillFromStart() {
 	}
 }
 
-// takeRefills returns at most limit of the queues that want a refill, and marks them as
-// being refilled.
+// takeRefills returns at most limit queues that have requested a refill, and marks them
+// as being refilled.
 func (b *buffer) takeRefills(limit int) []*keyQueue {
 	var taken []*keyQueue
 	for len(b.refills) > 0 && len(taken) < limit {
@@ -202,9 +205,9 @@ func (b *buffer) takeRefills(limit int) []*keyQueue {
 	return taken
 }
 
-// refilled ends a refill that has read the rows of the key up to position covered. The
-// next refill begins there. But it never begins above the cursor, because a transaction
-// may still add a row of the key.
+// refilled ends a refill that has read all rows of the key up to the position covered.
+// The next refill begins at this position, or at the cursor if the cursor is lower: above
+// the cursor, a transaction may still add a row of the key.
 func (b *buffer) refilled(q *keyQueue, covered int64) {
 	q.refillWanted = false
 	switch {
@@ -221,8 +224,9 @@ func (b *buffer) refilled(q *keyQueue, covered int64) {
 	}
 }
 
-// loseSlots removes the messages of slots from memory. It keeps messages that are in
-// flight or have a known outcome, as orphans, until their outcome is recorded.
+// loseSlots removes the messages of the given slots from memory. Messages that are in
+// flight or whose outcome is known become orphans: they stay until their outcome is
+// recorded.
 func (b *buffer) loseSlots(slots map[int64]bool) {
 	b.ready.removeSlots(slots)
 	b.ahead.ready.removeSlots(slots)

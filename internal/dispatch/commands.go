@@ -2,77 +2,83 @@ package dispatch
 
 import "time"
 
-// Commands tells the caller which work to start now. The slices Publish and Notices are
-// valid until the next call of Step.
+// Commands contains the work that the caller must start now. The slices Publish and
+// Notices are valid until the next call of Step.
 type Commands struct {
 	Read    *Read       // may be nil; report the result with RowsRead or ReadFailed
 	Publish []Publish   // report each outcome with Published
 	Settle  *Settlement // may be nil; report the result with Settled
 	Notices []Notice    // for the log and the instruments
 
-	// Drained reports that Stop was called, and that no publish, read or settlement is
-	// left to wait for. Expired reports that the time for this is over.
+	// Drained means that Stop was called, and that all publishes, reads and settlements
+	// have ended. Expired means that the maximum time for waiting is over.
 	Drained, Expired bool
 
-	// WakeAt is when to call Step again if no event comes before.
+	// WakeAt is the time of the next call of Step if no event comes earlier.
 	WakeAt time.Time
 }
 
-// Publish is the command to publish a message. Each attempt to publish a message has a
-// different ticket.
+// Publish is the command to publish a message. Each attempt to publish has its own
+// ticket.
 type Publish struct {
 	Message *Message
 	Ticket  uint64
 }
 
-// Read is the command to read rows of the outbox that belong to Slots.
+// Read is the command to read rows of the outbox. Only rows that belong to Slots are
+// read. There are three kinds of read:
 //
-// A sweep returns the rows above From in the order of their positions, and rows that
-// are due. A refill returns the rows of Keys above From. A lookahead examines the first
-// rows above From, and returns those that are not of one of Groups. None returns the
-// rows in Known, or rows that wait behind a blocked key's first message.
+//   - A sweep returns the rows above From in the order of their positions. It also
+//     returns rows at any position whose due time has come.
+//   - A refill returns the rows of Keys above From.
+//   - A lookahead examines Examine rows above From. It returns the rows that do not
+//     belong to one of Groups.
+//
+// No read returns the rows in Known, or rows that wait behind the head of a blocked
+// key.
 type Read struct {
 	Refill    bool
 	Lookahead bool
-	Tidy      bool // first unblock keys whose first message does not exist any more
-	Poll      bool // a sweep that nothing but the time has caused, so that it often finds no row
+	Tidy      bool // before the read, unblock the keys whose head was deleted
+	Poll      bool // the sweep is due only because time has passed, without a hint; it often finds no row
 
 	From  int64
-	Known []int64 // positions of messages in memory
+	Known []int64 // positions of the messages in memory
 	Slots []int64
 
 	Limit int // maximum number of rows
-	Bytes int // stop after this many bytes of payload and metadata
+	Bytes int // stop after this number of bytes of payload and metadata
 
-	Keys   []string // sweep: keys to leave out; refill: keys to read
-	Topics []string // topics to leave out, except for rows with a key
+	Keys   []string // sweep and lookahead: keys to leave out; refill: keys to read
+	Topics []string // topics to leave out; this does not apply to rows with a key
 
-	// Pauses are the topics and tenants that are paused. Of their rows a sweep and a
-	// refill return those with a key that have no due time, without contents, see
-	// Message.Paused. They and a lookahead leave out all others.
+	// Pauses are the paused topics and tenants. A sweep and a refill return a paused row
+	// only if it has a key and no due time. They return it without its contents (see
+	// Message.Paused). A lookahead returns no paused rows.
 	Pauses Pauses
 
 	Examine  int     // lookahead: number of rows to examine
-	Late     int64   // lookahead: return no row of a key that also has a row above Late that is not above From
-	Passed   int64   // lookahead: the rows with a key above Late that are not above Passed are skipped rows, too
-	Groups   []Group // lookahead: groups to leave out
-	PerGroup int     // lookahead: maximum number of rows of a group
+	Late     int64   // lookahead: return no row whose key has another row above Late and up to From
+	Passed   int64   // lookahead: Reach.Skipped also contains each key's first row above Late and up to Passed
+	Groups   []Group // lookahead: groups whose rows are left out
+	PerGroup int     // lookahead: maximum number of rows of each group
 
 	epoch   int
-	round   bool // lookahead: of the round, not of the tail
+	round   bool // lookahead: true if it belongs to the round, false if it belongs to the tail
 	settled sight
 	refills []queueEpoch
 }
 
-// queueEpoch is a queue, and its epoch when a refill began.
+// queueEpoch contains a queue, and the epoch that the queue had when a refill began.
 type queueEpoch struct {
 	queue *keyQueue
 	epoch int
 }
 
-// Reach returns which part of the outbox a read covered. rows is its result: first the
-// rows that were found because they are due, then the others in the order of their
-// positions. full means that the read stopped because it had reached Read.Bytes.
+// Reach returns which part of the outbox a read covered. The parameter rows is the
+// result of the read: first the rows that were found by their due time, then the other
+// rows in the order of their positions. The parameter full says whether the read
+// stopped because it had reached Read.Bytes.
 func (r *Read) Reach(rows []*Message, full bool) Reach {
 	byPosition := 0
 	var highest int64
@@ -104,33 +110,34 @@ func (s *Settlement) empty() bool {
 	return len(s.Confirmed) == 0 && len(s.Charges) == 0 && len(s.Deaths) == 0
 }
 
-// Charge postpones a message by Delay. It blocks the message's ordering key meanwhile.
+// Charge is the command to postpone a message by Delay. The message blocks its ordering
+// key during this time.
 type Charge struct {
 	Message         *Message
 	Attempts        int // attempts to count: 1 for a refusal, otherwise 0
 	Delay           time.Duration
 	Err             error
 	Cause           Outcome // Refused or Unknown
-	SuccessorsAfter int64   // the successors of the message are above this position
+	SuccessorsAfter int64   // all successors of the message are above this position
 }
 
-// Death makes a message a dead letter.
+// Death is the command to make a message a dead letter.
 type Death struct {
 	Message         *Message
-	Metadata        []byte // of the message
+	Metadata        []byte // metadata of the message
 	Size            int
 	Err             error
-	Exhausted       bool  // refused too often; otherwise unacceptable
-	SuccessorsAfter int64 // the successors of the message are above this position
+	Exhausted       bool  // the message was refused too often; if false, it is unacceptable
+	SuccessorsAfter int64 // all successors of the message are above this position
 }
 
-// Settled is the result of a Settlement. If a part failed, the Scheduler puts it into a
-// later Settlement.
+// Settled is the result of a Settlement. The Scheduler repeats failed parts in a later
+// Settlement.
 type Settled struct {
 	Confirmed bool
 	Charges   bool
-	Deaths    int   // number of deaths that were recorded, counted from the first one
-	Vanished  bool  // some rows did not exist any more, or another instance owns their slots
+	Deaths    int   // how many deaths were recorded, from the beginning of the list
+	Vanished  bool  // some rows did not exist any more, or their slots belong to another instance
 	Wrote     bool  // a transaction that changed something has certainly ended
-	Err       error // the error of a part that failed, or nil
+	Err       error // error of the part that failed, or nil
 }

@@ -2,34 +2,34 @@ package dispatch
 
 import "math"
 
-// cursor is the position above which the outbox must be read. Every row at or below it
-// has been read, and no transaction can add another row there.
+// cursor is a position. Every row at or below it has been read, and no transaction can
+// add another row there. Reading continues above it.
 //
 // A transaction takes positions before it commits. So a row can appear below rows that
 // were sent long ago. The cursor therefore passes a position only after every
-// transaction that may have taken a lower one has ended. These are the transactions
-// that had an id when the position was first read, because a transaction gets its id
-// before it takes a position. Delivery does not wait for the cursor: each sweep reads
-// the rows above it again, except those in memory.
+// transaction that may have taken a lower position has ended. These are the
+// transactions that had an id when the position was first read, because a transaction
+// gets its id before it takes a position. Messages do not wait for the cursor: each
+// sweep reads all rows above it, except the rows in memory.
 //
-// The server reports ids only up to the highest transaction that has ended, but a
-// transaction with a higher id may be open. The forwarder's own transactions solve
-// this. When one has ended, the server reports all ids that are lower than its id.
+// The server reports ids only up to the highest transaction that has ended. A
+// transaction with a higher id may still be open. The forwarder's own transactions
+// solve this problem: after one of them has ended, the server reports all lower ids.
 type cursor struct {
 	low     int64
 	seen    int64  // the highest position that was read
-	settled int64  // the part of seen that was read before a transaction of the forwarder got its id; this transaction has ended
+	settled int64  // highest position that was read before a transaction of the forwarder got its id; the transaction has ended
 	marks   []mark // in ascending order
 
 	ceiling int64 // Reach.Ceiling of the last sweep
-	era     int   // increases when positions below seen must be read again
+	era     int   // number of times that the cursor went back; a sight of an earlier era is not used
 }
 
-// Sight is the highest position that had been read at some moment.
+// Sight records the highest position that the Scheduler had read at some moment.
 type Sight struct {
 	sight
 
-	tail, round sight // of the cursors of lookaheads
+	tail, round sight // sights of the two walks of the lookahead
 }
 
 type sight struct {
@@ -37,37 +37,39 @@ type sight struct {
 	era      int
 }
 
-// mark is a position that the cursor passes when all transactions with an id below
+// mark is a position. The cursor passes it when all transactions with an id below
 // ceiling have ended.
 type mark struct {
 	position int64
 	ceiling  int64
 }
 
-// maxMarks limits how many marks one open transaction can cause. Positions without a
-// mark are passed together with a later mark.
+// maxMarks is the maximum number of marks while a transaction stays open. If a position
+// gets no mark because of this limit, the cursor passes it later, together with a
+// higher position that has a mark.
 const maxMarks = 64
 
 // Reach describes which part of the outbox a read covered.
 type Reach struct {
-	Highest int64 // the highest position that was returned or left out because of a pause, or 0
+	Highest int64 // highest position of the rows that were returned, or left out because of a pause; 0 if there are none
 	Covered int64 // all rows up to this position were returned
-	Horizon int64 // sweep and lookahead: all transactions with a lower id have ended
-	Ceiling int64 // sweep and lookahead: one more than the highest id of a transaction that has ended
+	Horizon int64 // sweep and lookahead: all transactions with an id below Horizon have ended
+	Ceiling int64 // sweep and lookahead: highest id of a transaction that has ended, plus one
 
-	// Pauses is set by a sweep: the topics and tenants that are paused now. If they
-	// are not those of Read.Pauses, the rows are read again.
+	// Pauses is set by a sweep. It contains the topics and tenants that are paused now. If
+	// they differ from Read.Pauses, the Scheduler reads the rows again.
 	Pauses Pauses
 
-	// Skipped is set by a lookahead: the rows with a key that it has examined and that
-	// are not in the result, and at least one row of each key that Read.Passed tells about.
+	// Skipped is set by a lookahead. It contains the examined rows that have a key and were
+	// not returned. For each key with rows above Read.Late and up to Read.Passed, it also
+	// contains the first of these rows.
 	Skipped []Skipped
 
-	// End is set by a lookahead: the highest position in the outbox.
+	// End is set by a lookahead. It is the highest position in the outbox.
 	End int64
 
-	// More is set by a lookahead: it has left out rows because of a limit, or because of
-	// a row of their key that was committed late.
+	// More is set by a lookahead. It is true if the lookahead left out rows because of a
+	// limit, or because another row of their key was committed late.
 	More bool
 }
 
@@ -75,23 +77,25 @@ type Reach struct {
 // outbox.
 const Everything = math.MaxInt64
 
-// sights returns the highest position that was read, and the highest one that is known
-// to be read before a transaction of the forwarder, which has ended, got its id.
+// sights returns two positions. The result seen is the highest position that was read.
+// The result settled is the highest position that was read long enough ago: after it was
+// read, a transaction of the forwarder has got its id and has ended.
 func (c *cursor) sights() (seen, settled sight) { return sight{c.seen, c.era}, sight{c.settled, c.era} }
 
-// wrote tells the cursor that a transaction of the forwarder has ended. The transaction
-// got its id after sights had returned seen.
+// wrote tells the cursor that a transaction of the forwarder has ended. The parameter
+// seen is the first result of sights, from before the transaction got its id.
 func (c *cursor) wrote(seen sight) {
 	if seen.era == c.era {
 		c.settled = max(c.settled, seen.position)
 	}
 }
 
-// advance moves the cursor after a sweep. settled was returned by sights when the sweep
-// began.
+// advance moves the cursor after a sweep. The parameter at says what the sweep has
+// read. The parameter settled must be the value of settled that sights returned when
+// the sweep began.
 func (c *cursor) advance(at Reach, settled sight) {
 	if at.Ceiling < c.ceiling {
-		// Transaction ids went back. So a replica that lagged behind has become the
+		// Transaction ids have gone back. So a replica that lagged behind has become the
 		// primary, and will use positions again.
 		*c = cursor{era: c.era + 1}
 	}
@@ -106,9 +110,9 @@ func (c *cursor) advance(at Reach, settled sight) {
 	c.seen = max(c.seen, at.Highest)
 }
 
-// saw records the highest position that a refill has read. Otherwise the cursor could
-// not pass the rows of excluded keys.
-func (c *cursor) saw(position int64) { c.seen = max(c.seen, position) }
+// refillRead records the highest position that a refill has read. Otherwise the cursor
+// could not pass the rows of excluded keys, because sweeps leave them out.
+func (c *cursor) refillRead(position int64) { c.seen = max(c.seen, position) }
 
 func (c *cursor) mark(position, ceiling int64) {
 	if n := len(c.marks); position > c.low && n < maxMarks && (n == 0 || position > c.marks[n-1].position) {
@@ -116,8 +120,8 @@ func (c *cursor) mark(position, ceiling int64) {
 	}
 }
 
-// rewind makes the next sweep read everything above position. A sweep that is under way
-// does not move the cursor above position.
+// rewind makes the next sweep read all rows above position. If a sweep is under way,
+// its result does not move the cursor above position.
 func (c *cursor) rewind(position int64) {
 	c.era++
 	c.low = min(c.low, position)

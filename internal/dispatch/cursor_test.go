@@ -9,7 +9,8 @@ func snapshot(highest, horizon, ceiling int64) Reach {
 	return Reach{Highest: highest, Covered: Everything, Horizon: horizon, Ceiling: ceiling}
 }
 
-// reads simulates sweeps. After each, a transaction of the forwarder begins and ends.
+// reads simulates sweeps. After each sweep, a transaction of the forwarder begins and
+// ends.
 func (c *cursor) reads(r ...Reach) {
 	for _, r := range r {
 		_, settled := c.sights()
@@ -37,8 +38,8 @@ func TestCursorPassesWhenAllWritersHaveEnded(t *testing.T) {
 }
 
 // A sweep reads the transaction ids first, and then the rows. A transaction that begins
-// in between may take a position below one that the sweep returns. Its id is not below
-// the sweep's ceiling, so the cursor must wait for it.
+// in between may take a position below a position that the sweep returns. Its id is not
+// below the sweep's ceiling, so the cursor must wait for it.
 func TestCursorWaitsForAWriterThatBeganDuringARead(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(6, 107, 107)) // no open transaction is known
@@ -52,9 +53,9 @@ func TestCursorWaitsForAWriterThatBeganDuringARead(t *testing.T) {
 	}
 }
 
-// The ceiling counts only transactions that have ended. While 107 ended, 108 may have
-// begun and taken a lower position. The cursor must not pass before a transaction of
-// the forwarder with a higher id has ended.
+// The ceiling counts only transactions that have ended. While transaction 107 ended,
+// transaction 108 may have begun and taken a lower position. The cursor must not pass
+// the position before a transaction of the forwarder with a higher id has ended.
 func TestCursorWaitsForATransactionOfOurOwn(t *testing.T) {
 	var c cursor
 	read := func(r Reach) {
@@ -82,7 +83,7 @@ func TestCursorWaitsForATransactionOfOurOwn(t *testing.T) {
 func TestCursorPassesWhatARefillHasRead(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(6, 10, 10))
-	c.saw(90)
+	c.refillRead(90)
 	c.reads(snapshot(0, 10, 10), snapshot(0, 12, 12))
 	if c.low != 90 {
 		t.Fatalf("c.low is %d, want 90", c.low)

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// settle simulates how package forwarder records a Settlement: one transaction for the
-// confirmed messages, one for the charges, and one for each dead letter.
+// settle simulates how package forwarder records a Settlement: in one transaction for
+// the confirmed messages, one for the charges, and one for each dead letter.
 func (w *world) settle(batch *Settlement) {
 	if w.plant.settlement != nil {
 		w.plant.settlement(w, batch)
 	}
 	const delay = 20 * time.Millisecond
 	process := w.process
-	w.after(delay/4, func() {
+	w.later(delay/4, func() {
 		xid := w.begin()
-		w.after(delay, func() {
+		w.later(delay, func() {
 			owned := func(slot int64) bool { return w.process == process && w.owned[slot] }
 			w.lingers = false
 			result := w.record(batch, owned)
@@ -25,7 +25,7 @@ func (w *world) settle(batch *Settlement) {
 				w.noteLate(batch)
 			}
 			if w.lingers {
-				w.after(10*delay, func() { w.end(xid) })
+				w.later(10*delay, func() { w.end(xid) })
 			} else {
 				w.end(xid)
 			}
@@ -37,16 +37,16 @@ func (w *world) settle(batch *Settlement) {
 	})
 }
 
-// noteLate remembers which messages a process has deleted after its end. The next
-// process may have read them before.
+// noteLate remembers the messages whose deletion was committed after the process had
+// ended. The next process may have read them before the deletion.
 func (w *world) noteLate(batch *Settlement) {
 	for _, m := range batch.Confirmed {
 		w.late[m.Position] = true
 	}
 }
 
-// record changes the tables. Each part may fail: before its commit, or with a commit
-// whose outcome is unknown.
+// record changes the tables. Each part may fail before its commit, or the outcome of
+// its commit may be unknown.
 func (w *world) record(batch *Settlement, owned func(slot int64) bool) (result Settled) {
 	if len(batch.Confirmed) > 0 {
 		result.Confirmed = w.transaction(&result, func() int { return w.remove(batch.Confirmed, owned) })
@@ -201,13 +201,13 @@ func (w *world) write(longest time.Duration) {
 		rows = append(rows, row)
 	}
 	for range 1 + w.rng.IntN(size) {
-		w.after(longest/2, func() {
+		w.later(longest/2, func() {
 			if w.open[xid] {
 				take()
 			}
 		})
 	}
-	w.after(longest, func() {
+	w.later(longest, func() {
 		w.commits++
 		if w.rng.IntN(10) > 0 {
 			for _, row := range rows {
@@ -222,8 +222,8 @@ func (w *world) write(longest time.Duration) {
 	})
 }
 
-// release unblocks a key that waits for a dead letter. It simulates letGo in package
-// forwarder.
+// release unblocks a key that waits for a dead letter. It simulates Letters.Release in
+// package deadletter.
 func (w *world) release(key string) {
 	if b := w.blocked[key]; b == nil || !b.dead {
 		return
@@ -232,7 +232,7 @@ func (w *world) release(key string) {
 	xid := w.begin()
 	w.releasing++
 	first := w.first(key)
-	w.after(50*time.Millisecond, func() {
+	w.later(50*time.Millisecond, func() {
 		defer w.end(xid)
 		w.releasing--
 		b := w.blocked[key]
@@ -267,7 +267,7 @@ func (w *world) renew() {
 	process := w.process
 	w.inProcess(10*time.Millisecond, func() {
 		xid := w.begin()
-		w.after(10*time.Millisecond, func() {
+		w.later(10*time.Millisecond, func() {
 			w.end(xid)
 			if w.process != process {
 				return
@@ -294,7 +294,7 @@ func (w *world) orphans() []int64 {
 	return w.s.OrphanSlots()
 }
 
-// lose simulates that another instance gets slots of this one.
+// lose simulates that another instance gets slots of this instance.
 func (w *world) lose(slots ...int64) {
 	w.tracef("slots %v are lost", slots)
 	for _, slot := range slots {
@@ -309,9 +309,9 @@ func (w *world) lose(slots ...int64) {
 	w.s.LoseSlots(slots)
 }
 
-// other lets the instance that owns the lost slots publish one of their rows, and
-// record its outcome.
-func (w *world) other() {
+// otherInstance simulates the instance that owns the lost slots: it publishes one of
+// their rows, and records the outcome.
+func (w *world) otherInstance() {
 	for _, position := range slices.Sorted(func(yield func(int64) bool) {
 		for position := range w.table {
 			if !yield(position) {

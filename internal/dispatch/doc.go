@@ -1,7 +1,7 @@
-// Package dispatch decides what a forwarder reads, publishes and records. It is
-// a state machine: it has no goroutine, does no I/O and knows no clock. The
-// forwarder tells a [Scheduler] what has happened, calls Step, and runs the
-// [Commands] that Step returns.
+// Package dispatch decides what a forwarder reads, publishes and records. It is a state
+// machine: it has no goroutine, does no I/O and does not read the clock. The forwarder
+// reports each event to a [Scheduler], calls Step, and runs the [Commands] that Step
+// returns.
 //
 //	event        reported with              command it answers
 //	rows read    RowsRead, ReadFailed       Commands.Read
@@ -28,7 +28,7 @@
 //
 //	buffer       all messages in memory, and their bytes
 //	  ready      messages that may be published, by topic and position
-//	  ahead      the same, of those that a lookahead has found
+//	  ahead      the same for messages that a lookahead has found
 //	  keyQueue   messages of one ordering key: the head, and those that wait for it
 //	cursor       the position above which the outbox must be read
 //	reading      the read under way, and when the next one is due

@@ -3,11 +3,11 @@ package dispatch
 import "slices"
 
 // keyQueue contains the messages of one ordering key that are in memory. Only the head
-// is published. The others wait until the head is confirmed.
+// can be published. The other messages wait until the head is confirmed.
 //
-// A key is excluded if its queue is full, or if the messages behind its head were
-// removed from memory. Sweeps of the outbox leave out excluded keys. A refill reads
-// only such keys, and ends the exclusion when it has read all their rows.
+// A key becomes excluded when its queue is full, or when the messages behind its head
+// are removed from memory. Sweeps leave out the rows of excluded keys. A refill reads
+// them. When the refill has read all rows of the key, the key is no longer excluded.
 type keyQueue struct {
 	key     string
 	slot    int64
@@ -16,9 +16,9 @@ type keyQueue struct {
 
 	excluded     bool
 	refillFrom   int64 // the next refill reads rows above this position
-	refillWanted bool  // stays true while the refill is under way
+	refillWanted bool  // remains true while the refill is under way
 	refilling    bool  // a refill is under way
-	epoch        int   // changes when the result of the refill under way must be ignored
+	epoch        int   // increased to make the Scheduler ignore the result of the refill under way
 }
 
 func (q *keyQueue) add(m *Message) {
@@ -26,8 +26,8 @@ func (q *keyQueue) add(m *Message) {
 	q.waiting = slices.Insert(q.waiting, at, m)
 }
 
-// exclude makes sweeps leave out the key. The next refill reads above position, or
-// above a lower position that an earlier call has set.
+// exclude makes sweeps leave out the key. The next refill reads the rows above
+// position. If an earlier call has set a lower position, the lower position applies.
 func (q *keyQueue) exclude(position int64) {
 	if q.excluded {
 		position = min(position, q.refillFrom)

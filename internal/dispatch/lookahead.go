@@ -4,77 +4,83 @@ import (
 	"time"
 )
 
-// A Group is the messages of one topic and tenant.
+// Group identifies the messages of one topic and tenant.
 type Group struct{ Topic, Tenant string }
 
 const (
-	// aheadPart is the part of the memory for messages that lookaheads have found: one
-	// of four.
+	// aheadPart is a divisor. The messages that lookaheads have found may use 1/aheadPart
+	// of the memory.
 	aheadPart = 4
 
-	// longGroups is the maximum number of groups that can be long at the same time.
+	// longGroups is the maximum number of groups that can be long at the same time. A group
+	// is long if its messages fill at least this fraction (1/longGroups) of the messages
+	// that memory can hold, see perGroup.
 	longGroups = 32
 )
 
-// lookahead keeps the many messages of one group from holding up the few of another.
-// Sweeps read the outbox in the order of positions. While the messages in memory, and a
-// batch behind them, are not the whole outbox, lookaheads examine the rows behind them,
-// and read those of groups that have few messages in memory.
+// lookahead prevents a group with many messages from delaying a group with few
+// messages. Sweeps read the outbox in the order of positions, so they see only the
+// first part of a long outbox. Lookaheads examine the rows behind that part. They read
+// the rows of groups that have few messages in memory.
 //
-// A round examines all rows, from the cursor of the sweeps on. When it has reached the
-// end of the outbox, its walk becomes the tail, which examines new rows. Later a new
-// round begins: it finds rows that were skipped because their group had too many, and
-// rows that were committed late behind the tail. Meanwhile the tail continues. During the
-// first round, a tail without keys begins just before the end of the outbox.
+// There are two walks through these rows. A round examines all rows above the cursor of
+// the sweeps. At the end of the outbox, the walk of the round becomes the tail, which
+// examines new rows as they arrive. Later a new round begins, while the tail continues.
+// The new round finds two kinds of rows: rows that were skipped because their group had
+// too many messages, and rows that were committed late behind the tail. During the
+// first round there is also a tail: it begins just before the end of the outbox, and
+// reads only rows without a key.
 type lookahead struct {
-	full   int       // number of sweeps in a row that have stopped at their limit
-	epoch  int       // changes when a walk begins, and when the result of the lookahead under way must be ignored
+	full   int       // number of consecutive sweeps that did not reach the end of the outbox
+	epoch  int       // changes when a walk begins, and to make the Scheduler ignore the lookahead under way
 	found  time.Time // when a lookahead last found a message
 	hinted bool      // Hint was called since the last lookahead of the tail began
-	more   bool      // rows that may be read were skipped since the last round began
+	more   bool      // since the last round began, rows were skipped that the next round may read
 
 	tail, round       walk
-	tailDue, roundDue time.Time // when the next lookahead of each is due
+	tailDue, roundDue time.Time // when the next lookahead of the tail and of the round is due
 
 	began time.Time     // when the last lookahead began
-	took  time.Duration // by the last lookahead
-	spent time.Duration // by the lookaheads of the last round
-	ended time.Time     // when the last round has ended
+	took  time.Duration // time that the last lookahead took
+	spent time.Duration // total time of the lookaheads of the last round
+	ended time.Time     // when the last round ended
 }
 
 // walk is a walk through the rows behind the messages in memory.
 //
-// A message may not be sent before an earlier message of its key. So the keys of the
-// rows that were skipped are remembered, as hashes, and later rows of these keys are
-// skipped too. A row can be committed late, below rows that were examined. So a walk
-// has its own cursor, and a row with a key is read only if no row of the key is between
-// the cursor and the rows that are examined. When no transaction can add a row below a
-// position any more, the next lookahead remembers the keys of the rows up to this
-// position as those of skipped rows. Only then does the cursor pass it.
+// A message must not be sent before an earlier message of its key. If the walk skips a
+// row, it therefore remembers the key, as a hash, and also skips the later rows of this
+// key.
+//
+// Rows can be committed late, below rows that the walk has examined. The walk therefore
+// has its own cursor. It reads a row with a key only if the key has no other row
+// between the cursor and the examined rows. When no transaction can add a row below a
+// position any more, the next lookahead adds the keys of all rows up to this position
+// to the skipped keys. Only then does the cursor pass the position.
 type walk struct {
-	cursor  cursor // its low may be above passed
-	passed  int64  // a key of a row up to this position that is not in memory is in skipped
+	cursor  cursor // cursor.low can be above the field passed
+	passed  int64  // the field skipped contains the keys of all rows up to this position, except rows in memory
 	skipped keySet
 
-	keyless bool // rows below the walk were not examined, so it skips all rows with a key
+	begun   bool
+	keyless bool // skip all rows with a key, because the rows below the walk were not examined
 }
 
 // active reports whether the walk has begun.
-func (w *walk) active() bool { return w.skipped.bits != nil }
+func (w *walk) active() bool { return w.begun }
 
-// Skipped is a row with a key that a lookahead has examined and that is not in its
-// result.
+// Skipped is a row with a key that a lookahead has examined and not returned.
 type Skipped struct{ Position, KeyHash int64 }
 
 // aheadBuffer contains the messages that lookaheads have found.
 type aheadBuffer struct {
-	messages int // in memory
+	messages int // number of these messages in memory
 	bytes    int
 	ready    ready
-	turn     bool // the next message to publish is one of these
+	turn     bool // whether the next call of the method take tries these messages first
 }
 
-// put adds a message to those that may be published.
+// put adds m to the messages that may be published.
 func (b *buffer) put(m *Message) {
 	if m.ahead {
 		b.ahead.ready.put(m)
@@ -83,7 +89,8 @@ func (b *buffer) put(m *Message) {
 	}
 }
 
-// take is like ready.take. Messages that a lookahead has found take turns with others.
+// take works like ready.take. It alternates between the messages that lookaheads have
+// found and the other messages.
 func (b *buffer) take(may func(topic string) bool) *Message {
 	if b.ahead.ready.count == 0 {
 		return b.ready.take(may)
@@ -99,14 +106,15 @@ func (b *buffer) take(may func(topic string) bool) *Message {
 	return second.take(may)
 }
 
-// reset ends both walks. A new round begins at the cursor of the sweeps.
+// reset ends both walks. The next round begins at the cursor of the sweeps.
 func (l *lookahead) reset() {
 	*l = lookahead{
 		full: l.full, roundDue: l.roundDue, began: l.began, took: l.took, found: l.found, hinted: l.hinted, epoch: l.epoch + 1,
 	}
 }
 
-// swept records how far a sweep came.
+// swept records whether a sweep reached the end of the outbox. If it did, the walks
+// end.
 func (l *lookahead) swept(at Reach) {
 	if at.Covered < Everything {
 		l.full++
@@ -114,12 +122,12 @@ func (l *lookahead) swept(at Reach) {
 	}
 	l.full = 0
 	if l.tail.active() || l.round.active() {
-		l.reset() // sweeps read everything, and the memory is not needed
+		l.reset() // sweeps read everything, so the memory of the walks is not needed
 	}
 }
 
-// due reports whether the next lookahead is due, and for which walk. Otherwise it returns
-// when it will be due.
+// due returns the walk whose next lookahead is due. If none is due, it returns nil and
+// the time of the next lookahead.
 func (l *lookahead) due(now time.Time) (w *walk, at time.Time) {
 	at = l.roundDue
 	if l.tail.active() {
@@ -143,8 +151,9 @@ func (l *lookahead) due(now time.Time) (w *walk, at time.Time) {
 	return &l.round, at
 }
 
-// rest returns the time between two rounds: ten times as long as the lookaheads of the
-// last one took, if a new round will find messages, and otherwise fifty times.
+// rest returns the time between two rounds. If the next round will find messages, this
+// time is ten times the duration of the last round's lookaheads. Otherwise it is fifty
+// times that duration.
 func (l *lookahead) rest() time.Duration {
 	if l.more {
 		return 10 * l.spent
@@ -163,10 +172,11 @@ func (s *Scheduler) longGroups() []Group {
 	return long
 }
 
-// perGroup is the number of messages in memory from which on a group is long.
+// perGroup returns the minimum number of messages that a long group has in memory.
 func (s *Scheduler) perGroup() int { return max(2, s.buffer.limit/longGroups) }
 
-// planLookahead returns a command that reads behind the messages in memory, or nil.
+// planLookahead returns a command that examines the rows behind the messages in memory.
+// It returns nil if no lookahead is due.
 func (s *Scheduler) planLookahead(now time.Time) *Read {
 	l := &s.lookahead
 	if s.config.LookaheadRows == 0 || l.full*s.config.BatchSize < s.buffer.limit || len(s.buffer.queues) > maxQueues {
@@ -193,7 +203,7 @@ func (s *Scheduler) planLookahead(now time.Time) *Read {
 	if !w.active() {
 		l.epoch++
 		l.spent, l.more = 0, false
-		*w = walk{skipped: newKeySet(), cursor: cursor{low: s.cursor.low, era: l.epoch}}
+		*w = walk{begun: true, cursor: cursor{low: s.cursor.low, era: l.epoch}}
 	}
 	w.cursor.low, w.passed = max(w.cursor.low, s.cursor.low), max(w.passed, s.cursor.low)
 	w.cursor.seen = max(w.cursor.seen, w.cursor.low)
@@ -219,9 +229,9 @@ func (s *Scheduler) planLookahead(now time.Time) *Read {
 	return read
 }
 
-// crowdedWindow returns the window while messages are found behind a backlog. Messages of
-// a long group in flight delay each message after them in the broker, so there are fewer
-// of them for some time.
+// crowdedWindow returns the maximum number of messages in flight. It is smaller for
+// some time after a lookahead has found a message behind a backlog, because the
+// messages of a long group that are in flight delay all later messages in the broker.
 func (s *Scheduler) crowdedWindow(now time.Time) int {
 	l := &s.lookahead
 	if !l.tail.active() && !l.round.active() || l.found.IsZero() || now.Sub(l.found) > 5*time.Second {
@@ -230,11 +240,13 @@ func (s *Scheduler) crowdedWindow(now time.Time) int {
 	return (s.config.Window + 7) / 8
 }
 
-// endLookahead decides when the next lookahead begins. Those of the tail usually find no
-// row, and are quick. They take at most half of the time, and are more frequent than
-// sweeps of an outbox without a backlog, because what follows takes longer. Those of a
-// round take at most half of the time if rows wait for the next round. Otherwise they
-// take a sixteenth, because sweeps and the tail wait for them.
+// endLookahead decides when the next lookahead begins. A lookahead of the tail usually
+// finds no row, and is quick. Lookaheads of the tail use at most half of the time. They
+// are more frequent than sweeps of an outbox without a backlog. This hardly slows the
+// forwarder down, because with a backlog publishing takes longer than reading.
+// Lookaheads of a round also use at most half of the time if rows wait for the next
+// round. Otherwise they use at most a sixteenth, because sweeps and the tail wait for
+// them.
 func (s *Scheduler) endLookahead(now time.Time, read *Read) {
 	l := &s.lookahead
 	if !read.Lookahead {
@@ -254,7 +266,8 @@ func (s *Scheduler) endLookahead(now time.Time, read *Read) {
 	l.roundDue = now.Add(max(pause, s.config.PollMin))
 }
 
-// addLookahead adds the rows of a lookahead whose keys were not skipped.
+// addLookahead adds the rows of a lookahead to memory. It leaves out rows whose key was
+// skipped.
 func (s *Scheduler) addLookahead(now time.Time, read *Read, rows []*Message, at Reach) {
 	l := &s.lookahead
 	if read.epoch != l.epoch {
@@ -304,31 +317,32 @@ func (s *Scheduler) addLookahead(now time.Time, read *Read, rows []*Message, at 
 		l.tail, l.round, l.tailDue, l.ended = l.round, walk{}, now, now
 	case !l.tail.active() && at.End > at.Highest:
 		l.epoch++
-		from := at.End - int64(s.config.LookaheadRows) // the rows that came last
-		l.tail = walk{cursor: cursor{low: from, seen: from, era: l.epoch}, passed: from, skipped: newKeySet(), keyless: true}
+		from := at.End - int64(s.config.LookaheadRows) // the newest rows
+		l.tail = walk{cursor: cursor{low: from, seen: from, era: l.epoch}, passed: from, begun: true, keyless: true}
 		l.tailDue = now
 	}
 }
 
-// keySet is a set of hashed keys. A few keys that were not added may be in it: their
-// messages wait until a sweep reads them.
+// keySet is a set of hashes of keys. It can also contain a few keys that were not
+// added: lookaheads skip the messages of these keys, and a sweep reads them later.
 type keySet struct{ bits []uint64 }
 
 const keySetBits = 1 << 24
 
-func newKeySet() keySet { return keySet{make([]uint64, keySetBits/64)} }
-
-func (k *keySet) at(hash int64) (word *uint64, bit uint64) {
-	n := uint64(hash) % keySetBits
-	return &k.bits[n/64], 1 << (n % 64)
-}
-
 func (k *keySet) add(hash int64) {
-	word, bit := k.at(hash)
-	*word |= bit
+	if k.bits == nil {
+		k.bits = make([]uint64, keySetBits/64)
+	}
+	word, bit := keySetBit(hash)
+	k.bits[word] |= bit
 }
 
 func (k *keySet) has(hash int64) bool {
-	word, bit := k.at(hash)
-	return *word&bit != 0
+	word, bit := keySetBit(hash)
+	return k.bits != nil && k.bits[word]&bit != 0
+}
+
+func keySetBit(hash int64) (word, bit uint64) {
+	n := uint64(hash) % keySetBits
+	return n / 64, 1 << (n % 64)
 }

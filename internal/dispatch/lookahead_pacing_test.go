@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// backlog returns a Scheduler for which a lookahead is due: sweeps have stopped at their
-// limit for as many rows as are kept in memory, and one group is long.
+// backlog returns a Scheduler for which a lookahead is due: sweeps have read as many
+// rows as fit into memory without reaching the end of the outbox, and one group is
+// long.
 func backlog() *Scheduler {
 	s := fixed()
 	s.config.LookaheadRows = 10
@@ -21,7 +22,8 @@ func backlog() *Scheduler {
 	return s
 }
 
-// A lookahead is worth its cost only behind a long backlog of a group that is long.
+// Lookaheads begin only if there is a long backlog, and one group is long. Otherwise
+// they are not worth their cost.
 func TestLookaheadLooksOnlyBehindABacklog(t *testing.T) {
 	t.Parallel()
 	queues := func(n int) func(s *Scheduler) {
@@ -70,6 +72,11 @@ func TestLookaheadLooksOnlyBehindABacklog(t *testing.T) {
 	}
 
 	s := backlog()
+	s.lookahead.roundDue, s.wakeAt = start.Add(time.Second), start.Add(time.Minute)
+	if read := s.planLookahead(start); read != nil || !s.wakeAt.Equal(start.Add(time.Second)) {
+		t.Errorf("before it is due: got %+v, and it wakes up after %v", read, s.wakeAt.Sub(start))
+	}
+	s = backlog()
 	s.buffer.groups[Group{"t", "many"}] = 1
 	if read := s.planLookahead(start); read != nil || !s.lookahead.roundDue.Equal(start.Add(5*time.Millisecond)) {
 		t.Errorf("without a long group: got %+v, the next one after %v", read, s.lookahead.roundDue.Sub(start))
@@ -82,10 +89,9 @@ func TestLookaheadLooksOnlyBehindABacklog(t *testing.T) {
 	}
 }
 
-// Lookaheads of a round take half of the time if rows wait for the next round, and
-// otherwise a sixteenth.
-// A new round begins after fifty times as long as the last one took, or ten times if it
-// will find messages.
+// Lookaheads of a round use half of the time if rows wait for the next round, and
+// otherwise a sixteenth. A new round begins after fifty times the time that the last
+// round took, or after ten times this time if it will find messages.
 func TestPausesBetweenLookaheadsOfARound(t *testing.T) {
 	t.Parallel()
 	s := backlog()
@@ -152,12 +158,12 @@ func TestPausesBetweenLookaheadsOfARound(t *testing.T) {
 }
 
 // Lookaheads of the tail are more frequent than sweeps of an outbox without a backlog,
-// and take at most half of the time. They go before those of a round.
+// and use at most half of the time. They have precedence over lookaheads of a round.
 func TestPausesBetweenLookaheadsOfTheTail(t *testing.T) {
 	t.Parallel()
 	s := backlog()
 	l := &s.lookahead
-	l.tail, l.round = walk{skipped: newKeySet(), cursor: cursor{low: 499, seen: 500}}, walk{skipped: newKeySet()}
+	l.tail, l.round = walk{begun: true, cursor: cursor{low: 499, seen: 500}}, walk{begun: true}
 	read := s.planLookahead(start)
 	if read.round || read.From != 499 {
 		t.Fatalf("got %+v, want a lookahead of the tail", read)
@@ -208,7 +214,7 @@ func TestPausesBetweenLookaheadsOfTheTail(t *testing.T) {
 // Lookaheads end when sweeps reach the end of the outbox.
 func TestLookaheadsEndWithTheBacklog(t *testing.T) {
 	t.Parallel()
-	for _, l := range []*lookahead{{round: walk{skipped: newKeySet()}, full: 2}, {tail: walk{skipped: newKeySet()}, full: 2}} {
+	for _, l := range []*lookahead{{round: walk{begun: true}, full: 2}, {tail: walk{begun: true}, full: 2}} {
 		l.swept(Reach{Covered: Everything - 1})
 		if l.full != 3 || !l.round.active() && !l.tail.active() {
 			t.Fatalf("a full sweep: got %d", l.full)
@@ -224,7 +230,8 @@ func TestLookaheadsEndWithTheBacklog(t *testing.T) {
 	}
 }
 
-// Messages that a lookahead has found take turns with the others, and are counted apart.
+// Messages that a lookahead has found alternate with other messages, and are counted
+// separately.
 func TestMessagesOfLookaheadsTakeTurns(t *testing.T) {
 	t.Parallel()
 	b := newBuffer(64)
@@ -257,10 +264,10 @@ func TestMessagesOfLookaheadsTakeTurns(t *testing.T) {
 	}
 }
 
-// A few hashes share a bit, but never a hash and its neighbour.
+// Different hashes may share a bit of the set, but two consecutive hashes never do.
 func TestSetOfKeysFindsThem(t *testing.T) {
 	t.Parallel()
-	set := newKeySet()
+	var set keySet
 	hashes := []int64{0, 1, 63, 64, -1, 1<<24 - 2, 1 << 23}
 	for i, hash := range hashes {
 		if set.has(hash) {
@@ -278,8 +285,9 @@ func TestSetOfKeysFindsThem(t *testing.T) {
 	}
 }
 
-// What a transaction has settled before a new round began says nothing about the rows of
-// this round. The tail has a cursor of its own.
+// A transaction that ended before a new round began proves nothing about the rows of
+// this round. The new round does not use the cursor of the last round, which is now the
+// cursor of the tail.
 func TestNewRoundForgetsTransactionsOfTheLastOne(t *testing.T) {
 	t.Parallel()
 	s := backlog()
@@ -317,7 +325,7 @@ func TestNewRoundForgetsTransactionsOfTheLastOne(t *testing.T) {
 	}
 }
 
-// A message that was taken is not kept in the memory of the heap.
+// The heap keeps no pointer to a message that was taken.
 func TestTakenMessagesAreFreed(t *testing.T) {
 	t.Parallel()
 	h := &messageHeap{{Position: 1}, {Position: 2}}

@@ -59,7 +59,8 @@ func behind(t *testing.T) (s *Scheduler, look func(rows []*Message, at Reach) *R
 	}
 }
 
-// Trap 100.
+// Trap 100. While the messages of one group fill the memory, a lookahead leaves out this
+// group. The messages that it finds are ready to be published.
 func TestLookaheadLeavesOutTheGroupThatFillsTheMemory(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
@@ -76,14 +77,15 @@ func TestLookaheadLeavesOutTheGroupThatFillsTheMemory(t *testing.T) {
 	}
 }
 
-// Trap 100. A row can be committed late, so a lookahead asks about the keys of all rows
-// that were examined before all older transactions had ended.
+// Trap 100. A row can be committed late, below rows that a lookahead has examined. So
+// the next lookaheads look again for earlier rows of each key among these rows, until
+// all older transactions have ended.
 func TestLookaheadLooksForLateCommitsOfItsKeys(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
 	examined := Reach{Highest: 500, Covered: 500, Horizon: 9, Ceiling: 12}
 	look(nil, examined)
-	s.Wrote(s.Sight()) // a transaction that began before those of the late rows have ended
+	s.Wrote(s.Sight()) // a transaction that began before the transactions of the late rows have ended
 	open := Reach{Highest: 600, Covered: 600, Horizon: 9, Ceiling: 12}
 	read := look(nil, open)
 	if read.From != 500 {
@@ -98,7 +100,8 @@ func TestLookaheadLooksForLateCommitsOfItsKeys(t *testing.T) {
 	}
 	ended := Reach{Highest: 600, Covered: 600, Horizon: 12, Ceiling: 12}
 	look(nil, ended)
-	// Nobody has looked at the rows yet that were committed late and are now passed.
+	// The cursor has now passed rows that were committed late, and no lookahead has
+	// examined these rows.
 	ended.Skipped = []Skipped{{Position: 490, KeyHash: 7}}
 	if read = look(nil, ended); read.Late >= 500 || read.Passed != 500 {
 		t.Fatalf("Late is %d and Passed is %d, want less than 500 and 500", read.Late, read.Passed)
@@ -113,7 +116,8 @@ func TestLookaheadLooksForLateCommitsOfItsKeys(t *testing.T) {
 	}
 }
 
-// Trap 100.
+// Trap 100. If a lookahead has skipped a row with a key, the Scheduler must ignore later
+// rows of this key that the next lookahead returns.
 func TestLookaheadSkipsLaterRowsOfASkippedKey(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
@@ -139,7 +143,8 @@ func TestLookaheadSkipsLaterRowsOfASkippedKey(t *testing.T) {
 }
 
 // Trap 100. Transaction ids go back when a replica that lagged behind becomes the
-// primary. It uses positions again that were examined.
+// primary. The new primary reuses positions that were examined. So lookaheads must begin
+// again.
 func TestLookaheadBeginsAnewWhenTransactionIDsGoBack(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
@@ -154,8 +159,8 @@ func TestLookaheadBeginsAnewWhenTransactionIDsGoBack(t *testing.T) {
 	}
 }
 
-// Trap 100. The messages that lookaheads have found use a quarter of the memory. They do
-// not take the room of sweeps, which read the backlog.
+// Trap 100. The messages that lookaheads have found use a quarter of the memory. They
+// do not use the memory for sweeps, which read the backlog.
 func TestLookaheadUsesAQuarterOfTheMemory(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
@@ -185,7 +190,8 @@ func TestLookaheadUsesAQuarterOfTheMemory(t *testing.T) {
 	}
 }
 
-// Trap 100. A message waits in the broker behind those in flight.
+// Trap 100. In the broker, a message waits behind the messages in flight. So fewer
+// messages may be in flight after a lookahead has found a message.
 func TestLookaheadThatFindsMessagesMakesTheWindowSmaller(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
@@ -200,8 +206,9 @@ func TestLookaheadThatFindsMessagesMakesTheWindowSmaller(t *testing.T) {
 	}
 }
 
-// Trap 100. A row can be committed late, behind the tail. Lookaheads of the tail look for
-// it until all older transactions have ended, but not for more than a few rows.
+// Trap 100. A row can be committed late, behind the tail. Lookaheads of the tail look
+// for such a row until all older transactions have ended, but they reread only a few
+// rows.
 func TestTailFindsRowsThatWereCommittedLate(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
@@ -214,18 +221,20 @@ func TestTailFindsRowsThatWereCommittedLate(t *testing.T) {
 	if s.buffer.messages[490] != late {
 		t.Fatal("the row that was committed late is not in memory")
 	}
+	s.lookahead.roundDue = start.Add(time.Hour) // a round would reread nothing
 	low := s.lookahead.tail.cursor.low
-	for highest, want := range map[int64]int64{low + 1000: low, low + 1001: low + 1001} {
-		s.lookahead.tail.cursor.seen = highest
-		if read := look(nil, Reach{Covered: Everything, Horizon: 1, Ceiling: 9}); read.From != want {
-			t.Fatalf("read.From is %d, want %d: %d rows would be examined again", read.From, want, highest-low)
+	for _, test := range []struct{ seen, want int64 }{{low + 1000, low}, {low + 1001, low + 1001}} {
+		s.lookahead.tail.cursor.seen = test.seen
+		read := look(nil, Reach{Covered: Everything, Horizon: 1, Ceiling: 9})
+		if read.round || read.From != test.want {
+			t.Fatalf("read.From is %d (read.round: %v), want %d: %d rows would be examined again", read.From, read.round, test.want, test.seen-low)
 		}
 	}
 }
 
-// Trap 100. New messages without a key do not wait for the end of the first round. Those
-// with a key do, because an earlier one of their key may be among the rows that were not
-// examined yet.
+// Trap 100. New messages without a key do not wait for the end of the first round.
+// Messages with a key do, because an earlier message of their key may be among the rows
+// that were not examined yet.
 func TestFirstRoundHasATailWithoutKeys(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
@@ -254,7 +263,8 @@ func TestFirstRoundHasATailWithoutKeys(t *testing.T) {
 	}
 }
 
-// Trap 100. Rows of keys and topics that sweeps leave out would be read again and again.
+// Trap 100. A lookahead leaves out the same keys and topics as sweeps. Otherwise it
+// would read their rows again and again.
 func TestLookaheadLeavesOutExcludedKeysAndTopics(t *testing.T) {
 	t.Parallel()
 	s, look := behind(t)
@@ -263,5 +273,21 @@ func TestLookaheadLeavesOutExcludedKeysAndTopics(t *testing.T) {
 	read := look(nil, Reach{Highest: 500, Covered: 500, Horizon: 1, Ceiling: 9})
 	if !slices.Equal(read.Keys, []string{"full"}) || !slices.Equal(read.Topics, []string{"stalled"}) {
 		t.Fatalf("it leaves out the keys %q and the topics %q, want full and stalled", read.Keys, read.Topics)
+	}
+}
+
+// Trap 100. A lookahead that skips a row because of an earlier row of its key leaves this
+// row to the next round, which then begins sooner.
+func TestRowOfASkippedKeyWaitsForTheNextRound(t *testing.T) {
+	t.Parallel()
+	s, look := behind(t)
+	look(nil, Reach{Highest: 500, Covered: 500, Horizon: 1, Ceiling: 9, Skipped: []Skipped{{Position: 490, KeyHash: 7}}})
+	if s.lookahead.more {
+		t.Fatal("nothing was left out, but rows wait for the next round")
+	}
+	row := &Message{Position: 510, ID: "after", Key: "k", KeyHash: 7, Topic: "t", Tenant: "few"}
+	look([]*Message{row}, Reach{Highest: 510, Covered: 510, Horizon: 1, Ceiling: 9})
+	if !s.lookahead.more {
+		t.Error("a row was left out, but no row waits for the next round")
 	}
 }

@@ -1,6 +1,6 @@
 package dispatch
 
-// Notice is an event for the log and the metrics. The comment of its kind names the
+// Notice is an event for the log and the metrics. The comment of each kind names the
 // fields that are set.
 type Notice struct {
 	Kind     NoticeKind
@@ -8,7 +8,7 @@ type Notice struct {
 	Topic    string
 	Messages int
 	ID       string
-	Metadata []byte // of the message ID
+	Metadata []byte // metadata of the message with this ID
 	Attempt  int
 	Size     int
 	Err      error
@@ -18,38 +18,38 @@ type Notice struct {
 type NoticeKind int
 
 const (
-	// WorkFailed reports that Work failed with Err. The Scheduler tries it again.
+	// WorkFailed means that Work failed with Err. The Scheduler tries the work again.
 	WorkFailed NoticeKind = iota
 
-	// WorkSucceeded reports that Work succeeded for the first time after failures.
+	// WorkSucceeded means that Work succeeded for the first time after failures.
 	WorkSucceeded
 
-	// FirstRefusal reports the first refused message of an episode: Topic, ID, Attempt,
-	// Size, Err. The episode ends when the topic has accepted a message, and refused
-	// none for a minute.
+	// FirstRefusal means that a message was refused, and that an episode begins with this
+	// refusal. It sets Topic, ID, Attempt, Size and Err. The episode ends when the topic has
+	// accepted a message, and has refused no message for a minute.
 	FirstRefusal
 
-	// FurtherRefusal reports a later refused message of an episode. It has the fields
-	// of FirstRefusal.
+	// FurtherRefusal means that another message of the same episode was refused. It sets
+	// the same fields as FirstRefusal.
 	FurtherRefusal
 
-	// TopicAccepts reports the first confirm of Topic after a number of refusals, which
-	// is in Messages.
+	// TopicAccepts means that Topic confirmed a message for the first time after refusals.
+	// Messages is the number of refusals.
 	TopicAccepts
 
-	// TopicStalled reports that the broker has not answered for Topic for too long
-	// (Err). Messages is how many of its messages are in flight.
+	// TopicStalled means that the broker has not answered for Topic for too long. Err is
+	// set, and Messages is the number of messages of the topic in flight.
 	TopicStalled
 
-	// TopicAnswers reports the first answer for Topic after the topic stalled.
+	// TopicAnswers means that the broker has answered for a stalled Topic again.
 	TopicAnswers
 
-	// AttributionBegins reports that the outcome of message ID of Topic is unknown
-	// because of Err. Messages are then published one at a time.
+	// AttributionBegins means that the outcome of a message is unknown because of Err. ID
+	// and Topic name the message. From now on, messages are published one at a time.
 	AttributionBegins
 )
 
-// Work is a kind of work that can fail for all messages.
+// Work is a kind of work that can fail for reasons that affect all messages.
 type Work int
 
 // The kinds of work: reading rows, publishing, and recording outcomes.

@@ -2,7 +2,7 @@ package dispatch
 
 import "time"
 
-// outage counts how often one kind of work has failed without a success in between.
+// outage counts the consecutive failures of one kind of work.
 type outage struct {
 	failures int
 	until    time.Time // the work is not tried again before this time
@@ -14,8 +14,8 @@ func (s *Scheduler) fails(o *outage, work Work, err error, now time.Time) {
 	s.notice(Notice{Kind: WorkFailed, Work: work, Err: err})
 }
 
-// works records a success. It returns true if the work had failed before.
-func (s *Scheduler) works(o *outage, work Work) (again bool) {
+// worked records a success. It returns true if the previous try had failed.
+func (s *Scheduler) worked(o *outage, work Work) (again bool) {
 	if o.failures == 0 {
 		return false
 	}
@@ -24,8 +24,8 @@ func (s *Scheduler) works(o *outage, work Work) (again bool) {
 	return true
 }
 
-// pausing reports whether the work must still wait after a failure. If so, it makes
-// sure that the Scheduler wakes up when the wait is over.
+// pausing reports whether the work must wait because of a failure. If it must wait,
+// pausing also makes sure that Step is called when the wait is over.
 func (s *Scheduler) pausing(o *outage, now time.Time) bool {
 	if now.Before(o.until) {
 		s.wake(o.until)

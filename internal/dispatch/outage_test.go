@@ -48,3 +48,26 @@ func TestEachAnswerEndsAnOutage(t *testing.T) {
 		}
 	}
 }
+
+// The pause after a failure grows with the number of failures. Step is called when it
+// ends.
+func TestPauseAfterAFailureEndsWithAStep(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	var o outage
+	for failures := range 3 {
+		s.fails(&o, Reading, errFailed, start)
+		end := start.Add(time.Duration(failures+1) * time.Second)
+		s.wakeAt = start.Add(time.Hour)
+		if !s.pausing(&o, end.Add(-1)) || !s.wakeAt.Equal(end) {
+			t.Errorf("after %d failures it wakes up after %v, want %v", failures+1, s.wakeAt.Sub(start), end.Sub(start))
+		}
+		s.wakeAt = start.Add(time.Hour)
+		if s.pausing(&o, end) || !s.wakeAt.Equal(start.Add(time.Hour)) {
+			t.Errorf("after %d failures the pause does not end", failures+1)
+		}
+	}
+	if !s.worked(&o, Reading) || s.worked(&o, Reading) || o != (outage{}) || len(s.notices) != 4 {
+		t.Errorf("got %+v and the notices %+v, want one success after three failures", o, s.notices)
+	}
+}

@@ -9,8 +9,7 @@ const (
 	// Confirmed means that the broker has stored the message.
 	Confirmed Outcome = iota
 
-	// Refused means that the broker refused this message and may accept it
-	// later.
+	// Refused means that the broker refused this message, but may accept it later.
 	Refused
 
 	// Unacceptable means that the broker can never accept the message.
@@ -19,11 +18,11 @@ const (
 	// Unknown means that the broker may or may not have stored the message.
 	Unknown
 
-	// Unexplained means the same as Unknown, for a publisher whose errors cannot say
-	// that a message was refused.
+	// Unexplained has the meaning of Unknown. It is used for publishers whose errors cannot
+	// say that a message was refused.
 	Unexplained
 
-	// Unavailable means that the publisher could not send the message or any other.
+	// Unavailable means that the publisher can send no message now.
 	Unavailable
 
 	// NotSent means that the message was not given to the publisher, because Sending
@@ -32,7 +31,7 @@ const (
 )
 
 // Published reports the outcome of a publish to the Scheduler. It returns false if the
-// outcome of this publish was reported before.
+// outcome of p was reported before.
 func (s *Scheduler) Published(now time.Time, p Publish, outcome Outcome, err error) bool {
 	m := p.Message
 	if m.ticket != p.Ticket {
@@ -40,7 +39,7 @@ func (s *Scheduler) Published(now time.Time, p Publish, outcome Outcome, err err
 	}
 	m.ticket = 0
 	s.inFlight--
-	alone := s.attribution.returns(m)
+	alone := s.attribution.ended(m)
 	t := s.topics.get(m.Topic)
 	t.inFlight--
 
@@ -55,7 +54,7 @@ func (s *Scheduler) Published(now time.Time, p Publish, outcome Outcome, err err
 	case outcome == Confirmed:
 		s.confirm(m, now)
 	case m.orphan:
-		s.buffer.forget(m) // the instance that owns its slot now publishes it
+		s.buffer.forget(m) // the instance that now owns its slot publishes it
 	case outcome == Refused:
 		s.refuse(m, err, now)
 	case outcome == Unacceptable:
@@ -79,7 +78,7 @@ func (s *Scheduler) Published(now time.Time, p Publish, outcome Outcome, err err
 // confirm schedules m for deletion, and lets the next message of its key be published.
 func (s *Scheduler) confirm(m *Message, now time.Time) {
 	s.confirms++
-	s.works(&s.publishOutage, Publishing)
+	s.worked(&s.publishOutage, Publishing)
 	if refused := s.topics.refusals.accept(m.Topic); refused > 0 {
 		s.notice(Notice{Kind: TopicAccepts, Topic: m.Topic, Messages: refused})
 	}
@@ -99,7 +98,7 @@ func (s *Scheduler) confirm(m *Message, now time.Time) {
 
 // refuse counts an attempt of m. After the last attempt it makes m a dead letter.
 func (s *Scheduler) refuse(m *Message, err error, now time.Time) {
-	s.works(&s.publishOutage, Publishing)
+	s.worked(&s.publishOutage, Publishing)
 	policy := s.config.Policy(m.Topic)
 	if m.Attempts >= policy.MaxAttempts-1 {
 		s.giveUp(m, err, true)
@@ -117,7 +116,7 @@ func (s *Scheduler) refuse(m *Message, err error, now time.Time) {
 	})
 }
 
-// postpone makes m wait without counting an attempt.
+// postpone makes m wait. It does not count an attempt.
 func (s *Scheduler) postpone(m *Message, err error) {
 	s.block(m)
 	s.settling.waiting.Charges = append(s.settling.waiting.Charges, Charge{
@@ -128,7 +127,7 @@ func (s *Scheduler) postpone(m *Message, err error) {
 
 // giveUp makes m a dead letter.
 func (s *Scheduler) giveUp(m *Message, err error, exhausted bool) {
-	s.works(&s.publishOutage, Publishing)
+	s.worked(&s.publishOutage, Publishing)
 	size, metadata := m.Size(), m.Metadata
 	s.block(m)
 	s.settling.waiting.Deaths = append(s.settling.waiting.Deaths, Death{
@@ -136,7 +135,7 @@ func (s *Scheduler) giveUp(m *Message, err error, exhausted bool) {
 	})
 }
 
-// block marks m as decided, so that it is not published again before its outcome is
+// block marks m as decided, so that m is not published again before its outcome is
 // recorded. It also removes the successors of m from memory.
 func (s *Scheduler) block(m *Message) {
 	s.attribution.clear(m)
@@ -147,8 +146,8 @@ func (s *Scheduler) block(m *Message) {
 	}
 }
 
-// retry puts m back among the messages that may be published. A candidate is not put
-// there, because attribution chooses it.
+// retry makes m ready to be published again. It does nothing for a candidate, because
+// attribution chooses when to publish a candidate.
 func (s *Scheduler) retry(m *Message) {
 	if !m.candidate {
 		s.buffer.put(m)

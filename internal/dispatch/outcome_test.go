@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// flying returns a Scheduler with one message in flight, and its publish.
+// flying returns a Scheduler with one message in flight, and the Publish command of this
+// message.
 func flying(change func(s *Scheduler, m *Message)) (*Scheduler, Publish) {
 	s := fixed()
 	m := &Message{Position: 5, ID: "m", Topic: "t", Key: "k", Attempts: 1, Payload: make([]byte, 30), Metadata: []byte("{}")}
@@ -68,8 +69,8 @@ func TestOutcomeDecidesAboutTheMessage(t *testing.T) {
 	}
 }
 
-// A refusal counts as one attempt, and the message waits for as long as its policy says.
-// The last one makes it a dead letter.
+// A refusal counts as one attempt, and the message waits for as long as its policy
+// says. The last refusal makes the message a dead letter.
 func TestRefusalIsOneAttempt(t *testing.T) {
 	t.Parallel()
 	for attempts, dead := range map[int]bool{0: false, 1: false, 2: true, 3: true} {
@@ -121,8 +122,8 @@ func TestRefusalIsOneAttempt(t *testing.T) {
 	}
 }
 
-// An unknown outcome makes the message a candidate, which is published alone. Failures of
-// messages that were sent at the same time make one pause.
+// An unknown outcome makes the message a candidate, which is published alone. If
+// several messages that were sent at the same time fail, there is only one pause.
 func TestUnknownOutcomeIsFollowedByPublishesOneAtATime(t *testing.T) {
 	t.Parallel()
 	s := fixed()
@@ -180,8 +181,8 @@ func TestUnknownOutcomeIsFollowedByPublishesOneAtATime(t *testing.T) {
 	}
 }
 
-// If the broker cannot be reached, messages that the publisher does not have yet come back
-// before anything else is sent.
+// If the broker cannot be reached, messages that were not given to the publisher yet
+// return to the Scheduler before anything else is sent.
 func TestOutageRecallsMessages(t *testing.T) {
 	t.Parallel()
 	s := fixed()
@@ -197,5 +198,22 @@ func TestOutageRecallsMessages(t *testing.T) {
 	s.Published(now, given[1], NotSent, nil)
 	if got := s.planPublish(now); len(got) != 1 || !s.Sending() || got[0].Message.Position != 0 {
 		t.Fatalf("published %+v, want the first message alone", got)
+	}
+}
+
+// A message that was not sent is ready again, unless it is a candidate, which is chosen
+// separately.
+func TestCandidateIsNotReadyAgain(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	candidate, other := &Message{Position: 1, Topic: "t"}, &Message{Position: 2, Topic: "t"}
+	s.attribution.add(candidate)
+	s.retry(candidate)
+	s.retry(other)
+	if m := s.nextReady(); m != other || s.buffer.ready.count != 0 {
+		t.Errorf("ready are %+v and %d others, want only the message that is no candidate", m, s.buffer.ready.count)
+	}
+	if got := s.choose(); got != candidate {
+		t.Errorf("chosen is %+v, want the candidate", got)
 	}
 }

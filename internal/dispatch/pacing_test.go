@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A confirmed message waits for others only while others can come, and nothing is urgent.
+// A confirmed message waits for other confirms only while more confirms can arrive, and
+// nothing is urgent.
 func TestConfirmedMessagesWaitShortlyForOthers(t *testing.T) {
 	t.Parallel()
 	m := &Message{Position: 1}
@@ -49,7 +50,8 @@ func TestConfirmedMessagesWaitShortlyForOthers(t *testing.T) {
 	}
 }
 
-// Dead letters are moved one by one, so one settlement has few of them. The rest follows.
+// Dead letters are moved one by one, so one settlement contains few of them. Later
+// settlements contain the rest.
 func TestDeathsAreRecordedInParts(t *testing.T) {
 	t.Parallel()
 	s := fixed()
@@ -76,8 +78,8 @@ func TestDeathsAreRecordedInParts(t *testing.T) {
 	}
 }
 
-// A part of a settlement that failed is recorded by the next one, in smaller batches, and
-// before outcomes that came later.
+// If a part of a settlement fails, the next settlement records it, in smaller batches,
+// and before later outcomes.
 func TestWhatWasNotRecordedIsRecordedAgain(t *testing.T) {
 	t.Parallel()
 	s := fixed()
@@ -132,7 +134,8 @@ func TestWhatWasNotRecordedIsRecordedAgain(t *testing.T) {
 	}
 }
 
-// Rows that a settlement did not find are read again, from the lowest on.
+// Rows that a settlement did not find are read again, from the lowest of their
+// positions on.
 func TestVanishedRowsAreReadAgain(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -155,7 +158,7 @@ func TestVanishedRowsAreReadAgain(t *testing.T) {
 	}
 }
 
-// One topic uses at most three times as much of the window as is free, so that others
+// One topic uses at most three times the free part of the window, so that other topics
 // have room.
 func TestTopicsShareTheWindow(t *testing.T) {
 	t.Parallel()
@@ -179,8 +182,8 @@ func TestTopicsShareTheWindow(t *testing.T) {
 	}
 }
 
-// Messages of stalled topics do not use up the window, because they may never be answered.
-// But there are never more in flight than the window.
+// Messages of stalled topics do not use up the window, because the broker may never
+// answer for them. But the number of messages in flight never exceeds the window.
 func TestWindowGrowsByStalledMessages(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ stalled, failures, candidates, want int }{
@@ -196,7 +199,7 @@ func TestWindowGrowsByStalledMessages(t *testing.T) {
 		}
 	}
 	s := fixed()
-	s.lookahead.round.skipped, s.lookahead.found = newKeySet(), start
+	s.lookahead.round.begun, s.lookahead.found = true, start
 	s.topics.get("silent").inFlight, s.topics.get("silent").stalled = 5, true
 	for after, want := range map[time.Duration]int{0: 2 + 5, 5 * time.Second: 2 + 5, 5*time.Second + 1: 16} {
 		if got := s.window(start.Add(after)); got != want {
@@ -209,7 +212,8 @@ func TestWindowGrowsByStalledMessages(t *testing.T) {
 	}
 }
 
-// After Stop, the Scheduler waits for confirms, and then as long again for settlements.
+// After Stop, the Scheduler waits for confirms, and then the same time again for
+// settlements.
 func TestStopWaitsForConfirmsAndThenForSettlements(t *testing.T) {
 	t.Parallel()
 	s := fixed()
@@ -257,7 +261,7 @@ func TestStopWaitsForConfirmsAndThenForSettlements(t *testing.T) {
 	}
 }
 
-// Without anything to do, the Scheduler wakes up once a minute.
+// A Scheduler without work wakes up once a minute.
 func TestIdleSchedulerWakesUpOnceAMinute(t *testing.T) {
 	t.Parallel()
 	s := New(fixed().config)

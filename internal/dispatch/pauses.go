@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Pauses are the topics and tenants that an operator has paused, each list in
+// Pauses are the topics and tenants that an operator has paused. Both lists are in
 // alphabetical order.
 type Pauses struct{ Topics, Tenants []string }
 
@@ -22,19 +22,19 @@ func (p Pauses) Include(topic, tenant string) bool {
 	return slices.Contains(p.Topics, topic) || tenant != "" && slices.Contains(p.Tenants, tenant)
 }
 
-// paused keeps messages of paused topics and tenants from being sent, and the later
-// messages of their keys. Paused rows without a key are not read. Paused rows with a
-// key are read without their contents, once for each sweep from the start of the
-// outbox. They are not kept: heldKeys remembers the first one of each key, and later
-// rows of the key are ignored. When the pauses change, a sweep from the start finds all
-// rows again.
+// paused prevents the sending of paused messages, and of later messages with the same
+// keys. Paused rows without a key are not read. Paused rows with a key are read without
+// their contents, once in each sweep from the start of the outbox. The Scheduler does
+// not keep these rows in memory. Instead, heldKeys contains the position of the first
+// paused row of each key, and later rows of the key are ignored. When the pauses
+// change, a sweep from the start reads all rows again.
 type paused struct {
 	pauses   Pauses
-	heldKeys map[uint64]int64 // the lowest position of a paused row, by the hash of its key
+	heldKeys map[uint64]int64 // from the hash of a key to its lowest position of a paused row
 	seed     maphash.Seed
 }
 
-// hold records that a row is paused.
+// hold records that the row of key at position is paused.
 func (p *paused) hold(key string, position int64) {
 	if key == "" {
 		return
@@ -48,7 +48,8 @@ func (p *paused) hold(key string, position int64) {
 	}
 }
 
-// held reports whether messages of a key wait because an earlier one is paused.
+// held reports whether key has a paused message, so that later messages of the key
+// wait.
 func (p *paused) held(key string) bool {
 	if p.heldKeys == nil {
 		return false
@@ -57,8 +58,8 @@ func (p *paused) held(key string) bool {
 	return ok
 }
 
-// holds reports whether m must wait for an earlier message of its key that is paused. A
-// message that blocks its key does not wait, because the earlier one waits for it.
+// holds reports whether m must wait for an earlier, paused message of its key. If m
+// blocks its key, it does not wait, because the other messages of the key wait for m.
 func (p *paused) holds(m *Message) bool {
 	if p.heldKeys == nil || m.Key == "" || m.BlocksKey || m.Due {
 		return false
@@ -67,7 +68,9 @@ func (p *paused) holds(m *Message) bool {
 	return ok && first < m.Position
 }
 
-// keep removes from rows those that must wait because of a pause, and remembers them.
+// keep returns the rows that can be sent now. It leaves out the paused rows, and the
+// rows that wait for an earlier, paused row of their key. It remembers the keys of the
+// paused rows, so that later reads also leave out the rows that wait.
 func (p *paused) keep(rows []*Message) []*Message {
 	if p.pauses.None() && p.heldKeys == nil {
 		return rows
@@ -80,8 +83,8 @@ func (p *paused) keep(rows []*Message) []*Message {
 	return slices.DeleteFunc(rows, func(m *Message) bool { return m.Paused || p.holds(m) })
 }
 
-// setPauses makes a sweep from the start of the outbox follow if the pauses have
-// changed, and reports whether they have.
+// setPauses sets the pauses, and reports whether they have changed. If so, the next
+// sweep begins at the start of the outbox.
 func (s *Scheduler) setPauses(pauses Pauses) (changed bool) {
 	if s.paused.pauses.equal(pauses) {
 		return false
@@ -92,8 +95,8 @@ func (s *Scheduler) setPauses(pauses Pauses) (changed bool) {
 	return true
 }
 
-// holdBack removes a message that was paused after it was read, with the later messages
-// of its key.
+// holdBack removes m from memory, because m was paused after it was read. It also
+// removes the later messages of the key of m.
 func (s *Scheduler) holdBack(m *Message) {
 	q := m.queue
 	if q == nil {

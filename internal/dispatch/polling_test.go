@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// While nothing arrives, the pauses between reads grow. A hint makes them short again,
-// also if the read after it finds nothing: the transaction may not be visible yet.
+// While nothing arrives, the pauses between reads grow. A hint makes the pauses short
+// again, even if the next read finds nothing, because the transaction may not be
+// visible yet.
 func TestPausesBetweenReadsGrowUntilAHint(t *testing.T) {
 	s := New(Config{
 		BatchSize: 10, Window: 2, BufferBytes: 1 << 20, PollMin: time.Second, PollMax: time.Minute,

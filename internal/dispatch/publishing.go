@@ -2,19 +2,19 @@ package dispatch
 
 import "time"
 
-// Sending reports whether messages of Publish commands may be given to the publisher.
-// If it becomes false before a message was given to the publisher, report the message
-// as NotSent. Sending can change with every event and with Step.
+// Sending reports whether the caller may give messages of Publish commands to the
+// publisher. If Sending is false, report such a message as NotSent instead. The result
+// can change with every event and with Step.
 func (s *Scheduler) Sending() bool { return s.sending }
 
-// Recall stops sending. Messages that were not given to the publisher yet come back as
-// NotSent. When all have come back, sending continues.
+// Recall stops sending. The caller then reports all messages that it has not given to
+// the publisher as NotSent. After the last of these reports, sending continues.
 func (s *Scheduler) Recall() { s.sending = false }
 
 // InFlight returns how many publishes have no outcome yet.
 func (s *Scheduler) InFlight() int { return s.inFlight }
 
-// planPublish returns messages to publish until the window is full.
+// planPublish returns the messages to publish now. It fills the window.
 func (s *Scheduler) planPublish(now time.Time) []Publish {
 	clear(s.publishes)
 	s.publishes = s.publishes[:0]
@@ -45,8 +45,9 @@ func (s *Scheduler) planPublish(now time.Time) []Publish {
 	return s.publishes
 }
 
-// window returns how many messages may be in flight now. It is one after a failure and
-// while there are candidates. Messages of stalled topics are allowed in addition.
+// window returns how many messages may be in flight now. The limit is one after a
+// failure, and while there are candidates. Messages of stalled topics do not count, but
+// the total never exceeds Config.Window.
 func (s *Scheduler) window(now time.Time) int {
 	if s.publishOutage.failures > 0 || s.attribution.active() {
 		return min(s.config.Window, s.topics.stalledInFlight()+1)
@@ -62,8 +63,8 @@ func (s *Scheduler) choose() *Message {
 	return s.nextReady()
 }
 
-// nextReady removes and returns the first message that may be published and whose topic
-// may send, or nil. It drops messages of excluded topics and paused messages.
+// nextReady removes and returns the next message that may be published now, or nil. It
+// drops messages of excluded topics, and paused messages.
 func (s *Scheduler) nextReady() *Message {
 	share := s.topicShare()
 	for {
@@ -87,7 +88,7 @@ func (s *Scheduler) nextReady() *Message {
 }
 
 // topicShare returns how many messages of one topic may be in flight: three times the
-// free part of the window, and at least one. So one topic can use up to three quarters
-// of an otherwise empty window, and leaves room for other topics, no matter how many
-// have stalled.
+// free part of the window, and at least one. So one topic alone can use up to three
+// quarters of the window. The rest of the window stays free for other topics, however
+// many topics have stalled.
 func (s *Scheduler) topicShare() int { return max(1, 3*(s.config.Window-s.inFlight)) }

@@ -10,27 +10,28 @@ const (
 	// refillsAtOnce is the maximum number of keys that one refill reads.
 	refillsAtOnce = 100
 
-	// maxQueues is the number of key queues at which sweeps stop.
+	// maxQueues is the maximum number of key queues. Sweeps stop when it is reached.
 	maxQueues = 20_000
 )
 
-// reading is the state of reads. At most one read is under way.
+// reading is the state of the reads. At most one read is under way at a time.
 type reading struct {
 	busy       bool
 	began      time.Time     // when the last sweep began
 	took       time.Duration // how long the last sweep took
 	hinted     bool          // Hint was called since the last sweep began
 	wasRefill  bool          // the last read was a refill
-	found      time.Time     // when a sweep last returned rows, or Hint was last called
+	found      time.Time     // when a sweep last returned a row or Hint was last called, whichever is later
 	next       time.Time     // when the next sweep is due
 	rescan     time.Time     // when the next sweep from the start of the outbox is due
-	epoch      int           // changes when the result of the read under way must be ignored
-	rowSize    int           // average size in bytes of the rows of the last read
+	epoch      int           // changes to make the Scheduler ignore the result of the read under way
+	rowSize    int           // average size of the rows of the last read, in bytes
 	batchLimit adaptive.Limit
 	outage     outage
 }
 
-// Hint reports that the outbox may contain new rows. The next sweep then begins soon.
+// Hint tells the Scheduler that the outbox may contain new rows. The next sweep then
+// begins soon.
 func (s *Scheduler) Hint(now time.Time) {
 	s.reading.hinted, s.lookahead.hinted = true, true
 	s.reading.found = now
@@ -43,14 +44,14 @@ func (s *Scheduler) Rescan() {
 	s.lookahead.reset()
 }
 
-// rewind makes the next sweep read everything above position.
+// rewind makes the next sweep read all rows above position.
 func (s *Scheduler) rewind(position int64) {
 	s.cursor.rewind(position)
 	s.buffer.low = s.cursor.low
 }
 
-// planRead starts a read if there is room for more messages. If both are due, sweeps
-// and refills alternate.
+// planRead returns the next read, or nil if memory has no room for more messages. If a
+// sweep and a refill are due, they alternate.
 func (s *Scheduler) planRead(now time.Time) *Read {
 	r := &s.reading
 	if r.busy || s.stopping || len(s.slots) == 0 || s.pausing(&r.outage, now) {
@@ -107,16 +108,16 @@ func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
 		s.buffer.refillFromStart()
 		read.Tidy = true
 		if s.paused.heldKeys != nil {
-			s.paused.heldKeys = nil // paused rows may have been cancelled; this sweep finds those that are left
-			s.lookahead.reset()     // it begins above them
+			s.paused.heldKeys = nil // paused rows may have been cancelled; this sweep finds the remaining rows
+			s.lookahead.reset()     // its walks begin above such rows
 		}
 	}
 	s.wake(r.rescan)
 	read.From = s.cursor.low
 	_, read.settled = s.cursor.sights()
 	for position, m := range s.buffer.messages {
-		// A charge may have been recorded although it seems to have failed. Then the row is
-		// due soon, so a message with an outcome is left out too.
+		// A charge may have been recorded although it seems to have failed. In this case the
+		// row is due soon, so a message with an outcome is left out too.
 		if position > read.From || m.Due || m.decided {
 			read.Known = append(read.Known, position)
 		}
@@ -127,7 +128,8 @@ func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
 	return read
 }
 
-// exclude makes a sweep or a lookahead leave out excluded keys and topics.
+// exclude adds the excluded keys and topics to a sweep or a lookahead, which then
+// leaves them out.
 func (s *Scheduler) exclude(read *Read) {
 	for key, q := range s.buffer.queues {
 		if q.excluded {
@@ -137,7 +139,8 @@ func (s *Scheduler) exclude(read *Read) {
 	read.Topics = s.topics.excludedNames()
 }
 
-// planRefill returns a command that reads the keys whose queues want a refill, or nil.
+// planRefill returns a command that reads the keys whose queues have requested a
+// refill. It returns nil if there are none.
 func (s *Scheduler) planRefill(limit, bytes int) *Read {
 	queues := s.buffer.takeRefills(refillsAtOnce)
 	if len(queues) == 0 {
@@ -174,13 +177,13 @@ func (s *Scheduler) ReadFailed(now time.Time, read *Read, err error) {
 	s.refillAgain(read)
 }
 
-// RowsRead reports the result of a read to the Scheduler. The order of the rows is
-// described at [Read.Reach].
+// RowsRead reports the result of a read to the Scheduler. For the order of rows, see
+// [Read.Reach].
 func (s *Scheduler) RowsRead(now time.Time, read *Read, rows []*Message, at Reach) {
 	s.endRead(read, true)
 	s.endLookahead(now, read)
 	r := &s.reading
-	if s.works(&r.outage, Reading) {
+	if s.worked(&r.outage, Reading) {
 		s.Rescan()
 	}
 	if len(rows) > 0 && !read.Lookahead {
@@ -213,7 +216,8 @@ func (s *Scheduler) endRead(read *Read, succeeded bool) {
 	s.reading.batchLimit.Did(succeeded)
 }
 
-// refillAgain wants the refills of a read again whose result was ignored.
+// refillAgain requests the refills of a read again, because the Scheduler ignored the
+// result of the read.
 func (s *Scheduler) refillAgain(read *Read) {
 	for _, refill := range read.refills {
 		refill.queue.refillWanted = false
@@ -222,7 +226,7 @@ func (s *Scheduler) refillAgain(read *Read) {
 }
 
 func (s *Scheduler) addRefill(read *Read, rows []*Message, at Reach) {
-	s.cursor.saw(at.Highest)
+	s.cursor.refillRead(at.Highest)
 	valid := make(map[string]bool, len(read.refills))
 	for _, refill := range read.refills {
 		valid[refill.queue.key] = refill.queue.epoch == refill.epoch
@@ -236,7 +240,7 @@ func (s *Scheduler) addRefill(read *Read, rows []*Message, at Reach) {
 		if q := refill.queue; q.epoch == refill.epoch {
 			covered := at.Covered
 			if s.paused.held(q.key) {
-				covered = Everything // no later message is wanted
+				covered = Everything // all later messages of the key wait for the pause to end
 			}
 			s.buffer.refilled(q, covered)
 		}

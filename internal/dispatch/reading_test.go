@@ -19,15 +19,16 @@ func fixed() *Scheduler {
 	return s
 }
 
-// remember puts messages into memory, whose outcomes wait to be recorded.
+// remember puts messages into memory. Their outcomes are known, but not recorded yet.
 func remember(s *Scheduler, messages int) {
 	for position := range int64(messages) {
 		s.buffer.messages[1+position] = &Message{Position: 1 + position, decided: true}
 	}
 }
 
-// A read must be worth its cost, and may not exceed the memory. With less room than for a
-// quarter of a batch, or enough messages that wait to be sent, nothing is read.
+// A read must be worth its cost, and its rows must fit into memory. Nothing is read if
+// there is room for less than a quarter of a batch, or if enough messages wait to be
+// sent.
 func TestReadIsAsLargeAsTheRoomInMemory(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -66,7 +67,7 @@ func TestReadIsAsLargeAsTheRoomInMemory(t *testing.T) {
 	}
 }
 
-// The size of a row is the average over the rows that were read last.
+// The size of a row is estimated as the average of the rows of the last read.
 func TestSizeOfARowIsAnAverage(t *testing.T) {
 	t.Parallel()
 	s := fixed()
@@ -161,7 +162,8 @@ func TestSweepsAndRefillsAlternate(t *testing.T) {
 	}
 }
 
-// With too many key queues in memory, only refills are run: a sweep would add queues.
+// With too many key queues in memory, the Scheduler plans only refills, because a sweep
+// would add queues.
 func TestSweepsWaitForFewerKeyQueues(t *testing.T) {
 	t.Parallel()
 	s := fixed()
@@ -187,7 +189,7 @@ func TestSweepsWaitForFewerKeyQueues(t *testing.T) {
 	}
 }
 
-// A refill reads some keys at once, each up to the limit of its queue.
+// One refill reads up to 100 keys, and reads each key up to the limit of its queue.
 func TestRefillIsLimited(t *testing.T) {
 	t.Parallel()
 	s := fixed()
@@ -216,8 +218,8 @@ func TestRefillIsLimited(t *testing.T) {
 	}
 }
 
-// A sweep leaves out messages in memory that it could find: those above the cursor, and
-// those that may be due.
+// A sweep leaves out those messages in memory that it would otherwise find again:
+// messages above the cursor, and messages that may be due.
 func TestSweepLeavesOutMessagesInMemory(t *testing.T) {
 	t.Parallel()
 	s := fixed()
@@ -244,5 +246,68 @@ func TestSweepLeavesOutMessagesInMemory(t *testing.T) {
 	s.Hint(start.Add(time.Minute))
 	if read = s.planRead(start.Add(time.Minute + time.Second)); read == nil || read.Poll {
 		t.Fatalf("after a hint: got %+v, want a read that is no poll", read)
+	}
+}
+
+// A read from the start of the outbox finds changes anywhere, so refills then also begin
+// at the start. A key without messages in memory may have rows again.
+func TestRefillsBeginAtTheStartAfterARescan(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	empty := &keyQueue{key: "empty", excluded: true, refillFrom: 70}
+	busy := &keyQueue{key: "busy", excluded: true, refillFrom: 70, head: &Message{Position: 80, Key: "busy"}}
+	s.buffer.queues = map[string]*keyQueue{"empty": empty, "busy": busy}
+	if read := s.planRead(start); read == nil || !read.Tidy {
+		t.Fatalf("got %+v, want a read from the start", read)
+	}
+	if empty.refillFrom != 0 || busy.refillFrom != 0 || !empty.refillWanted || busy.refillWanted || len(s.buffer.refills) != 1 {
+		t.Errorf("got %+v and %+v", empty, busy)
+	}
+}
+
+// A refill adds no row of a key whose queue has changed since the refill began, and no row
+// that waits for a paused message.
+func TestRefillAddsRowsOfUnchangedKeys(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	s.buffer.low = 50
+	read := &Read{Refill: true}
+	queues := map[string]*keyQueue{}
+	for _, key := range []string{"kept", "changed", "held"} {
+		q := &keyQueue{key: key, excluded: true, refillFrom: 30, refillWanted: true}
+		queues[key], s.buffer.queues[key] = q, q
+		read.refills = append(read.refills, queueEpoch{q, q.epoch})
+	}
+	queues["changed"].epoch++
+	s.paused.hold("held", 30)
+	s.addRefill(read, []*Message{
+		{Position: 40, Key: "kept", Topic: "t"}, {Position: 41, Key: "changed", Topic: "t"}, {Position: 42, Key: "held", Topic: "t"},
+	}, Reach{Highest: 42, Covered: 60})
+	if len(s.buffer.messages) != 1 || s.buffer.messages[40] == nil || s.cursor.seen != 42 {
+		t.Errorf("in memory are %v, want only the row at 40; %d is seen", s.buffer.messages, s.cursor.seen)
+	}
+	if q := queues["kept"]; q.refillFrom != 50 || !q.refillWanted || len(s.buffer.refills) != 1 || s.buffer.queues["kept"] != q {
+		t.Errorf("the rest of the key is not wanted: %+v", q)
+	}
+	if q := queues["changed"]; q.refillFrom != 30 || s.buffer.queues["changed"] != q {
+		t.Errorf("the result of an old refill is used: %+v", q)
+	}
+	if s.buffer.queues["held"] != nil {
+		t.Error("a key whose messages all wait for the end of a pause is still in memory")
+	}
+}
+
+// After a refill that has read all rows of a key, sweeps read the new rows of the key
+// again. If there are rows above the covered position, only the next refill reads them.
+func TestRefillOfAllRowsEndsTheExclusionOfAKey(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	for covered, excluded := range map[int64]bool{60: true, Everything: false} {
+		q := &keyQueue{key: "k", excluded: true, refillWanted: true, head: &Message{Position: 40, Key: "k"}}
+		s.buffer.queues["k"] = q
+		s.buffer.refilled(q, covered)
+		if q.excluded != excluded || q.refillWanted != excluded {
+			t.Errorf("covered up to %d: got %+v, want excluded and refillWanted to be %v", covered, q, excluded)
+		}
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// ready contains the messages that may be published, ordered by position for each
-// topic.
+// ready contains the messages that may be published. The messages of each topic are
+// ordered by position.
 type ready struct {
 	topics map[string]*messageHeap
 	count  int
@@ -24,8 +24,8 @@ func (r *ready) put(m *Message) {
 	r.count++
 }
 
-// take removes and returns the message with the lowest position, of the topics for
-// which may returns true. It returns nil if there is no such message.
+// take removes and returns the message with the lowest position. It considers only
+// topics for which may(topic) is true. It returns nil if these topics have no message.
 func (r *ready) take(may func(topic string) bool) *Message {
 	var best *messageHeap
 	for topic, h := range r.topics {

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// After Recall, messages that the publisher does not have yet come back. Nothing else is
-// sent before all have come back, and then sending continues with them.
+// After Recall, messages that were not given to the publisher yet return to the
+// Scheduler. Nothing else is sent until all of them have returned. Then sending continues
+// with these messages.
 func TestRecalledMessagesAreSentAgain(t *testing.T) {
 	s := New(Config{
 		BatchSize: 10, Window: 2, BufferBytes: 1 << 20, PollMin: time.Second, PollMax: time.Second,

@@ -19,8 +19,8 @@ var (
 	printed   = flag.Bool("print", false, "print the events of each schedule")
 )
 
-// defaultSchedules returns fewer schedules with the race detector. A schedule runs on one
-// goroutine, so the detector has nothing to find, and it makes schedules slow.
+// defaultSchedules returns fewer schedules with the race detector. A schedule runs on
+// one goroutine, so the detector cannot find anything, but makes schedules slow.
 func defaultSchedules() int {
 	if race.Enabled {
 		return 1000
@@ -35,7 +35,9 @@ func defaultSchedules() int {
 //   - a confirmed message is not published again by the same process,
 //   - a message is published only while its slot is leased and it is due,
 //   - a paused message is published only if a publish of it began before the pause,
-//   - in the end every message is confirmed or dead, within the time that this may take without a sweep from the start of the outbox.
+//   - within five minutes after the last failure, by the clock of the model, every
+//     message is confirmed or dead. In most schedules no sweep from the start of the
+//     outbox is due before that, so the Scheduler must not need one.
 //
 // A failure names the seed. Repeat it with -seed=N -schedules=1 -print -v.
 func TestSchedules(t *testing.T) {
@@ -86,7 +88,7 @@ func (w *world) schedule() error {
 	next = func() {
 		if w.now.Before(until) {
 			w.act(longest)
-			w.after(2*time.Duration(pick(w.rng, 5, 50, 200))*time.Millisecond, next)
+			w.later(2*time.Duration(pick(w.rng, 5, 50, 200))*time.Millisecond, next)
 		}
 	}
 	next()
@@ -121,7 +123,7 @@ func (w *world) act(longest time.Duration) {
 	case n < 74:
 		w.lose(w.leased()...)
 	case n < 86:
-		w.other()
+		w.otherInstance()
 	case n < 92:
 		w.s.Hint(w.now)
 	case n < 94:
@@ -138,8 +140,8 @@ func (w *world) act(longest time.Duration) {
 	}
 }
 
-// heal ends all failures. After that every message must be confirmed or dead in the
-// end.
+// heal ends all failures. From then on, every message must finally be confirmed or
+// become a dead letter.
 func (w *world) heal() {
 	w.healed = true
 	w.pause(Pauses{})
@@ -166,13 +168,13 @@ func (w *world) heal() {
 			commit: w.commits, beat: true,
 		}
 		w.end(xid)
-		w.after(400*time.Millisecond, beat)
+		w.later(400*time.Millisecond, beat)
 	}
 	beat()
 }
 
-// settled reports whether the outcomes of all messages are recorded that were written
-// before heal.
+// settled reports whether the outcomes of all messages that were written before heal
+// are recorded.
 func (w *world) settled() bool {
 	if len(w.open) > 0 && len(w.table) == 0 {
 		return false
@@ -185,8 +187,8 @@ func (w *world) settled() bool {
 	return w.s.Orphans() == 0
 }
 
-// othersSettled reports whether the only messages that are left belong to the topic
-// that does not answer, or have a key.
+// othersSettled reports whether all remaining messages belong to the topic that does
+// not answer, or have a key.
 func (w *world) othersSettled() bool {
 	for _, row := range w.table {
 		if !row.beat && row.Key == "" && row.Topic != deafTopic {

@@ -9,35 +9,35 @@ import (
 type Config struct {
 	BatchSize     int // maximum number of rows of a read
 	Window        int // maximum number of messages in flight
-	BufferBytes   int // maximum size of payloads and metadata in memory; the last message may exceed it
-	LookaheadRows int // number of rows that a lookahead examines, or 0: then nothing is read behind the messages in memory
+	BufferBytes   int // maximum bytes of payloads and metadata in memory; the last message that is read may exceed it
+	LookaheadRows int // number of rows that a lookahead examines; 0 means no lookaheads
 
 	PollMin, PollMax time.Duration // shortest and longest time between two sweeps without a hint
-	StallTimeout     time.Duration // how long a topic may have no answer before it stalls
-	CloseTimeout     time.Duration // how long to wait after Stop for confirms, and then as long again for settlements
+	StallTimeout     time.Duration // how long the broker may give no answer for a topic before the topic stalls
+	CloseTimeout     time.Duration // after Stop, the maximum wait for confirms, and then the same time again for settlements
 
 	// RescanEvery is the time between sweeps from the start of the outbox. Such a sweep
 	// finds rows that the cursor cannot know, such as rows that were changed by hand.
 	RescanEvery time.Duration
 
-	// Policy returns how often and when refused messages of a topic are tried again.
+	// Policy returns how often and when the refused messages of a topic are tried again.
 	Policy func(topic string) Policy
 
-	// Pause returns how long to wait after n failures in a row of work that fails for
-	// all messages. The first failure has n = 1.
+	// Pause returns how long to wait after a failure that concerns all messages, such as a
+	// failed read. The parameter failures is the number of consecutive failures.
 	Pause func(failures int) time.Duration
 
-	// Jitter changes a wait by a random amount, so that messages that failed together
-	// are not tried again together.
+	// Jitter changes a wait by a random amount. Messages that failed together are then not
+	// tried again at the same time.
 	Jitter func(time.Duration) time.Duration
 }
 
 // Policy says how often and when refused messages are tried again.
 type Policy struct {
-	MaxAttempts int // refusals before a message becomes a dead letter
+	MaxAttempts int // number of refusals after which a message becomes a dead letter
 
-	// Backoff returns how long to wait after the nth refusal of a message. The first
-	// refusal has n = 1.
+	// Backoff returns how long to wait after a refusal. The parameter attempt is 1 at the
+	// first refusal of a message.
 	Backoff func(attempt int) time.Duration
 }
 
@@ -45,7 +45,7 @@ type Policy struct {
 // does no I/O and does not read the clock. It is not safe for concurrent use.
 type Scheduler struct {
 	config Config
-	slots  []int64 // slots that are leased to this instance; the slice is replaced, never changed
+	slots  []int64 // slots that are leased to this instance; the slice is replaced and never modified
 
 	buffer      buffer
 	cursor      cursor
@@ -60,16 +60,16 @@ type Scheduler struct {
 	inFlight      int
 	tickets       uint64
 	confirms      uint64
-	publishOutage outage // while it has failures, only one message at a time is published
+	publishOutage outage // while publishing fails, only one message at a time is published
 	publishes     []Publish
 
 	stopping  bool
-	gaveUp    bool      // does not wait for confirms any more
-	stopUntil time.Time // when the wait for confirms ends, and later the wait for settlements
-	returned  int       // number of messages whose outcome was unknown after Stop
+	gaveUp    bool      // the Scheduler no longer waits for confirms
+	stopUntil time.Time // end of the wait for confirms, and later of the wait for settlements
+	returned  int       // messages whose publish ended with an unknown outcome after Stop
 
 	notices []Notice
-	spoken  []Notice // notices of the last Step; the slice is used again
+	spoken  []Notice // notices of the last Step; the next Step uses the memory of the slice again
 	wakeAt  time.Time
 }
 
@@ -78,7 +78,7 @@ func New(config Config) *Scheduler {
 	return &Scheduler{config: config, buffer: newBuffer(4 * max(config.Window, config.BatchSize))}
 }
 
-// Step returns the work that can start at the time now. Call it after every event, and
+// Step returns the work that can start at the time now. Call it after each event, and
 // at Commands.WakeAt.
 func (s *Scheduler) Step(now time.Time) Commands {
 	s.wakeAt = now.Add(time.Minute)
@@ -96,7 +96,7 @@ func (s *Scheduler) Step(now time.Time) Commands {
 	return c
 }
 
-// wake makes sure that Step is called at t or earlier.
+// wake makes sure that the caller calls Step at t or earlier.
 func (s *Scheduler) wake(t time.Time) {
 	if t.Before(s.wakeAt) {
 		s.wakeAt = t
@@ -105,11 +105,12 @@ func (s *Scheduler) wake(t time.Time) {
 
 func (s *Scheduler) notice(n Notice) { s.notices = append(s.notices, n) }
 
-// Slots returns the slots that were set by SetSlots and not removed by LoseSlots.
+// Slots returns the slots that are leased to this instance: the slots of the last
+// SetSlots, except those that LoseSlots has removed.
 func (s *Scheduler) Slots() []int64 { return s.slots }
 
-// SetSlots sets the slots that are leased to this instance. Call LoseSlots first for
-// slots that are lost.
+// SetSlots sets the slots that are leased to this instance. If slots were lost, call
+// LoseSlots for them first.
 func (s *Scheduler) SetSlots(slots []int64) {
 	if len(slots) > len(s.slots) {
 		s.Rescan() // the rows of the new slots can be anywhere in the outbox
@@ -117,10 +118,10 @@ func (s *Scheduler) SetSlots(slots []int64) {
 	s.slots = slots
 }
 
-// LoseSlots removes slots that another instance owns, or that this one will give back.
-// It drops their messages from memory. It still waits for the outcome of messages in
-// flight, and deletes the confirmed ones: the row of a confirmed message must be
-// deleted, no matter which instance owns its slot.
+// LoseSlots removes slots that another instance owns, or that this instance will give
+// back. It drops their messages from memory. For messages in flight, the Scheduler
+// still waits for the outcome. It still deletes the rows of confirmed messages, no
+// matter which instance now owns the slot.
 func (s *Scheduler) LoseSlots(slots []int64) {
 	lost := make(map[int64]bool, len(slots))
 	for _, slot := range slots {
@@ -143,13 +144,13 @@ func (s *Scheduler) forgetLost(m *Message, lost map[int64]bool) bool {
 	return lost[m.Slot]
 }
 
-// Orphans returns how many messages of lost slots are in flight, or have an outcome
-// that waits to be recorded.
+// Orphans returns the number of messages of lost slots that are in flight, or whose
+// outcome is not recorded yet.
 func (s *Scheduler) Orphans() int { return s.buffer.orphans }
 
 // OrphanSlots returns the slots of the messages that Orphans counts, in ascending
-// order. Do not lease such a slot again before OrphanSlots leaves it out. Otherwise
-// later messages of a key could be sent first.
+// order. Do not lease such a slot again while OrphanSlots returns it. Otherwise later
+// messages of a key could be sent before an orphan of the same key.
 func (s *Scheduler) OrphanSlots() []int64 {
 	var slots []int64
 	if s.buffer.orphans > 0 {
@@ -172,16 +173,16 @@ func (s *Scheduler) Sight() Sight {
 	return Sight{seen, tail, round}
 }
 
-// Wrote reports that a transaction of the forwarder, which changed something, has
-// ended. Sight returned seen before the transaction began.
+// Wrote reports that a transaction of the forwarder has ended, and that it changed
+// something. The parameter seen is the result of Sight before the transaction.
 func (s *Scheduler) Wrote(seen Sight) {
 	s.cursor.wrote(seen.sight)
 	s.lookahead.tail.cursor.wrote(seen.tail)
 	s.lookahead.round.cursor.wrote(seen.round)
 }
 
-// Stop ends reading and publishing. After it the Scheduler waits up to
-// Config.CloseTimeout for confirms, and then as long again for settlements.
+// Stop ends reading and publishing. The Scheduler then waits up to Config.CloseTimeout
+// for confirms, and the same time again for settlements.
 func (s *Scheduler) Stop(now time.Time) {
 	s.stopping = true
 	s.stopUntil = now.Add(s.config.CloseTimeout)
@@ -191,8 +192,8 @@ func (s *Scheduler) Stop(now time.Time) {
 // Stopping reports whether Stop was called.
 func (s *Scheduler) Stopping() bool { return s.stopping }
 
-// drain reports whether nothing is left to wait for after Stop, and whether the time
-// for waiting is over.
+// drain reports whether all work that the Scheduler waits for after Stop has ended, and
+// whether the maximum time for waiting is over.
 func (s *Scheduler) drain(now time.Time) (drained, expired bool) {
 	if s.inFlight > 0 && !s.gaveUp && !now.Before(s.stopUntil) {
 		s.gaveUp = true // the remaining time is for settlements
@@ -203,9 +204,9 @@ func (s *Scheduler) drain(now time.Time) (drained, expired bool) {
 	return drained, !now.Before(s.stopUntil)
 }
 
-// Confirms returns how many messages were confirmed.
+// Confirms returns the total number of confirmed messages.
 func (s *Scheduler) Confirms() uint64 { return s.confirms }
 
-// Returned returns how many messages had no known outcome when the forwarder stopped.
-// They will be sent again.
+// Returned returns the number of messages whose outcome was unknown when the forwarder
+// stopped. These messages will be sent again.
 func (s *Scheduler) Returned() int { return s.returned + s.inFlight }

@@ -8,21 +8,22 @@ import (
 )
 
 const (
-	// maxDeaths limits the dead letters of one settlement. They are moved one by one,
-	// and all other outcomes wait for them.
+	// maxDeaths is the maximum number of dead letters of one settlement. Dead letters are
+	// moved one by one, and all other outcomes wait until they are moved.
 	maxDeaths = 100
 
-	// gather is how long a confirmed message waits for others, so that they are deleted
-	// in one transaction.
+	// gather is how long a confirmed message waits for further confirmed messages. All of
+	// them are then deleted in one transaction.
 	gather = 20 * time.Millisecond
 )
 
-// settling contains the outcomes that wait to be recorded. At most one settlement is
-// under way. Later outcomes are recorded by the next one.
+// settling contains the outcomes that are not recorded yet. At most one settlement is
+// under way at a time. The next settlement records the outcomes that arrive while this
+// one is under way.
 type settling struct {
 	waiting   Settlement
 	since     time.Time // when the first message of waiting.Confirmed was confirmed
-	urgent    bool      // messages can be read again only after waiting is recorded
+	urgent    bool      // some messages can be read again only after the outcomes in waiting are recorded
 	busy      bool
 	confirmed int // number of confirmed messages in the settlement under way
 	deletions adaptive.Limit
@@ -37,7 +38,7 @@ func (st *settling) addConfirmed(m *Message, now time.Time) {
 	st.waiting.Confirmed = append(st.waiting.Confirmed, m)
 }
 
-// take removes the outcomes of the next settlement from waiting, and returns them.
+// take removes the outcomes for the next settlement from st.waiting, and returns them.
 func (st *settling) take() Settlement {
 	batch := st.waiting
 	st.waiting, st.urgent = Settlement{}, false
@@ -47,15 +48,16 @@ func (st *settling) take() Settlement {
 	return batch
 }
 
-// split returns the first items of a list, and a copy of the rest.
-func split[T any](list []T, first int) (head, tail []T) {
-	if len(list) <= first {
+// split returns the first items of list, at most limit, and a copy of the other items.
+func split[T any](list []T, limit int) (head, tail []T) {
+	if len(list) <= limit {
 		return list, nil
 	}
-	return list[:first], slices.Clone(list[first:])
+	return list[:limit], slices.Clone(list[limit:])
 }
 
-// planSettle returns a command that records the known outcomes, or nil.
+// planSettle returns a command that records the waiting outcomes. It returns nil if no
+// settlement can start now.
 func (s *Scheduler) planSettle(now time.Time) *Settlement {
 	st := &s.settling
 	if st.busy || st.waiting.empty() || s.pausing(&st.outage, now) {
@@ -71,8 +73,8 @@ func (s *Scheduler) planSettle(now time.Time) *Settlement {
 	return &batch
 }
 
-// canGather reports whether the next settlement may wait for more confirms: more of
-// them are expected, and nothing is urgent.
+// canGather reports whether the next settlement may wait for more confirms. It may wait
+// if messages are in flight, and no outcome is urgent.
 func (s *Scheduler) canGather() bool {
 	st := &s.settling
 	return !st.urgent && !s.stopping && s.buffer.orphans == 0 && s.inFlight > 0 &&
@@ -88,7 +90,7 @@ func (s *Scheduler) Settled(now time.Time, batch *Settlement, result Settled) {
 	}
 	if result.Err != nil {
 		s.fails(&st.outage, Settling, result.Err, now)
-	} else if s.works(&st.outage, Settling) {
+	} else if s.worked(&st.outage, Settling) {
 		s.Rescan()
 	}
 	if result.Vanished {
@@ -124,8 +126,9 @@ func (s *Scheduler) Settled(now time.Time, batch *Settlement, result Settled) {
 	}
 }
 
-// keepsOutcome reports whether recording an outcome is tried again after a failure. The
-// outcome of an orphan is not, because the instance that owns the slot now decides.
+// keepsOutcome reports whether the Scheduler records the outcome of m again after a
+// failure. It does not do so for an orphan, because the instance that now owns the slot
+// decides about the message.
 func (s *Scheduler) keepsOutcome(m *Message) bool {
 	if m.orphan {
 		s.buffer.forget(m)
@@ -133,8 +136,8 @@ func (s *Scheduler) keepsOutcome(m *Message) bool {
 	return !m.orphan
 }
 
-// finish removes a message from memory after its outcome was recorded. Its successors
-// are read again if they were dropped, or blocked in the table.
+// finish removes a message from memory after its outcome was recorded. If the
+// successors of the message were dropped, or blocked in the table, they are read again.
 func (s *Scheduler) finish(m *Message) {
 	s.buffer.forget(m)
 	if m.queue != nil {
@@ -143,8 +146,8 @@ func (s *Scheduler) finish(m *Message) {
 	}
 }
 
-// readAgain makes the next sweep read rows again that the settlement did not find,
-// because they were removed or locked meanwhile.
+// readAgain makes the next sweep look again for rows that the settlement did not find,
+// because they were removed or locked.
 func (s *Scheduler) readAgain(batch *Settlement) {
 	lowest := int64(Everything)
 	for _, c := range batch.Charges {
@@ -156,6 +159,6 @@ func (s *Scheduler) readAgain(batch *Settlement) {
 	s.rewind(lowest - 1)
 }
 
-// Unrecorded returns the number of confirmed messages that may still be in the
+// Unrecorded returns the number of confirmed messages whose rows may still be in the
 // outbox.
 func (s *Scheduler) Unrecorded() int { return len(s.settling.waiting.Confirmed) + s.settling.confirmed }

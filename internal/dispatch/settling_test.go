@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A settlement is a transaction of the forwarder's own. When it has ended, reads begin
-// above the positions that were read before it. Without outcomes there is no settlement.
+// A settlement is a transaction of the forwarder. When it has ended, reads begin above
+// the positions that were read before the settlement. Without outcomes there is no
+// settlement.
 func TestReadsBeginAboveWhatWasReadBeforeASettlement(t *testing.T) {
 	for _, wrote := range []bool{true, false} {
 		s := New(Config{

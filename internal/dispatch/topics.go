@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// topics keeps a topic for which the broker does not answer, for example because a
-// queue has lost its majority, from blocking other topics. One topic may not use the
-// whole window. A stalled topic is excluded: the forwarder neither reads nor publishes
-// its messages until the broker answers again. When none of its messages is in flight
-// any more, the Scheduler tries the topic with a single message.
+// topics makes sure that a topic does not block other topics while the broker does not
+// answer for it. A broker does not answer, for example, when a queue has lost its
+// majority. One topic may not use the whole window. A stalled topic is excluded: the
+// forwarder neither reads nor publishes its messages until the broker answers again. When
+// none of its messages is in flight any more, the Scheduler tries the topic with a single
+// message.
 type topics struct {
 	active map[string]*topic // topics that were used recently, or have stalled
-	check  time.Time         // when to look for stalled topics next
+	check  time.Time         // time of the next check for stalled topics
 
 	refusals refusals
 }
@@ -22,25 +23,26 @@ type topic struct {
 	name     string
 	inFlight int
 	answered time.Time // when the broker last answered
-	since    time.Time // since when messages in flight have had no answer, or zero
+	since    time.Time // when the messages in flight began to wait for an answer, or zero
 
 	stalled bool
 	until   time.Time   // a stalled topic is not tried before this time
-	stalls  int         // how often the topic has stalled since its last answer
-	resume  int64       // a sweep must read again above this position when the topic resumes
-	queues  []*keyQueue // queues whose messages were dropped
+	stalls  int         // number of stalls since the last answer
+	resume  int64       // when the topic resumes, a sweep must read again from this position
+	queues  []*keyQueue // queues whose messages were dropped from memory
 }
 
-// excluded reports whether no more messages of t may be sent, because t has stalled, or
-// is being tried with one message.
+// excluded reports whether no further message of t may be sent now, because t has
+// stalled, or because a single message in flight is testing whether the broker answers
+// again.
 func (t *topic) excluded() bool { return t.stalled || t.stalls > 0 && t.inFlight > 0 }
 
-// idle reports whether t need not be remembered any more.
+// idle reports whether the state of t is no longer needed.
 func (t *topic) idle(now time.Time) bool {
 	return t.inFlight == 0 && t.since.IsZero() && t.stalls == 0 && now.Sub(t.answered) > time.Second
 }
 
-// get returns the state of a topic, and creates it if necessary.
+// get returns the state of a topic, and creates the state if the topic has none.
 func (ts *topics) get(name string) *topic {
 	t := ts.active[name]
 	if t == nil {
@@ -64,9 +66,9 @@ func (ts *topics) excludedNames() []string {
 	return names
 }
 
-// stalledInFlight returns how many messages of stalled topics are in flight. They do
-// not count against the window, because the broker may never answer for a stalled
-// topic.
+// stalledInFlight returns the number of messages in flight whose topic has stalled.
+// These messages do not count towards the window, because the broker may never answer
+// for them.
 func (ts *topics) stalledInFlight() int {
 	n := 0
 	for _, t := range ts.active {
@@ -77,8 +79,8 @@ func (ts *topics) stalledInFlight() int {
 	return n
 }
 
-// excuse resets the time that topics have waited for an answer, if they have no
-// messages in flight. While nothing can be sent, they cannot get an answer.
+// excuse sets the waiting time of topics without messages in flight back to zero. While
+// nothing can be sent, such a topic cannot get an answer.
 func (ts *topics) excuse() {
 	for _, t := range ts.active {
 		if t.inFlight == 0 {
@@ -87,16 +89,16 @@ func (ts *topics) excuse() {
 	}
 }
 
-// resumeFromStart makes sweeps read all messages of a stalled topic again when the
-// topic resumes.
+// resumeFromStart makes sweeps read the messages of the stalled topics from the start
+// of the outbox, as soon as the topics resume.
 func (ts *topics) resumeFromStart() {
 	for _, t := range ts.active {
 		t.resume = 0
 	}
 }
 
-// watchTopics marks topics as stalled if they have had no answer for StallTimeout, and
-// tries stalled topics again after a pause.
+// watchTopics marks topics as stalled if the broker has not answered for StallTimeout.
+// It also lets stalled topics try again after a pause.
 func (s *Scheduler) watchTopics(now time.Time) {
 	ts := &s.topics
 	if len(ts.active) == 0 {
@@ -134,8 +136,16 @@ func (s *Scheduler) topicAnswers(t *topic, now time.Time) {
 	}
 }
 
-// stall marks t as stalled. Its candidates are not candidates any more, because the
-// topic is the cause of their failure, and other messages must not wait for them.
+// stallBecauseOf postpones m and marks its topic as stalled.
+func (s *Scheduler) stallBecauseOf(t *topic, m *Message, err error, now time.Time) {
+	s.postpone(m, err)
+	if !t.stalled {
+		s.stall(t, now)
+	}
+}
+
+// stall marks t as stalled. It removes the messages of t from the candidates: the topic
+// is the cause of the failures, and the messages of other topics must not wait.
 func (s *Scheduler) stall(t *topic, now time.Time) {
 	if t.stalls == 0 {
 		s.notice(Notice{Kind: TopicStalled, Topic: t.name, Messages: t.inFlight, Err: errStalled})
@@ -159,7 +169,7 @@ func (s *Scheduler) stall(t *topic, now time.Time) {
 	}
 }
 
-// resume lets t send again. The messages that were dropped are read again.
+// resume ends the stall of t. Messages that were dropped are read again.
 func (s *Scheduler) resume(t *topic) {
 	t.stalled, t.since = false, time.Time{}
 	s.rewind(t.resume)
@@ -171,9 +181,9 @@ func (s *Scheduler) resume(t *topic) {
 	t.queues = nil
 }
 
-// drop removes a message of an excluded topic from memory until the topic
-// resumes. If the message has a key, the whole key queue is dropped, because its
-// next messages may have other topics and must not be sent first.
+// drop removes a message of an excluded topic from memory until the topic resumes. If
+// the message has a key, the whole key queue is dropped: the next messages of the key
+// may have other topics, and must not be sent first.
 func (s *Scheduler) drop(t *topic, m *Message) {
 	if m.queue != nil {
 		t.queues = append(t.queues, m.queue)

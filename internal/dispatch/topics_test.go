@@ -71,8 +71,8 @@ func TestTopicStallsWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// Topics are looked at four times within StallTimeout, and forgotten a second after their
-// last answer.
+// The Scheduler checks topics four times within StallTimeout, and forgets a topic a
+// second after its last answer.
 func TestTopicsAreWatchedAndForgotten(t *testing.T) {
 	t.Parallel()
 	s := fixed()
@@ -116,7 +116,7 @@ func TestTopicsAreWatchedAndForgotten(t *testing.T) {
 	}
 }
 
-// While nothing can be sent, topics get no answer. This is not their fault.
+// While nothing can be sent, topics get no answer. This does not make them stall.
 func TestOutageExcusesTopics(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -142,8 +142,9 @@ func TestOutageExcusesTopics(t *testing.T) {
 	}
 }
 
-// The messages in flight of a topic that stalls are not candidates any more, and the
-// others wait for the topic. Messages behind those in flight would only use memory.
+// When a topic stalls, its messages in flight are no longer candidates. Its other
+// messages wait until the topic resumes. Messages that wait for a message in flight
+// with the same key are dropped, because they would only use memory.
 func TestStalledTopicHasNoCandidates(t *testing.T) {
 	t.Parallel()
 	s := fixed()
@@ -170,5 +171,43 @@ func TestStalledTopicHasNoCandidates(t *testing.T) {
 	}
 	if s.buffer.messages[4] != nil || s.buffer.messages[5] == nil {
 		t.Fatal("the successor in memory is not the one of the other topic")
+	}
+}
+
+// A topic that has stalled does not stall again when messages that were in flight come
+// back without an answer. They wait, and they are no candidates.
+func TestStalledTopicStallsOnce(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	for position := range int64(2) {
+		s.buffer.add(&Message{Position: position, Topic: "silent"}, false)
+	}
+	given := s.planPublish(start)
+	silent := s.topics.get("silent")
+	s.stall(silent, start)
+	for _, p := range given {
+		s.Published(start.Add(time.Hour), p, Unknown, errFailed)
+	}
+	if silent.stalls != 1 || !silent.until.Equal(start.Add(time.Second)) {
+		t.Errorf("it has stalled %d times, and is tried after %v, want once and 1s", silent.stalls, silent.until.Sub(start))
+	}
+	if charges := s.settling.waiting.Charges; len(charges) != 2 || s.attribution.active() {
+		t.Errorf("%d messages wait, want 2; candidates are %+v", len(charges), s.attribution.candidates)
+	}
+}
+
+// A sweep from the start of the outbox leaves out the stalled topics. When such a topic
+// resumes, its messages are also read from the start.
+func TestStalledTopicResumesFromTheStartAfterARescan(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	s.buffer.low, s.cursor.low = 77, 77
+	silent := s.topics.get("silent")
+	s.stall(silent, start)
+	s.Rescan()
+	s.planRead(start)
+	s.cursor.low = 99
+	if s.resume(silent); s.cursor.low != 0 {
+		t.Errorf("it is read above %d, want 0", s.cursor.low)
 	}
 }

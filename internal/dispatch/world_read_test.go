@@ -10,7 +10,7 @@ import (
 func (w *world) read(r *Read) {
 	const delay = 20 * time.Millisecond
 	process := w.process
-	w.after(delay, func() {
+	w.later(delay, func() {
 		if r.Tidy {
 			w.tidy()
 		}
@@ -18,7 +18,7 @@ func (w *world) read(r *Read) {
 		if !r.Refill {
 			horizon, ceiling = w.snapshot()
 		}
-		w.after(delay/4, func() {
+		w.later(delay/4, func() {
 			failed := w.fails()
 			rows, at := w.rows(r)
 			at.Pauses = w.pauses

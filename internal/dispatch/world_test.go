@@ -39,11 +39,11 @@ type world struct {
 	dead    map[int64]bool
 	stored  map[int64]bool // positions that the broker has stored
 	refused map[int64]bool // positions that the broker has refused
-	late    map[int64]bool // positions that a process has deleted after its end
+	late    map[int64]bool // positions whose deletion was committed after the end of the process
 	blocked map[string]*blockedKey
 	pauses  Pauses
 	heeds   bool // a sweep has seen these pauses
-	changes int  // of the pauses
+	changes int  // number of changes of the pauses
 
 	lastPosition int64
 	lastXID      int64
@@ -69,7 +69,7 @@ type profile struct {
 	keys      int
 	explains  bool // the publisher's errors can say that a message was refused
 	blockDead bool // a dead letter blocks its key
-	bulk      bool // one tenant writes many rows at once
+	bulk      bool // one tenant writes many rows together
 	pauses    bool // an operator pauses topics and tenants
 }
 
@@ -105,7 +105,7 @@ func newWorld(seed uint64, p plant) *world {
 		outages: rng.IntN(3) == 0, vague: rng.IntN(2) == 0, silent: rng.IntN(3) == 0,
 		explains: rng.IntN(2) == 0, blockDead: rng.IntN(4) == 0, keys: pick(rng, 1, 4, 12), bulk: rng.IntN(5) == 0,
 	}
-	if w.profile.bulk && rng.IntN(2) == 0 { // lookaheads without the sweeps from the start that follow failures
+	if w.profile.bulk && rng.IntN(2) == 0 { // test lookaheads without failures, because failures cause sweeps from the start
 		w.profile = profile{bulk: true, explains: true, keys: w.profile.keys}
 	}
 	w.profile.pauses = rng.IntN(3) == 0
@@ -242,21 +242,22 @@ func (h *eventHeap) Pop() any {
 	return e
 }
 
-// after calls then after a random delay of at most longest.
-func (w *world) after(longest time.Duration, then func()) {
+// later calls the function f after a random delay of at most longest.
+func (w *world) later(longest time.Duration, f func()) {
 	w.seq++
-	heap.Push(&w.events, event{w.now.Add(time.Duration(w.rng.Int64N(int64(longest) + 1))), w.seq, then})
+	heap.Push(&w.events, event{w.now.Add(time.Duration(w.rng.Int64N(int64(longest) + 1))), w.seq, f})
 }
 
-// inProcess is like after, but does not call then if the process has been restarted
-// meanwhile.
-func (w *world) inProcess(longest time.Duration, then func()) { w.report(w.process, longest, then) }
+// inProcess is like later, but does not call f if the process was restarted during the
+// delay.
+func (w *world) inProcess(longest time.Duration, f func()) { w.report(w.process, longest, f) }
 
-// report is like after, but calls then only if the process is still running.
-func (w *world) report(process int, longest time.Duration, then func()) {
-	w.after(longest, func() {
+// report is like later, but calls f only if the given process is still running after the
+// delay.
+func (w *world) report(process int, longest time.Duration, f func()) {
+	w.later(longest, func() {
 		if w.process == process {
-			then()
+			f()
 		}
 	})
 }
@@ -314,7 +315,8 @@ func (w *world) step() {
 	}
 }
 
-// begin begins a transaction that writes, and returns its id. end ends it.
+// begin begins a transaction that writes, and returns its id. The method end ends the
+// transaction.
 func (w *world) begin() (xid int64) {
 	w.lastXID++
 	w.open[w.lastXID] = true

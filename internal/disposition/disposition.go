@@ -1,6 +1,6 @@
 // Package disposition defines what an error means for a message: retry the message,
-// give up on it, or decide later. The middlewares of a chain use it to agree on
-// that without importing each other.
+// give up on it, or decide later. The middlewares of a chain use these definitions, so
+// that they need not import each other.
 //
 // To read the code, start with disposition.go, then panic.go and unrunnable.go.
 package disposition
@@ -20,13 +20,14 @@ const (
 	// Permanent is a failure that further attempts cannot change.
 	Permanent
 
-	// GivenUp is the last failure that the retry policy allows.
+	// GivenUp is a failure after which the retry policy allows no further attempt.
 	GivenUp
 
-	// Undecided means that the cause may not be the message: the message could not be
+	// Undecided means that the message may not be the cause: the message could not be
 	// parked, its transaction could not begin, its connection was lost, or the process
-	// shuts down. The message is tried again, and no attempt is charged. If the handler
-	// was called (see Error.NotCalled), that is limited to a few consecutive tries.
+	// shuts down. The message is tried again, and no attempt is counted. If the handler was
+	// called (see Error.NotCalled), an attempt is counted after a few consecutive tries of
+	// this kind.
 	Undecided
 )
 
@@ -34,18 +35,19 @@ const (
 type Error struct {
 	Kind Kind
 
-	// Reason is a short constant word for storage and metrics.
+	// Reason is a short word for storage and metrics. It is one of the Reason constants.
 	Reason string
 
 	// Attempts is the number of calls of the handler, or 0 if it is unknown.
 	Attempts int
 
-	// After is the shortest time until the next attempt; 0 leaves it to the policy.
+	// After is the shortest time until the next attempt. If it is 0, the retry policy
+	// decides.
 	After time.Duration
 
-	// NotCalled says that the handler was not called, so the message cannot be the
-	// cause, or that the caller need not count the call, see [Returned]. An Undecided
-	// message may then be tried again without a limit.
+	// NotCalled means that the handler was not called, so the message cannot be the cause.
+	// It can also mean that the caller need not count the call, see [Returned]. In both
+	// cases, an Undecided message may be tried again without a limit.
 	NotCalled bool
 
 	// Early is set if the message arrived before an earlier version of its aggregate.
@@ -59,7 +61,7 @@ type Error struct {
 type Turn struct {
 	AggregateType, AggregateID string
 
-	Sequence string // AggregateType and AggregateID in one text; valid UTF-8 without NUL
+	Sequence string // AggregateType and AggregateID in one string; valid UTF-8 without NUL
 	Version  int64
 }
 
@@ -78,7 +80,7 @@ const (
 	ReasonGap         = "gap"
 	ReasonStale       = "stale"
 	ReasonFailed      = "failed"
-	ReasonCancelled   = "cancelled" // by a person, and not by a consumer
+	ReasonCancelled   = "cancelled" // set if an operator cancels a message; no consumer sets it
 )
 
 // Reasons lists the reasons for which a consumer quarantines a message.
@@ -87,8 +89,8 @@ var Reasons = []string{ //nolint:gochecknoglobals // a constant
 	ReasonGap, ReasonStale,
 }
 
-// Of returns the outermost disposition in err's chain. An error without a disposition
-// is Failed.
+// Of returns the outermost disposition in the chain of err. If err has none, Of returns
+// an Error whose Kind is Failed.
 func Of(err error) *Error {
 	if v, ok := errors.AsType[*Error](err); ok {
 		return v
@@ -107,14 +109,14 @@ func Forever(reason string, err error) error {
 	return &Error{Kind: Permanent, Reason: reason, Err: err}
 }
 
-// NotYet marks err as Undecided because the message is early: it is tried again
-// after the given time.
-func NotYet(turn Turn, after time.Duration, err error) error {
-	return &Error{Kind: Undecided, NotCalled: true, Early: &turn, After: after, Err: err}
+// NotYet marks err as Undecided because the message is early. The message is tried again
+// after the given delay.
+func NotYet(turn Turn, delay time.Duration, err error) error {
+	return &Error{Kind: Undecided, NotCalled: true, Early: &turn, After: delay, Err: err}
 }
 
 // HandBack marks err as Undecided for a message whose handler may have been called.
-// After a few consecutive such errors an attempt is charged.
+// After a few consecutive errors of this kind, an attempt is counted.
 func HandBack(err error) error {
 	return &Error{Kind: Undecided, Err: err}
 }
@@ -125,7 +127,7 @@ func NotCalled(err error) error {
 }
 
 // Returned marks err as Undecided for a message that goes back to the transport, or
-// stays in its row. Whoever returns it has counted the calls of the handler.
+// stays in its row. The calls of the handler were already counted.
 func Returned(err error) error {
 	return &Error{Kind: Undecided, NotCalled: true, Err: err}
 }

@@ -22,8 +22,8 @@ func (p *PanicError) Unwrap() error {
 	return err
 }
 
-// Stack returns the stack of the panic that err wraps, for the log, or "" if err
-// wraps no panic.
+// Stack returns the stack of the panic that err wraps, for the log. If err wraps no
+// panic, it returns "".
 func Stack(err error) string {
 	if p, ok := errors.AsType[*PanicError](err); ok {
 		return string(p.Stack)
@@ -31,9 +31,9 @@ func Stack(err error) string {
 	return ""
 }
 
-// Call calls h and returns its panic as an error. If an outer middleware recovered
-// the panic, the message would be neither retried nor quarantined. For an unrunnable
-// message Call returns the reason and does not call h.
+// Call calls h. If h panics, Call returns the panic as an error. If an outer middleware
+// recovered the panic instead, the message would be neither retried nor quarantined.
+// For an unrunnable message, Call returns the reason and does not call h.
 func Call(h message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
 	if why := Unrunnable(msg.Context()); why != nil {
 		return nil, why

@@ -9,29 +9,30 @@ import (
 	"strings"
 )
 
-// unreadable replaces an error that quotes a data source name.
+// unreadable is the text of the error that replaces an error with a data source name.
 const unreadable = "the data source name cannot be parsed%s (it is not shown because it may contain a password): " +
 	"in a URL percent-encode user, password and database; in key=value pairs quote values with blanks"
 
 var (
 	errUnreadable = fmt.Errorf(unreadable, "")
 
-	// wrongValue matches lib/pq's error about a value. The value may be the end of an
-	// unquoted password with blanks.
+	// wrongValue matches lib/pq's error about a wrong value. If a password contains blanks
+	// and is not quoted, this value may be the end of the password.
 	wrongValue = regexp.MustCompile(`^pq: wrong value for (\S+): `)
 
-	// quotes are parts of the errors of lib/pq and pgx about a data source name that
-	// they cannot parse. Most of these errors quote it.
+	// quotes are parts of the errors of lib/pq and pgx that say that a data source name
+	// cannot be parsed. Most of these errors contain the name.
 	quotes = []string{"in connection info string", "literal in connection string", "missing character after backslash", "cannot parse `"}
 )
 
 // Hide returns err without the contents of a data source name. Pass every error of a
-// new connection through it: database/sql parses the name only then, and drivers quote
-// a name that they cannot parse.
+// new connection through Hide: database/sql parses the name only when it connects, and
+// drivers quote a name that they cannot parse.
 //
-// Hide replaces an error about parsing by an error without a quote. In other errors it
-// covers passwords. errors.Is and errors.As still find the driver's error, but
-// errors.Unwrap does not, because a logger that follows the chain would log its text.
+// Hide replaces an error about parsing with an error that does not quote the name. In
+// other errors it replaces passwords. errors.Is and errors.As still find the driver's
+// error. errors.Unwrap does not: otherwise a logger that unwraps errors would log the
+// driver's text.
 func Hide(err error) error {
 	if err == nil {
 		return nil
@@ -58,18 +59,19 @@ const cover = "***"
 
 var (
 	// The end of the value after "password=" is uncertain: an unquoted value with blanks
-	// may continue where the next pair seems to begin. So all of the rest is covered.
+	// may continue where the next pair seems to begin. So the whole rest is replaced.
 	pair = regexp.MustCompile(`(?is)((?:password|pwd)(?:\s*=|["']\s*[:=])\s*)[^\s].*`)
 
 	// The userinfo of a URL may extend to the last "@".
 	userinfo = regexp.MustCompile(`(?s)://[^\s/]*:.*@`)
 
-	// MySQL's "user:password@tcp(host)", which has no scheme that marks its beginning.
+	// beforeProtocol matches MySQL's "user:password@tcp(host)", which has no scheme
+	// that marks its beginning.
 	beforeProtocol = regexp.MustCompile(`(?s)[^\s"'` + "`" + `]*:.*@(\w*)\(`)
 )
 
-// Cover returns text with all possible passwords covered: in the URL or the key=value
-// pairs of a data source name. If in doubt it covers more.
+// Cover replaces every part of text that may be a password in a data source name, which
+// is a URL or key=value pairs. In doubt, it replaces more of the text.
 func Cover(text string) string {
 	text = pair.ReplaceAllString(text, "${1}"+cover)
 	text = userinfo.ReplaceAllString(text, "://"+cover+"@")

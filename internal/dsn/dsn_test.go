@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// The table has texts of drivers, and the results.
+// The table contains texts of drivers' errors, and the expected results.
 func TestPasswordsInAllFormsAreCovered(t *testing.T) {
 	const secret = "canary"
 	for _, test := range []struct{ text, left string }{
@@ -72,8 +72,8 @@ type state struct{ error }
 
 func (state) SQLState() string { return "28P01" }
 
-// Callers decide by errors.Is and errors.As. Otherwise an outage would be
-// treated as another failure.
+// Callers recognise an outage with errors.Is and errors.As, so these must find the
+// hidden error. Otherwise an outage would be treated as another failure.
 func TestErrorsIsFindsHiddenError(t *testing.T) {
 	inner := fmt.Errorf("postgres://u:canary@h: %w: %w", driver.ErrBadConn, state{sql.ErrConnDone})
 	err := dsn.Hide(fmt.Errorf("begin: %w", inner))
@@ -86,8 +86,8 @@ func TestErrorsIsFindsHiddenError(t *testing.T) {
 	}
 }
 
-// The table has the errors of lib/pq, pgx and net/url about a name that they
-// cannot parse.
+// The table contains errors of lib/pq, pgx and net/url about a data source name that
+// they cannot parse.
 func TestParsingErrorQuotesNothing(t *testing.T) {
 	const says = "the data source name cannot be parsed (it is not shown because it may contain a password): " +
 		"in a URL percent-encode user, password and database; in key=value pairs quote values with blanks"
@@ -110,9 +110,9 @@ func TestParsingErrorQuotesNothing(t *testing.T) {
 	}
 }
 
-// A password that is not percent-encoded or not quoted may contain any
-// characters. No eight of its letters appear in the error, in any form of the
-// name.
+// A password that is not percent-encoded or not quoted may contain any characters.
+// Whatever form the data source name has, the error contains neither the beginning nor
+// the end of the password.
 func FuzzNoDriverErrorContainsPassword(f *testing.F) {
 	for _, password := range []string{
 		"", "%zz", " two", "'", `\`, "@", "/", "?", "#", "=", " port=", "\n", "`", `"`, "%",

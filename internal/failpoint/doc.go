@@ -1,7 +1,8 @@
-// Package failpoint defines points in the code, between two effects, at which a test
-// can kill the process. A program that is built with the tag "failpoints" kills itself
-// with SIGKILL at the point that ONCE_FAILPOINT names. "name:3" kills it when it
-// reaches the point for the third time. Without the tag a point does nothing.
+// Package failpoint defines points in the code at which a test can kill the process. A
+// point is between two steps that have an effect, such as two statements. A program
+// that is built with the tag "failpoints" kills itself with SIGKILL at the point that
+// ONCE_FAILPOINT names. With the value "name:3", it kills itself when it reaches the
+// point for the third time. Without the tag, a point does nothing.
 //
 // To read the code, start with points.go (the list), then on.go and off.go.
 package failpoint
@@ -9,10 +10,10 @@ package failpoint
 // Variable is the environment variable that names the point.
 const Variable = "ONCE_FAILPOINT"
 
-// Freezes is the environment variable that makes the process stop (SIGSTOP) instead of
-// die.
+// Freezes is an environment variable. If it is set, the process stops (SIGSTOP) instead
+// of dying.
 const Freezes = "ONCE_FAILPOINT_FREEZES"
 
-// Reached begins the line on standard error before the process dies or stops; the name
-// of the point follows.
+// Reached is the beginning of the line that the process writes to standard error before
+// it dies or stops. The name of the point follows.
 const Reached = "failpoint reached: "

@@ -12,7 +12,8 @@ import (
 	"syscall"
 )
 
-// armed is the point at which this process dies; left is the number of hits until then.
+// armed is the point at which this process dies, and left is the number of remaining
+// hits until then.
 var armed, left = parse(os.Getenv(Variable))
 
 func parse(value string) (name string, left *atomic.Int64) {
@@ -34,7 +35,7 @@ func parse(value string) (name string, left *atomic.Int64) {
 
 var freezes = os.Getenv(Freezes) != ""
 
-// Hit kills the process if name is the armed point: no deferred function runs, and Hit
+// Hit kills the process if name is the armed point. No deferred function runs, and Hit
 // does not return. If Freezes is set, Hit stops the process instead, and returns when
 // the process is continued.
 func Hit(name string) {

@@ -1,10 +1,10 @@
 package failpoint
 
-// Points lists all points, in the order in which a message passes them. A name with
-// a past participle, such as "outbox/inserted", is passed after that step; a name with
-// an infinitive, such as "outbox/insert", is passed before it. At a point inside of a
-// transaction the changes are not committed yet. A comment marks the points after the
-// commit.
+// Points lists all points, in the order in which a message passes them. A point whose
+// name ends in a past participle, such as "outbox/inserted", comes after that step. A
+// point whose name ends in an infinitive, such as "outbox/insert", comes before the
+// step. At a point inside of a transaction the changes are not committed yet. A comment
+// marks the points after the commit.
 var Points = []string{
 	// The transaction of a service, in which events are stored.
 	"outbox/begun",
@@ -44,7 +44,7 @@ var Points = []string{
 	"forwarder/key-blocked",
 	"forwarder/charged", // committed
 
-	// A message that was given up becomes a dead letter.
+	// A message that the forwarder has given up on becomes a dead letter.
 	"forwarder/give-up",
 	"forwarder/dead-row-written",
 	"forwarder/dead-row-deleted",
@@ -75,7 +75,7 @@ var Points = []string{
 	// Old entries are deleted from the log of sent messages.
 	"forwarder/sent-forgotten",
 
-	// To the broker, and its confirm.
+	// From the publisher to the broker, and the broker's confirm.
 	"rabbit/published",
 	"rabbit/report",
 
@@ -83,7 +83,7 @@ var Points = []string{
 	"embedded/deliver",
 	"embedded/delivered",
 
-	// From the broker to a handler, and its ack.
+	// From the broker to a handler, and the ack.
 	"rabbit/received",
 	"rabbit/handed-over",
 	"rabbit/ack",
@@ -95,7 +95,7 @@ var Points = []string{
 	// A durable consumer stores messages before they are handled.
 	"durable/store",
 	"parked/delivered",
-	"retry/stored", // in the order of their keys; an ack comes next
+	"retry/stored", // in key order; an ack comes next
 	"durable/ack",
 	"durable/acked",
 

@@ -9,11 +9,11 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// maxField bounds the bytes of a value from the metadata: any sender can write it.
+// maxField is the maximum length of a value from the metadata in a log line, in bytes.
+// Any sender can write the metadata.
 const maxField = 255
 
-// ofMetadata are the log fields of a message, by their metadata keys. No other
-// metadata is logged.
+// ofMetadata maps metadata keys to log fields. Other metadata is not logged.
 var ofMetadata = map[string]string{
 	meta.TenantID:         "tenant",
 	meta.AggregateType:    "aggregate_type",
@@ -22,8 +22,9 @@ var ofMetadata = map[string]string{
 	meta.EventType:        "event_type",
 }
 
-// Message returns the log fields that name a message: its id, and its tenant, aggregate,
-// version and event type if metadata has them. It adds more.
+// Message returns the log fields that identify a message: its id, and its tenant,
+// aggregate, version and event type if metadata contains them. The result also contains
+// the fields in more.
 func Message(id string, metadata map[string]string, more watermill.LogFields) watermill.LogFields {
 	named := make(watermill.LogFields, len(more)+1+len(ofMetadata))
 	for key, field := range ofMetadata {

@@ -1,11 +1,11 @@
-// Package fields formats the errors of constructors about the fields of a Config, and the
-// fields of log lines about a message.
+// Package fields formats two things: the errors of constructors for invalid fields of a
+// Config, and the log fields of a message.
 package fields
 
 import "strings"
 
-// Refused returns err with the package name before each line. Each line is about
-// one field, and the Config of another package may have a field of the same name.
+// Refused returns err with the package name before each line. Each line is about one
+// field, and several packages have a Config with a field of the same name.
 func Refused(pkg string, err error) error { return &refused{pkg + ": ", err} }
 
 type refused struct {

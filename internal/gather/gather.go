@@ -1,19 +1,19 @@
-// Package gather tells a subscriber how many messages its handler gathers in batches.
-// The number is passed in the context of Subscribe.
+// Package gather passes a number from a handler to its subscriber: how many messages
+// the handler gathers in batches. The context of Subscribe contains this number.
 package gather
 
 import "context"
 
 type key struct{}
 
-// With returns ctx for the Subscribe call of a handler whose batches need messages in
-// flight.
+// With returns ctx for the Subscribe call of a handler with batches. The parameter
+// messages is the number of messages that the batches need in flight.
 func With(ctx context.Context, messages int) context.Context {
 	return context.WithValue(ctx, key{}, messages)
 }
 
-// Of returns the number of messages that the handler of ctx needs in flight, so that
-// its batches can be full. It returns 0 if the handler has no batches.
+// Of returns how many messages the handler of ctx needs in flight so that its batches
+// are full. It returns 0 if the handler has no batches.
 func Of(ctx context.Context) int {
 	messages, _ := ctx.Value(key{}).(int)
 	return messages

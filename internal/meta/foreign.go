@@ -5,17 +5,19 @@ import (
 	"strings"
 )
 
-// prefix begins every key of this module. Other keys must not begin with it.
+// prefix is the beginning of every key of this module. Other keys must not begin with
+// it.
 const prefix = "once_"
 
-// Travels reports whether a metadata key travels from service to service. Keys of
-// other modules travel, and so do keys of this module that describe the message. The
-// function lists the allowed keys, so a new key does not travel until you add it.
+// Travels reports whether a metadata key is passed on from service to service. Keys of
+// other modules are passed on. Keys of this module are passed on if they describe the
+// message. The function lists these keys, so a new key is not passed on until you add
+// it to the list.
 //
-// All other keys concern one step only. Topic and DueAt are instructions for an
-// outbox, Redelivered and DeliveryCount describe one delivery, and EditedFrom
-// describes the edit of one message. From another service they would be instructions
-// or claims of a stranger.
+// All other keys are for one step only. Topic and DueAt are instructions for an outbox,
+// Redelivered and DeliveryCount describe one delivery, and EditedFrom describes the
+// edit of one message. A receiver must not trust such keys if they come from another
+// service.
 func Travels(key string) bool {
 	if !strings.HasPrefix(key, prefix) {
 		return true
@@ -28,8 +30,8 @@ func Travels(key string) bool {
 	return false
 }
 
-// Known reports whether a key is a key of this module with a meaning, or a key of
-// another module.
+// Known reports whether this version of the module knows the key. It also returns true
+// for the keys of other modules.
 func Known(key string) bool {
 	switch key {
 	case Topic, DueAt, Redelivered, DeliveryCount, EditedFrom:
@@ -39,13 +41,13 @@ func Known(key string) bool {
 }
 
 // Received returns the metadata that the handler of a delivered message may see. It
-// removes keys that would steer the messages that a handler produces, and keys of
-// this module that this version does not know: handlers copy metadata to their
-// messages, and anyone with access to the broker can write any metadata.
+// removes the keys that would control messages of the handler, and keys of this module
+// that this version does not know. Handlers copy metadata to their messages, and anyone
+// with access to the broker can write any metadata.
 //
-// Keys that describe the delivery stay. Received returns metadata itself if it
-// removes nothing, and a copy otherwise, because the original may be stored
-// unchanged.
+// Keys that describe the delivery stay. If Received removes nothing, it returns
+// metadata itself. Otherwise it returns a copy, because the caller may still store the
+// original metadata.
 func Received(metadata map[string]string) map[string]string {
 	return without(metadata, func(key string) bool {
 		switch key {
@@ -56,16 +58,17 @@ func Received(metadata map[string]string) map[string]string {
 	})
 }
 
-// Stored returns the metadata that an outbox stores: the keys that travel to other
-// services, see [Travels], except the times that the forwarder sets. It returns
-// metadata itself if it removes nothing, and a copy otherwise.
+// Stored returns the metadata that an outbox stores. It removes the keys that are not
+// passed on to other services, see [Travels], and the times that the forwarder sets. If
+// it removes nothing, it returns metadata itself, and otherwise a copy.
 func Stored(metadata map[string]string) map[string]string {
 	return without(metadata, func(key string) bool { return !Travels(key) || isStamp(key) })
 }
 
-// Delivered returns the metadata of a message that a broker delivers: the keys that
-// travel, and Redelivered and DeliveryCount, which the subscriber sets itself. It
-// returns metadata itself if it removes nothing, and a copy otherwise.
+// Delivered returns the metadata of a message that a broker delivers. It keeps the keys
+// that are passed on, see [Travels]. It also keeps Redelivered and DeliveryCount,
+// because the subscriber has set them itself. If it removes nothing, it returns
+// metadata itself, and otherwise a copy.
 func Delivered(metadata map[string]string) map[string]string {
 	return without(metadata, func(key string) bool {
 		return !Travels(key) && key != Redelivered && key != DeliveryCount

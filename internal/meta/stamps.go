@@ -5,18 +5,20 @@ import "time"
 // stampLayout is RFC 3339 in UTC with milliseconds.
 const stampLayout = "2006-01-02T15:04:05.000Z"
 
-// Stamp returns the form of a time in [CreatedAt] and [PublishedAt].
+// Stamp formats a time for [CreatedAt] and [PublishedAt].
 func Stamp(at time.Time) string { return at.UTC().Format(stampLayout) }
 
-// Stamped returns the time of a stamp. It returns false if the text is not a stamp of
-// the years 1970 to 9999. It allocates nothing if the text is a stamp.
+// Stamped parses a stamp. It returns false if text is not a stamp of the years 1970 to
+// 9999. For a valid stamp, it allocates no memory.
 func Stamped(text string) (time.Time, bool) {
-	if len(text) != len(stampLayout) {
+	if len(text) != len(stampLayout) || text[len(text)-1] != 'Z' {
 		return time.Time{}, false
 	}
-	at, err := time.Parse(stampLayout, text)
+	// Package time parses this layout several times faster than others. Strings of this
+	// length have exactly three digits of a second.
+	at, err := time.Parse(time.RFC3339Nano, text)
 	return at, err == nil && at.Unix() >= 0
 }
 
-// isStamp reports whether the forwarder sets the key, so that no outbox stores it.
+// isStamp reports whether the forwarder sets the key. No outbox stores such a key.
 func isStamp(key string) bool { return key == CreatedAt || key == PublishedAt }

@@ -7,16 +7,16 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// LabelColumns are the columns of dead letters and of the sent log that are bounded
-// copies of metadata. Searches use them.
+// LabelColumns are columns of the dead letters and of the sent log. They contain copies
+// of metadata, up to maxLabel characters, for searches.
 const LabelColumns = `tenant, aggregate_type, aggregate_id, event_type, causation_id`
 
 var labelKeys = []string{meta.TenantID, meta.AggregateType, meta.AggregateID, meta.EventType, meta.CausationID}
 
-// maxLabel bounds a label, in characters.
+// maxLabel is the maximum length of a label, in characters.
 const maxLabel = 255
 
-// Label returns the value of a label as the columns have it.
+// Label returns the value of a label in the form that the columns contain.
 func Label(value string) string {
 	if len(value) <= maxLabel {
 		return value
@@ -31,14 +31,16 @@ func Label(value string) string {
 	return value
 }
 
-// Labels returns the values of [LabelColumns] for row o, which has a column
-// metadata, and an item for FROM that follows o and has these values.
+// Labels returns SQL expressions for the values of [LabelColumns]. They read the column
+// metadata of row o. It also returns an item for the FROM clause, which must follow o
+// and computes these values.
 //
-// PostgreSQL fails at a text with the escape of a NUL or of half a character, even
-// if no query asks for that text. Package outbox never writes them. A row that has
-// them, or metadata of another form, gets empty labels: a row that somebody edited
-// must not stop a forwarder. One json_to_record costs PostgreSQL a fraction of five
-// ->> operators.
+// If a JSON string contains an escape such as \u0000 or a half of a surrogate pair,
+// PostgreSQL cannot decode the JSON, even if the query does not use this string.
+// Package outbox never writes such escapes. If somebody has written one by hand, or
+// metadata in another form, the labels of the row are empty, so that the row does not
+// stop a forwarder. The expressions use json_to_record once, because five ->> operators
+// take PostgreSQL much longer.
 func Labels(d dialect.Dialect) (values, join string) {
 	var all, columns []string
 	for _, key := range labelKeys {
@@ -58,8 +60,8 @@ func Labels(d dialect.Dialect) (values, join string) {
 		THEN o.metadata END) AS l(` + strings.Join(columns, ", ") + `) ON true `
 }
 
-// MetadataField returns an expression for the value of a metadata key of row o, or
-// NULL, see [Labels].
+// MetadataField returns an SQL expression for the value of a metadata key of row o. The
+// value is NULL if the key is missing. See [Labels] for invalid metadata.
 func MetadataField(d dialect.Dialect, key string) string {
 	field := `o.metadata ->> '` + key + `'`
 	if d.SQLite() {

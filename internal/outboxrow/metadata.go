@@ -9,9 +9,9 @@ import (
 )
 
 // DecodeMetadata returns the metadata of a row, or an error if text is not a JSON
-// object of strings. Nearly all messages have strings without escapes, which are
-// read without encoding/json: encoding/json took more time than all other work
-// of the forwarder on a message.
+// object of strings. Nearly all metadata contains no escapes. It is decoded without
+// encoding/json, which took more time than all other work of the forwarder on a
+// message.
 func DecodeMetadata(text []byte) (message.Metadata, error) {
 	if bytes.IndexByte(text, '\\') < 0 {
 		if metadata, ok := decodePlain(string(text)); ok {
@@ -28,8 +28,8 @@ func DecodeMetadata(text []byte) (message.Metadata, error) {
 	return metadata, nil
 }
 
-// decodePlain reads valid JSON without escapes. It reports false for JSON of
-// another form.
+// decodePlain decodes JSON that is valid and contains no escapes. For other JSON, it
+// returns false.
 func decodePlain(text string) (message.Metadata, bool) {
 	const stamps = 2 // the forwarder adds them
 	metadata := make(message.Metadata, strings.Count(text, `"`)/4+stamps)

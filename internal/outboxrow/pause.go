@@ -11,8 +11,8 @@ const (
 	PausedTenant = "tenant"
 )
 
-// Tenant returns an expression for the tenant of row o, as [Label] returns it, or "" if it
-// has none.
+// Tenant returns an SQL expression for the tenant of row o in the form of [Label]. The
+// value is "" if the row has no tenant.
 func Tenant(d dialect.Dialect) string {
 	field := `COALESCE(substr(` + MetadataField(d, meta.TenantID) + `, 1, 255), '')`
 	if d.SQLite() {
@@ -22,8 +22,8 @@ func Tenant(d dialect.Dialect) string {
 	return `CASE WHEN strpos(CAST(o.metadata AS text), '"` + meta.TenantID + `"') > 0 THEN ` + field + ` ELSE '' END`
 }
 
-// Paused returns a condition: the topic of row o is in topics, or its tenant is in
-// tenants. Both are lists in parentheses.
+// Paused returns an SQL condition. It is true if the topic of row o is in topics, or
+// its tenant is in tenants. Both arguments are SQL lists in parentheses.
 func Paused(d dialect.Dialect, topics, tenants string) string {
 	return `CASE WHEN o.topic IN ` + topics + ` THEN 1 = 1 ELSE ` + Tenant(d) + ` IN ` + tenants + ` END`
 }

@@ -1,7 +1,7 @@
 package outboxrow
 
-// Values of the column reason of {outbox_dead}. Packages forwarder, mover
-// and pending write them, package deadletter shows them.
+// Values of the column reason of {outbox_dead}. Packages forwarder, mover and pending
+// write them, and package deadletter shows them.
 const (
 	DeadExhausted    = "exhausted"
 	DeadUnacceptable = "unacceptable"
@@ -13,8 +13,8 @@ const (
 // Values of the column reason of {blocked_keys}.
 const (
 	BlockedRefused  = "refused"  // the head was refused and is tried again
-	BlockedUnknown  = "unknown"  // nobody knows whether the head was sent
+	BlockedUnknown  = "unknown"  // it is not known whether the head was sent
 	BlockedDead     = "dead"     // the head is a dead letter
 	BlockedReplayed = "replayed" // the head was a dead letter and is in the outbox again
-	BlockedReleased = "released" // the head is the first message that waited for a dead letter
+	BlockedReleased = "released" // the head is the first message that waited behind a dead letter
 )

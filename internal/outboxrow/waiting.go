@@ -1,9 +1,13 @@
 package outboxrow
 
-// WaitingSince are three columns of a query, for the lag of the outbox: when the first
-// message without a due time was stored, the earliest due time, and when the first
-// message failed that is refused or unconfirmed. Each is in milliseconds, or NULL. An
-// index finds each, however long the outbox is.
+// WaitingSince are three columns of a query for the lag of the outbox, in milliseconds
+// or NULL:
+//
+//   - the time at which the first message without a due time was stored,
+//   - the earliest due time,
+//   - the earliest failure of a message that is refused or unconfirmed.
+//
+// An index finds each of these values, however long the outbox is.
 const WaitingSince = `
 	(SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
 	(SELECT {millis due_at} FROM {outbox} WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),

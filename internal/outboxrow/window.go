@@ -7,13 +7,14 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// WindowRows is how many rows of the outbox one query looks at. No index finds a row
-// by its message, because every index on the outbox slows down the business
-// transactions.
+// WindowRows is the number of rows of the outbox that one query of a search examines. A
+// search for a message id must examine rows, because the outbox has no index on message
+// ids: an index would slow down the business transactions.
 const WindowRows = 20_000
 
-// Window returns the last position of the WindowRows rows behind after, or 0 if the
-// outbox ends before.
+// Window examines the next WindowRows rows above the position in the parameter after.
+// It returns the position of the last of these rows. If there are fewer rows, it
+// returns 0.
 func Window(ctx context.Context, tx *sql.Tx, d dialect.Dialect, after int64) (last int64, err error) {
 	n := 0
 	err = tx.QueryRowContext(ctx, d.SQL(`SELECT COUNT(*), COALESCE(MAX(w.position), 0) FROM (

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// Backlog counts the rows of all consumers that are not final. Each count stops
-// at 100,000.
+// Backlog contains counts of the rows that are not in a final state, for all consumers
+// together. No count goes above 100,000.
 type Backlog struct {
-	Waiting int64         // waiting rows, claimed ones included
-	Lag     time.Duration // how long the row with the earliest due time has been due; 0 if none is due
+	Waiting int64         // waiting rows, including claimed rows
+	Lag     time.Duration // time since the earliest due time of a waiting row; 0 if no row is due
 
 	WaitingForKey int64 // rows that wait behind the head of their ordering key
 	BlockedKeys   int64 // ordering keys whose head is in quarantine
 }
 
-// Backlog counts the rows that are not final, of every consumer.
+// Backlog counts the rows that are not in a final state, for all consumers together.
 func (s *Store) Backlog(ctx context.Context) (b Backlog, err error) {
 	var lag int64
 	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {

@@ -4,15 +4,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Batch is messages of one topic for one subscription, in the form in which they
-// are stored. One batch can be filled while another one is being stored.
+// Batch contains messages of one topic for one subscription, as they are stored in the
+// table. While one batch is being stored, another one can be filled.
 type Batch struct {
 	consumer, topic string
 	keyOrder        bool
 
 	unordered rows
 	ordered   rows     // messages with an ordering key, if the subscription keeps the order of keys
-	keys      []string // of the ordered messages
+	keys      []string // keys of the ordered messages
 }
 
 // NewBatch returns an empty batch.
@@ -31,15 +31,15 @@ func (b *Batch) Add(msg *message.Message) {
 	b.keys = append(b.keys, key)
 }
 
-// Bytes returns the size of the messages as they are stored.
+// Bytes returns the total size of the envelopes in the batch.
 func (b *Batch) Bytes() int { return len(b.unordered.envelopes) + len(b.ordered.envelopes) }
 
-// rows is messages in the form in which one statement takes them. Binary columns
-// are concatenated, and the statement takes the pieces apart: each driver writes
-// arrays of bytes differently.
+// rows contains messages as the arguments of one statement. All values of a binary
+// column are one argument, which the statement splits again, because the drivers encode
+// a list of byte strings in different ways.
 type rows struct {
 	ids, tenants       []string
-	labels             [4][]string // a list for each of labelColumns
+	labels             [4][]string // one list for each column of labelColumns
 	starts, lengths    []int64
 	digests, envelopes []byte
 }

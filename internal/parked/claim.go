@@ -19,9 +19,9 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// Claimed is a claim with its message. Err says why no handler may run the
-// message: its envelope is damaged, and Message is nil, or its transport could
-// not decode it.
+// Claimed is a claim with its message. Err is set if no handler may run the message,
+// because the transport could not decode it, or because its envelope is damaged. With a
+// damaged envelope, Message is nil.
 type Claimed struct {
 	*Claim
 
@@ -33,26 +33,27 @@ type Claimed struct {
 type Select struct {
 	Consumer string
 	Topic    string
-	Owner    string // the subscription, for people who look at the table
+	Owner    string // name of the subscription; it is only for people who look at the table
 	Limit    int
-	Bytes    int // size limit of all envelopes together if Limit is above 1; 0 is no limit
+	Bytes    int // maximum size of all envelopes together if Limit is above 1; 0 means no limit
 	Lease    time.Duration
 	Order    KeyOrder
-	Keep     bool // keep rows whose messages were handled
+	Keep     bool // keep the rows of handled messages
 
-	// Turns is the state of the subscription; nil begins anew. Due is a result of
-	// Store.Due from just now; with nil Claim calls it.
+	// Turns contains the tenant turns of the subscription. If Turns is nil, Claim begins
+	// with any tenant. Due is a recent result of Store.Due. If Due is nil, Claim calls
+	// Store.Due.
 	Turns *TenantTurns
 	Due   *Due
 
-	// Crashed selects the rows that were claimed by a process that ended. Without
-	// it only the other rows are claimed.
+	// If Crashed is true, Claim takes only rows that were claimed by a process that died.
+	// If it is false, Claim takes only the other rows.
 	Crashed bool
 }
 
-// LargeError says that a row is larger than Select.Bytes divided by Select.Limit.
-// No row is claimed, and the turns are unchanged. Claim again with a smaller
-// Limit: Bytes/Size rows of this size fit.
+// LargeError means that a row is larger than Select.Bytes divided by Select.Limit. No
+// row was claimed, and Select.Turns is unchanged. Claim again with a smaller Limit:
+// Bytes/Size rows of this size can be claimed together.
 type LargeError struct{ Size int }
 
 func (e *LargeError) Error() string {
@@ -67,7 +68,8 @@ func (sel Select) maxSize() int {
 	return sel.Bytes / sel.Limit
 }
 
-// Due looks for rows of the selection that are due. It claims none.
+// Due finds the tenants that have due rows for the consumer and topic of sel. It claims
+// no rows.
 func (s *Store) Due(ctx context.Context, sel Select) (*Due, error) {
 	var due *Due
 	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
@@ -92,9 +94,11 @@ func (s *Store) Due(ctx context.Context, sel Select) (*Due, error) {
 	return due, nil
 }
 
-// findTenants walks from tenant to tenant of a class and adds those with due
-// rows. Few of the retries may be due, and then most tenants of the walk have no
-// due row. So for retries it also adds the tenants of the longest overdue rows.
+// findTenants finds tenants that have due rows of a priority class, and adds them to
+// the argument due. It examines a limited number of tenants, one after another. Most
+// retries are usually not due yet, so many of the examined tenants may have no due row.
+// For the class of retries, findTenants therefore also adds the tenants of the rows
+// that are overdue the longest.
 func (s *Store) findTenants(ctx context.Context, tx *sql.Tx, sel Select, class int, due *Due) error {
 	after := ""
 	if sel.Turns != nil {
@@ -122,14 +126,15 @@ func (s *Store) findTenants(ctx context.Context, tx *sql.Tx, sel Select, class i
 	}, s.sql.overdueTenants, sel.Consumer, sel.Topic)
 }
 
-// Claim claims rows that are due: the tenants take turns, and of each tenant the
-// rows that have been due longest come first. Claim counts a crash for each row in
-// advance, and settling the row reduces the count again. So the remaining count is
-// the number of processes that ended while they had claimed the row. Claim returns
-// a [LargeError] if a row is too large.
+// Claim claims due rows. The tenants take turns. The rows of one tenant are claimed in
+// the order of their due times. Claim returns a [LargeError] if a row is too large.
 //
-// With [dialect.ErrCommitUnknown] Claim returns the rows that may be claimed.
-// Hand them back, or they count as crashed when the lease ends.
+// Claim counts a crash for each claimed row in advance. When the row is settled, this
+// count is taken back. The crash count is therefore the number of processes that
+// claimed the row and died before they settled it.
+//
+// If the error is [dialect.ErrCommitUnknown], the returned rows may have been claimed.
+// Hand them back, because otherwise they count as crashed when the lease ends.
 func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err error) {
 	if sel.Turns == nil {
 		sel.Turns = &TenantTurns{}
@@ -179,16 +184,16 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 	return claimed, nil
 }
 
-// Duration converts milliseconds that a row yields. A time in the row that was
-// edited by hand may be too far from now for a Duration: then it returns the
-// longest one.
+// Duration converts milliseconds from a row into a time.Duration. If the value does not
+// fit, because a time in the row was edited by hand, Duration returns the longest
+// possible duration.
 func Duration(millis int64) time.Duration {
 	const longest = int64(math.MaxInt64 / time.Millisecond)
 	return time.Duration(max(-longest, min(millis, longest))) * time.Millisecond
 }
 
-// shareArgs yields the arguments of the claim statement: once, or with SQLite for
-// each share.
+// shareArgs yields the arguments of each claim statement. PostgreSQL claims all shares
+// with one statement, SQLite needs one statement for each share.
 func (s *Store) shareArgs(shares []share) iter.Seq[[]any] {
 	return func(yield func([]any) bool) {
 		names, tenants, counts := make([]string, len(shares)), make([]string, len(shares)), make([]int64, len(shares))
@@ -249,10 +254,10 @@ func scanClaim(scan func(dest ...any) error, sel Select, token string) (Claimed,
 	return c, nil
 }
 
-// Applied reports whether the inbox has the message of a claim: then the process
-// that handled it ended after the commit and before it settled the row. Applied
-// waits for a transaction of that process that has not ended yet. With PostgreSQL
-// it fails if that takes longer than a second.
+// Applied reports whether the inbox contains the message of a claim. If it does, an
+// earlier process handled the message and committed, but died before it settled the
+// row. If a transaction is handling the message at this moment, Applied waits for its
+// end. With PostgreSQL, Applied fails if this wait takes longer than a second.
 func (s *Store) Applied(ctx context.Context, c Claimed) (applied bool, err error) {
 	digest := sha256.Sum256(c.Message.Payload)
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
@@ -276,5 +281,6 @@ func (s *Store) Applied(ctx context.Context, c Claimed) (applied bool, err error
 	return applied, nil
 }
 
-// errRollback rolls back the insert by which Applied waits for other transactions.
+// errRollback makes the database roll back the insert that Applied uses to wait for
+// other transactions.
 var errRollback = errors.New("only looked")

@@ -14,23 +14,26 @@ import (
 	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
-// A row whose message no handler may run says why: with the error of its transport, or
-// because its envelope is damaged.
+// If no handler may run the message of a row, Claim returns the reason: the error with
+// which the transport could not decode the message, or an error that the envelope is
+// damaged.
 func TestClaimSaysWhyAMessageCannotRun(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
-		deliver(t, s, "fine", "raw", "edited", "damaged")
-		exec(t, s, `UPDATE {parked} SET reason = 'undecodable', error = 'no JSON', error_type = '*T' WHERE message_id IN ('raw', 'edited')`)
+		deliver(t, s, "fine", "raw", "edited", "damaged", "damaged raw")
+		exec(t, s, `UPDATE {parked} SET reason = 'undecodable', error = 'no JSON', error_type = '*T'
+			WHERE message_id IN ('raw', 'edited', 'damaged raw')`)
 		exec(t, s, `UPDATE {parked} SET edited_from = 7 WHERE message_id = 'edited'`)
-		exec(t, s, `UPDATE {parked} SET envelope = '' WHERE message_id = 'damaged'`)
+		exec(t, s, `UPDATE {parked} SET envelope = '' WHERE message_id IN ('damaged', 'damaged raw')`)
 		claimed := claim(t, s, selection)
-		for n, want := range []string{"", "no JSON", "", "parked: the envelope is damaged: unknown version"} {
+		const damaged = "parked: the envelope is damaged: unknown version"
+		for n, want := range []string{"", "no JSON", "", damaged, damaged} {
 			got := ""
 			if err := claimed[n].Err; err != nil {
 				got = err.Error()
 			}
-			if got != want || (claimed[n].Message == nil) != (n == 3) {
+			if got != want || (claimed[n].Message == nil) != (n >= 3) {
 				t.Errorf("row %d: %q and %v, want %q", n, got, claimed[n].Message, want)
 			}
 		}
@@ -45,8 +48,43 @@ func TestClaimSaysWhyAMessageCannotRun(t *testing.T) {
 	})
 }
 
-// A row that is too large for its part of the bytes is not claimed, and the error says
-// how large it is. Alone it is claimed.
+// A claim takes only rows that are due, also if the same tenant has a due row of the same
+// class. A row whose lease has not ended is not due.
+func TestClaimTakesOnlyDueRows(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		deliver(t, s, "due", "later", "crashed", "running")
+		hour := time.Hour.Milliseconds()
+		exec(t, s, `UPDATE {parked} SET due_at = {after $1} WHERE message_id IN ('later', 'running')`, hour)
+		exec(t, s, `UPDATE {parked} SET crashes = 1, owner = 'o', token = 'x' WHERE message_id IN ('crashed', 'running')`)
+		for crashed, want := range map[bool]string{false: "due", true: "crashed"} {
+			sel := selection
+			sel.Crashed = crashed
+			if claimed := claim(t, s, sel); len(claimed) != 1 || claimed[0].Message.UUID != want {
+				t.Errorf("claimed %+v, want the message %q alone", claimed, want)
+			}
+		}
+	})
+}
+
+// The times of a claim are measured by the clock of the database.
+func TestClaimKnowsTheAgeOfItsRow(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		deliver(t, s, "m")
+		exec(t, s, `UPDATE {parked} SET created_at = {after $1}, early_since = {after $2}`,
+			-2*time.Hour.Milliseconds(), -time.Hour.Milliseconds())
+		c := claim(t, s, selection)[0]
+		if age, waited := c.Age().Round(time.Hour), c.Waited.Round(time.Hour); age != 2*time.Hour || waited != time.Hour {
+			t.Errorf("the row is %v old and has waited for %v, want 2h and 1h", c.Age(), c.Waited)
+		}
+	})
+}
+
+// Claim does not claim a row that is larger than its share of the byte limit. The error
+// contains the size of the row. With Limit 1, Claim claims a row of any size.
 func TestRowThatIsTooLargeIsClaimedAlone(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -78,18 +116,20 @@ func TestRowThatIsTooLargeIsClaimedAlone(t *testing.T) {
 	})
 }
 
-// Applied reports whether the inbox has the message with this content, and leaves the
-// inbox as it is.
+// Applied reports whether the inbox contains the message with the same content, and
+// does not change the inbox.
 func TestAppliedAsksTheInboxForTheContent(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		deliver(t, s, "applied", "open", "another")
-		for id, body := range map[string]string{"applied": "", "another": "other content"} {
+		for _, c := range []struct{ consumer, id, body string }{
+			{"c", "applied", ""}, {"c", "another", "other content"}, {"d", "another", ""}, {"d", "open", ""},
+		} {
 			err := s.Dialect().Write(t.Context(), db.DB, func(tx *sql.Tx) error {
-				entered, err := s.Tombstone(t.Context(), tx, "c", id, parked.Encode(message.NewMessage(id, []byte(body))))
+				entered, err := s.Tombstone(t.Context(), tx, c.consumer, c.id, parked.Encode(message.NewMessage(c.id, []byte(c.body))))
 				if !entered {
-					t.Errorf("%s was in the inbox", id)
+					t.Errorf("%s was in the inbox of %s", c.id, c.consumer)
 				}
 				return err
 			})
@@ -103,13 +143,15 @@ func TestAppliedAsksTheInboxForTheContent(t *testing.T) {
 			}
 		}
 		var n int
-		if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_inbox`).Scan(&n); err != nil || n != 2 {
+		if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_inbox`).Scan(&n); err != nil || n != 4 {
 			t.Errorf("the inbox has %d rows, %v", n, err)
 		}
 	})
 }
 
-// An id that the inbox would refuse is not entered. A damaged row can be discarded, too.
+// Tombstone does not write an id into the inbox that the inbox would refuse. For a row
+// with a damaged envelope it writes nothing and returns no error, so that the row can
+// be discarded.
 func TestTombstoneEntersOnlyIDsOfTheInbox(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -122,7 +164,7 @@ func TestTombstoneEntersOnlyIDsOfTheInbox(t *testing.T) {
 				rows     int
 			}{
 				{"m", parked.Encode(message.NewMessage("m", nil)), true, 1},
-				{"m", parked.Encode(message.NewMessage("m", nil)), false, 1}, // it is there
+				{"m", parked.Encode(message.NewMessage("m", nil)), false, 1}, // the inbox contains it
 				{"", parked.Encode(message.NewMessage("", nil)), true, 1},
 				{"cleaned", parked.Encode(message.NewMessage("cle\x00aned", nil)), true, 1},
 				{"damaged", nil, true, 1},
@@ -144,8 +186,8 @@ func TestTombstoneEntersOnlyIDsOfTheInbox(t *testing.T) {
 	})
 }
 
-// Without claims, or with settled ones only, there is nothing to renew, and the database
-// is not asked.
+// Extend sends no statement to the database if there are no claims, or if all claims
+// are settled.
 func TestSettledClaimsAreNotRenewed(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t)
@@ -165,7 +207,8 @@ func TestSettledClaimsAreNotRenewed(t *testing.T) {
 	}
 }
 
-// The error of the caller's query ends the transaction.
+// If the function that selects the rows fails, ReplaceHeads returns its error and
+// changes nothing.
 func TestReplaceHeadsReturnsTheErrorOfItsRows(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, testkit.SQLite(t))

@@ -20,45 +20,47 @@ const (
 	// SeenEvery is the interval at which a subscription renews its registration.
 	SeenEvery = 30 * time.Second
 
-	// AbsentAfter is the time without a renewal after which a consumer counts as
-	// not running.
+	// AbsentAfter is the time after which a consumer counts as not running if it has not
+	// renewed its registration.
 	AbsentAfter = 4 * SeenEvery
 
-	// instanceKept is how long the row of an instance that died stays.
+	// instanceKept is how long the row of a dead instance is kept.
 	instanceKept = time.Hour
 )
 
-// Consumer is the registration of a consumer that has subscribed to a topic, now
-// or earlier.
+// Consumer is the registration of a consumer for a topic. The consumer need not be
+// running.
 type Consumer struct {
 	Consumer, Topic string
 
-	// Embedded reports whether it subscribed through the embedded transport.
+	// Embedded reports whether the consumer has subscribed through the embedded transport.
 	Embedded bool
 
-	// KeyOrder reports whether it keeps the order of ordering keys.
+	// KeyOrder reports whether the consumer keeps the order of ordering keys.
 	KeyOrder bool
 
-	// Program is the program that ran it last. Handler is the name of the handler
-	// in that program, or "" if it was not known. Owner is the subscription.
+	// Program is the name of the program that ran the consumer last. Handler is the name of
+	// its handler in that program, or "" if it is not known. Owner is the name of the
+	// subscription.
 	Program, Handler, Owner string
 
-	// Unseen is the time since the last renewal.
+	// Unseen is the time since the registration was last renewed.
 	Unseen time.Duration
 }
 
-// Absent reports whether no process is known to run the consumer.
+// Absent reports whether the registration has not been renewed for AbsentAfter, so that
+// the consumer counts as not running.
 func (c *Consumer) Absent() bool { return c.Unseen > AbsentAfter }
 
-// consumerQueries are the statements of the table of consumers.
+// consumerQueries contains the SQL statements for the table of consumers.
 type consumerQueries struct {
 	register string
 	one      string
 	embedded string
 	remove   string
 
-	seen   string // of an instance
-	expire string // of instances
+	seen   string // renews the registration of an instance
+	expire string // deletes the rows of dead instances
 	leave  string
 
 	removeInstances string
@@ -67,7 +69,7 @@ type consumerQueries struct {
 func newConsumerQueries(d dialect.Dialect) consumerQueries {
 	columns := `SELECT consumer, topic, embedded, key_order, program, handler, owner, {clock} - {millis seen_at} FROM {consumers}`
 	return consumerQueries{
-		// embedded never becomes false: messages of that transport may wait.
+		// embedded never becomes false: messages of the embedded transport may still wait.
 		register: d.SQL(`
 			INSERT INTO {consumers} AS c (consumer, topic, embedded, key_order, program, handler, owner)
 			VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -79,7 +81,7 @@ func newConsumerQueries(d dialect.Dialect) consumerQueries {
 
 		embedded: d.SQL(columns + ` WHERE topic = $1 AND embedded ORDER BY consumer`),
 
-		// Not if the consumer has registered since the caller looked.
+		// Deletes nothing if the consumer has registered since the caller checked it.
 		remove: d.SQL(`DELETE FROM {consumers} WHERE topic = $2 AND consumer = $1 AND ($4 OR seen_at < {after $3})`),
 
 		seen: d.SQL(`
@@ -97,8 +99,8 @@ func newConsumerQueries(d dialect.Dialect) consumerQueries {
 	}
 }
 
-// program returns the name of this program: the path of its main package, which
-// is the same in all its processes.
+// program returns the name of this program: the path of its main package. All processes
+// of a program have the same name.
 //
 //nolint:gochecknoglobals // it cannot change
 var program = sync.OnceValue(func() string {
@@ -106,7 +108,8 @@ var program = sync.OnceValue(func() string {
 	return programName(info, os.Args[0])
 })
 
-// programName falls back to the name of the command if info is nil, or has no path.
+// programName returns the path of the main package in info. If info is nil or has no
+// path, it returns the name of the command.
 func programName(info *debug.BuildInfo, command string) string {
 	if info != nil && info.Path != "" && info.Path != "command-line-arguments" {
 		return Clean(info.Path, MaxName)
@@ -114,9 +117,10 @@ func programName(info *debug.BuildInfo, command string) string {
 	return Clean(filepath.Base(command), MaxName)
 }
 
-// OtherHandler describes the handler that runs the consumer, if other is the
-// registration of another handler than c: of another program, or with another
-// name. Otherwise it returns "".
+// OtherHandler compares two registrations of a consumer. If the registration other
+// comes from another program or another handler, and counts as running, OtherHandler
+// returns a description of that program or handler, for an error message. Otherwise it
+// returns "".
 func (c *Consumer) OtherHandler(other *Consumer) (description string) {
 	switch {
 	case other == nil || other.Owner == c.Owner || other.Absent():
@@ -129,9 +133,9 @@ func (c *Consumer) OtherHandler(other *Consumer) (description string) {
 	return ""
 }
 
-// Register registers a consumer for its topic, or renews its registration, and that
-// of the instance c.Owner. It returns the previous registration, or nil if there was
-// none. Register sets c.Program itself.
+// Register registers a consumer for its topic, and the instance that c.Owner names. If
+// one of them is registered already, Register renews the registration. It returns the
+// previous registration of the consumer, or nil. Register sets c.Program itself.
 func (s *Store) Register(ctx context.Context, c Consumer) (before *Consumer, err error) {
 	c.Program = program()
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
@@ -156,7 +160,7 @@ func (s *Store) Register(ctx context.Context, c Consumer) (before *Consumer, err
 	return before, nil
 }
 
-// Leave deletes the row of an instance that ends.
+// Leave deletes the row of an instance that has ended.
 func (s *Store) Leave(ctx context.Context, consumer, topic, owner string) error {
 	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, s.sql.consumers.leave, Clean(consumer, MaxName), Clean(topic, MaxName), Clean(owner, MaxName))
@@ -183,9 +187,9 @@ func scanConsumer(scan func(dest ...any) error) (c Consumer, err error) {
 	return c, err
 }
 
-// Publish stores messages for every consumer that is registered for topic with
-// the embedded transport, due at once, in one transaction. It returns these
-// consumers. Without any, Publish stores nothing.
+// Publish stores messages for each consumer that has subscribed to topic through the
+// embedded transport, in one transaction. The messages are due immediately. Publish
+// returns these consumers. If there is no such consumer, it stores nothing.
 func (s *Store) Publish(ctx context.Context, topic string, msgs ...*message.Message) (to []Consumer, err error) {
 	topic = Clean(topic, MaxName)
 	err = withASCIIFallback(func(encode encoder) error {
@@ -216,9 +220,10 @@ func (s *Store) Publish(ctx context.Context, topic string, msgs ...*message.Mess
 	return to, nil
 }
 
-// Unregister deletes a registration and, in batches, the messages that wait for
-// the consumer. It returns the number of deleted messages. Messages in quarantine
-// and replayed messages stay. A consumer that is running is a [RunningError].
+// Unregister deletes a registration. It also deletes the messages that wait for the
+// consumer, in batches, and returns their number. It does not delete quarantined,
+// claimed and replayed messages. If the consumer is running, Unregister returns a
+// [RunningError].
 func (s *Store) Unregister(ctx context.Context, consumer, topic string) (removed int64, err error) {
 	consumer, topic = Clean(consumer, MaxName), Clean(topic, MaxName)
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
@@ -240,8 +245,9 @@ func (s *Store) Unregister(ctx context.Context, consumer, topic string) (removed
 	return removed, nil
 }
 
-// Remove deletes a registration with its instances, and reports whether it existed. A
-// consumer that is running is a [RunningError], unless force is set.
+// Remove deletes a registration and its instances. It reports whether the registration
+// existed. If the consumer is running and force is false, Remove returns a
+// [RunningError].
 func (s *Store) Remove(ctx context.Context, tx *sql.Tx, consumer, topic string, force bool) (existed bool, err error) {
 	known, err := s.consumer(ctx, tx, consumer, topic)
 	if err != nil || known == nil {
@@ -263,10 +269,10 @@ func (s *Store) Remove(ctx context.Context, tx *sql.Tx, consumer, topic string, 
 	return true, err
 }
 
-// unregisterBatch bounds the number of rows that one transaction deletes.
+// unregisterBatch is the maximum number of rows that one transaction deletes.
 const unregisterBatch = 2000
 
-// RunningError says that a consumer cannot be unregistered because it is running.
+// RunningError means that a consumer cannot be unregistered because it is running.
 type RunningError struct{ Consumer Consumer }
 
 func (e *RunningError) Error() string {

@@ -7,10 +7,11 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
-// A renewal by a subscription through another transport keeps the mark of the
-// embedded transport.
+// If a consumer of the embedded transport registers again through another transport,
+// its registration still says that it is embedded.
 func TestRegistrationKeepsTheEmbeddedTransport(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -40,6 +41,27 @@ func TestRegistrationKeepsTheEmbeddedTransport(t *testing.T) {
 			t.Errorf("of another topic to %+v, %v", to, err)
 		}
 	})
+}
+
+// If the encoding of the database cannot store a message, Publish tries again with
+// escapes, and returns each consumer once. A trigger simulates such an encoding.
+func TestPublishReturnsEachConsumerOnce(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, testkit.Postgres(t))
+	exec(t, store, `
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN RAISE EXCEPTION 'no such character' USING ERRCODE = '22P05'; END $$;
+		CREATE TRIGGER refuse BEFORE INSERT ON once_parked FOR EACH ROW WHEN (NEW.tenant = 'ü') EXECUTE FUNCTION refuse()`)
+	if _, err := store.Register(t.Context(), parked.Consumer{Consumer: "payments", Topic: "orders", Embedded: true, Owner: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	to, err := store.Publish(t.Context(), "orders", of("ü", "m1"))
+	if err != nil || len(to) != 1 {
+		t.Errorf("published to %+v, %v", to, err)
+	}
+	if all := rows.Parked(t, store); len(all) != 1 || all[0].Tenant != "<U+00FC>" {
+		t.Errorf("the rows are %+v", all)
+	}
 }
 
 // A subscription knows the name of its handler only after its first message. Its next

@@ -21,12 +21,13 @@ const (
 	triedKey
 )
 
-// TxContext is a context with the transaction of the message that is being handled.
+// TxContext is a context that contains the transaction of the message that is being
+// handled.
 type TxContext struct {
 	context.Context
 
-	// Mark sets what a message that the handler sends inherits from the message that
-	// is being handled. It is nil if several messages are handled together.
+	// Mark copies metadata from the message that is being handled to a message that the
+	// handler produces. It is nil if several messages are handled together.
 	Mark func(produced *message.Message)
 
 	tx *sql.Tx
@@ -56,15 +57,16 @@ func TxOf(ctx context.Context) (*sql.Tx, bool) {
 	return c.tx, true
 }
 
-// Mark sets what msg inherits from the message that is being handled in ctx, if any.
+// Mark copies metadata from the message that is being handled in ctx to msg. If ctx has
+// no such message, Mark does nothing.
 func Mark(ctx context.Context, msg *message.Message) {
 	if c, ok := ctx.Value(txKey).(*TxContext); ok && c.Mark != nil {
 		c.Mark(msg)
 	}
 }
 
-// AfterCommit adds f to the functions of the transaction in ctx. It returns an error
-// if ctx has no transaction, or its handler has returned.
+// AfterCommit makes f run after the commit of the transaction in ctx. It returns an
+// error if ctx has no transaction, or if the handler has returned.
 func AfterCommit(ctx context.Context, f func()) error {
 	c, ok := ctx.Value(txKey).(*TxContext)
 	if !ok {
@@ -79,8 +81,9 @@ func AfterCommit(ctx context.Context, f func()) error {
 	return nil
 }
 
-// End returns the functions that must be called after the commit, and refuses
-// others. The handler has returned.
+// End returns the functions that AfterCommit has collected. Call End when the handler
+// has returned, and call the functions after the commit. After End, AfterCommit returns
+// an error.
 func (c *TxContext) End() []func() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,9 +91,9 @@ func (c *TxContext) End() []func() {
 	return c.after
 }
 
-// ErrInsideDedup says that poison or retry is inside of dedup. There it would
-// commit the writes of a failed handler, and the inbox would count the message as
-// handled: no retry or replay would run it again.
+// ErrInsideDedup means that the middleware poison or retry is inside of dedup. This
+// order is wrong: dedup would commit the writes of a failed handler and remember the
+// message as handled, so no retry or replay would run it again.
 var ErrInsideDedup = errors.New(
 	"the middleware is inside of dedup's: from the outside in the order is poison, retry, dedup")
 
@@ -100,22 +103,22 @@ type tried struct {
 	failedBefore bool
 }
 
-// WithTried returns ctx for the message that retry passes on. failedBefore tells
-// whether an earlier call of its handler failed.
+// WithTried returns ctx for a message that retry passes to the middlewares inside of
+// it. The parameter failedBefore says whether an earlier call of the handler failed.
 func WithTried(ctx context.Context, msg *message.Message, failedBefore bool) context.Context {
 	return context.WithValue(ctx, triedKey, tried{msg, failedBefore})
 }
 
-// Tried reports whether a middleware that gets msg with ctx is inside of retry. It
-// returns false if ctx belongs to another message: a handler may have passed ctx
-// on.
+// Tried reports whether the calling middleware, which got msg with ctx, is inside of
+// retry. A handler may pass on its ctx with another message. In this case Tried returns
+// false.
 func Tried(ctx context.Context, msg *message.Message) bool {
 	t, ok := ctx.Value(triedKey).(tried)
 	return ok && t.msg == msg
 }
 
-// FailedBefore reports whether an earlier call of the handler of the message
-// failed, or a process ended during one.
+// FailedBefore reports whether an earlier call of the handler failed for the message of
+// ctx, or whether a process died during such a call.
 func FailedBefore(ctx context.Context) bool {
 	if t, ok := ctx.Value(triedKey).(tried); ok && t.failedBefore {
 		return true
@@ -124,50 +127,52 @@ func FailedBefore(ctx context.Context) bool {
 	return claim != nil && (claim.Attempts > 0 || claim.Crashes > 1)
 }
 
-// Delivery describes how a message came to its handler.
+// Delivery describes how a message reached its handler.
 type Delivery struct {
-	// Consumer is the stable name under which the message is handled.
+	// Consumer is the permanent name of the handler.
 	Consumer string
 
 	// Topic is the topic of the subscription.
 	Topic string
 
-	// Subscribed reports whether retry's Subscriber delivered the message. If true, a parked message is delivered again.
+	// Subscribed reports whether retry's Subscriber delivered the message. No other
+	// subscriber delivers parked messages.
 	Subscribed bool
 
-	// Use is the subscription; nil without retry's Subscriber.
+	// Use is the subscription. It is nil if retry's Subscriber is not used.
 	Use *Use
 
-	// Claim is the claim of the message's row; nil if the message comes from the
-	// transport.
+	// Claim is the claim of the message's row. It is nil if the message comes directly from
+	// the transport.
 	Claim *Claim
 
-	// Closing is closed when the consumer is shutting down.
+	// Closing is a channel that is closed when the consumer shuts down.
 	Closing <-chan struct{}
 
-	// Wake makes the consumer look for new rows at once, if not nil.
+	// Wake makes the consumer look for new rows immediately. It may be nil.
 	Wake func()
 
-	// arrived is the message's context as the subscriber delivered it. Middlewares may
-	// pass on another one, for example with a deadline.
+	// arrived is the context of the message as the subscriber delivered it. A middleware
+	// may pass on a different context, for example one with a deadline.
 	arrived context.Context
 
 	madeDue atomic.Bool
 }
 
-// MakesDue notes that the transaction of the message makes a row due.
+// MakesDue records that the message's transaction makes another row due, so that
+// [Delivery.Committed] wakes the consumer.
 func (d *Delivery) MakesDue() { d.madeDue.Store(true) }
 
-// Committed makes the consumer look for the rows that the transaction has made
-// due.
+// Committed must be called after the commit of the message's transaction. If the
+// transaction has made rows due, Committed makes the consumer look for them.
 func (d *Delivery) Committed() {
 	if d.Wake != nil && d.madeDue.Load() {
 		d.Wake()
 	}
 }
 
-// CheckLease returns [ErrClaimLost] if the message comes from a row whose lease may
-// have ended. Then no work may begin for the message.
+// CheckLease returns [ErrClaimLost] if the message comes from a row, and the lease of
+// the row may have ended. After this error, do not begin any work for the message.
 func (d *Delivery) CheckLease() error {
 	if d.Claim != nil && !d.Claim.Leased() {
 		return fmt.Errorf("%w: row %d", ErrClaimLost, d.Claim.ID)
@@ -175,15 +180,16 @@ func (d *Delivery) CheckLease() error {
 	return nil
 }
 
-// WithDelivery returns ctx with d. ctx is the context of the message before any
-// middleware.
+// WithDelivery returns ctx with d. The parameter ctx must be the context of the message
+// before any middleware has changed it.
 func WithDelivery(ctx context.Context, d *Delivery) context.Context {
 	d.arrived = ctx
 	return context.WithValue(ctx, deliveryKey, d)
 }
 
-// DeliveryOf returns the delivery of the message of ctx. Without retry's Subscriber
-// it is made from the router's context: the consumer is the name of the handler.
+// DeliveryOf returns the delivery of the message of ctx. If retry's Subscriber is not
+// used, it creates a delivery from the router's context, with the name of the handler
+// as the consumer.
 func DeliveryOf(ctx context.Context) *Delivery {
 	if d, ok := ctx.Value(deliveryKey).(*Delivery); ok {
 		return d
@@ -191,10 +197,9 @@ func DeliveryOf(ctx context.Context) *Delivery {
 	return &Delivery{Consumer: message.HandlerNameFromCtx(ctx), Topic: message.SubscribeTopicFromCtx(ctx)}
 }
 
-// ShuttingDown reports whether a failure under ctx may come from the end of the
-// subscription and not from the handler. An exceeded deadline is a failure of the
-// handler, and so is the end of a context that a middleware has made, such as
-// Watermill's Timeout.
+// ShuttingDown reports whether a call with ctx may have failed because the subscription
+// has ended. It returns false if a deadline was exceeded, or if a middleware such as
+// Watermill's Timeout has ended its own context: these are failures of the handler.
 func (d *Delivery) ShuttingDown(ctx context.Context) bool {
 	select {
 	case <-d.Closing:
@@ -204,8 +209,8 @@ func (d *Delivery) ShuttingDown(ctx context.Context) bool {
 	}
 }
 
-// base returns the context that ends with the subscription, in place of ctx, the
-// message's context inside of a middleware.
+// base returns a context that ends with the subscription. The parameter ctx is the
+// context inside of a middleware, and may end earlier.
 func (d *Delivery) base(ctx context.Context) context.Context {
 	if d.arrived != nil {
 		return d.arrived
@@ -213,40 +218,40 @@ func (d *Delivery) base(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Subscription describes a subscription to a transport that delivers through this
-// table.
+// Subscription describes a subscription to a transport that uses this table.
 type Subscription struct {
 	Consumer string
 
 	// KeyOrder reports whether the consumer keeps the order of ordering keys.
 	KeyOrder bool
 
-	// Owner names the subscription, for people who look at the table.
+	// Owner is the name of the subscription. It is only for people who look at the table.
 	Owner string
 
-	// Wake makes the consumer look for new rows at once.
+	// Wake makes the consumer look for new rows immediately.
 	Wake func()
 
-	// Store is called during the Subscribe call by a transport all of whose
-	// messages come through this table.
+	// A transport must call Store in its Subscribe method if all messages of the transport
+	// come from this table. Other transports do not call it.
 	Store func(Stored)
 }
 
-// Stored configures a subscription whose transport stores every message before it
-// is handled.
+// Stored configures a subscription whose transport stores each message before the
+// message is handled.
 type Stored struct {
-	// Ahead is the number of rows to claim beyond those that are being handled.
+	// Ahead is how many rows to claim in addition to the rows that are being handled.
 	Ahead int
 
-	// Keep keeps the rows of handled messages.
+	// Keep says whether the rows of handled messages are kept.
 	Keep bool
 
-	// Handled is called with the time that a handled message has been in the
-	// table. Several goroutines call it.
+	// Handled is called after a message was handled. The parameter lag is the time from
+	// storing the message until then. Several goroutines may call Handled at the same time.
 	Handled func(lag time.Duration)
 }
 
-// WithSubscription returns ctx with s, for the Subscribe call of a transport.
+// WithSubscription returns ctx with s. Pass the result to the Subscribe method of a
+// transport.
 func WithSubscription(ctx context.Context, s Subscription) context.Context {
 	return context.WithValue(ctx, subscriptionKey, s)
 }

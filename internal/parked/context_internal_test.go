@@ -27,7 +27,7 @@ func TestFailedBeforeCountsAttemptsAndCrashes(t *testing.T) {
 		"first delivery":          {t.Context(), false},
 		"first try":               {WithTried(t.Context(), msg, false), false},
 		"second try":              {WithTried(t.Context(), msg, true), true},
-		"first claim":             {claimed(&Claim{Crashes: 1}), false}, // of this claim
+		"first claim":             {claimed(&Claim{Crashes: 1}), false}, // the crash that this claim counts in advance
 		"claim after a crash":     {claimed(&Claim{Crashes: 2}), true},
 		"claim after an attempt":  {claimed(&Claim{Attempts: 1}), true},
 		"first try of such a row": {WithTried(claimed(&Claim{Attempts: 1}), msg, false), true},
@@ -56,7 +56,7 @@ func TestCommittedWakesTheConsumerIfARowIsDue(t *testing.T) {
 	}
 	d = &Delivery{}
 	d.MakesDue()
-	d.Committed() // nobody to wake
+	d.Committed() // there is no consumer to wake
 }
 
 func TestShutdownIsNotTheFailureOfAHandler(t *testing.T) {
@@ -83,6 +83,32 @@ func TestShutdownIsNotTheFailureOfAHandler(t *testing.T) {
 	}
 }
 
+// A middleware may end the context of a message early. This is not the end of the
+// subscription, and the outcome of the message must still be stored.
+func TestContextOfAMiddlewareDoesNotEndTheSubscription(t *testing.T) {
+	t.Parallel()
+	d := &Delivery{}
+	subscription, end := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(WithDelivery(subscription, d))
+	cancel()
+	if d.ShuttingDown(ctx) || !d.Sleep(ctx, time.Nanosecond) {
+		t.Error("the end of the context counts as the end of the subscription")
+	}
+	end()
+	ctx = context.WithoutCancel(ctx)
+	if !d.ShuttingDown(ctx) || d.Sleep(ctx, time.Hour) {
+		t.Error("the end of the subscription is not noticed")
+	}
+}
+
+func TestAgeIncludesTheTimeSinceTheClaim(t *testing.T) {
+	t.Parallel()
+	c := &Claim{age: time.Hour, claimed: time.Now().Add(-time.Minute)}
+	if got := c.Age(); got < 61*time.Minute || got > 62*time.Minute {
+		t.Errorf("the age is %v, want 1h1m", got)
+	}
+}
+
 func TestLeaseEndsAtItsTime(t *testing.T) {
 	t.Parallel()
 	c := &Claim{ID: 7}
@@ -101,13 +127,14 @@ func TestLeaseEndsAtItsTime(t *testing.T) {
 	}
 }
 
-// The transaction and what belongs to it are found in the context of the handler only.
+// Only the context of the handler contains the transaction and the values that belong
+// to it.
 func TestContextHasTheTransactionOfItsMessage(t *testing.T) {
 	t.Parallel()
 	type key struct{}
 	tx := &sql.Tx{}
 	c := WithTx(context.WithValue(t.Context(), key{}, "v"), tx)
-	ctx := context.WithValue(c, triedKey, nil) // as a handler may derive it
+	ctx := context.WithValue(c, triedKey, nil) // a handler may derive a context in this way
 	if got, ok := TxOf(ctx); !ok || got != tx || ctx.Value(key{}) != "v" {
 		t.Errorf("%v, %t, and %v of the context before", got, ok, ctx.Value(key{}))
 	}
@@ -187,8 +214,9 @@ func TestTenantIsNullInTheInboxIfThereIsNone(t *testing.T) {
 	}
 }
 
-// A name can be reserved again when its subscription has ended, or by another one if both
-// are shared.
+// A consumer name can be reserved again when the subscription that reserved it has
+// ended. Two subscriptions can have the same name at the same time if both allow
+// sharing.
 func TestNameIsReservedWhileItsSubscriptionRuns(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t)

@@ -1,11 +1,13 @@
-// Package parked is the table once_parked: the messages that wait for their
-// consumer. retry, poison, durable and the embedded transport share it. The
-// package parks, claims and settles rows, and keeps the order of ordering keys.
+// Package parked manages the table once_parked, which contains the messages that wait
+// for their consumer. Packages retry, poison, durable and embedded use it. The package
+// parks, claims and settles rows, and keeps the order of ordering keys.
 //
-// A new row is waiting (between two attempts, after a redelivery, stored by the
-// embedded transport or by a durable consumer), held behind the head of its
-// ordering key, or quarantined. A waiting row that is due is claimed with a token
-// for the length of a lease. Only the holder of the token can settle the row:
+// A new row has one of three states. It is waiting if it is between two attempts, was
+// redelivered, or was stored by the embedded transport or a durable consumer. It is
+// held if it waits behind the head of its ordering key. Otherwise it is quarantined.
+//
+// A process claims a waiting row when the row is due. The claim has a token and lasts
+// for the time of a lease. Only the process that has the token can settle the row:
 //
 //	held ── head settled ───┐
 //	                        ▼
@@ -16,7 +18,7 @@
 //	                        ├── lease ended ──────┘                 │
 //	                        └── replay ─────────────────────────────┘
 //
-// If a process dies, the rows that it has claimed are due again when their lease
-// ends, with a crash counted. Nothing else looks for abandoned rows.
+// If a process dies, its claimed rows become due again when their leases end, and a
+// crash is counted for each of them. No other code looks for abandoned rows.
 // [Store.RepairKeys] looks for held rows whose head was deleted by hand.
 package parked

@@ -12,29 +12,31 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// ParkEarly ends the claim of d, or parks a message that came from the transport,
-// because a lower version of its sequence is missing. The message is due again
-// after delay, or at once if the lower version was applied meanwhile. It loses its
-// place in the order of its key. No attempt is counted. If the message is due at once,
-// ParkEarly wakes the consumer, because nobody else does.
+// ParkEarly parks a message that is early: a lower version of its aggregate was not
+// applied yet. If d has a claim, ParkEarly ends the claim. Otherwise the message came
+// from the transport, and ParkEarly stores it. The message is due again after the given
+// delay. If the lower version was applied in the meantime, the message is due
+// immediately, and ParkEarly wakes the consumer, because no other code does. The
+// message loses its place in the order of its key. No attempt is counted.
 func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message, turn disposition.Turn, delay time.Duration) error {
-	var until time.Duration
-	err := s.parkEarly(ctx, d, msg, turn, delay, &until)
-	if err == nil && until == 0 && d.Wake != nil {
+	var remaining time.Duration
+	err := s.parkEarly(ctx, d, msg, turn, delay, &remaining)
+	if err == nil && remaining == 0 && d.Wake != nil {
 		d.Wake()
 	}
 	return err
 }
 
-// parkEarly is ParkEarly without the wake-up. It sets until to the delay of the message.
+// parkEarly parks the message like ParkEarly, but does not wake the consumer. It sets
+// *remaining to the time after which the message is due.
 func (s *Store) parkEarly(
-	ctx context.Context, d *Delivery, msg *message.Message, turn disposition.Turn, delay time.Duration, until *time.Duration,
+	ctx context.Context, d *Delivery, msg *message.Message, turn disposition.Turn, delay time.Duration, remaining *time.Duration,
 ) error {
 	if d.Claim == nil {
 		return withASCIIFallback(func(encode encoder) error {
 			return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 				delay, err := s.untilTurn(ctx, tx, d, turn, delay)
-				if *until = delay; err != nil {
+				if *remaining = delay; err != nil {
 					return err
 				}
 				_, err = tx.ExecContext(ctx, s.sql.insertEarly, encode(append([]any{
@@ -54,7 +56,7 @@ func (s *Store) parkEarly(
 		moved = map[int64]bool{}
 		return moved, s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 			delay, err := s.untilTurn(ctx, tx, d, turn, delay)
-			if *until = delay; err != nil {
+			if *remaining = delay; err != nil {
 				return err
 			}
 			return s.changeKeysIn(ctx, tx, claim.keys(), func(tx *sql.Tx) error {
@@ -64,11 +66,13 @@ func (s *Store) parkEarly(
 	})
 }
 
-// untilTurn returns delay, or 0 if the lower version has been applied meanwhile.
-// A transaction that applies it later waits for tx, and then finds the row.
+// untilTurn returns the given delay, or 0 if the lower version has been applied in the
+// meantime. A transaction that applies the lower version later waits for tx, and then
+// finds the row of the early message.
 //
-// The lock on the version must be the first lock of tx: a handler whose transaction
-// has the version may wait for any other lock.
+// The lock on the version must be the first lock that tx takes. Another handler's
+// transaction may have this lock and wait for any other lock, so a different order
+// could cause a deadlock.
 func (s *Store) untilTurn(ctx context.Context, tx *sql.Tx, d *Delivery, turn disposition.Turn, delay time.Duration) (time.Duration, error) {
 	var last int64
 	err := tx.QueryRowContext(ctx, s.sql.lockVersion, d.Consumer, turn.AggregateType, turn.AggregateID).Scan(&last)
@@ -88,5 +92,5 @@ func (s *Store) untilTurn(ctx context.Context, tx *sql.Tx, d *Delivery, turn dis
 	return delay, nil
 }
 
-// noVersion is the version of a placeholder row. It is lower than all versions.
+// noVersion is the version of a placeholder row. It is lower than every real version.
 const noVersion = -1

@@ -11,6 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
 var third = disposition.Turn{AggregateType: "account", AggregateID: "a", Sequence: "7:accounta", Version: 3}
@@ -41,7 +42,7 @@ func begin(t *testing.T, db testkit.Database) *sql.Tx {
 	return tx
 }
 
-// waiting returns the number of transactions that wait for another one.
+// waiting returns the number of transactions that wait for another transaction.
 func waiting(t *testing.T, db testkit.Database) (n int) {
 	t.Helper()
 	err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_stat_activity
@@ -52,14 +53,15 @@ func waiting(t *testing.T, db testkit.Database) (n int) {
 	return n
 }
 
-// The missing version is applied before the early message is parked, or meanwhile.
-// The transaction that applied it did not see the message.
+// Another transaction applies the missing version before the early message is parked,
+// or at the same time. It does not see the message, so ParkEarly must see the version,
+// and make the message due.
 func TestParkEarlySeesVersionAppliedMeanwhile(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		for _, c := range []struct {
-			before, meanwhile int // the last version; 0 for none
+			before, meanwhile int // the last version; 0 means that no version exists
 			commits, due      bool
 		}{
 			{1, 2, true, true},
@@ -69,7 +71,7 @@ func TestParkEarlySeesVersionAppliedMeanwhile(t *testing.T) {
 			{0, 1, true, false},
 			{0, 0, true, false},
 			{1, 1, true, false},
-			{1, 9, true, true}, // a gap: now it is stale
+			{1, 9, true, true}, // the missing version was skipped, so the message is now stale
 		} {
 			for _, claimed := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%+v,claimed %v", c, claimed), func(t *testing.T) {
@@ -128,20 +130,20 @@ func seesMeanwhile(t *testing.T, db testkit.Database, s *parked.Store, before, m
 	if got := len(again) == 1; got != due || (woken == 1) != due {
 		t.Errorf("due %v, woken %d times, want %v", got, woken, due)
 	}
-	var rows, want int
-	if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_versions`).Scan(&rows); err != nil {
+	var versions, want int
+	if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_versions`).Scan(&versions); err != nil {
 		t.Fatal(err)
 	}
 	if before > 0 || meanwhile > 0 && commits {
 		want = 1
 	}
-	if rows != want {
-		t.Errorf("%d last versions, want %d", rows, want)
+	if versions != want {
+		t.Errorf("%d last versions, want %d", versions, want)
 	}
 }
 
 // A transaction that applies a version waits for the transaction that parks an early
-// message, and then finds the message. (SQLite has one writer.)
+// message, and then finds the message. SQLite is not tested, because it has one writer.
 func TestApplyingAVersionWaitsForParkEarly(t *testing.T) {
 	t.Parallel()
 	for _, before := range []int{0, 1} {
@@ -189,4 +191,36 @@ func TestApplyingAVersionWaitsForParkEarly(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A row that waits for its turn leaves the order of its key, because the missing version
+// may be behind it. If it is early again, its wait continues.
+func TestEarlyRowLeavesItsKeyAndKeepsItsWait(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a3", "a"), keyed("a2", "a")); err != nil {
+			t.Fatal(err)
+		}
+		early := func(waited time.Duration) {
+			t.Helper()
+			c := claim(t, s, selection)[0]
+			if c.Message.UUID != "a3" || c.Waited.Round(time.Hour) != waited {
+				t.Errorf("%s has waited for %v, want a3 and %v", c.Message.UUID, c.Waited, waited)
+			}
+			d := &parked.Delivery{Consumer: "c", Topic: "t", Subscribed: true, Claim: c.Claim}
+			if err := s.ParkEarly(t.Context(), d, c.Message, third, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			if all := rows.Parked(t, s); all[0].BlocksKey || all[0].PriorityClass != "retry" || all[1].State != parked.Waiting || !all[1].BlocksKey {
+				t.Errorf("the rows are %+v", all)
+			}
+		}
+		early(0)
+		exec(t, s, `UPDATE {parked} SET due_at = {after $1} WHERE message_id = 'a2'`, time.Hour.Milliseconds())
+		exec(t, s, `UPDATE {parked} SET due_at = {now}, early_since = {after $1} WHERE message_id = 'a3'`, -2*time.Hour.Milliseconds())
+		early(2 * time.Hour)
+		exec(t, s, `UPDATE {parked} SET due_at = {now} WHERE message_id = 'a3'`)
+		early(2 * time.Hour)
+	})
 }

@@ -11,15 +11,16 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// An envelope is a message in one byte string: a version, then id, metadata and
-// payload. Each string follows its length. Unlike a text column or JSON, an envelope
-// keeps every byte, including NUL and invalid UTF-8.
+// envelopeVersion is the first byte of an envelope. An envelope is a message in one
+// byte string: the version, then id, metadata and payload. Each part is preceded by its
+// length. An envelope keeps every byte, including NUL and invalid UTF-8, which a text
+// column and JSON cannot store.
 const envelopeVersion = 1
 
 var errEnvelope = errors.New("parked: the envelope is damaged")
 
-// Encode returns msg as an envelope. Equal messages have equal envelopes, because
-// metadata is sorted.
+// Encode returns msg as an envelope. It sorts the metadata, so that equal messages have
+// equal envelopes.
 func Encode(msg *message.Message) []byte { return appendEnvelope(nil, msg) }
 
 func appendEnvelope(b []byte, msg *message.Message) []byte {
@@ -47,7 +48,7 @@ func appendString(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// Decode returns the message of an envelope.
+// Decode returns the message in an envelope, or an error if the envelope is damaged.
 func Decode(envelope []byte) (*message.Message, error) {
 	if len(envelope) == 0 || envelope[0] != envelopeVersion {
 		return nil, fmt.Errorf("%w: unknown version", errEnvelope)
@@ -96,8 +97,9 @@ func (r *reader) bytes() []byte {
 
 const digestSize = sha256.Size
 
-// Digest returns the SHA-256 of id and payload. It distinguishes messages with the
-// same id. Metadata is not included, because that of a redelivered copy differs.
+// Digest returns the SHA-256 hash of the id and the payload of msg. If two messages
+// have the same id but different digests, they are different messages. Digest ignores
+// the metadata, because a redelivered copy can have different metadata.
 func Digest(msg *message.Message) []byte {
 	h := sha256.New()
 	var length [8]byte
@@ -108,13 +110,13 @@ func Digest(msg *message.Message) []byte {
 	return h.Sum(nil)
 }
 
-// Snapshot returns a copy of msg that later changes by a handler do not affect. The
-// copy cannot be acked.
+// Snapshot returns a copy of msg. A handler that changes msg later does not change the
+// copy. The copy cannot be acked.
 func Snapshot(msg *message.Message) *message.Message {
 	return &message.Message{UUID: msg.UUID, Metadata: maps.Clone(msg.Metadata), Payload: slices.Clone(msg.Payload)}
 }
 
-// Restore gives msg the id, metadata and payload of the snapshot.
+// Restore copies id, metadata and payload of the snapshot to msg.
 func Restore(msg, snapshot *message.Message) {
 	msg.UUID = snapshot.UUID
 	msg.Metadata = maps.Clone(snapshot.Metadata)

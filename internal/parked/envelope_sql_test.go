@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// decoded reads an envelope with SQL.
+// decoded decodes an envelope with the SQL function once_decode_envelope.
 func decoded(t *testing.T, db *sql.DB, envelope []byte) (id sql.NullString, headers map[string]string, payload []byte) {
 	t.Helper()
 	var text []byte
@@ -62,7 +62,7 @@ func TestSQLReadsEveryEnvelope(t *testing.T) {
 			t.Errorf("%s: id %q, headers %.200v, payload %.100q", name, id.String, headers, payload)
 		}
 	}
-	// Bytes that are no text are escaped, and the payload is there all the same.
+	// Bytes that are not valid text are escaped, and the payload can still be read.
 	id, headers, payload := decoded(t, db.DB, parked.Encode(&message.Message{
 		UUID: "a\x00b", Metadata: message.Metadata{"k\xff": "v\xfe\\"}, Payload: []byte("body"),
 	}))
@@ -71,7 +71,8 @@ func TestSQLReadsEveryEnvelope(t *testing.T) {
 	}
 }
 
-// SQL and Go agree on every damaged envelope, and SQL has no error.
+// The SQL function refuses the same damaged envelopes as Decode. It then returns NULL,
+// and the query does not fail.
 func TestSQLReadsDamagedEnvelopesAsNull(t *testing.T) {
 	db := parkedTables(t)
 	whole := parked.Encode(&message.Message{UUID: "m1", Metadata: message.Metadata{"key": "value", "other": "v"}, Payload: []byte("payload")})

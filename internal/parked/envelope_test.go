@@ -88,12 +88,24 @@ func TestSnapshotIsIndependent(t *testing.T) {
 	}
 }
 
+func TestDecodedMessageIsIndependentOfItsEnvelope(t *testing.T) {
+	envelope := parked.Encode(message.NewMessage("id", []byte("body")))
+	first, err := parked.Decode(envelope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Payload[0] = 'X'
+	if second, err := parked.Decode(envelope); err != nil || string(second.Payload) != "body" {
+		t.Errorf("the payload is %q, %v", second.Payload, err)
+	}
+}
+
 func TestDigestDistinguishesIDAndPayload(t *testing.T) {
 	seen := map[string]bool{}
-	for _, m := range [][2]string{{"a", "bc"}, {"ab", "c"}, {"", "abc"}, {"abc", ""}} {
+	for _, m := range [][2]string{{"a", "bc"}, {"a", "bd"}, {"ab", "c"}, {"", "abc"}, {"abc", ""}, {"abd", ""}} {
 		seen[string(parked.Digest(message.NewMessage(m[0], []byte(m[1]))))] = true
 	}
-	if len(seen) != 4 {
-		t.Fatalf("%d digests of 4 messages", len(seen))
+	if len(seen) != 6 {
+		t.Fatalf("%d digests of 6 messages", len(seen))
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// The database refuses the commit of a renewal. The caller gets the error, and the
-// leases count as ended, as they are in the table.
+// If the database refuses the commit of a renewal, the caller gets the error. The
+// leases count as ended in this process too, because they end in the table.
 func TestLeaseEndsIfItsRenewalFails(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
@@ -22,13 +22,7 @@ func TestLeaseEndsIfItsRenewalFails(t *testing.T) {
 	for _, c := range claim(t, s, sel) {
 		claims = append(claims, c.Claim)
 	}
-	_, err := db.ExecContext(t.Context(), `
-		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
-		CREATE CONSTRAINT TRIGGER refuse AFTER UPDATE ON once_parked DEFERRABLE INITIALLY DEFERRED
-			FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	refuseCommits(t, s)
 	testkit.Eventually(t, 20*time.Second, "the leases have ended", func() bool { return !claims[0].Leased() && !claims[1].Leased() })
 	if err := s.Extend(t.Context(), time.Hour, claims); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("the error is %v", err)
@@ -37,5 +31,31 @@ func TestLeaseEndsIfItsRenewalFails(t *testing.T) {
 		if c.Leased() {
 			t.Errorf("row %d counts as leased", c.ID)
 		}
+	}
+}
+
+// refuseCommits makes the database refuse the commit of each transaction that updates a
+// row.
+func refuseCommits(t *testing.T, s *parked.Store) {
+	t.Helper()
+	exec(t, s, `
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
+		CREATE CONSTRAINT TRIGGER refuse AFTER UPDATE ON once_parked DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW EXECUTE FUNCTION refuse()`)
+}
+
+// If the database refuses the commit of a claim, no row is claimed, and the turns do not
+// change.
+func TestRefusedClaimClaimsNothing(t *testing.T) {
+	t.Parallel()
+	db := testkit.Postgres(t)
+	s := newStore(t, db)
+	fill(t, db, "live", "acme", 2)
+	refuseCommits(t, s)
+	sel := selection
+	sel.Turns = &parked.TenantTurns{}
+	claimed, err := s.Claim(t.Context(), sel)
+	if err == nil || !strings.Contains(err.Error(), "refused") || len(claimed) != 0 || *sel.Turns != (parked.TenantTurns{}) {
+		t.Errorf("%d rows are claimed, the turns are %+v: %v", len(claimed), *sel.Turns, err)
 	}
 }

@@ -6,10 +6,12 @@ import (
 	"database/sql"
 )
 
-// Tombstone enters the message of a row in the inbox of its consumer, so that no copy
-// of it runs. It returns false if the inbox has the id already. An id that is not
-// stored as it came is not entered, and returns true: the inbox refuses such an id, so
-// no copy can run. Tombstone waits for a transaction that is handling a copy.
+// Tombstone adds the message of a row to the inbox of its consumer, so that the handler
+// is not called for a copy of the message. It returns false if the inbox contains the
+// id already. If the original id of the message could not be stored in the row
+// unchanged, Tombstone writes nothing and returns true. The inbox refuses the original
+// id, so the handler is not called for a copy anyway. If a transaction is handling a
+// copy, Tombstone waits for its end.
 func (s *Store) Tombstone(ctx context.Context, tx *sql.Tx, consumer, messageID string, envelope []byte) (entered bool, err error) {
 	msg, err := Decode(envelope)
 	if err != nil || msg.UUID == "" || msg.UUID != messageID {
@@ -24,8 +26,8 @@ func (s *Store) Tombstone(ctx context.Context, tx *sql.Tx, consumer, messageID s
 	return n > 0, err
 }
 
-// Handled reports whether the inbox has the message of a row. It waits for a
-// transaction that is handling the message.
+// Handled reports whether the inbox contains the message of the row with this id. If a
+// transaction is handling the message, Handled waits for its end.
 func (s *Store) Handled(ctx context.Context, tx *sql.Tx, id int64) (handled bool, err error) {
 	result, err := tx.ExecContext(ctx, s.sql.enter, id)
 	if err != nil {

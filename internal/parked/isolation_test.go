@@ -33,8 +33,8 @@ func waitingForLocks(t *testing.T, db testkit.Database) (n int) {
 	return n
 }
 
-// slow makes updates of rows of an owner wait until goOn is called. They keep their
-// locks meanwhile.
+// slow creates a trigger. An update that sets the owner of a row to the given owner
+// then waits until the returned function goOn is called. Meanwhile it keeps its locks.
 func slow(t *testing.T, db testkit.Database, owner string) (goOn func()) {
 	t.Helper()
 	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`
@@ -56,8 +56,8 @@ func slow(t *testing.T, db testkit.Database, owner string) (goOn func()) {
 
 var isolations = []string{"read committed", "repeatable read", "serializable"}
 
-// A claim skips rows that another process claims meanwhile, with each default
-// isolation of the database.
+// A claim skips rows that another process is claiming at the same time. This is true
+// for each default isolation level of the database.
 func TestClaimSkipsRowsClaimedMeanwhile(t *testing.T) {
 	t.Parallel()
 	for _, isolation := range isolations {
@@ -66,7 +66,7 @@ func TestClaimSkipsRowsClaimedMeanwhile(t *testing.T) {
 			s := newStore(t, db)
 			setIsolation(t, db, isolation)
 			fill(t, db, "live", "a", 1)
-			fill(t, db, "live", "b", 3) // two of four in the first statement, the third in another one
+			fill(t, db, "live", "b", 3) // the first statement claims two of four, another statement the third
 			goOn := slow(t, db, "slow")
 			slowly := selection
 			slowly.Owner, slowly.Limit = "slow", 4
@@ -89,7 +89,7 @@ func TestClaimSkipsRowsClaimedMeanwhile(t *testing.T) {
 	}
 }
 
-// A row that is settled meanwhile does not prevent the renewal of other leases.
+// A row that is being settled does not prevent the renewal of other leases.
 func TestExtendSkipsRowsSettledMeanwhile(t *testing.T) {
 	t.Parallel()
 	for _, isolation := range isolations {

@@ -14,7 +14,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Every way into the table fills the columns by which a message can be found.
+// Every statement that inserts into the table fills the columns by which a message can
+// be found.
 func TestEveryInsertStoresTheLabels(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}

@@ -15,27 +15,26 @@ import (
 type Claim struct {
 	ID       int64
 	Token    string
-	Attempts int // calls of the handler before this claim
-	Rounds   int // rounds of the retry policy before this claim
-	Crashes  int // includes this claim until it is settled
+	Attempts int // number of calls of the handler before this claim
+	Rounds   int // number of rounds of the retry policy before this claim
+	Crashes  int // crash count; includes this claim until the claim is settled
 	Replays  int
-	Size     int  // of the envelope, in bytes
-	Keep     bool // keep the row if the message is handled
+	Size     int  // size of the envelope in bytes
+	Keep     bool // keep the row after the message is handled
 
-	// Key is the ordering key whose head is the message. It is the zero value if
-	// the message has no key or the consumer keeps no order. Order says what
-	// happens to the key if the message fails.
+	// Key is the ordering key of the message if the message is the head of the key. It is
+	// the zero value if the message has no key, or if the consumer does not keep the order
+	// of keys. Order says what happens to the key when the message fails.
 	Key   Key
 	Order KeyOrder
 
 	// Turn is the priority class and the tenant of the row.
 	Turn TenantTurn
 
-	// Waited is the time since ParkEarly parked the message first; 0 if it was not
-	// early.
+	// Waited is the time since ParkEarly first parked the message, or 0 if it never did.
 	Waited time.Duration
 
-	age     time.Duration // of the row when it was claimed
+	age     time.Duration // age of the row when it was claimed
 	claimed time.Time
 	until   atomic.Pointer[time.Time]
 	settled atomic.Bool
@@ -43,43 +42,45 @@ type Claim struct {
 	handled atomic.Bool
 }
 
-// Age returns how long the row has been in the table: by the database's clock until
-// the claim, and by the clock of this process since then.
+// Age returns how long the row has been in the table. The time until the claim is
+// measured by the clock of the database, and the time after it by the clock of this
+// process.
 func (c *Claim) Age() time.Duration { return c.age + time.Since(c.claimed) }
 
-// Leased reports whether the lease still lasts for certain. This process measures
-// it from the moment before it asked for the lease, so it ends here no later than
-// in the database. After its end another process may have claimed the row, or given
-// up on the message, so no work may begin for the message.
+// Leased reports whether the lease certainly still lasts. If it returns false, another
+// process may have claimed the row or given up on the message, so do not begin any work
+// for the message. For this process, the lease begins before it asks the database for
+// the lease. So the lease ends here no later than in the database.
 func (c *Claim) Leased() bool {
 	until := c.until.Load()
 	return until != nil && time.Now().Before(*until)
 }
 
-// setLease sets the end of a lease that this process asked for at that time.
+// setLease sets the end of the lease. The parameter asked is the time at which this
+// process asked for the lease.
 func (c *Claim) setLease(asked time.Time, lease time.Duration) {
 	until := asked.Add(lease)
 	c.until.Store(&until)
 }
 
-// Manage notes that a middleware settles the row. Then an ack alone does not mean
-// that the message was handled.
+// Manage records that a middleware settles the row. After Manage, an ack alone no
+// longer means that the message was handled.
 func (c *Claim) Manage() { c.managed.Store(true) }
 
 // Managed reports whether Manage was called.
 func (c *Claim) Managed() bool { return c.managed.Load() }
 
-// Handle notes that the message was handled, so that the row must be resolved.
+// Handle records that the message was handled, so that its row must be resolved.
 func (c *Claim) Handle() { c.handled.Store(true) }
 
 // Handled reports whether Handle was called.
 func (c *Claim) Handled() bool { return c.handled.Load() }
 
-// Settled reports whether this process has settled the row under this claim.
+// Settled reports whether this process has settled the row with this claim.
 func (c *Claim) Settled() bool { return c.settled.Load() }
 
-// Extend renews the leases of claims that are not settled. It skips a row that
-// another process has claimed, or that is being settled.
+// Extend renews the leases of the claims that are not settled. It skips rows that
+// another process has claimed, and rows that are being settled.
 func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim) error {
 	type row struct { // this process may have two claims of one row, if the lease of the first has ended
 		token string

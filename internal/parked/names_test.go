@@ -11,7 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A name that a text column cannot store unchanged is found again by the same name.
+// A name that a text column cannot store unchanged can be found again under the
+// original name.
 func TestUnusualNamesAreFoundAgain(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

@@ -15,11 +15,10 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// KeyOrder says how a consumer keeps the order of the messages of one ordering
-// key.
+// KeyOrder says how a consumer keeps the order of messages with the same ordering key.
 type KeyOrder int
 
-// See the constants of package retry.
+// Package retry documents these values.
 const (
 	Unordered KeyOrder = iota
 	BlockWhileRetried
@@ -42,29 +41,32 @@ func (c *Claim) keys() []Key {
 	return []Key{c.Key}
 }
 
-// changeKeys runs work in a transaction that may settle the heads of keys. Then the
-// next held row of each key without a head becomes its head.
+// changeKeys calls f in a transaction. The function f may settle the heads of the given
+// keys. After that, the next held row of each key without a head becomes the head, in
+// the same transaction.
 //
-// The locks come first. Otherwise a row that is stored while its head is settled
-// could wait for a head that no longer exists. And a transaction that locks a row
-// before the key could wait for a transaction that does the opposite.
-func (s *Store) changeKeys(ctx context.Context, keys []Key, work func(tx *sql.Tx) error) error {
-	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error { return s.changeKeysIn(ctx, tx, keys, work) })
+// changeKeys locks the keys before it calls f, for two reasons. A row that is stored
+// while its head is being settled could otherwise wait for a head that no longer
+// exists. And a transaction that locks a row before the key could deadlock with a
+// transaction that locks the key first.
+func (s *Store) changeKeys(ctx context.Context, keys []Key, f func(tx *sql.Tx) error) error {
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error { return s.changeKeysIn(ctx, tx, keys, f) })
 }
 
-func (s *Store) changeKeysIn(ctx context.Context, tx *sql.Tx, keys []Key, work func(tx *sql.Tx) error) error {
+func (s *Store) changeKeysIn(ctx context.Context, tx *sql.Tx, keys []Key, f func(tx *sql.Tx) error) error {
 	if err := s.lockKeys(ctx, tx, keys); err != nil {
 		return err
 	}
-	if err := work(tx); err != nil {
+	if err := f(tx); err != nil {
 		return err
 	}
 	failpoint.Hit("parked/changed")
 	return s.promote(ctx, tx, keys)
 }
 
-// lockKeys prevents other transactions from adding rows to the keys and from
-// settling their heads until tx ends. All transactions lock keys in one order.
+// lockKeys locks the keys until tx ends. Until then, other transactions can neither add
+// rows to the keys nor settle the heads of the keys. All transactions lock keys in the
+// same order.
 func (s *Store) lockKeys(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	if s.sql.order.lock == "" || len(keys) == 0 {
 		return nil
@@ -80,8 +82,9 @@ func (s *Store) lockKeys(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	return nil
 }
 
-// lockOf returns the number of a key's lock. Two keys may have the same number, and
-// then wait for each other.
+// lockOf returns the number of the lock of a key. Two keys can have the same number.
+// Transactions that lock one of these keys then wait for each other, which does no
+// harm.
 func (s *Store) lockOf(k Key) int64 {
 	h := fnv.New64a()
 	for _, part := range []string{s.dialect.Config().Table("parked"), k.consumer, k.topic, k.key} {
@@ -91,7 +94,7 @@ func (s *Store) lockOf(k Key) int64 {
 	return int64(h.Sum64())
 }
 
-// promote makes the first held row of each key its head, if the key has no head.
+// promote makes the first held row of each key the head, unless the key has a head.
 func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -108,18 +111,19 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	return nil
 }
 
-// ReplaceHeads runs work in a transaction in which the rows leave their places
-// in the order of their ordering keys; then the next held row of each key without a
-// head becomes its head. rows returns the ids of the rows, in the same transaction.
-// Rows without a key are allowed.
+// ReplaceHeads calls two functions in one transaction. The first one, affected, returns
+// the ids of rows. The second one, f, removes these rows from the order of their
+// ordering keys. Rows without a key are allowed. After that, the next held row of each
+// key without a head becomes the head.
 //
-// While the keys are locked no message of them can be stored, so with PostgreSQL
-// a statement of work that waits longer than a second for another lock fails.
+// While the keys are locked, no message with one of these keys can be stored. With
+// PostgreSQL, a statement of f therefore fails if it waits longer than a second for
+// another lock.
 func (s *Store) ReplaceHeads(
-	ctx context.Context, rows func(tx *sql.Tx) ([]int64, error), work func(tx *sql.Tx) error,
+	ctx context.Context, affected func(tx *sql.Tx) ([]int64, error), f func(tx *sql.Tx) error,
 ) error {
 	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		ids, err := rows(tx)
+		ids, err := affected(tx)
 		if err != nil {
 			return err
 		}
@@ -133,12 +137,12 @@ func (s *Store) ReplaceHeads(
 					return err
 				}
 			}
-			return work(tx)
+			return f(tx)
 		})
 	})
 }
 
-// keysOf returns the keys whose heads or held rows are among the rows.
+// keysOf returns the keys of those rows that are heads or held.
 func (s *Store) keysOf(ctx context.Context, tx *sql.Tx, ids []int64) (keys []Key, err error) {
 	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var k Key

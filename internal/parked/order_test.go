@@ -15,6 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
 var inOrder = []parked.Subscription{{Consumer: "c", KeyOrder: true}}
@@ -25,7 +26,7 @@ func keyed(id, key string) *message.Message {
 	return msg
 }
 
-// If the first message of a key is a copy of one that was settled, it is not stored. The
+// If the first message of a key is a copy of a settled message, it is not stored. The
 // next message of the key becomes the head.
 func TestKeyOrderCopyInABatchBlocksNoKey(t *testing.T) {
 	t.Parallel()
@@ -48,8 +49,8 @@ func TestKeyOrderCopyInABatchBlocksNoKey(t *testing.T) {
 	})
 }
 
-// A row is added behind a head while the head is settled. The row must not wait for
-// the settled head. (SQLite has one writer.)
+// A row is added behind a head while the head is settled. The row must not wait for the
+// settled head. SQLite is not tested, because it has one writer.
 func TestKeyOrderNewRowDoesNotWaitForSettledHead(t *testing.T) {
 	t.Parallel()
 	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
@@ -57,7 +58,8 @@ func TestKeyOrderNewRowDoesNotWaitForSettledHead(t *testing.T) {
 	}
 }
 
-// aHeadGoes is the test with one default isolation.
+// aHeadGoes runs TestKeyOrderNewRowDoesNotWaitForSettledHead with one default isolation
+// level.
 func aHeadGoes(t *testing.T, isolation string) {
 	db := testkit.Postgres(t)
 	s := newStore(t, db)
@@ -67,7 +69,7 @@ func aHeadGoes(t *testing.T, isolation string) {
 	}
 	head := claim(t, s, selection)[0]
 
-	// The transaction that adds a2 comes to a row that another one is adding.
+	// The transaction that adds a2 waits at a row that another transaction is adding.
 	blocker := message.NewMessage("blocker", nil)
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -93,8 +95,8 @@ func aHeadGoes(t *testing.T, isolation string) {
 	}
 }
 
-// Several goroutines add rows to keys and settle their heads, often until a key has
-// no rows. All rows are claimed in the order of their storage.
+// Several goroutines add rows to keys and settle their heads, often until a key has no
+// rows. All rows are claimed in the order in which they were stored.
 func TestKeyOrderWithConcurrentWriters(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -147,7 +149,7 @@ func TestKeyOrderWithConcurrentWriters(t *testing.T) {
 	})
 }
 
-// One row of a key can be claimed, however many rows the key has.
+// Only one row of a key can be claimed at a time, however many rows the key has.
 func TestKeyOrderKeyHasOneHead(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -162,7 +164,7 @@ func TestKeyOrderKeyHasOneHead(t *testing.T) {
 		if len(claimed) != 3 || claimed[0].Message.UUID != "a1" || claimed[1].Message.UUID != "b1" || claimed[2].Message.UUID != "plain" {
 			t.Fatalf("claimed %+v", claimed)
 		}
-		if err := s.Release(t.Context(), claimed[0].Claim, 0); err != nil { // and is still the head
+		if err := s.Release(t.Context(), claimed[0].Claim, 0); err != nil { // it is still the head
 			t.Fatal(err)
 		}
 		claimed = claim(t, s, selection)
@@ -182,7 +184,7 @@ func TestKeyOrderKeyHasOneHead(t *testing.T) {
 }
 
 // A transaction that adds a row to one ordering key does not delay transactions of
-// other keys. (SQLite has one writer.)
+// other keys. SQLite is not tested, because it has one writer.
 func TestKeyOrderKeysDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
@@ -217,7 +219,7 @@ func TestKeyOrderKeysDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
-// The order is kept for an ordering key that a text column cannot store unchanged.
+// The order is also kept for an ordering key that a text column cannot store unchanged.
 func TestKeyOrderOfUnusualKeys(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -246,8 +248,9 @@ func TestKeyOrderOfUnusualKeys(t *testing.T) {
 	})
 }
 
-// Trap 99. A held row leaves the order of its key while it becomes the head: the row
-// behind it becomes the head then. (SQLite has one writer.)
+// Trap 99. A held row leaves the order of its key at the same moment as it becomes the
+// head. The row behind it must then become the head. SQLite is not tested, because it
+// has one writer.
 func TestKeyOrderHeldRowBecomesTheHeadBeforeItLeaves(t *testing.T) {
 	db := testkit.Postgres(t)
 	s := newStore(t, db)
@@ -292,8 +295,8 @@ func TestKeyOrderHeldRowBecomesTheHeadBeforeItLeaves(t *testing.T) {
 	}
 }
 
-// A head that is postponed and leaves the order of its key makes the next row the head at
-// once. It need not be repaired later.
+// If a head is postponed and leaves the order of its key, the next row becomes the head
+// immediately. No later repair is needed.
 func TestKeyOrderPostponedHeadThatLeavesHasASuccessor(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -301,10 +304,14 @@ func TestKeyOrderPostponedHeadThatLeavesHasASuccessor(t *testing.T) {
 		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")); err != nil {
 			t.Fatal(err)
 		}
+		exec(t, s, `UPDATE {parked} SET due_at = {after $1} WHERE message_id = 'a2'`, -time.Hour.Milliseconds()) // stored long ago
 		head := claim(t, s, selection)[0]
 		head.Order = parked.BlockWhileRunning
 		if err := s.Postpone(t.Context(), "c", head.Claim, parked.Failure{Attempts: 1, Rounds: 1}, time.Hour); err != nil {
 			t.Fatal(err)
+		}
+		if row := rows.Parked(t, s)[1]; time.Since(row.DueAt) > time.Minute { // otherwise the lag would include its time behind the head
+			t.Errorf("the successor is due since %v", row.DueAt)
 		}
 		if claimed := claim(t, s, selection); len(claimed) != 1 || claimed[0].Message.UUID != "a2" {
 			t.Fatalf("claimed %+v", claimed)

@@ -59,7 +59,8 @@ func TestPersistEndsWithSuccess(t *testing.T) {
 	})
 }
 
-// Another process has the row now, so there is nothing more to do.
+// If the claim is lost, another process has the row, and Persist has nothing more to
+// do.
 func TestPersistEndsIfTheClaimIsLost(t *testing.T) {
 	t.Parallel()
 	var logs testkit.Logs
@@ -115,7 +116,7 @@ func TestPersistBoundsEachTry(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			})
-			// With UnackedWait 0 there is one try.
+			// With UnackedWait 0 there is only one try.
 			if took := time.Since(began); took != want {
 				t.Errorf("the try took %v, want %v", took, want)
 			}

@@ -8,13 +8,13 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A statement that names its rows or keys reads only these, whatever the statistics
-// of PostgreSQL are. They may come from the empty table, when all messages were
-// handled.
+// A statement that names its rows or keys reads only these rows, whatever statistics
+// PostgreSQL has. For example, PostgreSQL may have collected the statistics when the
+// table was empty.
 func TestStatementsReadOnlyTheirRows(t *testing.T) {
 	t.Parallel()
 	db := testkit.EmptyPostgres(t)
-	db.SetMaxOpenConns(1) // which has the settings
+	db.SetMaxOpenConns(1) // so that all statements use the connection with the settings
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestStatementsReadOnlyTheirRows(t *testing.T) {
 	fill("held", `'k' || i % 1000 + 1`)
 	fill("held", `'orphan' || i % 10`)
 	fill("resolved", `NULL`)
-	// What another consumer keeps for longer, and what was replayed.
+	// Rows that another consumer keeps for longer, and replayed rows.
 	exec(`UPDATE once_parked SET consumer = CASE WHEN id % 2 = 0 THEN 'other' ELSE 'c' END, replays = id % 2,
 		finished_at = now() - interval '1 hour' WHERE state = 'resolved'`)
 
@@ -60,7 +60,7 @@ func TestStatementsReadOnlyTheirRows(t *testing.T) {
 		"extend":  {"text, text, bigint", s.sql.extend, `'{1,2,3}', 'x', 1000`},
 		"forget":  {"text, text, bigint, bigint", s.sql.forget, `'c', 't', 0, 100`},
 
-		// All keys of which something is held are looked at: 1,010 of them.
+		// This query examines all keys with held rows: 1,010 keys.
 		"orphans": {"text, text, bigint", s.sql.order.orphans, `'c', 't', 1000`},
 	}
 	most := map[string]int{"orphans": 10_000}

@@ -7,7 +7,7 @@ import (
 	"weak"
 )
 
-// process is the state that all Stores of one table in one process share.
+// process is the state that all Stores of the same table share in one process.
 type process struct {
 	mu   sync.Mutex
 	uses map[usedName]map[*Use]struct{}
@@ -18,8 +18,8 @@ type tableOf struct {
 	name string
 }
 
-// shared maps each table to its process state. It is global because every Retries
-// and Quarantine has a Store of its own.
+// shared contains the process state of each table. It is a global variable, because
+// each Retries and each Quarantine has its own Store.
 //
 //nolint:gochecknoglobals // two Stores share it without being given it
 var shared = struct {
@@ -41,8 +41,8 @@ func processOf(db *sql.DB, name string) *process {
 	return p
 }
 
-// forget removes the entry of a table that no Store uses any more, unless a new
-// Store has begun to use the table.
+// forget removes the state of a table that no Store uses any more. It does nothing if a
+// new Store uses the table.
 func forget(table tableOf) {
 	shared.Lock()
 	defer shared.Unlock()

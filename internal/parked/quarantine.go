@@ -11,16 +11,18 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// Recorder is called in the transaction that quarantines the row with that id,
-// possibly more than once if the transaction is repeated. The function that it
-// returns is called after the commit; it may be nil.
+// Recorder is called in the transaction that quarantines a row, with the id of the row.
+// It is called again if the transaction is repeated. It returns nil, or a function to
+// call after the commit.
 type Recorder func(ctx context.Context, tx *sql.Tx, id int64) (committed func(), err error)
 
-// Quarantine stores a message in quarantine and returns the id of its row. It
-// ends the claim of d, or stores a message that came from the transport. If a
-// row of the same message waits for another attempt, that row is quarantined.
-// The id is 0 if the message was resolved or discarded before, or if a claim
-// has its row: then the end of that claim decides. record may be nil.
+// Quarantine stores a message in quarantine and returns the id of its row. If d has a
+// claim, Quarantine ends the claim. Otherwise the message came from the transport, and
+// Quarantine stores it. If a row of the same message waits for another attempt,
+// Quarantine uses that row. It returns 0 without an error if the message was resolved
+// or discarded before. It also returns 0 if another claim of the row has not ended: the
+// process with that claim decides what happens to the message. The parameter record may
+// be nil.
 func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Message, f Failure, record Recorder) (int64, error) {
 	if d.Claim != nil {
 		return s.quarantineClaim(ctx, d.Consumer, d.Claim, f, record)
@@ -28,7 +30,7 @@ func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Messag
 	text, errType, group := f.columns(d.Consumer)
 	id, err := s.quarantine(ctx, nil, record, s.sql.insertQuarantined, append([]any{
 		Clean(d.Consumer, MaxName), Clean(d.Topic, MaxName), Clean(msg.UUID, MaxName), TenantOf(msg),
-		Digest(msg), Encode(msg), min(f.Attempts, MaxCount), f.Reason, text, errType, group,
+		Digest(msg), Encode(msg), min(f.Attempts, MaxCount), f.Reason, text, errType, group, f.stack(),
 	}, LabelsOf(msg)...)...)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -47,7 +49,7 @@ func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, 
 		keys = c.keys()
 	}
 	id, err := s.quarantine(ctx, keys, record, s.sql.quarantineClaim,
-		c.ID, c.Token, min(f.Attempts, MaxCount), f.Reason, text, errType, group, staysHead)
+		c.ID, c.Token, min(f.Attempts, MaxCount), f.Reason, text, errType, group, f.stack(), staysHead)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		c.settled.Store(true)
@@ -59,8 +61,8 @@ func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, 
 	return id, nil
 }
 
-// quarantine runs a statement that quarantines one row and returns its id. The
-// row is no longer the head of keys.
+// quarantine runs a statement that quarantines one row, and returns the id of the row.
+// Afterwards the row is no longer the head of its key.
 func (s *Store) quarantine(ctx context.Context, keys []Key, record Recorder, query string, args ...any) (id int64, err error) {
 	var committed func()
 	err = withASCIIFallback(func(encode encoder) error {

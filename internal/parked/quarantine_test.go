@@ -22,8 +22,9 @@ func exec(t *testing.T, s *parked.Store, query string, args ...any) {
 	}
 }
 
-// A copy of a message that is given up on quarantines the row that waits, but not a row
-// that is claimed, because its attempt may succeed, and not one that has ended.
+// If a consumer gives up on a copy of a message, the waiting row of the message is
+// quarantined. A claimed row is not, because its attempt may succeed. A row in a final
+// state does not change.
 func TestCopyQuarantinesARowThatWaits(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -67,7 +68,8 @@ func TestCopyQuarantinesARowThatWaits(t *testing.T) {
 	})
 }
 
-// If one of two copies could be decoded, its content is kept.
+// If only one of two copies of a message could be decoded, the row keeps the content of
+// that copy.
 func TestCopyThatWasDecodedIsKept(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -110,7 +112,8 @@ func TestCopyThatWasDecodedIsKept(t *testing.T) {
 	})
 }
 
-// If the record of an entry fails, nothing is stored, and the claim can be settled later.
+// If the Recorder of an entry fails, nothing is stored, and the claim can be settled
+// later.
 func TestEntryWithoutItsRecordIsNotStored(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -137,8 +140,43 @@ func TestEntryWithoutItsRecordIsNotStored(t *testing.T) {
 	})
 }
 
-// Backlog counts rows that wait, how long the oldest of them has been due, and blocked
-// keys. A claimed row is not due.
+// A redelivered message is parked before its handler runs. Such a row has no failure.
+func TestRowOfARedeliveredMessageHasNotFailed(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		d := &parked.Delivery{Consumer: "c", Topic: "t"}
+		for id, f := range map[string]parked.Failure{"redelivered": {}, "failed": {Err: errHandler, Reason: "failed", Attempts: 2, Rounds: 1}} {
+			if err := s.Park(t.Context(), d, message.NewMessage(id, nil), f, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, row := range rows.Parked(t, s) {
+			failed := row.MessageID == "failed"
+			if row.FirstFailedAt.IsZero() == failed || row.LastFailedAt.IsZero() == failed || (row.Error != "") != failed ||
+				(row.ErrorType != "") != failed || (row.Fingerprint != "") != failed || (row.Attempts == 2 && row.Rounds == 1) != failed {
+				t.Errorf("the row is %+v", row)
+			}
+		}
+	})
+}
+
+// The count of waiting rows stops at 100,000, so that it costs little.
+func TestBacklogCountsUpToItsLimit(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	db := testkit.Postgres(t)
+	s := newStore(t, db)
+	fill(t, db, "live", "", 50_001)
+	exec(t, s, `INSERT INTO {parked} (consumer, topic, message_id, digest, envelope, state, crashes, due_at)
+		SELECT 'c', 't', n, '', '', 'waiting', 1, now() FROM generate_series(1, 50001) AS n`)
+	if b, err := s.Backlog(t.Context()); err != nil || b.Waiting != 100_000 {
+		t.Errorf("%d rows wait, %v; want 100,000", b.Waiting, err)
+	}
+}
+
+// Backlog returns the number of waiting rows, the time since the oldest of them became
+// due, and the number of blocked keys. A claimed row is not due.
 func TestBacklogCountsWhatWaits(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -171,8 +209,8 @@ func TestBacklogCountsWhatWaits(t *testing.T) {
 	})
 }
 
-// Forget deletes only rows of handled messages that are old enough, the oldest first, and
-// no replayed ones: they show the outcome of their replay.
+// Forget deletes only rows of handled messages that are old enough, the oldest first.
+// It does not delete replayed rows, because they show the outcome of their replay.
 func TestForgetDeletesOldHandledRows(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

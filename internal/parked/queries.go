@@ -6,7 +6,7 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// queries are the statements of the table, for PostgreSQL and SQLite.
+// queries contains the statements for the table, for PostgreSQL or SQLite.
 type queries struct {
 	insertWaiting     string
 	insertQuarantined string
@@ -47,13 +47,14 @@ func newQueries(d dialect.Dialect) queries {
 			        CASE WHEN $13 THEN {now} END, CASE WHEN $13 THEN {now} END, $14, $15, $16, $17)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
-		// A waiting row is quarantined, because this attempt is the latest one. A
-		// claimed row is not: its attempt is later and may succeed. A final state
-		// does not change. If one of two copies could be decoded, it is kept.
+		// A waiting row is quarantined, because this attempt is the latest attempt. A claimed
+		// row is not quarantined, because its attempt is later and may succeed. A final state
+		// does not change. If only one of two copies could be decoded, that copy is kept.
 		insertQuarantined: d.SQL(`
 			INSERT INTO {parked} AS p (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
-			                           attempts, reason, error, error_type, fingerprint, first_failed_at, last_failed_at, ` + labelColumns + `)
-			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, {now}, {now}, $12, $13, $14, $15)
+			                           attempts, reason, error, error_type, fingerprint, stack, first_failed_at, last_failed_at,
+			                           ` + labelColumns + `)
+			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, $12, {now}, {now}, $13, $14, $15, $16)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO UPDATE
 			SET state = 'quarantined', owner = NULL, token = NULL,
 			    envelope = CASE WHEN p.reason = 'undecodable' THEN excluded.envelope ELSE p.envelope END,
@@ -61,7 +62,7 @@ func newQueries(d dialect.Dialect) queries {
 			    attempts = CASE WHEN p.attempts < ` + maxCountText + ` - excluded.attempts THEN p.attempts + excluded.attempts
 			                    ELSE ` + maxCountText + ` END,
 			    reason = excluded.reason, error = excluded.error,
-			    error_type = excluded.error_type, fingerprint = excluded.fingerprint,
+			    error_type = excluded.error_type, fingerprint = excluded.fingerprint, stack = excluded.stack,
 			    first_failed_at = COALESCE(p.first_failed_at, excluded.first_failed_at),
 			    last_failed_at = excluded.last_failed_at
 			WHERE p.state IN ('waiting', 'quarantined') AND p.token IS NULL
@@ -81,7 +82,7 @@ func newQueries(d dialect.Dialect) queries {
 			                          ORDER BY consumer, topic, priority_class, tenant, due_at LIMIT 100000) AS fresh
 			      LIMIT 100000) AS waiting`),
 
-		// Skips rows that are being settled, because settling may lock rows in
+		// This statement skips rows that are being settled, because settling may lock rows in
 		// another order.
 		extend: d.SQL(`
 			UPDATE {parked} SET due_at = {after $3}
@@ -91,7 +92,7 @@ func newQueries(d dialect.Dialect) queries {
 				{skip_locked}` + end + `
 			RETURNING id`),
 
-		// The handler returned, so this message did not end the earlier processes.
+		// The handler has returned, so this message is not the cause of the earlier crashes.
 		postpone: d.SQL(`
 			UPDATE {parked}
 			SET ordering_key = CASE WHEN $9 THEN ordering_key END,
@@ -108,9 +109,9 @@ func newQueries(d dialect.Dialect) queries {
 			    early_since = COALESCE(early_since, {now}), early_of = $4, early_version = $5
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
 
-		// Locks the row with the last version of an aggregate. An aggregate without a
-		// version has no row, so the statement inserts a placeholder. The insert waits
-		// for another transaction that is inserting the first version.
+		// This statement locks the row with the last version of an aggregate. An aggregate
+		// without a version has no row, so the statement inserts a placeholder. The insert
+		// waits for another transaction that is inserting the first version.
 		lockVersion: d.SQL(`
 			INSERT INTO {versions} AS v (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
 			VALUES ($1, $2, $3, ` + strconv.Itoa(noVersion) + `, ` + strconv.Itoa(noVersion) + `, {now})
@@ -127,19 +128,20 @@ func newQueries(d dialect.Dialect) queries {
 			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', 'retry', {after $7}, {now}, $8, $9, $10, $11, $12, $13)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
-		// The entry shows the crashes except for that of this claim. A replay resets
-		// them.
+		// The entry shows the crashes without the crash that this claim has counted in
+		// advance. A replay resets the count.
 		quarantineClaim: d.SQL(`
 			UPDATE {parked}
 			SET state = 'quarantined', owner = NULL, token = NULL, crashes = crashes - 1, attempts = $3, reason = $4,
-			    ordering_key = CASE WHEN $8 THEN ordering_key END, error = $5, error_type = $6, fingerprint = $7,
+			    ordering_key = CASE WHEN $9 THEN ordering_key END, error = $5, error_type = $6, fingerprint = $7, stack = $8,
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'waiting'
 			RETURNING id`),
 
 		lockTimeout: lockTimeout,
 
-		// Waits for a transaction that has inserted the message and has not ended.
+		// This statement waits for a transaction that has inserted the message and has not
+		// ended.
 		enter: d.SQL(`
 			INSERT INTO {inbox} (message_id, consumer, digest)
 			SELECT message_id, consumer, digest FROM {parked} WHERE id = $1
@@ -152,7 +154,7 @@ func newQueries(d dialect.Dialect) queries {
 			INSERT INTO {inbox} (message_id, consumer, digest) VALUES ($1, $2, $3)
 			ON CONFLICT (message_id, consumer) DO NOTHING`),
 
-		// The inbox's digest is that of the payload alone.
+		// The digest in the inbox is the digest of the payload alone.
 		applied: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} AS p JOIN {inbox} AS i
 			               ON i.message_id = p.message_id AND i.consumer = p.consumer
@@ -167,9 +169,10 @@ func newQueries(d dialect.Dialect) queries {
 	}
 }
 
-// chosen returns the text before and after the query for the ids of an update.
-// PostgreSQL does not know how few ids the query returns, and without an array it
-// could join with the whole table.
+// chosen returns the SQL to put before and after a subquery that selects the ids for an
+// update. For PostgreSQL, this SQL turns the ids into an array. PostgreSQL cannot
+// estimate how few ids the subquery returns. Without the array, it could join the ids
+// with the whole table.
 func chosen(d dialect.Dialect) (among, end string) {
 	if d.SQLite() {
 		return `IN (`, `)`
@@ -177,6 +180,7 @@ func chosen(d dialect.Dialect) (among, end string) {
 	return `= ANY (ARRAY(`, `))`
 }
 
-// Undecodable is an SQL condition: the row has the raw form of a message that its
-// transport could not decode. An edited message replaces the raw form.
+// Undecodable is an SQL condition. It is true if the row contains the raw form of a
+// message that its transport could not decode. An edit of the message replaces the raw
+// form.
 const Undecodable = `(reason = 'undecodable' AND edited_from IS NULL)`

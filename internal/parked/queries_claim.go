@@ -6,7 +6,7 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// claimQueries are the statements that look for due rows and claim them.
+// claimQueries are the statements that find due rows and claim them.
 type claimQueries struct {
 	due            string
 	nextTenants    string
@@ -15,7 +15,7 @@ type claimQueries struct {
 	claimCrashed   string
 }
 
-// The conditions of the indexes parked_due and parked_crashed.
+// Conditions of the indexes parked_due and parked_crashed.
 const (
 	waits   = `state = 'waiting' AND crashes = 0 AND consumer = $1 AND topic = $2`
 	crashed = `state = 'waiting' AND crashes > 0 AND consumer = $1 AND topic = $2`
@@ -36,8 +36,8 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 		          CASE WHEN length(envelope) <= CAST($6 AS bigint) THEN envelope END, ` +
 		Undecodable + `, error, error_type`
 
-	// One statement claims all shares. SQLite cannot take a limit from a table, so
-	// it gets one share at a time, which costs it no round trip.
+	// One statement claims all shares. SQLite cannot take a limit from a table, so it gets
+	// one share at a time. This costs no round trips, because SQLite has none.
 	among, end := chosen(d)
 	none, due := `'' COLLATE "C"`, `
 		SELECT chosen.id FROM unnest($7::text::text[], $8::text::text[], $9::text::bigint[]) AS share (priority_class, tenant, n)
@@ -54,8 +54,9 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 	}
 
 	return claimQueries{
-		// In the order of the priority classes, then crashed rows. EXISTS allows no
-		// order: PostgreSQL could scan the table for it, or read all tenants.
+		// The columns are the priority classes in their order, then crashed rows. The query
+		// does not use EXISTS, which allows no ORDER BY: PostgreSQL could then scan the
+		// table, or read all tenants.
 		due: d.SQL(`
 			SELECT (SELECT 1 FROM {parked} WHERE ` + waits + ` AND priority_class = 'live' AND due_at <= {now}
 			        ORDER BY tenant, due_at LIMIT 1) IS NOT NULL,
@@ -66,7 +67,8 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 			       (SELECT 1 FROM {parked} WHERE ` + crashed + ` AND due_at <= {now}
 			        ORDER BY due_at LIMIT 1) IS NOT NULL`),
 
-		// Each tenant costs one step in the index, however many rows a tenant has.
+		// For each tenant, PostgreSQL makes one step in the index, however many rows the
+		// tenant has.
 		nextTenants: d.SQL(`
 			WITH RECURSIVE seen (n, start, tenant, next) AS (
 				SELECT 0, ` + none + `, ` + none + `, ` + following(`$4`) + `
@@ -95,12 +97,13 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 	}
 }
 
-// maxTenants bounds the number of tenants of a priority class that one walk visits,
-// and the number of overdue retries whose tenants are read.
+// maxTenants is the maximum number of tenants of a class that one call of Store.Due
+// examines one after another. It is also the maximum number of overdue retries whose
+// tenants Due adds.
 const maxTenants = 64
 
-// following returns a query for the next tenant after another one, in the order of
-// the index. After the last tenant it is the first one.
+// following returns a query for the tenant that follows the given tenant in the index.
+// The first tenant follows the last one.
 func following(tenant string) string {
 	const of = `(SELECT p.tenant FROM {parked} AS p WHERE ` + waits + ` AND priority_class = $3`
 	return `COALESCE(` + of + ` AND p.tenant > ` + tenant + ` ORDER BY p.tenant LIMIT 1), ` + of + ` ORDER BY p.tenant LIMIT 1))`

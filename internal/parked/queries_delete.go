@@ -2,8 +2,8 @@ package parked
 
 import "github.com/watermill-once/once/internal/dialect"
 
-// deleteQueries are the statements of this package that delete rows. dedup deletes
-// final rows after its retention, also by [DeleteRows].
+// deleteQueries are the statements of this package that delete rows. Package dedup uses
+// [DeleteRows] as well, to delete final rows when its retention is over.
 type deleteQueries struct {
 	remove      string
 	forget      string
@@ -28,8 +28,9 @@ func newDeleteQueries(d dialect.Dialect) deleteQueries {
 	}
 }
 
-// DeleteRows returns the statement that deletes the rows whose ids the query
-// returns, except for locked rows, and ends with the clause returning.
+// DeleteRows returns a statement that deletes the rows whose ids the given query
+// returns. The statement skips locked rows. The parameter returning is the RETURNING
+// clause of the statement, or "".
 func DeleteRows(d dialect.Dialect, query, returning string) string {
 	among, end := chosen(d)
 	return d.SQL(`

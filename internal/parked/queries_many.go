@@ -6,7 +6,7 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// manyQueries are the statements for many rows.
+// manyQueries are the statements that change many rows at once.
 type manyQueries struct {
 	receive string
 	inOrder string
@@ -14,17 +14,17 @@ type manyQueries struct {
 	release string
 }
 
-// claimed is the condition of the rows of claims. The id is compared together with
-// the token, because this process may have two claims of one row.
+// claimed is the SQL condition that selects the rows of claims. It compares id and
+// token together, because this process may have two claims of one row.
 const claimed = `id {among $1 bigint} AND CAST(id AS text) || ' ' || token {among $2 text} AND state = 'waiting'`
 
 func newManyQueries(d dialect.Dialect) manyQueries {
 	return manyQueries{
 		receive: newReceive(d, "", "", `'waiting'`),
 
-		// Requires the locks of the keys, so that no other transaction changes their
-		// rows. The first message of a key becomes its head, if the key has no head
-		// and no held row.
+		// The caller must have locked the keys, so that no other transaction changes their
+		// rows. The first message of a key becomes its head, if the key has no head and no
+		// held row.
 		inOrder: newReceive(d, "ordering_key", `, row_number() OVER (PARTITION BY ordering_key ORDER BY n) AS nth`, `
 			       CASE WHEN nth = 1
 			             AND (SELECT 1 FROM {parked} AS p WHERE p.consumer = $1 AND p.topic = $2
@@ -45,8 +45,9 @@ func newManyQueries(d dialect.Dialect) manyQueries {
 	}
 }
 
-// newReceive returns the statement that stores messages in their order. Their
-// columns come as lists, $3 to $6 and $9 to $12; column is the name of one more list, $13, or "".
+// newReceive returns the statement that stores several messages in their order. The
+// values of each column are passed as a list, in $3 to $6 and $9 to $12. If the
+// parameter column is not "", it is the name of a further column, whose list is $13.
 func newReceive(d dialect.Dialect, column, besides, state string) string {
 	var more, list, element string
 	if column != "" {

@@ -47,8 +47,8 @@ func newOrderQueries(d dialect.Dialect) orderQueries {
 			UPDATE {parked} SET ordering_key = NULL
 			WHERE consumer = $1 AND topic = $2 AND ordering_key = $3 AND ` + heads + ` AND state = 'quarantined'`),
 
-		// Each key costs one step in the index, however many rows of it are held. A
-		// join of held rows with heads could compare each row with all heads.
+		// For each key, PostgreSQL makes one step in the index, however many rows of the key
+		// are held. A join of held rows with heads could compare each row with all heads.
 		orphans: d.SQL(`
 			WITH RECURSIVE seen (ordering_key) AS (
 				SELECT ` + nextHeld("") + `
@@ -68,12 +68,13 @@ func newOrderQueries(d dialect.Dialect) orderQueries {
 	return q
 }
 
-// nextHeld returns a query for the first key with held rows that after allows.
+// nextHeld returns a query for the first key that has held rows and fulfils the SQL
+// condition in the parameter after.
 func nextHeld(after string) string {
 	return `(SELECT p.ordering_key FROM {parked} AS p
 			WHERE p.consumer = $1 AND p.topic = $2 AND p.state = 'held' ` + after + ` ORDER BY p.ordering_key LIMIT 1)`
 }
 
-// heads is the condition of the index parked_head. A query for quarantined heads
-// needs it too, or PostgreSQL would not use the index.
+// heads is the condition of the index parked_head. A query for quarantined heads must
+// contain it, because otherwise PostgreSQL does not use the index.
 const heads = `state IN ('waiting', 'quarantined')`

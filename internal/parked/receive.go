@@ -11,8 +11,9 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// Deliver stores messages for each of the consumers, due at once, in one
-// transaction. A message is skipped for a consumer that already has a row for it.
+// Deliver stores messages for each of the consumers, in one transaction. The messages
+// are due immediately. If a consumer already has a row for a message, Deliver skips the
+// message for this consumer.
 func (s *Store) Deliver(ctx context.Context, topic string, consumers []string, msgs ...*message.Message) error {
 	to := make([]Subscription, len(consumers))
 	for i, consumer := range consumers {
@@ -21,8 +22,9 @@ func (s *Store) Deliver(ctx context.Context, topic string, consumers []string, m
 	return s.DeliverTo(ctx, topic, to, msgs...)
 }
 
-// DeliverTo is [Store.Deliver] for subscriptions. If a subscription keeps the order
-// of keys, a message behind the first one of its key is held.
+// DeliverTo works like [Store.Deliver], for subscriptions. If a subscription keeps the
+// order of keys, only the first message of each key is due, and the later ones are
+// held.
 func (s *Store) DeliverTo(ctx context.Context, topic string, to []Subscription, msgs ...*message.Message) error {
 	batches := make([]*Batch, len(to))
 	for i, sub := range to {
@@ -35,8 +37,8 @@ func (s *Store) DeliverTo(ctx context.Context, topic string, to []Subscription, 
 	return err
 }
 
-// Receive is [Store.DeliverTo] for batches. It returns the number of new messages.
-// For each of the others there is a row already, in any state.
+// Receive works like [Store.DeliverTo], for batches. It returns the number of new rows.
+// A message that already has a row, in any state, is not stored again.
 func (s *Store) Receive(ctx context.Context, batches ...*Batch) (stored int64, err error) {
 	err = withASCIIFallback(func(encode encoder) error {
 		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
@@ -62,8 +64,8 @@ func (s *Store) receiveAll(ctx context.Context, tx *sql.Tx, batches []*Batch, en
 	return stored, nil
 }
 
-// receive stores the ordered messages of a batch with one statement, and the others
-// with another one.
+// receive stores a batch with two statements: one for the ordered messages, and one for
+// the other messages.
 func (s *Store) receive(ctx context.Context, tx *sql.Tx, b *Batch, encode encoder) (int64, error) {
 	stored, err := s.insert(ctx, tx, encode, s.sql.inOrder, b, b.ordered, s.dialect.Strings(b.keys))
 	if err != nil {
@@ -103,8 +105,9 @@ func (s *Store) insert(
 	return stored, nil
 }
 
-// Forget deletes at most limit rows of messages that were handled more than keep ago.
-// It returns the number of deleted rows. Replayed rows stay until dedup deletes them.
+// Forget deletes rows of handled messages. A row stays for the duration keep after its
+// message was handled. Forget deletes at most limit rows, and returns the number of
+// deleted rows. It does not delete replayed rows, because dedup deletes them.
 func (s *Store) Forget(ctx context.Context, topic, consumer string, keep time.Duration, limit int) (removed int64, err error) {
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, s.sql.forget, Clean(consumer, MaxName), Clean(topic, MaxName), -keep.Milliseconds(), limit)

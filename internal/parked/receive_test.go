@@ -31,7 +31,8 @@ func odd() []*message.Message {
 	return append(all, message.NewMessage("plain", []byte("another body")))
 }
 
-// Every message of a batch is stored as it came, whatever bytes the others have.
+// Every message of a batch is stored unchanged, whatever bytes the other messages
+// contain.
 func TestTrap69BatchIsStoredByteForByte(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -45,7 +46,7 @@ func TestTrap69BatchIsStoredByteForByte(t *testing.T) {
 		if len(claimed) != len(msgs) {
 			t.Fatalf("%d rows, want %d", len(claimed), len(msgs))
 		}
-		for i, c := range claimed { // in the order that they came in
+		for i, c := range claimed { // in the order of their arrival
 			if want := msgs[i]; c.Err != nil || c.Message.UUID != want.UUID || !bytes.Equal(c.Message.Payload, want.Payload) ||
 				!maps.Equal(c.Message.Metadata, want.Metadata) {
 				t.Errorf("%q came back as %v, %v", want.UUID, c.Message, c.Err)
@@ -55,7 +56,7 @@ func TestTrap69BatchIsStoredByteForByte(t *testing.T) {
 		if entries[0].Tenant != `ten"ant` || entries[1].Tenant != "" || !bytes.Equal(entries[0].Digest, parked.Digest(msgs[0])) {
 			t.Errorf("%+v", entries[0])
 		}
-		// All but the one that cannot be told apart are there already.
+		// All messages have rows already, except the message that has no usable id.
 		if stored, err = s.Receive(t.Context(), batch("c", msgs...)); err != nil || stored != 1 {
 			t.Errorf("%d stored again, %v", stored, err)
 		}
@@ -65,7 +66,7 @@ func TestTrap69BatchIsStoredByteForByte(t *testing.T) {
 	})
 }
 
-// Resolve settles the other claims if one was lost.
+// If one claim was lost, Resolve settles the other claims.
 func TestResolveSettlesEachClaimOnItsOwn(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -84,7 +85,8 @@ func TestResolveSettlesEachClaimOnItsOwn(t *testing.T) {
 		deliver(t, s, "done", "kept")
 		fresh := claim(t, s, selection)
 		fresh[1].Keep = true
-		// The old claim goes with another one of the token that has its row now.
+		// A later claim has the row of the old claim now. Another claim in the same call has
+		// the token of that later claim.
 		current[0].ID, fresh[0].Token = current[0].ID+1000, current[0].Token
 		err := s.Resolve(t.Context(), old, current[0].Claim, fresh[0].Claim, fresh[1].Claim)
 		if !errors.Is(err, parked.ErrClaimLost) {
@@ -94,6 +96,9 @@ func TestResolveSettlesEachClaimOnItsOwn(t *testing.T) {
 		if len(entries) != 3 || entries[0].State != parked.Waiting || entries[1].State != parked.Waiting ||
 			entries[2].State != parked.Resolved {
 			t.Fatalf("%+v", entries)
+		}
+		if entries[2].Crashes != 0 || entries[2].FinishedAt.IsZero() {
+			t.Errorf("the resolved row is %+v", entries[2])
 		}
 		if !fresh[1].Settled() || fresh[1].Age() < 0 || fresh[1].Age() > time.Minute {
 			t.Errorf("%+v", fresh[1].Claim)

@@ -8,13 +8,13 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// repairBatch bounds the number of keys that one call repairs.
+// repairBatch is the maximum number of keys that one call repairs.
 const repairBatch = 1000
 
-// RepairKeys repairs ordering keys of a subscription that no settled head will
-// release: keys without a head, because it was deleted by hand, and keys blocked by
-// a quarantined head although order no longer blocks them. It returns the number of
-// repaired keys.
+// RepairKeys repairs ordering keys of a subscription that would otherwise stay blocked
+// forever, and returns their number. There are two kinds of such keys: the head was
+// deleted by hand, or a quarantined head blocks the key although the parameter order
+// does not require it.
 func (s *Store) RepairKeys(ctx context.Context, consumer, topic string, order KeyOrder) (repaired int, err error) {
 	consumer, topic = Clean(consumer, MaxName), Clean(topic, MaxName)
 	queries := []string{s.sql.order.orphans}

@@ -12,10 +12,10 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// Resolve ends claims whose messages were handled, in one transaction. It deletes
-// their rows, except for kept rows and replayed rows, which become resolved. A
-// replayed row is the record of the replay's outcome. If some claims were lost,
-// Resolve returns [ErrClaimLost], and the others are resolved.
+// Resolve ends the claims of handled messages, in one transaction. It deletes their
+// rows. Replayed rows, and rows of claims with Keep, become resolved instead. A
+// replayed row records the outcome of the replay. If some claims were lost, Resolve
+// returns [ErrClaimLost], and resolves the other claims.
 func (s *Store) Resolve(ctx context.Context, claims ...*Claim) error {
 	var (
 		gone, kept []*Claim
@@ -38,7 +38,7 @@ func (s *Store) Resolve(ctx context.Context, claims ...*Claim) error {
 	})
 }
 
-// Postpone ends a claim whose message failed. The message is due again after
+// Postpone ends the claim of a failed message. The message is due again after the given
 // delay.
 func (s *Store) Postpone(ctx context.Context, consumer string, c *Claim, f Failure, delay time.Duration) error {
 	text, errType, group := f.columns(consumer)
@@ -49,14 +49,14 @@ func (s *Store) Postpone(ctx context.Context, consumer string, c *Claim, f Failu
 	})
 }
 
-// Release ends a claim without counting an attempt. The message is due again after
-// pause.
+// Release ends a claim without counting an attempt. The message is due again after the
+// given pause.
 func (s *Store) Release(ctx context.Context, c *Claim, pause time.Duration) error {
 	return s.release(ctx, []*Claim{c}, pause)
 }
 
-// HandBack is [Store.Release] for claims whose handlers have not been called. The
-// messages are due at once.
+// HandBack works like [Store.Release], for claims whose handlers were not called. The
+// messages are due immediately.
 func (s *Store) HandBack(ctx context.Context, claims []*Claim) error {
 	return s.release(ctx, claims, 0)
 }
@@ -67,8 +67,8 @@ func (s *Store) release(ctx context.Context, claims []*Claim, pause time.Duratio
 	})
 }
 
-// move runs a statement that moves the rows of claims, guarded by their tokens, and
-// adds the ids of the moved rows to moved.
+// move runs a statement that changes the rows of claims. It changes only rows whose
+// token matches the claim, and adds their ids to moved.
 func (s *Store) move(ctx context.Context, tx *sql.Tx, moved map[int64]bool, claims []*Claim, query string, args ...any) error {
 	if len(claims) == 0 {
 		return nil
@@ -85,8 +85,9 @@ func (s *Store) move(ctx context.Context, tx *sql.Tx, moved map[int64]bool, clai
 	}, query, append([]any{s.dialect.List(ids), s.dialect.Strings(tokens)}, args...)...)
 }
 
-// settle runs move in a transaction of its own. A claim that it does not move was
-// lost. The claims are no longer the heads of keys.
+// settle runs the function move in its own transaction. If move does not add the id of
+// a row to moved, the claim of the row was lost. The parameter keys contains the keys
+// whose heads move may settle.
 func (s *Store) settle(
 	ctx context.Context, claims []*Claim, keys []Key, move func(tx *sql.Tx, moved map[int64]bool) error,
 ) error {
@@ -99,7 +100,9 @@ func (s *Store) settle(
 	})
 }
 
-// ended runs a transaction that ends claims, and marks the claims as settled.
+// ended runs a transaction that ends claims, and marks the claims as settled. If the id
+// of a claim's row is not in moved, the claim was lost, and ended returns
+// [ErrClaimLost].
 func ended(claims []*Claim, transaction func() (moved map[int64]bool, err error)) error {
 	failpoint.Hit("parked/settle")
 	moved, err := transaction()
@@ -117,11 +120,12 @@ func ended(claims []*Claim, transaction func() (moved map[int64]bool, err error)
 	return errors.Join(lost...)
 }
 
-// settleOne runs a statement that moves one row, guarded by the token. With leaves
-// the row is no longer the head of its ordering key.
-func (s *Store) settleOne(ctx context.Context, c *Claim, leaves bool, query string, args ...any) error {
+// settleOne runs a statement that changes the row of one claim, if the token matches.
+// If leavesKey is true, the row is no longer the head of its ordering key after the
+// statement.
+func (s *Store) settleOne(ctx context.Context, c *Claim, leavesKey bool, query string, args ...any) error {
 	var keys []Key
-	if leaves {
+	if leavesKey {
 		keys = c.keys()
 	}
 	return s.settle(ctx, []*Claim{c}, keys, func(tx *sql.Tx, moved map[int64]bool) error {

@@ -9,9 +9,9 @@ const (
 	Discarded   = "discarded"
 )
 
-// Final lists, for SQL, the states that a row does not leave.
+// Final is an SQL list of the final states. A row never leaves a final state.
 const Final = `('resolved', 'discarded')`
 
-// AtRest is the condition of the indexes parked_aggregate and parked_causation: no
-// process will claim such a row.
+// AtRest is the condition of the indexes parked_aggregate and parked_causation. It is
+// true for rows that no process will claim.
 const AtRest = `state IN ('quarantined', 'resolved', 'discarded')`

@@ -10,16 +10,17 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/schema"
 )
 
-// ErrClaimLost says that the lease of a claim ended, and that the row was claimed or
-// settled by others since.
+// ErrClaimLost means that the lease of a claim has ended, and that another process has
+// claimed or settled the row since then.
 var ErrClaimLost = errors.New("parked: the claim was lost")
 
-// Store is the table once_parked in one database.
+// Store reads and writes the table once_parked in one database.
 type Store struct {
 	db      *sql.DB
 	dialect dialect.Dialect
@@ -28,8 +29,8 @@ type Store struct {
 	process *process
 }
 
-// NewStore returns the table that config names, in db. It fails if db is nil or config
-// is invalid.
+// NewStore returns a Store for the table in db that config describes. It returns an
+// error if db is nil or config is invalid.
 func NewStore(db *sql.DB, config schema.Config) (*Store, error) {
 	d, err := dialect.New(config)
 	if db == nil {
@@ -51,11 +52,12 @@ func (s *Store) Dialect() dialect.Dialect { return s.dialect }
 type Failure struct {
 	Err      error
 	Reason   string
-	Attempts int // calls of the handler in all
-	Rounds   int // rounds of the retry policy in all
+	Attempts int // total number of calls of the handler
+	Rounds   int // total number of rounds of the retry policy
 }
 
-// columns returns the text of the error, its type and the fingerprint.
+// columns returns the values of three columns: the text of the error, its type, and the
+// fingerprint.
 func (f Failure) columns(consumer string) (text, errType, group string) {
 	if f.Err == nil {
 		return "", "", ""
@@ -65,8 +67,12 @@ func (f Failure) columns(consumer string) (text, errType, group string) {
 	return text, errType, Fingerprint(consumer, f.Reason, errType, text)
 }
 
-// Park stores a message that came from the transport. It is due after delay. If a
-// row of the message exists already, the row stays as it is.
+// stack returns the stack of the panic, or "" if the failure is not a panic. The stack
+// shows the arguments of functions as numbers, so it contains no part of the message.
+func (f Failure) stack() string { return Clean(disposition.Stack(f.Err), MaxStack) }
+
+// Park stores a message that came from the transport. The message is due after the
+// given delay. If the message already has a row, Park changes nothing.
 func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f Failure, delay time.Duration) error {
 	text, errType, group := f.columns(d.Consumer)
 	return withASCIIFallback(func(encode encoder) error {
@@ -84,8 +90,8 @@ func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f F
 	})
 }
 
-// Tenant returns the tenant of msg for the inbox, where a message without a
-// tenant has NULL. It has a column of its own so that tools can filter by it.
+// Tenant returns the tenant of msg for the inbox, or nil (NULL) if msg has no tenant.
+// The inbox has a column for the tenant, so that tools can filter by it.
 func Tenant(msg *message.Message) any {
 	if id := TenantOf(msg); id != "" {
 		return id
@@ -99,9 +105,9 @@ func TenantOf(msg *message.Message) string { return Clean(msg.Metadata[meta.Tena
 // labelColumns are the columns of once_parked that LabelsOf returns.
 const labelColumns = `aggregate_type, aggregate_id, event_type, causation_id`
 
-// LabelsOf returns the type and the id of the aggregate of msg, its event type, and
-// the id of the message that caused it, as they are stored in once_parked. Texts that
-// are missing are "".
+// LabelsOf returns the values of labelColumns as they are stored in once_parked: the
+// type and the id of the aggregate of msg, its event type, and the id of the message
+// that caused msg. A missing value is "".
 func LabelsOf(msg *message.Message) []any {
 	var all []any
 	for _, label := range labelsOf(msg) {

@@ -95,7 +95,7 @@ func TestEachRowIsClaimedOnce(t *testing.T) {
 	})
 }
 
-// After the loss of the lease a claim cannot change the row.
+// A claim that was lost cannot change the row.
 func TestLostClaimChangesNothing(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -140,8 +140,9 @@ func TestLostClaimChangesNothing(t *testing.T) {
 	})
 }
 
-// A lease can be renewed after its end until another process has claimed the row. It
-// counts from the time at which the process asked for it.
+// A process can renew a lease even after its end, as long as no other process has
+// claimed the row. The new lease begins at the time at which the process asked for the
+// renewal.
 func TestRenewedLeaseContinues(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -172,7 +173,7 @@ func TestRenewedLeaseContinues(t *testing.T) {
 			}
 			return len(anew) == 2
 		})
-		for _, all := range [][]*parked.Claim{{a, b}, {anew[0], anew[1], a, b}} { // the same process may have done so
+		for _, all := range [][]*parked.Claim{{a, b}, {anew[0], anew[1], a, b}} { // the new claims may belong to the same process
 			if err := s.Extend(t.Context(), time.Hour, all); err != nil || a.Leased() || b.Leased() {
 				t.Fatalf("%v; held: %t and %t, though others have them", err, a.Leased(), b.Leased())
 			}
@@ -180,7 +181,8 @@ func TestRenewedLeaseContinues(t *testing.T) {
 	})
 }
 
-// A count from a header of the broker can be higher than the column can store.
+// A count from a header of the broker can be higher than the column can store. In this
+// case Quarantine stores MaxCount.
 func TestQuarantineStoresAtMostMaxCountAttempts(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -196,7 +198,8 @@ func TestQuarantineStoresAtMostMaxCountAttempts(t *testing.T) {
 	})
 }
 
-// SQLite stores higher counts, if somebody edits the row. One more must not overflow.
+// In SQLite, a row can contain a count above MaxCount, if somebody edits it by hand.
+// Adding one to this count must not overflow.
 func TestClaimReturnsAtMostMaxCountAttempts(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t)
@@ -237,7 +240,8 @@ func TestFailuresOfOneCauseHaveOneFingerprint(t *testing.T) {
 	})
 }
 
-// Handled says whether the inbox has the message of a row, and leaves the inbox as it is.
+// Handled reports whether the inbox contains the message of a row, and does not change
+// the inbox.
 func TestHandledAsksTheInbox(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

@@ -2,8 +2,8 @@ package parked
 
 import "slices"
 
-// classes are the priority classes. While all of them have due rows, each gets
-// its share of the claimed rows. Within a class the tenants take turns.
+// classes are the priority classes with their shares of the claimed rows. The shares
+// apply while all classes have due rows. Within a class, the tenants take turns.
 var classes = [...]struct {
 	name  string
 	share int
@@ -15,37 +15,41 @@ var classes = [...]struct {
 
 const retryClass = 1
 
-// TenantTurns remembers which tenant of a subscription is next, in this process.
-// Only the order of the rows depends on it: each process has turns of its own,
-// and a new process may begin with any tenant.
+// TenantTurns remembers, for a subscription in this process, which tenant is next. It
+// affects only the order of the rows. Each process has its own turns, and a new process
+// can begin with any tenant.
 type TenantTurns struct {
 	after  [len(classes)]string // the tenant that was served last
 	credit [len(classes)]int
 }
 
-// Due is the result of [Store.Due].
+// Due is the result of [Store.Due], which walks through the tenants of each priority
+// class.
 type Due struct {
-	Crashed bool // some due rows were claimed by a process that ended
+	Crashed bool // some due rows were claimed by a process that died
 
 	tenants [len(classes)][]string // tenants with due rows, in the order of their turns
-	walked  [len(classes)]int      // how many of them the walk found, at the front; the others were the overdue ones
+	walked  [len(classes)]int      // number of tenants that the walk over all tenants has found; the tenants of overdue rows follow them
 	last    [len(classes)]string   // the last tenant of the walk
-	partial [len(classes)]bool     // the walk ended before it had seen all tenants
+	partial [len(classes)]bool     // the walk ended before it reached all tenants
 }
 
 // TenantTurn identifies the rows of one tenant in one priority class.
 type TenantTurn struct{ PriorityClass, Tenant string }
 
-// Fresh reports whether rows without a crash are due.
+// Fresh reports whether there are due rows that were not claimed by a process that
+// died.
 func (d *Due) Fresh() bool {
 	return slices.ContainsFunc(d.tenants[:], func(tenants []string) bool { return len(tenants) > 0 })
 }
 
-// Partial reports whether there may be more due rows, of tenants that Store.Due
-// has not looked at.
+// Partial reports whether further tenants may have due rows, because Store.Due has not
+// examined all tenants.
 func (d *Due) Partial() bool { return slices.Contains(d.partial[:], true) }
 
-// addWalked adds the nth tenant of a walk through a class.
+// addWalked records that a walk through a class has visited a tenant. The parameter n
+// is the number of tenants that the walk has visited so far. The parameter due says
+// whether the tenant has due rows.
 func (d *Due) addWalked(class, n int, tenant string, due bool) {
 	d.last[class], d.partial[class] = tenant, n == maxTenants
 	if due {
@@ -54,22 +58,22 @@ func (d *Due) addWalked(class, n int, tenant string, due bool) {
 	}
 }
 
-// addOverdue adds a tenant with due rows, unless the walk has found it.
+// addOverdue adds a tenant with due rows, unless the walk has already added it.
 func (d *Due) addOverdue(class int, tenant string) {
 	if !slices.Contains(d.tenants[class], tenant) {
 		d.tenants[class] = append(d.tenants[class], tenant)
 	}
 }
 
-// share is the number of rows of a tenant to claim.
+// share says how many rows of a tenant to claim.
 type share struct {
 	class  int
 	tenant string
 	rows   int
 }
 
-// shares distributes rows one by one: among the classes by their shares, and
-// within a class among its tenants in turn.
+// shares distributes the given number of rows. It first chooses the class of each row,
+// according to the shares of the classes. Within a class, the tenants take turns.
 func (t *TenantTurns) shares(d *Due, rows int) []share {
 	var given [len(classes)]int
 	for range rows {
@@ -91,9 +95,10 @@ func (t *TenantTurns) shares(d *Due, rows int) []share {
 	return all
 }
 
-// advance sets the tenant after which the next walk of a class begins: the last
-// one that got a row. If all tenants of a partial walk got one, the next walk
-// begins where this one ended.
+// advance sets the tenant after which the next walk of a class begins. Usually this is
+// the last tenant that got a row. There is one exception: if the walk did not reach all
+// tenants, and every tenant that it found got a row, the next walk continues at the
+// tenant at which this walk ended.
 func (t *TenantTurns) advance(d *Due, class, given int) {
 	switch walked := d.walked[class]; {
 	case given >= walked && d.partial[class], walked == 0:
@@ -105,9 +110,10 @@ func (t *TenantTurns) advance(d *Due, class, given int) {
 	}
 }
 
-// nextClass returns the class of the next row, or -1 if no class has due rows.
-// Each class with due rows gets its share as credit, and the class with the most
-// credit pays the sum of the shares.
+// nextClass returns the class of the next row, or -1 if no class has due rows. For each
+// row, every class with due rows receives its share as credit. The class with the most
+// credit gets the row. Its credit is then reduced by the sum of the shares of all
+// classes with due rows.
 func (t *TenantTurns) nextClass(d *Due) int {
 	best, sum := -1, 0
 	for i, class := range classes {
@@ -127,7 +133,8 @@ func (t *TenantTurns) nextClass(d *Due) int {
 	return best
 }
 
-// removeExhausted removes the tenants that had fewer rows than their shares.
+// removeExhausted removes the tenants for which fewer rows were claimed than planned,
+// because they have no more due rows.
 func (d *Due) removeExhausted(shares []share, claimed []Claimed) {
 	got := map[TenantTurn]int{}
 	for _, c := range claimed {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// dueOf returns due rows as if a walk had found these tenants of the class live, and then
-// an overdue tenant.
+// dueOf returns the Due of a walk through the class live. The walk found the tenants in
+// the list walked. After the walk, the tenants in the list overdue were added.
 func dueOf(partial bool, walked []string, overdue ...string) *Due {
 	d := &Due{}
 	for _, tenant := range walked {
@@ -56,8 +56,8 @@ func TestSharesAreDistributedInTurn(t *testing.T) {
 	}
 }
 
-// A class without due rows saves no credit for later, and a walk that found no due tenant
-// continues behind the tenants that it has seen.
+// A class without due rows saves no credit for later. If a walk found no tenant with
+// due rows, the next walk begins after the last tenant of this walk.
 func TestClassWithoutDueRowsSavesNoCredit(t *testing.T) {
 	t.Parallel()
 	turns := &TenantTurns{}
@@ -76,6 +76,9 @@ func TestClassWithoutDueRowsSavesNoCredit(t *testing.T) {
 	if turns.credit[1] != 0 || turns.credit[2] != 0 {
 		t.Errorf("the credit is %v", turns.credit)
 	}
+	if got := turns.shares(&Due{walked: [len(classes)]int{1}}, 3); got != nil {
+		t.Errorf("without due rows, the shares are %+v", got)
+	}
 	d := &Due{}
 	d.addWalked(1, maxTenants, "m", false)
 	if turns.advance(d, 1, 0); turns.after[1] != "m" || !d.Partial() || d.Fresh() {
@@ -86,7 +89,7 @@ func TestClassWithoutDueRowsSavesNoCredit(t *testing.T) {
 	}
 }
 
-// A tenant that had fewer rows than its share gets none in the next round.
+// A tenant that had fewer rows than its share gets no share in the next round.
 func TestTenantsWithoutFurtherRowsAreRemoved(t *testing.T) {
 	t.Parallel()
 	d := dueOf(false, []string{"a", "b"}, "b", "z")
@@ -112,7 +115,8 @@ func TestSizeLimitOfARowIsItsPartOfTheBytes(t *testing.T) {
 	}
 }
 
-// A time that was edited by hand may be too far away for a Duration.
+// If a time that was edited by hand is too far away for a time.Duration, Duration
+// returns the longest or the shortest possible one.
 func TestDurationOfMillisecondsDoesNotOverflow(t *testing.T) {
 	t.Parallel()
 	const longest = math.MaxInt64 / int64(time.Millisecond)
@@ -136,8 +140,9 @@ func TestConsumerIsAbsentAfterTwoMinutes(t *testing.T) {
 	}
 }
 
-// Another program, or another handler of this program, is named. An instance of the same
-// handler, one that has ended, and one whose handler is not known yet are not.
+// OtherHandler describes another program, or another handler of this program. It
+// returns "" for an instance of the same handler, for an instance that has ended, and
+// for an instance whose handler is not known yet.
 func TestOtherHandlerIsTold(t *testing.T) {
 	t.Parallel()
 	own := Consumer{Owner: "me", Handler: "h1"}
@@ -162,7 +167,8 @@ func TestOtherHandlerIsTold(t *testing.T) {
 	}
 }
 
-// "go run main.go" builds a program without a path.
+// A program that was built by "go run main.go" has no path. Its name is then the name
+// of the command.
 func TestProgramIsThePathOfItsMainPackage(t *testing.T) {
 	t.Parallel()
 	for want, info := range map[string]*debug.BuildInfo{

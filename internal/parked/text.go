@@ -14,25 +14,27 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// Bounds of the text columns, in bytes.
+// Maximum lengths of the text columns, in bytes.
 const (
 	MaxName  = 255
 	MaxError = 4096
+	MaxStack = 8192
 )
 
-// MaxCount is the highest number that the columns of counts can store in PostgreSQL.
-// A count that was edited by hand to this number stays there.
+// MaxCount is the highest value of an integer column in PostgreSQL. A count that was
+// set to this value by hand does not increase.
 const MaxCount = math.MaxInt32
 
 var maxCountText = strconv.Itoa(MaxCount)
 
-// OneMore returns an SQL expression for the column plus one, at most MaxCount.
+// OneMore returns an SQL expression for the value of column plus one. The expression
+// never exceeds MaxCount.
 func OneMore(column string) string {
 	return "CASE WHEN " + column + " < " + maxCountText + " THEN " + column + " + 1 ELSE " + maxCountText + " END"
 }
 
-// Clean returns text in a form that a text column can store: valid UTF-8 without
-// NUL, at most limit bytes.
+// Clean returns text in a form that a text column can store: valid UTF-8, without NUL,
+// and at most limit bytes long.
 func Clean(text string, limit int) string {
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 	if len(text) <= limit {
@@ -47,19 +49,21 @@ func Clean(text string, limit int) string {
 // encoder returns the arguments of a statement in a form that the database can store.
 type encoder func(args ...any) []any
 
-// withASCIIFallback runs do with the arguments of its statement unchanged. If the
-// encoding of the database cannot store one of them, it runs do again with escapes
-// for all characters outside ASCII: the text of a message must not prevent that its
-// failure is stored. The envelope has the message as it came, in bytes.
-func withASCIIFallback(do func(encode encoder) error) error {
-	err := do(func(args ...any) []any { return args })
+// withASCIIFallback calls f with an encoder that leaves the arguments of a statement
+// unchanged. If the encoding of the database cannot store one of the arguments,
+// withASCIIFallback calls f again, with an encoder that replaces all characters outside
+// ASCII with escapes. So a failure can be stored whatever its error text is. The
+// envelope keeps the original bytes of the message.
+func withASCIIFallback(f func(encode encoder) error) error {
+	err := f(func(args ...any) []any { return args })
 	if dialect.Unstorable(err) {
-		err = do(inASCII)
+		err = f(inASCII)
 	}
 	return err
 }
 
-// inASCII returns args with every text in ASCII.
+// inASCII returns args, in which toASCII has converted all strings. Other values are
+// unchanged.
 func inASCII(args ...any) []any {
 	all := make([]any, len(args))
 	for i, arg := range args {
@@ -71,8 +75,9 @@ func inASCII(args ...any) []any {
 	return all
 }
 
-// toASCII replaces each character outside ASCII by an escape such as "<U+65E5>". In a
-// list of texts a backslash would have a meaning, the angle brackets have none.
+// toASCII replaces each character outside ASCII with an escape such as "<U+65E5>". It
+// does not use backslashes, because they have a special meaning in a list of strings,
+// see dialect.Strings.
 func toASCII(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -85,8 +90,8 @@ func toASCII(text string) string {
 	return b.String()
 }
 
-// CheckName refuses a name that cannot be stored unchanged. It could not be found by
-// that name.
+// CheckName returns an error for a name that cannot be stored unchanged, because a
+// search would not find the name.
 func CheckName(name string) error {
 	if Clean(name, MaxName) != name {
 		return fmt.Errorf("%.40q is longer than %d bytes, or no text", name, MaxName)
@@ -94,12 +99,12 @@ func CheckName(name string) error {
 	return nil
 }
 
-// knownError is an error whose text and type come from the row.
+// knownError is an error whose text and type were read from a row.
 type knownError struct{ text, typ string }
 
 func (e knownError) Error() string { return e.text }
 
-// errorType returns the type of the innermost wrapped error.
+// errorType returns the type name of the innermost wrapped error.
 func errorType(err error) string {
 	if known, ok := errors.AsType[knownError](err); ok {
 		return known.typ
@@ -110,11 +115,12 @@ func errorType(err error) string {
 	return fmt.Sprintf("%T", err)
 }
 
-// varying matches the parts of an error text that differ between two occurrences of
-// one fault: ids, numbers, quoted values.
+// varying matches the parts of an error text that can differ although the cause is the
+// same: ids, numbers and quoted values.
 var varying = regexp.MustCompile(`"[^"]*"|'[^']*'|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|0x[0-9a-fA-F]+|[0-9]+`)
 
-// Fingerprint returns a text that failures of a consumer with one cause share.
+// Fingerprint returns a hash. All failures of a consumer with the same cause have the
+// same hash.
 func Fingerprint(consumer, reason, errType, text string) string {
 	sum := sha256.Sum256([]byte(consumer + "\x00" + reason + "\x00" + errType + "\x00" + varying.ReplaceAllString(text, "?")))
 	return hex.EncodeToString(sum[:8])

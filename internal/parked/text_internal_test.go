@@ -50,7 +50,7 @@ func TestCleanKeepsAsMuchAsTheColumnStores(t *testing.T) {
 }
 
 // If the encoding of the database cannot store a text, only characters outside of ASCII
-// are replaced, and only in texts.
+// are replaced, and only in strings.
 func TestTextOutsideOfASCIIIsEscaped(t *testing.T) {
 	t.Parallel()
 	got := inASCII("a\x7f", "\u0080日", 7, []byte("日"))
@@ -72,7 +72,8 @@ func TestNameThatCannotBeStoredIsRefused(t *testing.T) {
 	}
 }
 
-// Only a text that the encoding of the database cannot store is stored in another form.
+// A text is stored in ASCII only if the encoding of the database cannot store it
+// unchanged.
 func TestTextThatCannotBeStoredIsStoredInASCII(t *testing.T) {
 	t.Parallel()
 	unstorable := &pq.Error{Code: "22P05"} // untranslatable_character
@@ -96,12 +97,13 @@ func TestTextThatCannotBeStoredIsStoredInASCII(t *testing.T) {
 	}
 }
 
-// Only what differs between two occurrences of one fault may be left out.
+// Fingerprint may ignore only the parts of an error text that differ between two
+// occurrences of one fault.
 func TestFingerprintIgnoresOnlyWhatVaries(t *testing.T) {
 	t.Parallel()
 	one := Fingerprint("c", "r", "T", `order 17: 'x' is "y" at 0xff, 550e8400-e29b-41d4-a716-446655440000`)
-	if len(one) != 16 {
-		t.Errorf("the fingerprint is %q", one)
+	if want := "9fd80eaee259311e"; one != want { // stored fingerprints are compared with those of later versions
+		t.Errorf("the fingerprint is %s, want %s", one, want)
 	}
 	if same := Fingerprint("c", "r", "T", `order 4: 'z' is "" at 0x1, 6ba7b810-9dad-11d1-80b4-00c04fd430c8`); same != one {
 		t.Error("two occurrences of one fault differ")

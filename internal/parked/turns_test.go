@@ -13,10 +13,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// crowd is many times the number of rows of any claim.
+// crowd is a number of rows that is much larger than any claim.
 const crowd = 5000
 
-// fill inserts waiting rows of a tenant, due since an hour ago.
+// fill inserts waiting rows of a tenant, which have been due for an hour.
 func fill(t *testing.T, db testkit.Database, class, tenant string, rows int) {
 	t.Helper()
 	fillEach(t, db, class, []string{tenant}, rows)
@@ -78,8 +78,9 @@ func rounds(t *testing.T, s *parked.Store, limit int, want map[parked.TenantTurn
 	}
 }
 
-// Ten messages of one tenant need no more than as many of the other tenant, which
-// has thousands of older messages.
+// One tenant has ten messages, and another tenant has thousands of older messages. When
+// the ten messages have been claimed, only about ten messages of the other tenant have
+// been claimed.
 func TestTenantWithManyRowsDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -103,7 +104,7 @@ func TestTenantWithManyRowsDoesNotDelayOthers(t *testing.T) {
 	})
 }
 
-// The turns are as fair in a process with few handlers, which claims one row at a
+// The turns are also fair in a process with few handlers, which claims one row at a
 // time.
 func TestTurnsWithLimitOne(t *testing.T) {
 	t.Parallel()
@@ -119,7 +120,8 @@ func TestTurnsWithLimitOne(t *testing.T) {
 	})
 }
 
-// A large replay and many due retries get their shares and no more.
+// A large replay and many due retries get no more rows than the shares of their
+// priority classes.
 func TestPriorityClassesGetTheirShares(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -136,7 +138,7 @@ func TestPriorityClassesGetTheirShares(t *testing.T) {
 }
 
 // Most retries are not due. A tenant with a due retry does not wait until a walk has
-// visited all tenants, nor behind a tenant with thousands.
+// visited all tenants, and does not wait behind a tenant with thousands of due retries.
 func TestDueRetryIsFoundAmongManyTenants(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -158,13 +160,13 @@ func TestDueRetryIsFoundAmongManyTenants(t *testing.T) {
 		fill(t, db, "retry", "many", crowd)
 		fill(t, db, "retry", "zz", 10)
 		got := rounds(t, s, 4, map[parked.TenantTurn]int{{PriorityClass: "retry", Tenant: "zz"}: 10})
-		if many := got[parked.TenantTurn{PriorityClass: "retry", Tenant: "many"}]; many > 150 { // five looks to go round
+		if many := got[parked.TenantTurn{PriorityClass: "retry", Tenant: "many"}]; many > 150 { // five walks visit all tenants
 			t.Errorf("the few were done after %d rows of the other", many)
 		}
 	})
 }
 
-// If there are more tenants than one walk visits, each of them gets a turn.
+// If there are more tenants than one call of Due examines, each tenant gets a turn.
 func TestEachOfManyTenantsGetsATurn(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -186,7 +188,8 @@ func TestEachOfManyTenantsGetsATurn(t *testing.T) {
 	})
 }
 
-// A claim gets as many rows as it asked for, if other tenants have them.
+// If a tenant has fewer rows than its share, the claim takes more rows of other
+// tenants.
 func TestUnusedSharesGoToOtherTenants(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -244,7 +247,7 @@ func TestPriorityClassOfARow(t *testing.T) {
 	})
 }
 
-// Tenant names are user input: they are cleaned and bounded.
+// Tenant names are user input, so they are cleaned and shortened.
 func TestTenantNamesAreCleaned(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

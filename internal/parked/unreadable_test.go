@@ -6,8 +6,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A claimed row that cannot be read is an error of the claim. The connection may
-// be lost, or the context may end, while the row is read.
+// If a claimed row cannot be read, because the connection is lost or the context ends,
+// Claim returns an error.
 func TestClaimFailsIfARowCannotBeRead(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)

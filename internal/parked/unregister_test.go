@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A consumer that does not run can be forgotten with the messages that wait for it.
-// Messages in quarantine, claimed and replayed ones stay.
+// A consumer that does not run can be removed, together with the messages that wait for
+// it. Messages in quarantine, claimed messages and replayed messages stay.
 func TestUnregisterDeletesWhatWaits(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -85,7 +85,8 @@ func TestUnregisterDeletesWhatWaits(t *testing.T) {
 	})
 }
 
-// More messages than one transaction deletes are deleted by several.
+// If there are more messages than one transaction may delete, several transactions
+// delete them.
 func TestUnregisterDeletesInBatches(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -97,7 +98,8 @@ func TestUnregisterDeletesInBatches(t *testing.T) {
 	})
 }
 
-// A consumer that registers after the caller has looked runs.
+// If a consumer registers again while Remove waits, Remove notices that the consumer is
+// running.
 func TestRemoveNoticesAConsumerThatHasJustRegistered(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
@@ -138,8 +140,8 @@ func TestRemoveNoticesAConsumerThatHasJustRegistered(t *testing.T) {
 	}
 }
 
-// Keys without a head are repaired, and those blocked by a quarantined head if the order
-// does not block them any more.
+// RepairKeys repairs keys without a head. It repairs keys with a quarantined head only
+// if the KeyOrder of the consumer says that such a head does not block its key.
 func TestRepairReleasesKeysThatNoHeadWillRelease(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -153,11 +155,16 @@ func TestRepairReleasesKeysThatNoHeadWillRelease(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := s.DeliverTo(t.Context(), "u", inOrder, keyed("other 1", "o"), keyed("other 2", "o")); err != nil {
-				t.Fatal(err)
+			for consumer, topic := range map[string]string{"c": "u", "d": "t"} { // these keys belong to others
+				for _, key := range []string{"no head", "blocked", "fine and theirs"} {
+					to := []parked.Subscription{{Consumer: consumer, KeyOrder: true}}
+					if err := s.DeliverTo(t.Context(), topic, to, keyed("other "+key+" 1", key), keyed("other "+key+" 2", key)); err != nil {
+						t.Fatal(err)
+					}
+				}
 			}
-			exec(t, s, `DELETE FROM {parked} WHERE message_id IN ('no head 1', 'no head either 1', 'other 1')`)
-			exec(t, s, `UPDATE {parked} SET state = 'quarantined' WHERE message_id = 'blocked 1'`)
+			exec(t, s, `DELETE FROM {parked} WHERE message_id IN ('no head 1', 'no head either 1', 'other no head 1')`)
+			exec(t, s, `UPDATE {parked} SET state = 'quarantined' WHERE message_id IN ('blocked 1', 'other blocked 1')`)
 			if n, err := s.RepairKeys(t.Context(), "c", "t", order); n != want || err != nil {
 				t.Errorf("order %d: %d keys are repaired, %v; want %d", order, n, err, want)
 			}
@@ -171,6 +178,12 @@ func TestRepairReleasesKeysThatNoHeadWillRelease(t *testing.T) {
 			}
 			if n, err := s.RepairKeys(t.Context(), "c", "t", order); n != 0 || err != nil {
 				t.Errorf("order %d: %d keys are repaired again, %v", order, n, err)
+			}
+			var others int
+			err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_parked WHERE message_id LIKE 'other %'
+				AND (state = 'held' OR state = 'quarantined' AND ordering_key IS NOT NULL)`).Scan(&others)
+			if err != nil || others != 8 {
+				t.Errorf("order %d: %d of 8 messages of others are as before, %v", order, others, err)
 			}
 		}
 	})

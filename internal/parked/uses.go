@@ -8,14 +8,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Use is a subscription of this process under a consumer's name.
+// Use is a subscription of this process that has reserved the name of its consumer.
 type Use struct {
 	shared  bool
 	over    <-chan struct{} // closed when the subscription ends
 	handler atomic.Pointer[string]
 }
 
-// Handler returns the name of the handler that gets the messages, or "" before the
+// Handler returns the name of the handler of the subscription. It returns "" before the
 // first message.
 func (u *Use) Handler() string {
 	if u == nil {
@@ -27,7 +27,8 @@ func (u *Use) Handler() string {
 	return ""
 }
 
-// By sets the name of the handler from the context of the first message.
+// By takes the name of the handler from ctx, the context of the first message, and
+// stores it.
 func (u *Use) By(ctx context.Context) {
 	if u == nil || u.handler.Load() != nil {
 		return
@@ -46,8 +47,8 @@ func (u *Use) runs() bool {
 	}
 }
 
-// InUseError says that a subscription of this process already uses the name of the
-// consumer.
+// InUseError means that another subscription of this process already uses the
+// consumer's name.
 type InUseError struct{ Consumer, Topic, Handler string }
 
 func (e *InUseError) Error() string {
@@ -60,10 +61,11 @@ func (e *InUseError) Error() string {
 
 type usedName struct{ consumer, topic string }
 
-// Use reserves the name of a consumer for a subscription to topic, until over is
-// closed. Call drop after that. Use returns an [InUseError] if a subscription through
-// the same *sql.DB has the name, unless both are shared.
-func (s *Store) Use(consumer, topic string, shared bool, over <-chan struct{}) (use *Use, drop func(), err error) {
+// Use reserves the name of a consumer for a subscription to topic. The reservation ends
+// when the channel ended is closed. After that, call the returned function drop. Use
+// returns an [InUseError] if another subscription through the same *sql.DB has reserved
+// the name, unless both subscriptions are shared.
+func (s *Store) Use(consumer, topic string, shared bool, ended <-chan struct{}) (use *Use, drop func(), err error) {
 	p, name := s.process, usedName{consumer, topic}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +74,7 @@ func (s *Store) Use(consumer, topic string, shared bool, over <-chan struct{}) (
 			return nil, nil, &InUseError{consumer, topic, other.Handler()}
 		}
 	}
-	use = &Use{shared: shared, over: over}
+	use = &Use{shared: shared, over: ended}
 	if p.uses == nil {
 		p.uses = map[usedName]map[*Use]struct{}{}
 	}

@@ -1,6 +1,6 @@
-// Package routed returns the handlers of a Watermill router with their middlewares. The
-// router's API returns the names of handlers only, so routed reads the router's
-// unexported fields. No other package does that.
+// Package routed finds the handlers of a Watermill router, with their middlewares. The
+// router's API returns only the names of handlers, so this package reads the router's
+// unexported fields. No other package does this.
 package routed
 
 import (
@@ -21,16 +21,17 @@ type Handler struct {
 	PublishTopic string // topic of returned messages, or ""
 	Subscriber   message.Subscriber
 
-	// Chain lists the router's middlewares, the handler's middlewares and the handler's
+	// Chain contains the router's middlewares, the handler's middlewares and the handler's
 	// function, from the outside in.
 	Chain []Func
 }
 
-// Func names a function with its package, and the file that defines it.
+// Func contains the name of a function with its package, and the file that defines it.
 type Func struct{ Name, File string }
 
-// Handlers returns the handlers of router, sorted by name. It fails if this version of
-// Watermill's router has other fields. Do not call it while handlers are added.
+// Handlers returns the handlers of router, sorted by name. It returns an error if this
+// version of Watermill's router has different fields. Do not call it while handlers are
+// being added.
 func Handlers(router *message.Router) (found []Handler, err error) {
 	defer func() { // reflect panics if a field has another type
 		if value := recover(); value != nil {
@@ -78,19 +79,19 @@ func function(f reflect.Value) Func {
 	return Func{Name: code.Name(), File: file}
 }
 
-// subscriberIn returns the subscriber in a field, or nil. reflect returns the value of an
-// unexported field only through its address.
+// subscriberIn returns the subscriber in a field, or nil. With package reflect, the
+// value of an unexported field can be read only through its address.
 func subscriberIn(field reflect.Value) message.Subscriber {
 	sub, _ := reflect.TypeAssert[message.Subscriber](reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem())
 	return sub
 }
 
-// maxDepth limits the number of nested wrappers in Find.
+// maxDepth is the maximum number of nested wrappers in Find.
 const maxDepth = 10
 
-// Find returns the first T among sub and the subscribers that it wraps. A wrapper
-// must be a pointer to a struct. Find looks into its fields whose type is a
-// message.Subscriber.
+// Find returns the first subscriber of type T among sub and the subscribers that it
+// wraps. A wrapper must be a pointer to a struct. Find examines those fields of the
+// struct that have the type message.Subscriber.
 func Find[T any](sub message.Subscriber) (found T, ok bool) {
 	return find[T](sub, maxDepth)
 }

@@ -61,7 +61,8 @@ func (b *bench) exec(query string, args ...any) {
 	}
 }
 
-// send inserts a row that was sent some time ago.
+// send inserts the row of a message. The parameter ago is the time that has passed
+// since the message was sent.
 func (b *bench) send(id string, ago time.Duration) {
 	b.Helper()
 	b.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
@@ -137,7 +138,7 @@ func TestSweepDoesNothingWithAPlainLog(t *testing.T) {
 	}
 }
 
-// The conversion keeps the rows and their IDs, and later IDs ascend.
+// The conversion to partitions keeps the rows and their IDs. Later rows get higher IDs.
 func TestPlainLogBecomesTheFirstPartition(t *testing.T) {
 	t.Parallel()
 	b := plain(t)
@@ -145,7 +146,7 @@ func TestPlainLogBecomesTheFirstPartition(t *testing.T) {
 	b.send("b", 0)
 	b.exec(`DELETE FROM once_outbox_sent WHERE message_id = 'a'`)
 	b.up()
-	b.up() // again
+	b.up() // a second call changes nothing
 	b.send("c", 0)
 	b.expect("rows", b.rows(), []string{"b in once_outbox_sent_first", "c in once_outbox_sent_first"})
 	b.expect("IDs", b.list(`SELECT id::text FROM once_outbox_sent ORDER BY id`), []string{"2", "3"})
@@ -169,17 +170,18 @@ func TestSweepCreatesTheComingDays(t *testing.T) {
 	b.send("tomorrow", -oneDay)
 	b.send("far", -30*oneDay)
 	b.expect("rows", b.rows(), []string{"today in once_outbox_sent_first", "tomorrow in " + day(1), "far in once_outbox_sent_default"})
-	b.exec(`DROP TABLE ` + day(3)) // as after a pause of the sweep
+	b.exec(`DROP TABLE ` + day(3)) // as if the sweep had not run for some days
 	if r := b.sweep(oneDay); r.Created != 1 || !slices.Contains(b.partitions(), day(3)) {
 		t.Errorf("third: %+v, %v", r, b.partitions())
 	}
 }
 
-// A day is dropped when it has ended longer ago than the time for which rows are kept.
+// The partition of a day is dropped when the retention time of its rows has passed
+// since the end of the day.
 func TestSweepDropsExpiredDays(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	// The log has had days for a while.
+	// Simulate a log that has been partitioned for some days.
 	b.exec(`DROP TABLE once_outbox_sent_first`)
 	for n := -4; n <= 0; n++ {
 		at := time.Now().UTC().AddDate(0, 0, n)
@@ -195,7 +197,8 @@ func TestSweepDropsExpiredDays(t *testing.T) {
 	b.expect("rows", b.rows(), []string{"2 in " + day(-2), "1 in " + day(-1), "0 in " + day(0), "kept in once_outbox_sent_default"})
 }
 
-// The first partition, with the rows from before the conversion, is dropped as a day.
+// The first partition contains the rows from before the conversion. It is dropped like
+// the partition of a day.
 func TestSweepDropsTheFirstPartition(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -210,7 +213,8 @@ func TestSweepDropsTheFirstPartition(t *testing.T) {
 	}
 }
 
-// A reader of the log, such as an export, delays a day, and is not disturbed.
+// While a transaction reads the log, for example for an export, Sweep drops no
+// partition, and the reader does not fail.
 func TestSweepLeavesADayThatIsInUse(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -255,7 +259,8 @@ func TestManyProcessesSweep(t *testing.T) {
 	}
 }
 
-// The session's time zone and date style do not change the days.
+// Sweep reads the days of the partitions correctly in every time zone and date style of
+// the session.
 func TestSweepReadsBoundsInAnyTimeZone(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

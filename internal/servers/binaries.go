@@ -15,12 +15,13 @@ import (
 // ErrNotInstalled reports that the binaries of a server were not found.
 var ErrNotInstalled = errors.New("not installed (scripts/deps.sh installs it)")
 
-// findDir returns a directory that contains all named binaries. If asked is set, only
-// this directory is tried. Otherwise it is the first match of places. A place is a file
-// pattern, whose newest match is tried first, or "$PATH".
-func findDir(asked string, places []string, names ...string) (string, error) {
-	dirs := []string{asked}
-	if asked == "" {
+// findDir returns a directory that contains all named binaries. If binDir is not "",
+// findDir tries only this directory. Otherwise it tries the given places in their
+// order. A place is "$PATH" or a file pattern. For a pattern, findDir tries the newest
+// version first.
+func findDir(binDir string, places []string, names ...string) (string, error) {
+	dirs := []string{binDir}
+	if binDir == "" {
 		dirs = nil
 		for _, place := range places {
 			dirs = append(dirs, directories(place, names[0])...)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// child is a child process whose output goes to a file. A nil child stands for a
-// process that was never started.
+// child is a child process whose output goes to a file. A nil *child means that no
+// process was started.
 type child struct {
 	cmd  *exec.Cmd
 	log  string
@@ -82,8 +82,8 @@ func (c *child) running() bool {
 }
 
 // kill kills the child and all its descendants, and returns when they have ended. It
-// stops all of them first, because a running process could still write files or start
-// other processes.
+// first stops all of them with SIGSTOP, because a running process could still write
+// files or start other processes.
 func (c *child) kill() {
 	if c.running() {
 		tree := stopAll(c.pid())
@@ -93,9 +93,10 @@ func (c *child) kill() {
 	}
 }
 
-// stop sends a signal that should end the child. It kills the processes that still run
-// after patience.
-func (c *child) stop(signal syscall.Signal, patience time.Duration) {
+// stop sends a signal that should end the child. If the child still runs after the
+// timeout, stop kills the child and its descendants. Descendants that outlive the child
+// are killed immediately.
+func (c *child) stop(signal syscall.Signal, timeout time.Duration) {
 	if !c.running() {
 		return
 	}
@@ -105,7 +106,7 @@ func (c *child) stop(signal syscall.Signal, patience time.Duration) {
 	select {
 	case <-c.gone:
 		killAll(tree)
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		c.kill()
 	}
 }
@@ -123,9 +124,10 @@ func (c *child) thaw() {
 	}
 }
 
-// failure returns an error that contains what and the end of the child's log.
-func (c *child) failure(what string) error {
-	return fmt.Errorf("%s; the end of its log (%s):\n%s", what, filepath.Base(c.log), tail(c.log))
+// failure returns an error that consists of the given text and the end of the child's
+// log.
+func (c *child) failure(text string) error {
+	return fmt.Errorf("%s; the end of its log (%s):\n%s", text, filepath.Base(c.log), tail(c.log))
 }
 
 // tail returns the last 30 lines of a file.

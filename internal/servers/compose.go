@@ -11,8 +11,7 @@ import (
 )
 
 // compose starts the server in a container. The container keeps running after the
-// process ends, because other processes may have found it on the default port
-// meanwhile.
+// process ends, because other processes may be using it through the default port.
 func (s search) compose(ctx context.Context, file string) error {
 	if err := dockerAnswers(ctx); err != nil {
 		return err
@@ -34,7 +33,7 @@ func (s search) compose(ctx context.Context, file string) error {
 }
 
 // dockerAnswers checks that the docker daemon runs. The docker client may be installed
-// without it.
+// without the daemon.
 func dockerAnswers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -44,9 +43,9 @@ func dockerAnswers(ctx context.Context) error {
 	return nil
 }
 
-// findComposeFile returns the compose.yaml that is in the same directory as a go.mod:
-// the working directory, or the nearest directory above it. Modules are nested, so it
-// skips a go.mod that has no compose.yaml beside it.
+// findComposeFile looks in the working directory, and then in the directories above it.
+// It returns the compose.yaml of the first directory that contains both a compose.yaml
+// and a go.mod. A directory with only a go.mod is a nested module.
 func findComposeFile() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -33,9 +33,10 @@ func (c Ctl) Run(ctx context.Context, input string, args ...string) (string, err
 }
 
 // ctlFor returns the rabbitmqctl command for a broker that this package has not
-// started. It is the command in the environment variable. If that is not set, it is
-// rabbitmqctl in PATH, but only if the broker listens on the default port of this
-// machine, because that command knows only one node. Otherwise ctlFor returns nil.
+// started. If the environment variable RABBITMQCTL is set, this is the command in the
+// variable. Otherwise it is rabbitmqctl in PATH, but only for a broker on the default
+// port of this machine, because rabbitmqctl in PATH connects to one node only. For
+// other brokers, ctlFor returns nil.
 func ctlFor(url string) Ctl {
 	if command := strings.Fields(os.Getenv(ctlVariable)); len(command) > 0 {
 		return command

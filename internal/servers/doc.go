@@ -9,10 +9,10 @@
 //  3. Private servers from the binaries of this machine, as child processes.
 //  4. The repository's compose.yaml, if a docker daemon answers.
 //
-// [StartPostgres] and [StartRabbit] start private servers that a test may kill,
-// freeze and fill. [StartPgbouncer] starts a pooler in front of a server. They listen
-// on free ports of 127.0.0.1 and store all files in their own directory. On Linux they
-// die with the process that has started them, even if that is killed.
+// [StartPostgres] and [StartRabbit] start private servers that a test may kill, freeze
+// and fill. [StartPgbouncer] starts a pooler in front of a server. They listen on free
+// ports of 127.0.0.1 and store all files in their own directory. On Linux they die with
+// the process that has started them, even if that process is killed.
 //
 // The package runs on Linux and macOS.
 //

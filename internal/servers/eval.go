@@ -10,8 +10,9 @@ import (
 )
 
 // Eval evaluates an Erlang expression in the broker and returns its value, as Erlang
-// prints it. It uses erl_call of Erlang, which takes milliseconds. Without erl_call, or
-// if the broker's cookie cannot be read, it uses rabbitmqctl, see [Ctl.Run].
+// prints it. It uses Erlang's erl_call, which takes only milliseconds. Without
+// erl_call, or if the broker's cookie cannot be read, it uses rabbitmqctl, see
+// [Ctl.Run].
 func (c Ctl) Eval(ctx context.Context, expression string) (string, error) {
 	if line := c.erlCall(); line != nil {
 		command := exec.CommandContext(ctx, line[0], append(line[1:], "-fetch_stdout", "-no_result_term", "-e")...)
@@ -29,15 +30,17 @@ func (c Ctl) Eval(ctx context.Context, expression string) (string, error) {
 	return strings.TrimSpace(output), err
 }
 
-// Quick reports whether erl_call is there for [Ctl.Eval].
+// Quick reports whether [Ctl.Eval] can use erl_call.
 func (c Ctl) Quick() bool { return c.erlCall() != nil }
 
-// erlCallScript is the file of a private broker that runs erl_call for it. It is beside
-// rabbitmqctl, if erl_call is installed.
+// erlCallScript is the name of a script that runs erl_call with the environment of a
+// private broker. The script is in the broker's directory, beside its rabbitmqctl
+// script. It exists only if erl_call is installed.
 const erlCallScript = "erl_call_broker"
 
-// erlCall returns the command that runs erl_call for the broker, or nil. It knows the
-// private brokers of this package, and the node that rabbitmqctl in PATH uses.
+// erlCall returns the command that runs erl_call for the broker, or nil. There is such
+// a command for the private brokers of this package, and for the node to which
+// rabbitmqctl in PATH connects.
 func (c Ctl) erlCall() []string {
 	if len(c) != 1 {
 		return nil

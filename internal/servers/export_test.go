@@ -30,7 +30,7 @@ func (r *Rabbit) Processes() []int {
 
 func (r *Rabbit) Dir() string { return r.dir.path }
 
-// Left returns those of the processes that still run.
+// Left returns the ids in pids whose processes still run.
 func Left(pids []int) []int {
 	all := processes()
 	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return all[pid].gone() })

@@ -20,7 +20,8 @@ import (
 // and wait.
 const holdVariable = "SERVERS_TEST_HOLD"
 
-// held is what a process with holdVariable prints about its servers.
+// held is what a process with holdVariable prints: the ids of the processes of its
+// servers.
 type held struct {
 	Roots     []int  `json:"roots"`     // the first process of each server
 	Processes []int  `json:"processes"` // all processes
@@ -34,7 +35,7 @@ func (h *held) add(server interface{ Processes() []int }) {
 }
 
 // endThreads ends all threads of this process that no goroutine has locked. It locks
-// each to a goroutine that ends. The servers must survive that.
+// each thread to a goroutine that ends. The servers must survive this.
 func endThreads() {
 	const count = 100 // more than the threads of the process
 	var locked, ended sync.WaitGroup

@@ -22,8 +22,8 @@ type PgbouncerConfig struct {
 	// names. Defaults to postgres.
 	User string
 
-	// Settings are lines of pgbouncer.ini, for example "default_pool_size = 3". Without
-	// a setting, pool_mode is transaction, and everything else is pgbouncer's default.
+	// Settings are lines of pgbouncer.ini, for example "default_pool_size = 3". By default,
+	// pool_mode is transaction, and everything else is as in pgbouncer.
 	Settings []string
 
 	// Patience is how long the start may take. Defaults to 3 minutes.
@@ -40,7 +40,7 @@ type Pgbouncer struct {
 }
 
 // StartPgbouncer starts a pgbouncer and returns when it is ready. pgbouncer refuses to
-// run as root. If this process is root, it runs as the user postgres, or nobody.
+// run as root. If this process is root, pgbouncer runs as the user postgres, or nobody.
 func StartPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, error) {
 	p, err := startPgbouncer(ctx, config)
 	if err != nil {
@@ -49,7 +49,7 @@ func StartPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, er
 	return p, nil
 }
 
-// DSN returns the URL of one of the server's databases.
+// DSN returns the URL of a database of the PostgreSQL server, through the pgbouncer.
 func (p *Pgbouncer) DSN(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", loopback(p.port), database)
 }

@@ -11,8 +11,8 @@ import (
 
 // The ports are below the range that the system uses for outgoing connections (from
 // 32768 on Linux, from 49152 on macOS). In that range, a client that repeatedly dials a
-// killed server may get the server's port as its own. Then it is connected to itself,
-// and the server cannot start again on the port.
+// killed server may get the server's port as its own outgoing port. The client is then
+// connected to itself, and the server cannot start again on the port.
 const (
 	lowestPort  = 15_000
 	highestPort = 32_000
@@ -41,9 +41,10 @@ func taken(ports ...int) bool {
 	})
 }
 
-// collided reports whether a server did not start because a port was in use: it still
-// is, or the error says so. Another process that looks for a free port uses it only for
-// a moment.
+// collided reports whether a server did not start because a port was in use. It returns
+// true if a port is still in use. It also returns true if the error says that a port
+// was in use, because another process may have used the port only for a moment, to look
+// for a free port.
 func collided(err error, ports ...int) bool {
 	text := strings.ToLower(err.Error())
 	return taken(ports...) || strings.Contains(text, "already_used") || strings.Contains(text, "eaddrinuse") ||

@@ -15,8 +15,8 @@ type PostgresConfig struct {
 	// packages for Debian, Red Hat and Homebrew.
 	BinDir string
 
-	// Settings are lines of postgresql.conf, for example "max_connections=20". Without
-	// a setting, max_connections is 200, and everything else is PostgreSQL's default.
+	// Settings are lines of postgresql.conf, for example "max_connections=20". By default,
+	// max_connections is 200, and everything else is as in PostgreSQL.
 	Settings []string
 
 	// Patience is how long the start may take. Defaults to 3 minutes.

@@ -38,10 +38,11 @@ func startPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error
 	return p, nil
 }
 
-// findPostgres returns asked, or the directory in PATH, or the directory of the newest
-// installed version.
-func findPostgres(asked string) (string, error) {
-	return findDir(asked, []string{
+// findPostgres returns the directory of PostgreSQL's commands. This is binDir, if
+// binDir is not "". Otherwise it is the directory in PATH, or the directory of the
+// newest installed version if PATH contains no PostgreSQL.
+func findPostgres(binDir string) (string, error) {
+	return findDir(binDir, []string{
 		"$PATH",
 		"/usr/lib/postgresql/*/bin",
 		"/usr/pgsql-*/bin",
@@ -93,7 +94,7 @@ func (p *Postgres) start(ctx context.Context) error {
 		"listen_addresses=127.0.0.1",
 		fmt.Sprintf("port=%d", p.port),
 		"unix_socket_directories=",        // none, because the path of a socket must be short
-		"dynamic_shared_memory_type=mmap", // files in the data directory, which do not outlive a killed server
+		"dynamic_shared_memory_type=mmap", // files in the data directory, so none are left after a server was killed
 		"max_connections=200",
 	}, p.config.Settings) {
 		args = append(args, "-c", setting)

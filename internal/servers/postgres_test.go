@@ -36,8 +36,8 @@ func TestKilledPostgresKeepsCommits(t *testing.T) {
 	exec(t, db, "CREATE TABLE kept (id int)")
 	exec(t, db, "INSERT INTO kept VALUES (1)")
 
-	// Kill must also end a session that runs a query. Such a session would not notice
-	// by itself that the server has ended.
+	// Kill must also end a session that runs a query. Such a session would not notice that
+	// the server has ended.
 	busy, err := db.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -19,8 +19,8 @@ func (p process) gone() bool { return p.state == 0 || p.state == 'Z' || p.state 
 func (p process) stopped() bool { return p.state == 'T' }
 
 // descendants returns pid and all its descendants. Signals are sent to each of them. A
-// signal to the process group would not reach all, because servers start children in
-// other sessions.
+// signal to the process group would not reach all of them, because servers start
+// children in other sessions.
 func descendants(all map[int]process, pid int) []int {
 	tree := []int{pid}
 	for i := 0; i < len(tree); i++ {
@@ -39,8 +39,7 @@ func signalAll(pids []int, signal syscall.Signal) {
 	}
 }
 
-// killAll kills those of the processes that still run, and returns when they have
-// ended.
+// killAll kills the processes in pids that still run, and returns when they have ended.
 func killAll(pids []int) {
 	every(time.Millisecond, func() (done bool) {
 		all := processes()
@@ -52,7 +51,7 @@ func killAll(pids []int) {
 
 // stopAll stops pid and all its descendants with SIGSTOP, and returns them when all are
 // stopped. It lists the processes again after each signal, because a process may start
-// another before it stops.
+// another process before it stops.
 func stopAll(pid int) (tree []int) {
 	every(time.Millisecond, func() (done bool) {
 		all := processes()
@@ -64,7 +63,8 @@ func stopAll(pid int) (tree []int) {
 	return tree
 }
 
-// every calls step repeatedly until it returns true.
+// every calls step repeatedly until it returns true. It pauses after each call that
+// returns false.
 func every(pause time.Duration, step func() (done bool)) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()

@@ -58,8 +58,8 @@ func (r *Rabbit) URL(vhost string) string {
 func (r *Rabbit) Address() string { return loopback(r.node.port) }
 
 // Kill ends the broker with SIGKILL, and returns when it has ended. Confirmed
-// persistent messages still exist after [Rabbit.Restart] if their queue does, see
-// [Rabbit.WriteDefinitions].
+// persistent messages still exist after [Rabbit.Restart] if their queue still exists,
+// see [Rabbit.WriteDefinitions].
 func (r *Rabbit) Kill() { r.server.kill() }
 
 // Stop shuts the broker down. The broker closes its connections.

@@ -9,9 +9,9 @@ import (
 // RabbitCtl returns the rabbitmqctl command for this broker.
 func (r *Rabbit) RabbitCtl() Ctl { return Ctl{r.path("rabbitmqctl")} }
 
-// Ctl runs rabbitmqctl for this broker and returns its output. A broker accepts clients
-// shortly before its start has ended, and until then rabbitmqctl refuses most commands: Ctl
-// then repeats the command.
+// Ctl runs rabbitmqctl for this broker and returns its output. A broker that is
+// starting accepts clients some time before it accepts all commands of rabbitmqctl. If
+// rabbitmqctl refuses a command during this time, Ctl repeats the command.
 func (r *Rabbit) Ctl(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.config.Patience)
 	defer cancel()
@@ -23,7 +23,7 @@ func (r *Rabbit) Ctl(ctx context.Context, args ...string) (string, error) {
 	}
 }
 
-// isStarting is part of what rabbitmqctl prints while the start of a broker has not ended.
+// isStarting is a part of the error that rabbitmqctl prints while a broker is starting.
 const isStarting = "requires the 'rabbit' app to be running"
 
 // Eval is like [Ctl.Eval] for this broker. Like [Rabbit.Ctl], it waits until the start of
@@ -46,21 +46,21 @@ func (r *Rabbit) Eval(ctx context.Context, expression string) (string, error) {
 	}
 }
 
-// WriteDefinitions makes the broker write its queues, exchanges and users to disk. By
-// itself the broker writes them some seconds later. If it is killed before that, a new
-// queue is lost with its messages, even with confirmed ones.
+// WriteDefinitions makes the broker write its queues, exchanges and users to disk.
+// Without this call, the broker writes them some seconds later. If it is killed before
+// that, a new queue is lost together with its messages, even confirmed messages.
 func (r *Rabbit) WriteDefinitions(ctx context.Context) error {
 	_, err := r.Eval(ctx, "mnesia:sync_log()")
 	return err
 }
 
 // RaiseMemoryAlarm makes the broker stop reading from connections that publish, so it
-// confirms no message. [Rabbit.ClearMemoryAlarm] ends this.
+// confirms no messages. [Rabbit.ClearMemoryAlarm] ends the alarm.
 func (r *Rabbit) RaiseMemoryAlarm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.config.Patience)
 	defer cancel()
 	// The broker raises the alarm a moment later. The answer comes from the process that
-	// tells the connections, after it has told them.
+	// notifies the connections, after it has notified them.
 	const raise = "vm_memory_monitor:set_vm_memory_high_watermark({absolute, 1}), rabbit_alarm:get_alarms()"
 	for {
 		alarms, err := r.Eval(ctx, raise)

@@ -29,8 +29,9 @@ func newNode() (node, error) {
 	}, nil
 }
 
-// settings returns the environment variables of the broker and its tools. They keep
-// them from reading /etc/rabbitmq, and from writing outside of the directory.
+// settings returns the environment variables of the broker and its tools. The variables
+// prevent these programs from reading /etc/rabbitmq, and from writing outside of the
+// broker's directory.
 func (r *Rabbit) settings() []string {
 	return []string{
 		"HOME=" + r.dir.path, // contains the cookie, which nodes and tools share
@@ -50,7 +51,7 @@ func (r *Rabbit) settings() []string {
 		"RABBITMQ_LOG_BASE=" + r.path("log"),
 		"RABBITMQ_PID_FILE=" + r.path("pid"),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
-		"RUNNING_UNDER_SYSTEMD=1", // the script then execs the broker, and does not stay its parent
+		"RUNNING_UNDER_SYSTEMD=1", // with this variable, the script replaces itself by the broker, and is not its parent
 	}
 }
 

@@ -37,10 +37,12 @@ func startRabbit(ctx context.Context, config RabbitConfig) (*Rabbit, error) {
 	return r, nil
 }
 
-// findRabbit tries PATH last. On Debian the commands in PATH are wrappers, which change
-// the user and know only one node.
-func findRabbit(asked string) (string, error) {
-	return findDir(asked, []string{
+// findRabbit returns the directory of RabbitMQ's commands. This is binDir, if binDir is
+// not "". Otherwise findRabbit tries the directories of several packages, and then
+// PATH. PATH is last because on Debian the commands in PATH are wrappers: they change
+// the user, and work with only one node.
+func findRabbit(binDir string) (string, error) {
+	return findDir(binDir, []string{
 		"/usr/lib/rabbitmq/bin",
 		"/opt/homebrew/opt/rabbitmq/sbin",
 		"/usr/local/opt/rabbitmq/sbin",
@@ -92,8 +94,8 @@ func (r *Rabbit) startOnFreePorts(ctx context.Context, epmd string) (err error) 
 }
 
 // startEpmd starts Erlang's port mapper in the foreground. Otherwise the node would
-// start it, and it would outlive the node, because it would not be a child of this
-// process.
+// start the port mapper, which would then not be a child of this process, and would
+// continue after the node has ended.
 func (r *Rabbit) startEpmd(ctx context.Context, binary string) error {
 	if r.config.Peer != nil {
 		return nil // the peer's epmd is used

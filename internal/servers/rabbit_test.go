@@ -70,12 +70,12 @@ func TestRabbitSurvivesKillFreezeAndAlarm(t *testing.T) {
 
 	t.Run("EvalWithAndWithoutErlCall", func(t *testing.T) {
 		quick := server.RabbitCtl()
-		slow := servers.Ctl{quick[0], "--quiet"} // with arguments, it may be any broker's
+		slow := servers.Ctl{quick[0], "--quiet"} // a command with arguments may belong to any broker, so erl_call is not used
 		if slow.Quick() {
 			t.Error("erl_call is used for an unknown broker")
 		}
 		ctls := []servers.Ctl{quick, slow}
-		if quick.Quick() { // then rabbitmqctl is not needed
+		if quick.Quick() { // Eval must not need rabbitmqctl
 			dir := t.TempDir()
 			script := filepath.Join(filepath.Dir(quick[0]), "erl_call_broker")
 			if err := os.Symlink(script, filepath.Join(dir, filepath.Base(script))); err != nil {

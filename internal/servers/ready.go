@@ -13,8 +13,9 @@ import (
 
 const probeTimeout = 5 * time.Second
 
-// askPostgres executes a query that returns one text. An open port would not prove that
-// the server is ready, because a server that is starting or frozen also has one.
+// askPostgres executes a query that returns one string. An open port would not prove
+// that the server is ready, because a server that is starting or frozen also has an
+// open port.
 func askPostgres(ctx context.Context, dsn, query string) (answer string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -50,8 +51,8 @@ func askRabbit(ctx context.Context, url string) (cluster string, err error) {
 	return cluster, conn.Close()
 }
 
-// dialer opens connections that break at the deadline of a context. By themselves
-// neither client ends a handshake when its context ends.
+// dialer opens connections that break at the deadline of a context. Neither lib/pq nor
+// amqp091 itself ends a handshake when the context ends.
 type dialer struct{ ctx context.Context }
 
 func (d dialer) Dial(network, address string) (net.Conn, error) {
@@ -75,10 +76,10 @@ func (d dialer) DialContext(ctx context.Context, network, address string) (net.C
 	return conn, err
 }
 
-// await calls probe until it returns nil. It returns an error when the child has ended,
-// or after patience.
-func await(ctx context.Context, c *child, name string, patience time.Duration, probe func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// await calls probe until it returns nil. It returns an error if the child ends first,
+// or if probe has not succeeded after the timeout.
+func await(ctx context.Context, c *child, name string, timeout time.Duration, probe func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -28,8 +28,9 @@ type ResolveConfig struct {
 	Postgres PostgresConfig
 	Rabbit   RabbitConfig
 
-	// ComposeFile is the path of a compose.yaml. Defaults to the one beside a go.mod,
-	// in the working directory or above it.
+	// ComposeFile is the path of a compose.yaml. By default it is the compose.yaml in
+	// the working directory, or in the nearest directory above it. Only a directory
+	// that also contains a go.mod counts.
 	ComposeFile string
 }
 
@@ -69,8 +70,9 @@ func (s *Set) Environment() []string {
 	return variables
 }
 
-// Resolve finds or starts both servers. It tries the possibilities in the order of the
-// package documentation. If none works, its error says why, and what to do.
+// Resolve finds or starts both servers. It tries the sources of a server in the order
+// that the package documentation describes. If no source works, the error says why, and
+// what to do.
 func Resolve(ctx context.Context, config ResolveConfig) (*Set, error) {
 	config.Output = &oneAtATime{output: config.Output}
 	var postgres, rabbit *Server

@@ -41,8 +41,8 @@ func closedPort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// fakeDocker sets PATH to a directory that contains only a fake docker command. calls
-// returns the arguments of all its calls.
+// fakeDocker sets PATH to a directory that contains only a fake docker command. The
+// returned function returns the arguments of all calls of this command.
 func fakeDocker(t *testing.T, script string) (calls func() string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -135,7 +135,7 @@ func TestResolveUsesServersOnTheDefaultPorts(t *testing.T) {
 		t.Errorf("Close stopped a server that Resolve had not started: %v", err)
 	}
 
-	// An open port does not suffice: Resolve must not choose a frozen server.
+	// An open port is not sufficient: Resolve must not choose a frozen server.
 	private.Freeze()
 	config.Postgres.BinDir = ""
 	server, err = servers.ResolvePostgres(t.Context(), config)
@@ -225,7 +225,7 @@ func TestResolveUsesComposeLast(t *testing.T) {
 
 func TestResolveErrorSaysWhatIsMissing(t *testing.T) {
 	config := elsewhere(t)
-	calls := fakeDocker(t, "exit 1") // docker without its daemon
+	calls := fakeDocker(t, "exit 1") // simulate docker without its daemon
 	_, err := servers.Resolve(t.Context(), config)
 	if !errors.Is(err, servers.ErrNotInstalled) {
 		t.Fatalf("got %v", err)

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// search finds one server. It tries the possibilities in the order of the package
-// documentation.
+// search finds one server. It tries the sources of a server in the order that the
+// package documentation describes.
 type search struct {
 	name     string // "PostgreSQL"
 	variable string // environment variable with the URL of a server
@@ -38,7 +38,7 @@ func (s search) find(ctx context.Context, config ResolveConfig) (*Server, error)
 		return s.start(ctx)
 	}
 	if url := os.Getenv(s.variable); url != "" {
-		// The user has chosen this server, so no other one is tried.
+		// The user has chosen this server, so no other server is tried.
 		if err := s.ask(ctx, url); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.variable, err)
 		}

@@ -34,8 +34,8 @@ func newTempDir(name string) (tempDir, error) {
 	return tempDir{path: path, lock: lock}, nil
 }
 
-// lockDir gives the lock file its final name only after it has locked it. So no other
-// process sees the file unlocked while its owner runs.
+// lockDir gives the lock file its final name only after it has locked the file. So no
+// other process sees the file unlocked while its owner runs.
 func lockDir(path string) (*os.File, error) {
 	lock, err := os.CreateTemp(path, lockName)
 	if err != nil {

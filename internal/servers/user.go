@@ -8,8 +8,9 @@ import (
 	"syscall"
 )
 
-// unprivileged returns the user for a server that refuses to run as root: postgres, or
-// nobody. It returns nil if this process is not root.
+// unprivileged returns the user for a server that refuses to run as root: the user
+// "postgres" or, if it does not exist, the user "nobody". It returns nil if this
+// process is not root.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // for SysProcAttr, nil means the same user

@@ -1,14 +1,15 @@
-// Package slot maps messages to the slots of the outbox. Each forwarder owns some
-// slots. All writers of the outbox must use the same mapping; otherwise two forwarders
-// would send messages of one ordering key.
+// Package slot computes the slot of a message in the outbox. Each forwarder owns some
+// slots. All writers of the outbox must compute slots in the same way. Otherwise two
+// forwarders could send messages of one ordering key, in the wrong order.
 package slot
 
-// Count is the number of slots: the rows of once_slots. The migration fixes it,
-// because a change would move ordering keys to other owners while their messages wait.
+// Count is the number of slots. Each slot is a row of once_slots. Do not change Count
+// after the migration: ordering keys would move to other owners while their messages
+// wait.
 const Count = 64
 
-// Of returns the slot of a message with the given id and ordering key. It hashes the
-// key, or the id if key is empty, by FNV-1a modulo Count. The result must be the same
+// Of returns the slot of a message with the given id and ordering key. It is the FNV-1a
+// hash of the key, or of the id if key is "", modulo Count. The result must be the same
 // in every version of this module.
 func Of(id, key string) int {
 	hashed := key

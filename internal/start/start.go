@@ -1,6 +1,7 @@
-// Package start describes the parts of a consumer's chain to once.Plugin, which
-// checks them when a router starts. It also says which connection errors may pass
-// by themselves.
+// Package start defines Part, which describes a part of a consumer's chain, such as the
+// inbox or the retries. once.Plugin uses the descriptions to check all parts when a
+// router starts. Package start also distinguishes temporary connection errors from
+// permanent errors.
 package start
 
 import (
@@ -18,12 +19,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Patience is how long a start waits for an unreachable database or broker. After
-// that the service starts without it.
+// Patience is how long the start of a service waits for an unreachable database or
+// broker. After this time, the service starts without it.
 const Patience = 5 * time.Second
 
-// Part describes one part of a chain. A field that does not concern the part is
-// zero.
+// Part describes one part of a chain. Fields that do not apply to the part are zero.
 type Part struct {
 	// Name is the package name: "dedup", "retry", "poison", "durable" or "sequence".
 	Name string
@@ -39,46 +39,47 @@ type Part struct {
 	Consumer string
 	Outbox   bool
 
-	// Retention is how long dedup remembers a message. Run removes older messages until
-	// its context ends; it is nil if another process removes them.
+	// Retention is how long dedup remembers a message. Run removes older messages until its
+	// context ends. Run is nil if another process removes them.
 	Retention time.Duration
 	Run       func(ctx context.Context) error
 
-	// Concurrency is how many parked messages each subscription of retry handles at
-	// once. LongestDelay is how long retry may retry one message.
+	// Concurrency is how many parked messages each subscription of retry handles at the
+	// same time. LongestDelay is the longest time for which retry may retry a message.
 	Concurrency  int
 	LongestDelay time.Duration
 
-	// BatchSize is how many messages dedup handles in one transaction at most.
+	// BatchSize is the maximum number of messages that dedup handles in one transaction.
 	// BatchInFlight is how many messages must be in flight so that batches are full.
 	BatchSize, BatchInFlight int
 }
 
 // Pinger is a transport that can check its connection to the broker.
 type Pinger interface {
-	// Ping returns nil if the broker accepts the connection. Use MayPass to tell an
+	// Ping returns nil if the broker accepts the connection. Use MayPass to distinguish an
 	// unreachable broker from a broker that refuses the connection.
 	Ping(ctx context.Context) error
 }
 
-// Named is a subscriber that knows its consumer's name, like retry's.
+// Named is a subscriber that knows the name of its consumer, such as the Subscriber of
+// package retry.
 type Named interface {
 	ConsumerName() string
 }
 
-// Sharer is a [Named] subscriber whose consumer name several handlers may share.
+// Sharer is a [Named] subscriber whose consumer name may be shared by several handlers.
 type Sharer interface {
 	SharesConsumer() bool
 }
 
 // Limited is a subscriber that limits how many messages are handled at the same time.
-// If automatic is true, the subscriber raises the limit for a handler with batches, see
-// package gather.
+// If automatic is true, the subscriber increases the limit for a handler with batches,
+// see package gather.
 type Limited interface {
 	InFlight() (limit int, automatic bool)
 }
 
-// Ping pings transport if it is a [Pinger]. Otherwise it returns nil.
+// Ping pings transport if transport is a [Pinger]. Otherwise it returns nil.
 func Ping(ctx context.Context, transport any) error {
 	if p, ok := transport.(Pinger); ok {
 		return p.Ping(ctx)
@@ -91,9 +92,9 @@ type (
 	unavailabler interface{ Unavailable() bool }
 )
 
-// MayPass reports whether a later attempt may succeed, because err says that a server
-// is unreachable or cannot work now. A wrong password, an unknown database and all
-// unknown errors are final.
+// MayPass reports whether err means that a server is unreachable, or cannot work now,
+// so that a later attempt may succeed. For a wrong password, an unknown database and
+// all unknown errors, it returns false.
 func MayPass(err error) bool {
 	if err == nil {
 		return false
@@ -106,7 +107,7 @@ func MayPass(err error) bool {
 	if errors.As(err, &refused) && refused.Refused() {
 		return false
 	}
-	if dialect.State(err) != "" { // the server has answered
+	if dialect.State(err) != "" { // an error with a SQLSTATE is an answer of the server
 		return dialect.Unavailable(err) || dialect.Contended(err)
 	}
 	for _, passing := range []error{

@@ -12,7 +12,8 @@ import (
 type handlingKey struct{}
 
 // Handling is the span of one attempt to handle a message. The middlewares of a chain
-// share it: the outermost begins and ends it, and the innermost sets the outcome.
+// share the span: the outermost middleware begins and ends it, and the innermost sets
+// the outcome.
 type Handling struct {
 	span   trace.Span // nil if no span is recorded
 	result *result
@@ -24,10 +25,11 @@ type result struct {
 	failed  bool
 }
 
-// Handle begins the span of an attempt, or joins the current span of the attempt. The
-// span continues the trace in the message, unless ctx already has a span. If no span
-// is recorded, the returned context continues that trace all the same. number is the
-// number of the attempt, from 1, or 0 if it is unknown.
+// Handle begins the span of an attempt. If the attempt already has a span, Handle uses
+// it. A new span continues the trace of ctx, or the trace in the message if ctx has no
+// span. Even if no span is recorded, the returned context continues this trace. The
+// parameter number is the number of the attempt, which starts at 1, or 0 if it is
+// unknown.
 func (t Tracer) Handle(
 	ctx context.Context, enabled bool, consumer, topic string, number int, msg *message.Message,
 ) (context.Context, Handling) {
@@ -53,9 +55,9 @@ func (t Tracer) Handle(
 	return context.WithValue(ctx, handlingKey{}, h), h
 }
 
-// End sets the outcome of the attempt. The first call of several middlewares counts,
-// and the middleware that began the span ends it. The span does not contain the text
-// of the error, because a handler's error may contain anything.
+// End sets the outcome of the attempt. If several middlewares call End, only the first
+// outcome counts, and the middleware that began the span ends it. The span does not
+// contain the text of the error, because a handler's error may contain anything.
 func (h Handling) End(outcome string, failed bool) {
 	if h.span == nil {
 		return

@@ -1,9 +1,9 @@
-// Package telemetry creates the metrics and spans of the library's packages by common
-// rules: names begin with "once.", every value of an attribute is known in advance,
-// and counters show their series before the first event.
+// Package telemetry creates the metrics and spans of the library's packages. All of
+// them follow the same rules: names begin with "once.", every value of an attribute is
+// known in advance, and counters show their series before the first event.
 //
-// It uses the OpenTelemetry API only. The default providers are the global ones, which
-// do nothing until the user sets others.
+// The package uses only the OpenTelemetry API. It defaults to the global providers,
+// which do nothing until the user sets others.
 //
 // To read the code, start with names.go and meter.go (metrics), trace.go, handle.go and
 // quarantine.go (spans), then statscache.go.
@@ -59,8 +59,9 @@ func series(labels []Label) []attribute.Set {
 	return sets
 }
 
-// Counter counts events in series that are known in advance. The index of a series is
-// the index of its combination of values, where the last label changes fastest.
+// Counter counts events in series that are known in advance: one series for every
+// combination of label values. The combinations are numbered from 0, and the value of
+// the last label changes fastest.
 type Counter struct {
 	counter metric.Int64Counter
 	series  [][]metric.AddOption
@@ -87,27 +88,28 @@ func (c *Counter) Zero() {
 	}
 }
 
-// Add adds n to a series. It allocates nothing.
+// Add adds n to a series. It allocates no memory.
 func (c *Counter) Add(n int64, series int) {
 	c.counter.Add(context.Background(), n, c.series[series]...)
 }
 
-// Durations is a histogram in seconds. A series appears with its first observation,
-// not at zero.
+// Durations is a histogram in seconds. A series appears at its first observation, and
+// not before.
 type Durations struct {
 	histogram metric.Float64Histogram
 	series    [][]metric.RecordOption
 }
 
-// Durations returns a new histogram in seconds for the duration of work. Its buckets
-// go from half a millisecond to one minute.
+// Durations returns a new histogram for the duration of work, in seconds. Its buckets
+// reach from half a millisecond to one minute.
 func (m Meter) Durations(name, description string, labels ...Label) *Durations {
 	return m.seconds(name, description, labels,
 		0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 }
 
-// Delays returns a new histogram in seconds for the time that messages wait. Its buckets
-// go from 5 milliseconds to one day, because messages may wait for hours in an outage.
+// Delays returns a new histogram for the time that messages wait, in seconds. Its
+// buckets reach from 5 milliseconds to one day, because messages may wait for hours in
+// an outage.
 func (m Meter) Delays(name, description string, labels ...Label) *Durations {
 	return m.seconds(name, description, labels,
 		0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
@@ -124,15 +126,16 @@ func (m Meter) seconds(name, description string, labels []Label, bounds ...float
 	return d
 }
 
-// Enabled reports whether observations are recorded. Check it before a loop of Record.
+// Enabled reports whether observations are recorded. Call it before a loop that calls
+// Record.
 func (d *Durations) Enabled() bool { return d.histogram.Enabled(context.Background()) }
 
-// Record records one duration. It allocates nothing.
+// Record records one duration. It allocates no memory.
 func (d *Durations) Record(took time.Duration, series int) {
 	d.histogram.Record(context.Background(), took.Seconds(), d.series[series]...)
 }
 
-// Sizes is a histogram of numbers up to about 1000. A series appears with its first
+// Sizes is a histogram of numbers up to about 1000. A series appears at its first
 // observation.
 type Sizes struct {
 	histogram metric.Int64Histogram
@@ -151,26 +154,27 @@ func (m Meter) Sizes(name, unit, description string, labels ...Label) *Sizes {
 	return s
 }
 
-// Record records one size. It allocates nothing.
+// Record records one size. It allocates no memory.
 func (s *Sizes) Record(size, series int) {
 	s.histogram.Record(context.Background(), int64(size), s.series[series]...)
 }
 
-// Gauge returns a new gauge that is observed at each collection.
+// Gauge returns a new gauge. Its value is observed at each collection.
 func (m Meter) Gauge(name, unit, description string) metric.Int64Observable {
 	gauge, err := m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
 	handle(err)
 	return gauge
 }
 
-// Level returns a new gauge whose values may be summed over instances.
+// Level returns a new gauge whose values can be summed over several instances.
 func (m Meter) Level(name, unit, description string) metric.Int64Observable {
 	level, err := m.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
 	handle(err)
 	return level
 }
 
-// StateOf returns the attribute of one of several values of a gauge.
+// StateOf returns the attribute State with the given value. Use it for a gauge that has
+// one series for each state.
 func StateOf(state string) metric.ObserveOption {
 	return metric.WithAttributeSet(attribute.NewSet(attribute.String(State, state)))
 }
@@ -182,8 +186,8 @@ func (m Meter) SecondsGauge(name, description string) metric.Float64Observable {
 	return gauge
 }
 
-// Observe registers observe for each collection of the instruments, until the caller
-// calls end.
+// Observe calls the function observe at each collection of the instruments, until the
+// returned function is called.
 func (m Meter) Observe(observe metric.Callback, instruments ...metric.Observable) (end func()) {
 	registration, err := m.RegisterCallback(observe, instruments...)
 	if err != nil {
@@ -193,7 +197,7 @@ func (m Meter) Observe(observe metric.Callback, instruments ...metric.Observable
 	return func() { handle(registration.Unregister()) }
 }
 
-// handle passes an error to the user's OpenTelemetry error handler. An error of
+// handle passes an error to the user's OpenTelemetry error handler, because an error of
 // telemetry must not stop the work.
 func handle(err error) {
 	if err != nil {

@@ -19,7 +19,8 @@ const (
 	consumerGroup = "messaging.consumer.group.name"
 )
 
-// Ok and Failed are the outcomes of work without more specific outcomes.
+// Ok and Failed are the outcomes of work that either succeeds or fails. Other kinds of
+// work have their own outcomes.
 const (
 	Ok = iota
 	Failed
@@ -28,7 +29,7 @@ const (
 // Done returns the label of the outcomes Ok and Failed.
 func Done() Label { return Label{Outcome, []string{Ok: "ok", Failed: "failed"}} }
 
-// Succeeded returns Ok for a nil error, and Failed otherwise.
+// Succeeded returns Ok if err is nil, and Failed otherwise.
 func Succeeded(err error) int {
 	if err != nil {
 		return Failed

@@ -9,15 +9,16 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Outcomes of the quarantine of a message.
+// Outcomes of quarantining a message.
 const (
 	Stored  = "stored"
-	Settled = "settled" // nothing to store: the row was resolved or discarded, or another process has claimed it
+	Settled = "settled" // nothing had to be stored: the row was resolved or discarded, or another process has claimed it
 )
 
-// Quarantine begins the span that covers the quarantine of a message. The span
-// continues the trace in the message, unless ctx already has a span. msg may be nil.
-// Call end with the outcome, or with the error if the message could not be stored.
+// Quarantine begins the span for quarantining a message. The span continues the trace
+// in the message, unless ctx already has a span. The parameter msg may be nil. Call the
+// returned function end with the outcome. If the message could not be stored, call end
+// with the error.
 func (t Tracer) Quarantine(
 	ctx context.Context, enabled bool, consumer, topic, reason string, msg *message.Message,
 ) (_ context.Context, end func(outcome string, err error)) {

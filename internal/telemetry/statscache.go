@@ -7,27 +7,28 @@ import (
 )
 
 const (
-	// statsAge is the age up to which a result is used again, however many metric
-	// readers ask.
+	// statsAge is the maximum age of a result that Get returns again without a query. So
+	// the number of queries does not depend on the number of metric readers.
 	statsAge = 2 * time.Second
 
-	// statsTimeout bounds the query, because metric readers wait for it.
+	// statsTimeout is the timeout of the query. It is short because metric readers wait for
+	// the query.
 	statsTimeout = 2 * time.Second
 )
 
-// StatsCache caches bounded stats of the tables for observable metrics. The
-// zero value is ready for use.
+// StatsCache caches bounded stats of the tables for observable metrics. The zero value
+// is ready for use.
 type StatsCache[T any] struct {
 	mu      sync.Mutex
 	expires time.Time
 	stats   T
 	ok      bool
-	failed  bool // and the failure was logged
+	failed  bool // whether the last query failed and the failure was logged
 }
 
-// Get returns the result of query, at most two seconds old. It returns false if
-// the query fails: an old value would hide the failure. Get calls logError for
-// the first of several failures.
+// Get returns a result of query that is at most two seconds old. If the query fails,
+// Get returns false, because an old value would hide the failure. Get calls logError
+// only for the first of consecutive failures.
 func (c *StatsCache[T]) Get(
 	ctx context.Context, query func(ctx context.Context) (T, error), logError func(err error),
 ) (stats T, ok bool) {

@@ -17,8 +17,9 @@ const (
 	tracestate  = "tracestate"
 )
 
-// w3c is the propagator of the library. The global propagator does not matter, because
-// another process, perhaps of another version, reads the row.
+// w3c is the propagator of the library. The library does not use the global propagator,
+// because another process, which may have another global propagator, reads the trace
+// from the row.
 var w3c propagation.TraceContext
 
 // Tracer creates the spans of one package.
@@ -33,9 +34,9 @@ func NewTracer(provider trace.TracerProvider, pkg string) Tracer {
 	return Tracer{provider.Tracer(scope + pkg)}
 }
 
-// Enabled reports whether the tracer records spans: a tracer that does nothing gives
-// its spans no ids. Enabled begins a span to find out. The span has an unsampled parent
-// and is never ended, so it is not exported.
+// Enabled reports whether the tracer records spans. To find out, it begins a span: a
+// tracer that records nothing gives its spans no ids of their own. The span has an
+// unsampled parent and is never ended, so it is not exported.
 //
 //nolint:spancheck // End would export the span
 func (t Tracer) Enabled() bool {
@@ -44,15 +45,15 @@ func (t Tracer) Enabled() bool {
 	return span.SpanContext().SpanID() != parent.SpanID()
 }
 
-// Inject replaces the trace in metadata by the trace of ctx.
+// Inject replaces the trace in metadata with the trace of ctx.
 func Inject(ctx context.Context, metadata message.Metadata) {
 	delete(metadata, Traceparent)
 	delete(metadata, tracestate)
 	w3c.Inject(ctx, propagation.MapCarrier(metadata))
 }
 
-// Extract returns ctx with the trace in metadata. It returns false if metadata has no
-// trace, or a trace that is not sampled.
+// Extract returns ctx with the trace in metadata. It returns false if metadata contains
+// no trace, or a trace that is not sampled.
 func Extract(ctx context.Context, metadata message.Metadata) (context.Context, bool) {
 	if metadata[Traceparent] == "" {
 		return ctx, false
@@ -61,8 +62,8 @@ func Extract(ctx context.Context, metadata message.Metadata) (context.Context, b
 	return ctx, trace.SpanContextFromContext(ctx).IsSampled()
 }
 
-// Text returns name as valid UTF-8 of at most 255 bytes: exporters drop a whole batch
-// of spans because of one invalid byte.
+// Text returns name as valid UTF-8 of at most 255 bytes, because exporters drop a whole
+// batch of spans if one byte is invalid.
 func Text(name string) string {
 	const maxLength = 255
 	if len(name) > maxLength {
@@ -71,15 +72,16 @@ func Text(name string) string {
 	return strings.ToValidUTF8(name, "\uFFFD")
 }
 
-// Producer begins a span about messages to topic. The caller ends it. operation is this
-// module's name of the operation, and kind is OpenTelemetry's type of the operation.
+// Producer begins a span for an operation on messages to topic. The caller must end the
+// span. The parameter operation is this module's name of the operation, and kind is
+// OpenTelemetry's type of the operation.
 func (t Tracer) Producer(
 	ctx context.Context, operation, kind, topic string, more ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
 	return t.begin(ctx, trace.SpanKindProducer, operation, kind, topic, more...)
 }
 
-// begin starts a span as [Tracer.Producer] does, of the kind spanKind.
+// begin works like [Tracer.Producer], for a span of the kind spanKind.
 //
 //nolint:spancheck // the caller ends the span
 func (t Tracer) begin(

@@ -8,8 +8,8 @@ import (
 )
 
 // Broker is a new, empty virtual host of RabbitMQ. It is deleted after its test ends.
-// If rabbitmqctl is missing or cannot be used, no virtual host can be created, and the
-// Broker is the virtual host of AMQP_URL. Other tests use that too, so take all names
+// Without a usable rabbitmqctl, no virtual host can be created. The Broker is then the
+// virtual host of AMQP_URL. Other tests use that virtual host too, so take all names
 // from [Broker.Name].
 type Broker struct {
 	// URL is the AMQP URL of the virtual host.
@@ -46,7 +46,7 @@ func Rabbit(t testing.TB) Broker {
 // Name returns a unique name for an exchange or a queue.
 func (b Broker) Name(name string) string { return uniqueName(name, "-") }
 
-// Ctl runs rabbitmqctl for the broker and returns its output. For a command on this
+// Ctl runs rabbitmqctl for the broker and returns the output. For a command on this
 // virtual host, add the arguments "--vhost", b.VHost. Without rabbitmqctl, Ctl skips
 // the test.
 func (b Broker) Ctl(t testing.TB, args ...string) string {

@@ -34,7 +34,7 @@ func TestVirtualHostIsNewAndDeletedAfterItsTests(t *testing.T) {
 	observer := testkit.Rabbit(t)
 	vhosts := func() string { return observer.Ctl(t, "--quiet", "list_vhosts", "name") }
 	before := vhosts() // skips the test without rabbitmqctl
-	output, err := again(t, "TestVirtualHostIsNew")
+	output, err := rerun(t, "TestVirtualHostIsNew")
 	_, rest, _ := strings.Cut(output, `host "`)
 	vhost, _, _ := strings.Cut(rest, `"`)
 	if err != nil || vhost == "" || strings.Contains(before, vhost) {

@@ -8,10 +8,10 @@ import (
 	"github.com/watermill-once/once/internal/servers"
 )
 
-// StartChild starts a process, which is killed when the test ends. It is also killed if
-// this process ends before, for example by the timeout of go test, even if the child is
-// stopped then. Otherwise its open transactions would block other tests. The returned
-// channel is closed when the child has ended, so do not call Wait.
+// StartChild starts a process, which is killed when the test ends. If this process ends
+// earlier, for example by the timeout of go test, the child is killed then, even if
+// SIGSTOP has stopped the child. Otherwise its open transactions would block other
+// tests. The returned channel is closed when the child has ended, so do not call Wait.
 func StartChild(t testing.TB, command *exec.Cmd) (ended <-chan struct{}) {
 	t.Helper()
 	ended, err := servers.StartChild(command, syscall.SIGKILL)
@@ -19,7 +19,7 @@ func StartChild(t testing.TB, command *exec.Cmd) (ended <-chan struct{}) {
 		t.Fatalf("testkit: %v", err)
 	}
 	t.Cleanup(func() {
-		_ = command.Process.Kill() // it may have ended
+		_ = command.Process.Kill() // it may have ended already
 		<-ended
 	})
 	return ended

@@ -15,12 +15,12 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// parentVariable is the environment variable that makes the test be the process that is
-// killed.
+// parentVariable is the name of an environment variable. If it is set, this program
+// acts as the test process that is killed.
 const parentVariable = "TESTKIT_TEST_PARENT"
 
-// state returns the state of a process as in ps, or "" if it has ended. A zombie has
-// ended.
+// state returns the state of a process as ps shows it, or "" if the process has ended.
+// A zombie counts as ended.
 func state(pid int) string {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -30,9 +30,9 @@ func state(pid int) string {
 	return strings.Trim(after[:1], "ZX")
 }
 
-// A process of a test is frozen (SIGSTOP) when the test process is killed. It must end
-// too: its open transaction would block others. A signal that a process can handle would
-// wait until it is thawed.
+// A child of the test process is frozen (SIGSTOP) when the test process is killed. The
+// child must end too, because its open transaction would block other tests. Only
+// SIGKILL ends it: other signals wait until the child is thawed.
 func TestFrozenChildDiesWithItsParent(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux sends a signal to a child when its parent ends")

@@ -24,8 +24,8 @@ func EachDatabase(t *testing.T, test func(t *testing.T, db Database)) {
 	eachDatabase(t, Postgres, test)
 }
 
-// EachEmptyDatabase is like [EachDatabase], but the databases have no tables, also after
-// [MainWithTables].
+// EachEmptyDatabase is like [EachDatabase], but the databases have no tables, even if
+// the package uses [MainWithTables].
 func EachEmptyDatabase(t *testing.T, test func(t *testing.T, db Database)) {
 	t.Helper()
 	eachDatabase(t, EmptyPostgres, test)

@@ -37,7 +37,7 @@ func TestUsesADatabase(t *testing.T) {
 
 func TestDatabasesAreDroppedAfterTheTests(t *testing.T) {
 	observer := testkit.Postgres(t)
-	output, err := again(t, "TestUsesADatabase")
+	output, err := rerun(t, "TestUsesADatabase")
 	_, rest, _ := strings.Cut(output, `database "`)
 	name, _, _ := strings.Cut(rest, `"`)
 	if err != nil || name == "" {
@@ -76,7 +76,7 @@ func TestUsedDatabaseIsLikeANewOne(t *testing.T) {
 			t.Run("first", func(t *testing.T) {
 				db := testkit.Postgres(t)
 				used = nameOf(t, db)
-				// An open transaction does not keep the database.
+				// An open transaction does not prevent the reuse of the database.
 				conn, err := db.Conn(t.Context())
 				if err != nil {
 					t.Fatal(err)

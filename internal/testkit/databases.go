@@ -37,8 +37,8 @@ func newPostgres(ctx context.Context, dsn string) (*postgres, error) {
 }
 
 // create creates a database from template0. template1 may have connections, which make
-// the copy fail; template0 accepts none. Several tests may create databases at the same
-// time, so create repeats the statement while the server is busy.
+// the copy fail. template0 accepts no connections. Several tests may create databases
+// at the same time, so create repeats the statement while the server is busy.
 func (p *postgres) create(ctx context.Context, name, options string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -4,11 +4,11 @@
 // parallel, in one process or in several.
 //
 // Package servers finds or starts the servers, at most once per process, when the first
-// test needs them. A test that cannot have its server is skipped, and [Main] prints how
-// many were skipped. With REQUIRE_BACKENDS=1 such a test fails. If a dependency is
-// optional, the test is left out instead, see [WithoutOptional], and [Main] prints how
-// many were left out. A test that calls [Long] is skipped by make test. This is not
-// counted.
+// test needs them. If the server of a test is missing, the test is skipped, and [Main]
+// prints the number of such tests. With REQUIRE_BACKENDS=1 the test fails instead. If
+// an optional dependency is missing, the test is also skipped, see [WithoutOptional].
+// [Main] prints the number of these tests separately. make test skips tests that call
+// [Long], and [Main] does not count them.
 //
 // To read the code, start with main.go and require.go, then database.go and broker.go.
 // The other files can be read in any order.

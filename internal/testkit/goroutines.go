@@ -6,9 +6,10 @@ import (
 	"strings"
 )
 
-// Goroutines returns how many goroutines have all parts in their stack trace. Examples
-// of parts are ".waitHandled(", or "(*Forwarder).Close(" and "[chan receive". Use it to
-// wait until code has reached a step, if there is no other way to see this.
+// Goroutines returns the number of goroutines whose stack trace contains all parts.
+// Examples of parts are ".waitHandled(", or "(*Forwarder).Close(" and "[chan receive".
+// Use it to wait until the code under test has reached a step, if nothing else shows
+// this.
 func Goroutines(parts ...string) (n int) {
 	buffer := make([]byte, 1<<20)
 	for {

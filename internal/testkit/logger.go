@@ -12,7 +12,7 @@ import (
 )
 
 // Logger returns a logger that writes to the test's log. After the end of the test it
-// drops lines, because t.Log would panic.
+// drops all lines, because t.Log would panic.
 func Logger(t testing.TB) watermill.LoggerAdapter {
 	l := &logger{test: &loggedTest{t: t}}
 	t.Cleanup(l.test.end)

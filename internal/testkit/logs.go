@@ -31,8 +31,8 @@ func (l *Logs) add(level, text string, err error, fields watermill.LogFields) {
 	l.all = append(l.all, line.String())
 }
 
-// Lines returns the recorded lines, each with level, text, fields in the order of their
-// names, and error.
+// Lines returns the recorded lines. A line consists of level, text, fields in the order
+// of their names, and error.
 func (l *Logs) Lines() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -4,8 +4,8 @@ import "testing"
 
 // Long skips a slow test under go test -short, which make test uses. A test is slow if
 // it kills processes, runs a matrix of cases, or waits for a long pause. In a matrix,
-// call Long in all subtests but one, so that make test runs one case. Main does not
-// count these tests as skipped, because they do not lack a server.
+// call Long in all subtests except one, so that make test runs one case. Main does not
+// count these tests as skipped, because no server is missing.
 func Long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

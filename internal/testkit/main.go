@@ -16,21 +16,22 @@ import (
 // machine may be busy.
 const patience = 10 * time.Second
 
-// StockAMQP makes Main ignore the goroutines that watermill-amqp leaks if the broker and
-// the client close a connection at the same time. watermill-amqp does not receive the
-// client's notification any more, so the goroutine that closes the connection waits for
-// ever, and every other goroutine that closes it waits for the first one. The connections
-// of this module do not leak them, because they have a buffer for the notification.
+// StockAMQP makes Main ignore the goroutines that watermill-amqp leaks if the broker
+// and the client close a connection at the same time. At that time watermill-amqp no
+// longer receives the client's notification, so the goroutine that closes the
+// connection waits forever. Every other goroutine that closes the same connection waits
+// for the first one. The connections of this module do not leak such goroutines,
+// because they have a buffer for the notification.
 var StockAMQP = goleak.IgnoreAnyFunction("github.com/rabbitmq/amqp091-go.(*Connection).shutdown")
 
 // Main runs the tests of a package, stops the servers that were started for them, and
-// fails if a goroutine was leaked. Without -v it discards what is logged to
+// fails if a goroutine was leaked. Without -v it discards the log lines of
 // slog.Default. It does not return. Use it like this:
 //
 //	func TestMain(m *testing.M) { testkit.Main(m) }
 func Main(m *testing.M, options ...goleak.Option) {
 	flag.Parse()
-	if !testing.Verbose() { // or the logs of all tests hide the errors of the one that fails
+	if !testing.Verbose() { // otherwise the logs of all tests hide the errors of the test that fails
 		slog.SetDefault(slog.New(slog.DiscardHandler))
 	}
 	status := m.Run()

@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// again runs one test of this file in another process, and returns its output.
-func again(t *testing.T, test string, environment ...string) (output string, err error) {
+// rerun runs one test of this file in another process, and returns its output.
+func rerun(t *testing.T, test string, environment ...string) (output string, err error) {
 	t.Helper()
 	return run(t, []string{"-test.run=^" + test + "$", "-test.v"}, environment...)
 }
@@ -85,9 +85,9 @@ func TestLeavesAGoroutine(t *testing.T) {
 	go func() { <-context.WithoutCancel(t.Context()).Done() }()
 }
 
-// TestLeavesClosersOfAConnection leaves the goroutines that watermill-amqp leaves: one
-// that closes a connection and waits for the receiver of the notification, and one that
-// closes the same connection and waits for the first.
+// TestLeavesClosersOfAConnection leaks the same two goroutines as watermill-amqp. The
+// first goroutine closes a connection, and waits until its notification is received.
+// The second goroutine closes the same connection, and waits for the first one.
 func TestLeavesClosersOfAConnection(t *testing.T) {
 	onlyAgain(t)
 	var socket writeFails
@@ -101,7 +101,7 @@ func TestLeavesClosersOfAConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.NotifyClose(make(chan *amqp.Error)) // nobody receives
+	conn.NotifyClose(make(chan *amqp.Error)) // no goroutine receives the notification
 	socket.fails.Store(true)
 	if err := conn.UpdateSecret("", ""); err == nil {
 		t.Error("sent")
@@ -112,7 +112,7 @@ func TestLeavesClosersOfAConnection(t *testing.T) {
 	testkit.Eventually(t, time.Minute, "the reader waits", func() bool { return testkit.Goroutines(closes) == 2 })
 }
 
-// writeFails is a connection whose writes fail from some moment on.
+// writeFails is a connection whose writes fail as soon as its field fails is true.
 type writeFails struct {
 	net.Conn
 	fails atomic.Bool
@@ -132,12 +132,12 @@ func TestTestWithoutServerIsSkippedAndCounted(t *testing.T) {
 	} {
 		name, _, _ := strings.Cut(variable, "=")
 
-		output, err := again(t, test, variable)
+		output, err := rerun(t, test, variable)
 		if err != nil || !strings.Contains(output, "SKIP: "+test) ||
 			!strings.Contains(output, name+": dial tcp") || !strings.Contains(output, "SKIPPED 1 test") {
 			t.Errorf("%v\n%s", err, output)
 		}
-		output, err = again(t, test, variable, "REQUIRE_BACKENDS=1")
+		output, err = rerun(t, test, variable, "REQUIRE_BACKENDS=1")
 		if err == nil || !strings.Contains(output, "FAIL: "+test) || !strings.Contains(output, name+": dial tcp") {
 			t.Errorf("%v\n%s", err, output)
 		}
@@ -146,12 +146,12 @@ func TestTestWithoutServerIsSkippedAndCounted(t *testing.T) {
 
 func TestTestWithoutOptionalServerIsLeftOutAndCounted(t *testing.T) {
 	const test = "TestNeedsAnOptionalServer"
-	output, err := again(t, test, "TESTKIT_OPTIONAL=", "REQUIRE_BACKENDS=1")
+	output, err := rerun(t, test, "TESTKIT_OPTIONAL=", "REQUIRE_BACKENDS=1")
 	if err != nil || !strings.Contains(output, "SKIP: "+test) || !strings.Contains(output, "the server does not answer") ||
 		!strings.Contains(output, "LEFT OUT 1 test") || !strings.Contains(output, "TESTKIT_OPTIONAL makes them run") {
 		t.Errorf("%v\n%s", err, output)
 	}
-	output, err = again(t, test, "TESTKIT_OPTIONAL=there")
+	output, err = rerun(t, test, "TESTKIT_OPTIONAL=there")
 	if err == nil || !strings.Contains(output, "TESTKIT_OPTIONAL is set, but the server does not answer") {
 		t.Errorf("%v\n%s", err, output)
 	}
@@ -172,7 +172,7 @@ func TestLongTestIsSkippedOnlyWithShort(t *testing.T) {
 
 func TestWithoutRabbitmqctlTheVirtualHostComesFromTheURL(t *testing.T) {
 	url := testkit.Rabbit(t).URL
-	output, err := again(t, "TestHasNoRabbitmqctl", "AMQP_URL="+url, "RABBITMQCTL=false")
+	output, err := rerun(t, "TestHasNoRabbitmqctl", "AMQP_URL="+url, "RABBITMQCTL=false")
 	if err != nil || !strings.Contains(output, fmt.Sprintf("host %q", path.Base(url))) || !strings.Contains(output, "SKIP: ") {
 		t.Errorf("%v\n%s", err, output)
 	}
@@ -181,17 +181,17 @@ func TestWithoutRabbitmqctlTheVirtualHostComesFromTheURL(t *testing.T) {
 func TestGoroutinesThatStockAMQPLeavesAreIgnoredOnRequest(t *testing.T) {
 	t.Parallel()
 	const test = "TestLeavesClosersOfAConnection"
-	if output, err := again(t, test); err == nil || !strings.Contains(output, "goroutines are left") {
+	if output, err := rerun(t, test); err == nil || !strings.Contains(output, "goroutines are left") {
 		t.Errorf("not requested: %v\n%s", err, output)
 	}
-	if output, err := again(t, test, "TESTKIT_STOCK=1"); err != nil {
+	if output, err := rerun(t, test, "TESTKIT_STOCK=1"); err != nil {
 		t.Errorf("requested: %v\n%s", err, output)
 	}
 }
 
 func TestLeakedGoroutineFailsThePackage(t *testing.T) {
 	t.Parallel()
-	output, err := again(t, "TestLeavesAGoroutine")
+	output, err := rerun(t, "TestLeavesAGoroutine")
 	if err == nil || !strings.Contains(output, "goroutines are left") {
 		t.Errorf("%v\n%s", err, output)
 	}

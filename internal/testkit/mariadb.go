@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// MariaDB returns a database that answers as MariaDB: it tells its version, and refuses
+// MariaDB returns a fake MariaDB database. It reports a version of MariaDB, and refuses
 // every other statement, as MariaDB refuses the SQL of other databases. A test with a
 // real MariaDB is in tests/databases.
 func MariaDB(t testing.TB) *sql.DB {

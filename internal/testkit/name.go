@@ -15,7 +15,7 @@ var (
 )
 
 // uniqueName returns a name that no other test, process or machine uses. The name
-// contains the time when this process started, and stale reads it.
+// contains the time when this process started. The function stale reads this time.
 func uniqueName(prefix, separator string) string {
 	return strings.Join([]string{
 		prefix,
@@ -26,8 +26,9 @@ func uniqueName(prefix, separator string) string {
 	}, separator)
 }
 
-// stale reports whether a name was returned by uniqueName more than two hours ago, with
-// the same prefix and separator. Its process must have ended without cleaning up.
+// stale reports whether a process that started more than two hours ago got this name
+// from uniqueName, with the same prefix and separator. That process must have ended
+// without cleaning up.
 func stale(name, prefix, separator string) bool {
 	rest, ours := strings.CutPrefix(name, prefix+separator)
 	started, _, _ := strings.Cut(rest, separator)

@@ -36,9 +36,10 @@ func Postgres(t testing.TB) Database {
 	return newDatabase(t, server, err, withTables)
 }
 
-// EmptyPostgres is like [Postgres], but the database has no tables, also after
-// [MainWithTables]. A test of how many rows or pages a query reads needs it,
-// because a database that an earlier test has used keeps the planner's statistics.
+// EmptyPostgres is like [Postgres], but the database has no tables, even if the package
+// uses [MainWithTables]. Use it to count the rows or pages that a query reads. A reused
+// database still has the planner's statistics of an earlier test, which could change
+// the plan of the query.
 func EmptyPostgres(t testing.TB) Database {
 	t.Helper()
 	server, err := postgresServer()
@@ -71,7 +72,9 @@ func newDatabase(t testing.TB, server *postgres, err error, tables bool) Databas
 	return openDatabase(t, server, db.name, err, func(ctx context.Context, _ string) error { return server.givePrepared(ctx, db) })
 }
 
-// openDatabase opens a database that was created with err, and ends it after the test.
+// openDatabase opens a database. The parameter err is the error of the attempt to
+// create the database, or nil. After the test, openDatabase calls the function end,
+// which empties or drops the database.
 func openDatabase(t testing.TB, server *postgres, name string, err error, end func(ctx context.Context, name string) error) Database {
 	t.Helper()
 	if err != nil {
@@ -132,11 +135,11 @@ func Connector(dsn string) (connector driver.Connector, err error) {
 	return connector, nil
 }
 
-// patient waits while the server has no connection left, because tests that run at the
-// same time share its connections.
+// patient is a connector that waits while the server has no connection left, because
+// tests that run at the same time share the server's connections.
 type patient struct{ driver.Connector }
 
-// Connect tries for up to a minute.
+// Connect repeats a failed attempt for up to a minute.
 func (p patient) Connect(ctx context.Context) (driver.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -160,5 +163,5 @@ func withDatabase(dsn, name string) string {
 		parsed.Path = "/" + name
 		return parsed.String()
 	}
-	return fmt.Sprintf("%s dbname=%s", dsn, name) // if dbname is given twice, the last one counts
+	return fmt.Sprintf("%s dbname=%s", dsn, name) // if dbname is given twice, the last value counts
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // PrivatePostgres returns a private PostgreSQL server that the test may kill, freeze
-// and fill. settings are lines of postgresql.conf. Starting it takes about half a
-// second.
+// and fill. settings are lines of postgresql.conf. The start of the server takes about
+// half a second.
 func PrivatePostgres(t testing.TB, settings ...string) *servers.Postgres {
 	t.Helper()
 	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: settings})
@@ -20,7 +20,8 @@ func PrivatePostgres(t testing.TB, settings ...string) *servers.Postgres {
 
 // PostgresAlone is like [Postgres], but on a private server. Use it for code that waits
 // until all older transactions of the server have ended, such as watermill-sql's
-// subscriber and package mover. There the transactions of other tests cannot delay it.
+// subscriber and package mover. On a private server, the transactions of other tests
+// cannot delay such code.
 func PostgresAlone(t testing.TB) Database {
 	t.Helper()
 	server, err := postgresAlone()
@@ -28,7 +29,8 @@ func PostgresAlone(t testing.TB) Database {
 }
 
 // PrivateRabbit returns a private RabbitMQ broker that the test may kill, freeze and
-// block. settings are lines of rabbitmq.conf. Starting it takes about five seconds.
+// block. settings are lines of rabbitmq.conf. The start of the broker takes about five
+// seconds.
 func PrivateRabbit(t testing.TB, settings ...string) *servers.Rabbit {
 	t.Helper()
 	server, err := servers.StartRabbit(t.Context(), servers.RabbitConfig{Settings: settings})
@@ -39,14 +41,14 @@ func PrivateRabbit(t testing.TB, settings ...string) *servers.Rabbit {
 var inTurn struct {
 	sync.Mutex
 	broker *servers.Rabbit // nil at first, and after a test that failed
-	closes bool            // whether Main closes it
+	closes bool            // Main closes it
 }
 
 // PrivateRabbitInTurn returns a private broker that the test may freeze, block and
-// restart. The tests of the package that call it have the same broker, one test after the
-// other, because a start takes five seconds of a core. So the test must leave the broker
-// running and as it was, apart from queues with unique names. A test that fails may leave it in any state:
-// the next one gets a new broker.
+// restart. The tests of a package use this broker one after another, because the start
+// of a broker takes five seconds of CPU time. So a test must leave the broker running
+// and unchanged, apart from queues with unique names. If a test fails, it may leave the
+// broker in any state, and the next test gets a new broker.
 func PrivateRabbitInTurn(t testing.TB) *servers.Rabbit {
 	t.Helper()
 	inTurn.Lock()
@@ -81,8 +83,8 @@ func PrivateRabbitInTurn(t testing.TB) *servers.Rabbit {
 	return inTurn.broker
 }
 
-// PrivateRabbitCluster returns a private cluster with the given number of brokers.
-// Starting it takes about five seconds per broker.
+// PrivateRabbitCluster returns a private cluster with the given number of brokers. The
+// start takes about five seconds for each broker.
 func PrivateRabbitCluster(t testing.TB, nodes int) []*servers.Rabbit {
 	t.Helper()
 	all := []*servers.Rabbit{PrivateRabbit(t)}

@@ -18,9 +18,9 @@ var programs struct {
 }
 
 // Program builds the tests of the current package as a program, with the given build
-// tags, and returns its path. It builds only once for all tests of the package. Use it
-// in tests that start many processes: it is built without the race detector, so it
-// starts faster than os.Args[0].
+// tags, and returns its path. It builds the program only once for all tests of the
+// package. Use it in tests that start many processes: the program is built without the
+// race detector, so it starts faster than os.Args[0].
 func Program(t testing.TB, tags string) string {
 	t.Helper()
 	programs.Lock()

@@ -30,10 +30,10 @@ var leftOut struct {
 	variables []string
 }
 
-// WithoutOptional skips a test whose dependency is optional and missing, even with
+// WithoutOptional skips a test that lacks an optional dependency, even with
 // REQUIRE_BACKENDS=1. err says what is missing. variable is the environment variable
-// that names the dependency. If it is set, the test fails instead. Main counts the
-// skipped tests.
+// that names the dependency. If this variable is set, the test fails instead. Main
+// counts the skipped tests.
 func WithoutOptional(t testing.TB, variable string, err error) {
 	t.Helper()
 	if os.Getenv(variable) != "" {

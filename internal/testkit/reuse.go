@@ -11,8 +11,9 @@ import (
 // CREATE DATABASE copies about 900 files, and DROP DATABASE writes a checkpoint of the
 // whole server. So a database that a test has used is emptied and given to the next test.
 
-// state is what a test can change in a database outside of its schemas, and the owner and
-// rights of the schema public. A database whose state is not that of a new one is dropped.
+// state is a query for everything that a test can change in a database outside of its
+// schemas, and for the owner and the rights of the schema public. A database is dropped
+// if its state differs from the state of a new database.
 const state = `SELECT concat_ws('; ',
 	(SELECT string_agg(concat_ws(' ', nspname, nspowner::regrole, nspacl::text), ', ' ORDER BY nspname)
 		FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'),
@@ -22,7 +23,8 @@ const state = `SELECT concat_ws('; ',
 	(SELECT count(*) FROM pg_publication), (SELECT count(*) FROM pg_largeobject_metadata), (SELECT count(*) FROM pg_class WHERE oid >= 16384),
 	(SELECT count(*) FROM pg_proc WHERE oid >= 16384), (SELECT count(*) FROM pg_type WHERE oid >= 16384))`
 
-// empty drops all schemas and creates the schema public as it is in a new database.
+// empty is a statement that drops all schemas, and creates the schema public as in a
+// new database.
 const empty = `DO $$
 	DECLARE name text;
 	BEGIN
@@ -40,7 +42,7 @@ const empty = `DO $$
 
 var errChanged = errors.New("the database is not like a new one")
 
-// take returns an empty database: one that was used before, or a new one.
+// take returns an empty database, which was used before or is new.
 func (p *postgres) take(ctx context.Context) (name string, err error) {
 	p.mu.Lock()
 	if n := len(p.free); n > 0 {
@@ -54,7 +56,7 @@ func (p *postgres) take(ctx context.Context) (name string, err error) {
 	if err := p.create(ctx, name, ""); err != nil || known {
 		return name, err
 	}
-	return name, p.on(name, func(db *sql.DB) error {
+	return name, p.withConnection(name, func(db *sql.DB) error {
 		fresh, err := stateOf(ctx, db)
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -63,7 +65,8 @@ func (p *postgres) take(ctx context.Context) (name string, err error) {
 	})
 }
 
-// give takes a database back. It drops the database if it cannot be emptied.
+// give empties a database, so that the next call of take can return it. If the database
+// cannot be emptied, give drops it.
 func (p *postgres) give(ctx context.Context, name string) error {
 	if err := p.reset(ctx, name); err != nil {
 		return p.drop(ctx, name)
@@ -81,7 +84,7 @@ func (p *postgres) reset(ctx context.Context, name string) error {
 	if err := p.endSessions(ctx, name); err != nil {
 		return err
 	}
-	return errors.Join(p.on(name, func(db *sql.DB) error {
+	return errors.Join(p.withConnection(name, func(db *sql.DB) error {
 		if _, err := db.ExecContext(ctx, empty); err != nil {
 			return err
 		}
@@ -120,7 +123,8 @@ func stateOf(ctx context.Context, db *sql.DB) (string, error) {
 	return text, err
 }
 
-// close drops the databases, at the same time, so that they share checkpoints.
+// close drops all databases at the same time. PostgreSQL makes a checkpoint when a
+// database is dropped, and then one checkpoint serves several drops.
 func (p *postgres) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/internal/servers"
 )
 
-// These functions return the servers of this process. The first call finds or starts
-// the server.
+// Each of these functions returns a server that all tests of this process share. The
+// first call finds or starts the server.
 var (
 	postgresServer = sync.OnceValues(func() (*postgres, error) {
 		server, err := servers.ResolvePostgres(context.Background(), servers.ResolveConfig{Output: os.Stderr})
@@ -62,7 +62,8 @@ var closers struct {
 	list []func() error
 }
 
-// AtEnd makes [Main] call closer after the tests. The last one is called first.
+// AtEnd makes [Main] call closer after the tests. The closer that was added last is
+// called first.
 func AtEnd(closer func() error) {
 	closers.Lock()
 	defer closers.Unlock()

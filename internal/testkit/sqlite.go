@@ -10,7 +10,7 @@ import (
 )
 
 // SQLite returns a new database in a file. Its transactions take the write lock when
-// they begin. They wait up to ten seconds for the lock.
+// they begin. A transaction waits for the lock for up to ten seconds.
 func SQLite(t testing.TB) Database {
 	t.Helper()
 	dsn := (&url.URL{

@@ -12,24 +12,25 @@ import (
 	"testing"
 )
 
-// ErrInjected is the error of the step that [EachStepFails] makes fail.
+// ErrInjected is the error with which [EachStepFails] makes a step fail.
 var ErrInjected = errors.New("testkit: this step is made to fail")
 
-// EachStepFails calls do several times. In call n the n-th step fails that do takes in
-// the database: the begin or the commit of a transaction, a statement, the reading of its
-// rows, or of the number of affected rows. Each of these calls must return [ErrInjected].
-// The last call has no failing step, and must succeed. If whole is set, do is one
-// transaction: then a failed call must leave all tables unchanged.
-func EachStepFails(t *testing.T, db Database, whole bool, do func(db *sql.DB) error) {
+// EachStepFails calls the function operation several times. In call n, the n-th step of
+// the operation in the database fails. A step is the begin or the commit of a
+// transaction, a statement, reading the rows of a statement, or reading the number of
+// affected rows. Each of these calls must return [ErrInjected]. The last call has no
+// failing step, and must succeed. Set whole if the operation is one transaction: a
+// failed call must then leave all tables unchanged.
+func EachStepFails(t *testing.T, db Database, whole bool, operation func(db *sql.DB) error) {
 	t.Helper()
 	contents := contentsQuery(t, db)
 	before := lines(t, db, contents)
 	for n := int64(1); ; n++ {
 		pool, failed := FailingStep(db, n)
-		err := do(pool)
+		err := operation(pool)
 		_ = pool.Close()
-		what := failed()
-		if what == "" {
+		step := failed()
+		if step == "" {
 			if err != nil {
 				t.Errorf("without a failing step: %v", err)
 			}
@@ -39,11 +40,11 @@ func EachStepFails(t *testing.T, db Database, whole bool, do func(db *sql.DB) er
 			return
 		}
 		if !errors.Is(err, ErrInjected) {
-			t.Errorf("step %d (%s) failed, and the error is %v", n, what, err)
+			t.Errorf("step %d (%s) failed, and the error is %v", n, step, err)
 		}
 		if whole {
 			if after := lines(t, db, contents); !slices.Equal(after, before) {
-				t.Errorf("step %d (%s) failed, and the tables have changed: %s", n, what, firstDifference(before, after))
+				t.Errorf("step %d (%s) failed, and the tables have changed: %s", n, step, firstDifference(before, after))
 			}
 		}
 		if t.Failed() {
@@ -52,20 +53,21 @@ func EachStepFails(t *testing.T, db Database, whole bool, do func(db *sql.DB) er
 	}
 }
 
-// FailingStep returns a pool in whose connections the n-th step fails with [ErrInjected],
-// see [EachStepFails]. failed describes that step. It returns "" if fewer steps were
-// taken.
+// FailingStep returns a pool. The n-th step in the connections of this pool fails with
+// [ErrInjected], see [EachStepFails]. The function failed returns a description of that
+// step, or "" if fewer than n steps were taken.
 func FailingStep(db Database, n int64) (pool *sql.DB, failed func() string) {
 	faults := &stepFaults{db: db.DB, at: n}
 	pool = sql.OpenDB(faults)
-	pool.SetMaxIdleConns(-1) // if db has one connection, the test needs it, too
+	pool.SetMaxIdleConns(-1) // if db has only one connection, the test also needs it
 	return pool, func() string {
 		what, _ := faults.what.Load().(string)
 		return what
 	}
 }
 
-// contentsQuery returns a query for the rows of all tables, one line of text for each.
+// contentsQuery returns a query for the rows of all tables. The query returns one line
+// of text for each row.
 func contentsQuery(t *testing.T, db Database) string {
 	t.Helper()
 	tables := `SELECT 'SELECT ''' || m.name || ': '' || concat_ws('' | '', ' || group_concat('quote("' || c.name || '")') ||
@@ -78,7 +80,7 @@ func contentsQuery(t *testing.T, db Database) string {
 	return strings.Join(lines(t, db, tables), " UNION ALL ") + " ORDER BY line"
 }
 
-// lines returns the result of a query that selects one text.
+// lines returns the result of a query that selects one text column.
 func lines(t *testing.T, db Database, query string) (all []string) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), query)
@@ -114,7 +116,7 @@ func firstDifference(old, now []string) string {
 }
 
 // stepFaults is a driver.Connector that takes its connections from another pool, and
-// makes step at fail.
+// makes one step fail. The field at is the number of this step.
 type stepFaults struct {
 	db    *sql.DB
 	at    int64
@@ -122,7 +124,8 @@ type stepFaults struct {
 	what  atomic.Value // the step that failed, a string
 }
 
-// fails counts a step, and returns the error if this is the step that fails.
+// fails counts a step. It returns ErrInjected if this step must fail, and otherwise
+// nil.
 func (f *stepFaults) fails(what string) error {
 	if f.taken.Add(1) != f.at {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Subscriber is a subscriber that delivers the messages which a test sends to Messages.
+// Subscriber is a subscriber that delivers the messages that a test sends to Messages.
 // It has one subscription, and does not limit the number of messages in flight.
 type Subscriber struct {
 	Messages chan *message.Message

@@ -16,15 +16,15 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Creating and dropping the tables takes a tenth of a second of a core for each test. So
-// a database with the tables is given to the next test with the tables, after the rows of
-// those that the test has written to are deleted.
+// Creating and dropping the tables takes a tenth of a second of CPU time for each test.
+// So the next test gets the same database with its tables, after the rows that the
+// earlier test has written were deleted.
 
 // withTables is set by [MainWithTables].
 var withTables bool
 
 // MainWithTables is like [Main] for a package whose tests begin with schema.Up.
-// [Postgres], [PostgresAlone] and [EachDatabase] return databases of PostgreSQL in which
+// [Postgres], [PostgresAlone] and [EachDatabase] return PostgreSQL databases in which
 // schema.Up has created the tables, with the default configuration. A test that needs a
 // database without tables uses [EmptyPostgres].
 func MainWithTables(m *testing.M, options ...goleak.Option) {
@@ -46,8 +46,10 @@ var seeds struct {
 	rows map[string]string
 }
 
-// fingerprint is what a test can change in tables, apart from their rows. Each change of
-// a row of the catalogue changes its xmin. TRUNCATE changes rows of pg_class only.
+// fingerprint is a query for everything that a test can change in tables, apart from
+// their rows. For most catalogues it reads only the xmin of each row, because each
+// change of a row changes the row's xmin. It reads the columns of pg_class instead,
+// because TRUNCATE also changes the xmin of rows there.
 const fingerprint = `SELECT concat_ws('; ',
 	(SELECT md5(string_agg(concat_ws(' ', oid, relname, relkind, relowner, relacl::text, reloptions::text, relpersistence, relnatts,
 			relchecks, relrowsecurity, relreplident), ',' ORDER BY oid))
@@ -64,7 +66,7 @@ const fingerprint = `SELECT concat_ws('; ',
 	(SELECT count(*) FROM pg_policy), (SELECT count(*) FROM pg_statistic WHERE starelid >= 16384), (SELECT count(*) FROM pg_statistic_ext)
 ) || '; ' || (` + state + `)`
 
-// takePrepared returns a database with the tables: one that was used before, or a new one.
+// takePrepared returns a database with the tables, which was used before or is new.
 func (p *postgres) takePrepared(ctx context.Context) (prepared, error) {
 	p.mu.Lock()
 	if n := len(p.prepared); n > 0 {
@@ -79,7 +81,7 @@ func (p *postgres) takePrepared(ctx context.Context) (prepared, error) {
 		return prepared{}, err
 	}
 	made := prepared{name: name}
-	err = p.on(name, func(db *sql.DB) error {
+	err = p.withConnection(name, func(db *sql.DB) error {
 		if err := schema.Up(ctx, db, schema.Config{}); err != nil {
 			return err
 		}
@@ -94,8 +96,8 @@ func (p *postgres) takePrepared(ctx context.Context) (prepared, error) {
 	return made, nil
 }
 
-// givePrepared takes a database back. If the tables cannot be made as new, it empties or
-// drops the database.
+// givePrepared restores the tables of a database, so that the next call of takePrepared
+// can return it. If the tables cannot be restored, it empties or drops the database.
 func (p *postgres) givePrepared(ctx context.Context, db prepared) error {
 	if err := p.clean(ctx, db); err != nil {
 		return p.give(ctx, db.name)
@@ -106,14 +108,14 @@ func (p *postgres) givePrepared(ctx context.Context, db prepared) error {
 	return nil
 }
 
-// clean makes a database as it was after schema.Up.
+// clean restores the state of a database after schema.Up.
 func (p *postgres) clean(ctx context.Context, used prepared) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := p.endSessions(ctx, used.name); err != nil {
 		return err
 	}
-	return errors.Join(p.on(used.name, func(db *sql.DB) error {
+	return errors.Join(p.withConnection(used.name, func(db *sql.DB) error {
 		if _, err := db.ExecContext(ctx, dropOthers); err != nil {
 			return err
 		}
@@ -128,8 +130,9 @@ func (p *postgres) clean(ctx context.Context, used prepared) error {
 	}), p.endSessions(ctx, used.name))
 }
 
-// dropOthers drops the schemas, tables, views, sequences and functions that are not
-// ours, and with CASCADE also the triggers that call the functions.
+// dropOthers is a statement that drops the schemas, tables, views, sequences and
+// functions that schema.Up has not created. CASCADE also drops the triggers that call
+// the functions.
 const dropOthers = `DO $$
 	DECLARE command text;
 	BEGIN
@@ -169,13 +172,13 @@ func rememberSeeds(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// largest is the size in bytes of a table up to which its rows are deleted. TRUNCATE also
-// makes new files for the table and its indexes, and the file system takes long to find
-// room for files beside those that were just removed.
+// largest is the size in bytes of the largest table whose rows are deleted with DELETE.
+// Larger tables are truncated. TRUNCATE makes new files for the table and its indexes,
+// which takes the file system a long time when files were just removed.
 const largest = 1 << 18
 
-// restoreRows deletes all rows but those that schema.Up has written, restarts the
-// sequences, and resets what the server has counted.
+// restoreRows deletes all rows except the rows that schema.Up has written, restarts the
+// sequences, and resets the server's statistics.
 func restoreRows(ctx context.Context, db *sql.DB) error {
 	var small, large pq.StringArray
 	err := db.QueryRowContext(ctx, `SELECT array_agg(quote_ident(relname)) FILTER (WHERE size <= $1),
@@ -214,8 +217,8 @@ func writtenTables(ctx context.Context, db *sql.DB) (names []string, err error) 
 	return list, err
 }
 
-// on calls f with one connection to a database.
-func (p *postgres) on(name string, f func(db *sql.DB) error) error {
+// withConnection calls f with one connection to a database.
+func (p *postgres) withConnection(name string, f func(db *sql.DB) error) error {
 	db, err := openPostgres(withDatabase(p.dsn, name))
 	if err != nil {
 		return err

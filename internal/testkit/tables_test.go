@@ -68,7 +68,7 @@ func look(t *testing.T, db testkit.Database) (table, content string) {
 }
 
 func TestUsedTablesAreLikeNewOnes(t *testing.T) {
-	if output, err := again(t, "TestUsesTables"); err != nil {
+	if output, err := rerun(t, "TestUsesTables"); err != nil {
 		t.Errorf("%v\n%s", err, output)
 	}
 }

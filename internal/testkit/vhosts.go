@@ -17,8 +17,9 @@ import (
 
 const vhostPrefix = "once-test"
 
-// maxBatch limits how many virtual hosts are created at once, and is how many are deleted
-// at once. Where erl_call is missing, each call takes half a second of a core.
+// maxBatch is the maximum number of virtual hosts that one command creates, and the
+// maximum number that one command deletes. Without erl_call, each command takes half a
+// second of CPU time.
 const maxBatch = 7
 
 // rabbit creates and deletes virtual hosts on a broker.
@@ -50,8 +51,8 @@ func newRabbit(ctx context.Context, server *servers.Server) (*rabbit, error) {
 	return r, nil
 }
 
-// addVHost returns a new virtual host and its URL. Where creating one is slow, addVHost
-// creates several whenever none is left.
+// addVHost returns a new virtual host and its URL. If creating a virtual host is slow,
+// addVHost creates several together when none is left.
 func (r *rabbit) addVHost(ctx context.Context) (name, address string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -105,8 +106,8 @@ func (r *rabbit) createVHosts(ctx context.Context, names []string) error {
 	return err
 }
 
-// deleteVHost deletes a virtual host in the background, together with others that are
-// not needed any more. close waits until this is done.
+// deleteVHost deletes a virtual host in the background, together with other virtual
+// hosts that are not needed any more. close waits until this is done.
 func (r *rabbit) deleteVHost(name string) {
 	r.deleting.Lock()
 	defer r.deleting.Unlock()
@@ -117,7 +118,7 @@ func (r *rabbit) deleteVHost(name string) {
 }
 
 // deleteUnneeded starts to delete the virtual hosts that are not needed any more. The
-// caller holds the mutex.
+// caller must hold the mutex.
 func (r *rabbit) deleteUnneeded() {
 	names := r.unneeded
 	r.unneeded = nil

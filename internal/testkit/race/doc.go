@@ -1,4 +1,4 @@
-// Package race reports whether the race detector is on. It makes code up to ten times
-// slower. So a test that repeats code of one goroutine, in which the detector has nothing
-// to find, does so less often with it.
+// Package race reports whether the race detector is on. The detector makes code up to
+// ten times slower. It has nothing to find in code that runs on one goroutine. So a
+// test that repeats such code does so less often with the detector.
 package race

@@ -30,7 +30,7 @@ type Row struct {
 }
 
 // Parked returns the rows that are in one of the states, in the order of their ids.
-// Without states, or if the first one is "", it returns all rows.
+// Without states, or if the first state is "", it returns all rows.
 func Parked(t testing.TB, store *parked.Store, states ...string) []Row {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context()) // functions of t.Cleanup read rows, too

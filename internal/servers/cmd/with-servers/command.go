@@ -39,8 +39,8 @@ func runCommand(args, environment []string, signals <-chan os.Signal, stderr io.
 
 // fromTerminal reports whether the signal may come from the keyboard of a terminal. The
 // terminal sends a signal to all processes in the foreground, so the command has
-// received it already. The command may treat a second signal as a request to exit
-// immediately.
+// received it already. Such a signal is not forwarded, because the command may treat a
+// second signal as a request to exit immediately.
 func fromTerminal(received os.Signal) bool {
 	if received != os.Interrupt && received != syscall.SIGQUIT {
 		return false

@@ -39,7 +39,7 @@ cannot be had, with 126 if the command cannot be started.
 Flags:
 `
 
-// Exit statuses of with-servers. They are the same as those of env(1) and of shells.
+// Exit statuses of with-servers. env(1) and shells use the same statuses.
 const (
 	statusUsage    = 2
 	statusServers  = 125
@@ -90,8 +90,8 @@ func run(args []string, stderr io.Writer) int {
 	return status
 }
 
-// resolve finds or starts the servers. If a signal arrives first, it returns no
-// servers, and the exit status.
+// resolve finds or starts the servers. If a signal arrives first, it returns nil and
+// the exit status.
 func resolve(config servers.ResolveConfig, signals <-chan os.Signal, stderr io.Writer) (*servers.Set, int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
