@@ -23,7 +23,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// drivers open the same PostgreSQL database with each driver.
+// drivers contains functions that open a PostgreSQL database, one for each driver.
 var drivers = map[string]func(dsn string) (*sql.DB, error){
 	"libpq": func(dsn string) (*sql.DB, error) {
 		connector, err := pq.NewConnector(dsn)
@@ -49,21 +49,22 @@ var drivers = map[string]func(dsn string) (*sql.DB, error){
 	},
 }
 
-// Messages that differ in what happens to their transactions. Each handler call registers
-// a function with AfterCommit. If the message is to fail, the call then fails.
+// These messages differ in how their transactions end. Each call of the handler registers a
+// function with AfterCommit, and then fails if the message requires a failure.
 const (
-	applied     = "applied"     // succeeds at once
+	applied     = "applied"     // succeeds immediately
 	twice       = "twice"       // is delivered twice
-	retried     = "retried"     // fails as often as immediate attempts are made, and is parked
+	retried     = "retried"     // fails in all immediate attempts, and is parked
 	uncommitted = "uncommitted" // the first commit fails
 	panicking   = "panicking"   // the first call panics
-	hopeless    = "hopeless"    // fails always
-	unwritable  = "unwritable"  // returns a message that the outbox refuses, at first
+	hopeless    = "hopeless"    // every call fails
+	unwritable  = "unwritable"  // the first call returns a message that the outbox refuses
 )
 
 var afterCommitKinds = []string{applied, twice, retried, uncommitted, panicking, hopeless, unwritable}
 
-// afterCommit is a consumer, and what the functions have seen.
+// afterCommit contains the handler of a consumer. It records the calls of the functions that the
+// handler registers with AfterCommit.
 type afterCommit struct {
 	*testing.T
 
@@ -75,7 +76,8 @@ type afterCommit struct {
 	early    []string // messages whose function did not see the effect
 }
 
-// handle registers a function, writes the effect, and fails if it is time to.
+// handle registers a function with AfterCommit, writes the effect, and fails if the message must
+// fail in this attempt.
 func (a *afterCommit) handle(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	id := msg.UUID
 	a.mu.Lock()
@@ -145,9 +147,9 @@ var afterCommitModes = map[string]func(c *once.Consumer, router *message.Router,
 	},
 }
 
-// In each mode and with each driver, a function of AfterCommit is called exactly once for
-// each message that takes effect, after the effect is committed. It is never called for
-// duplicates, and for transactions that were rolled back or whose commit failed.
+// In each mode and with each driver, a function of AfterCommit is called exactly once for each
+// message that takes effect, after the effect is committed. It is never called for duplicates, or
+// for transactions that were rolled back or whose commit failed.
 func TestAfterCommitInEachMode(t *testing.T) {
 	t.Parallel()
 	for driver, open := range drivers {
@@ -219,7 +221,7 @@ func runAfterCommit(t *testing.T, open func(dsn string) (*sql.DB, error), durabl
 		}
 	}()
 
-	deliver := func(ids ...string) { // all at once, and waits for their acks
+	deliver := func(ids ...string) { // delivers all messages at the same time, and waits for their acks
 		var acked sync.WaitGroup
 		for _, id := range ids {
 			acked.Go(func() {
@@ -230,7 +232,7 @@ func runAfterCommit(t *testing.T, open func(dsn string) (*sql.DB, error), durabl
 				case <-msg.Nacked():
 					t.Errorf("%s was nacked", id)
 				case <-time.After(patience):
-					t.Errorf("%s has no ack", id)
+					t.Errorf("%s was not acked in time", id)
 				}
 			})
 		}
@@ -256,7 +258,7 @@ func runAfterCommit(t *testing.T, open func(dsn string) (*sql.DB, error), durabl
 		}
 	}
 	if len(a.early) > 0 {
-		t.Errorf("not after the commit: %q", a.early)
+		t.Errorf("functions of AfterCommit that did not see the committed effect: %q", a.early)
 	}
 	if n := a.attempts[uncommitted]; n < 2 {
 		t.Errorf("the failed commit was not tried again: %d attempts", n)

@@ -17,7 +17,8 @@ import (
 )
 
 // With the default configuration of all parts, enough messages are in flight for full
-// batches of 100: while a batch runs, the next one is complete.
+// batches of 100: while one batch is handled, all messages of the next batch have
+// arrived.
 func TestBatchesAreFullWithDefaults(t *testing.T) {
 	const batch, all = 100, 450
 	for mode, config := range map[string]once.ConsumerConfig{

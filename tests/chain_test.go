@@ -32,23 +32,23 @@ type chain struct {
 	db       *sql.DB
 	amqpURL  string
 	queues   string // type of the queues
-	limit    int32  // delivery limit of the queues, without the first delivery; 0 for none
-	window   int    // of the forwarder; 0 for its default
+	limit    int32  // delivery limit of the queues; the first delivery does not count; 0 means no limit
+	window   int    // Window of the forwarder; 0 means its default
 	order    retry.KeyOrder
-	topology func(consumer string) wamqp.Config // nil for an exchange of each topic
+	topology func(consumer string) wamqp.Config // nil means one exchange for each topic
 	router   *message.Router
 	consumer *once.Consumer
 	forward  *forwarder.Forwarder
 }
 
-// newChain returns a chain with tables, without handlers.
+// newChain creates the tables, and returns a chain without handlers.
 func newChain(t *testing.T, db *sql.DB, amqpURL string) *chain {
 	t.Helper()
 	c := &chain{T: t, db: db, amqpURL: amqpURL, queues: "quorum"}
 	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	// Without a unique constraint, so that a repeated effect is visible.
+	// The table has no unique constraint, so that a repeated effect is visible.
 	c.exec(`CREATE TABLE effects (consumer text, message_id text, payload bytea)`)
 	c.build()
 	return c
@@ -75,8 +75,8 @@ func (c *chain) build() {
 	}
 }
 
-// config declares a fanout exchange for each topic and a queue for each of its
-// consumers.
+// config returns a configuration with a fanout exchange for each topic, and a queue for each
+// consumer of the topic. If topology is set, config returns its result instead.
 func (c *chain) config(consumer string) wamqp.Config {
 	if c.topology != nil {
 		return c.topology(consumer)
@@ -214,7 +214,7 @@ func (c *chain) exec(query string) {
 // patience is a timeout for a busy machine.
 const patience = 2 * time.Minute
 
-// count returns -1 if the database does not answer.
+// count returns a number of rows, or -1 if the database does not answer.
 func (c *chain) count(what string) int {
 	var n int
 	if err := c.db.QueryRowContext(c.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
@@ -228,8 +228,8 @@ func (c *chain) eventually(what string, cond func() bool) {
 	testkit.Eventually(c.T, patience, what, cond)
 }
 
-// settle waits until the given number of effects exists and no message is on
-// its way. It fails if an effect happened twice.
+// settle waits until the given number of effects exists and no unfinished message is
+// left. It fails if an effect happened twice.
 func (c *chain) settle(effects int) {
 	c.Helper()
 	testkit.Falls(c.T, patience, fmt.Sprintf("missing of %d effects, or under way", effects), func() int {
@@ -282,12 +282,12 @@ func TestWholeChain(t *testing.T) {
 	}
 }
 
-// Trap 08. A missing queue delays messages, but loses none.
+// Trap 08. A missing queue delays messages, but no message is lost.
 func TestQueueDeclaredLaterReceivesItsMessages(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	c.startForwarder()
 	c.publish(message.NewMessage("m1", nil), message.NewMessage("m2", nil))
-	c.eventually("both were refused, and wait", func() bool {
+	c.eventually("both messages were refused, and wait", func() bool {
 		return c.count(`once_outbox WHERE attempts > 0 AND last_error LIKE '%NO_ROUTE%'`) == 2
 	})
 	c.handle("payments", placed, record("payments"))
@@ -307,14 +307,14 @@ func TestMissingTablesLoseNoMessages(t *testing.T) {
 	c.start()
 	c.exec(`ALTER TABLE once_inbox RENAME TO elsewhere`) // renamed after the start, because the router checks the tables
 	c.publish(message.NewMessage("m1", nil))
-	c.eventually("it is forwarded", func() bool { return c.count(`once_outbox`) == 0 })
+	c.eventually("the message is forwarded", func() bool { return c.count(`once_outbox`) == 0 })
 	select {
 	case <-called:
 		t.Error("the handler ran without an inbox")
 	case <-time.After(200 * time.Millisecond):
 	}
 	if n := c.count(`once_parked`); n != 0 {
-		t.Errorf("%d rows are charged with a missing table", n)
+		t.Errorf("%d messages were parked because of the missing table", n)
 	}
 	c.exec(`ALTER TABLE elsewhere RENAME TO once_inbox`)
 	c.settle(1)

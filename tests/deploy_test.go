@@ -25,7 +25,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// stockBatch is the maximum number of messages that the stock forwarder sends
+// stockBatch is the maximum number of messages that Watermill's own forwarder sends
 // before it acks them.
 const stockBatch = 10
 
@@ -50,7 +50,7 @@ func (i *ids) copy() map[string]int {
 	return maps.Clone(i.all)
 }
 
-// deploy is a service that replaces Watermill's forwarder.
+// deploy is a service that changes from Watermill's forwarder to ours.
 type deploy struct {
 	*testing.T
 
@@ -59,7 +59,7 @@ type deploy struct {
 	tables     wsql.DefaultPostgreSQLSchema
 	committed  ids
 	rolledBack ids
-	byStock    ids // delivered by the stock forwarder
+	byStock    ids // delivered by Watermill's own forwarder
 }
 
 func newDeploy(t *testing.T) *deploy {
@@ -101,7 +101,7 @@ func (d *deploy) channel(work func(*amqp.Channel) error) {
 	d.must(work(channel))
 }
 
-// run runs work in the background until stop is called.
+// run runs the function work in the background until stop is called.
 func (d *deploy) run(what string, work func(ctx context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(d.Context()))
 	ended := make(chan error, 1)
@@ -116,7 +116,7 @@ func (d *deploy) run(what string, work func(ctx context.Context) error) (stop fu
 	return stop
 }
 
-// writer publishes in transactions. It rolls back every fifth.
+// writer publishes in transactions. It rolls back every fifth transaction.
 func (d *deploy) writer(name string, publisher func(tx *sql.Tx) (message.Publisher, error)) (stop func()) {
 	tick := time.NewTicker(time.Millisecond)
 	d.Cleanup(tick.Stop)
@@ -185,7 +185,7 @@ func (d *deploy) subscriber() *wsql.Subscriber {
 	return sub
 }
 
-// noting records the messages of its publisher.
+// noting is a publisher that records the messages that it has published.
 type noting struct {
 	message.Publisher
 
@@ -259,8 +259,9 @@ func (d *deploy) drain() map[string]int {
 	return found.copy()
 }
 
-// Trap 29. Old and new parts run at the same time, and the old ones are stopped
-// one by one.
+// Trap 29. A service changes from Watermill's own forwarder to ours. Old and new parts run at the
+// same time, and the old parts are stopped one by one. No committed message is lost, and only the
+// messages that Watermill's forwarder had in flight may arrive twice.
 func TestMigrationFromTheStockForwarder(t *testing.T) {
 	d := newDeploy(t)
 	progress := func(what string, reached func() int) {
@@ -309,7 +310,7 @@ func TestMigrationFromTheStockForwarder(t *testing.T) {
 		case n == 0:
 			t.Errorf("%s was committed, and is lost", id)
 		case n > 1 && delivered[id] == 0:
-			t.Errorf("%s is there %d times, and not because of stock", id, n)
+			t.Errorf("%s arrived %d times, and the stock forwarder is not the cause", id, n)
 		case n > 1:
 			doubled += n - 1
 		}
@@ -322,7 +323,7 @@ func TestMigrationFromTheStockForwarder(t *testing.T) {
 		t.Errorf("%s was never committed: %v", id, d.rolledBack.copy()[id] > 0)
 	}
 	if doubled > stockBatch {
-		t.Errorf("%d were sent twice, stock had at most %d in flight", doubled, stockBatch)
+		t.Errorf("%d messages were sent twice, but the stock forwarder had at most %d in flight", doubled, stockBatch)
 	}
 	t.Logf("%d committed, %d sent by stock, %d by ours, %d doubled", written(), len(delivered), moved, doubled)
 	var dead int

@@ -1,5 +1,6 @@
-// Package tests has the tests across packages, against real servers: the chain from
-// a service's transaction to a consumer's, faults, conformance.
+// Package tests contains tests that involve several packages and real servers. They follow messages
+// from the transaction of a service to the transaction of a consumer, also while servers and
+// processes fail.
 //
 // It is a module of its own, so that the library does not depend on the modules that
 // only these tests need.

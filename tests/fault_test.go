@@ -27,16 +27,17 @@ func (c *chain) publishFlood() {
 	}
 }
 
-// midway waits until some effects exist, and most do not.
+// midway waits until some effects exist. It fails the test if all effects exist already.
 func (c *chain) midway() {
 	c.Helper()
-	c.eventually("some effects are there", func() bool { return c.count(`effects`) > 50 })
+	c.eventually("some effects exist", func() bool { return c.count(`effects`) > 50 })
 	if n := c.count(`effects`); n >= 2*flood {
 		c.Fatalf("%d effects already: the fault comes too late to prove anything", n)
 	}
 }
 
-// The broker dies while the forwarder and consumers use it, and starts again.
+// The broker is killed while the forwarder and consumers use it, and starts again. Each
+// event takes effect once at each consumer.
 func TestBrokerIsKilledWhileMessagesFlow(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	c := newChain(t, testkit.Postgres(t).DB, broker.URL("/"))
@@ -55,7 +56,7 @@ func TestBrokerIsKilledWhileMessagesFlow(t *testing.T) {
 	c.midway()
 	broker.Kill()
 	if c.count(`once_outbox`) == 0 {
-		t.Fatal("all were forwarded before the broker was killed: that proves nothing")
+		t.Fatal("all messages were forwarded before the broker was killed, so the test proves nothing")
 	}
 	if err := broker.Restart(context.WithoutCancel(t.Context())); err != nil {
 		t.Fatal(err)
@@ -64,7 +65,8 @@ func TestBrokerIsKilledWhileMessagesFlow(t *testing.T) {
 	c.nothingWasCharged()
 }
 
-// The database dies while the forwarder and consumers use it, and starts again.
+// The database is killed while the forwarder and consumers use it, and starts again.
+// Each event takes effect once at each consumer.
 func TestDatabaseIsKilledWhileMessagesFlow(t *testing.T) {
 	server := testkit.PrivatePostgres(t)
 	c := newChain(t, open(t, server), testkit.Rabbit(t).URL)
@@ -83,7 +85,8 @@ func TestDatabaseIsKilledWhileMessagesFlow(t *testing.T) {
 	c.nothingWasCharged()
 }
 
-// nothingWasCharged checks that the outage counted as no attempt and no crash.
+// nothingWasCharged checks that the outage has put no message into the quarantine or the dead
+// letters.
 func (c *chain) nothingWasCharged() {
 	c.Helper()
 	for _, what := range []string{`once_outbox_dead`, `once_parked WHERE state = 'quarantined'`} {

@@ -14,7 +14,8 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// newLimited returns a chain whose queues drop a message at its second return.
+// newLimited returns a chain whose queues drop a message that returns to its queue for
+// the second time.
 func newLimited(t *testing.T) *chain {
 	t.Helper()
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
@@ -24,9 +25,8 @@ func newLimited(t *testing.T) *chain {
 
 var errFails = errors.New("the handler fails")
 
-// Trap 47. A message may fail more often than the broker's delivery limit
-// allows: a failed message does not return to the broker, so the broker drops
-// none.
+// Trap 47. A message may fail more often than the broker's delivery limit allows: a failed message
+// does not return to the broker, so the broker drops no message.
 func TestRetriesDoNotUseTheDeliveryLimitOfTheBroker(t *testing.T) {
 	c := newLimited(t)
 	var calls atomic.Int32
@@ -39,12 +39,12 @@ func TestRetriesDoNotUseTheDeliveryLimitOfTheBroker(t *testing.T) {
 	c.start()
 	c.publish(message.NewMessage("hopeless", []byte("body")), message.NewMessage("fails", nil), message.NewMessage("fine", nil))
 	c.settle(2)
-	c.eventually("the hopeless one is in quarantine", func() bool { return c.count(`once_parked`) == 1 })
-	entries, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{})
-	if err != nil || len(entries) != 1 {
-		t.Fatalf("%v, %d entries", err, len(entries))
+	c.eventually("the hopeless message is in quarantine", func() bool { return c.count(`once_parked`) == 1 })
+	page, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{})
+	if err != nil || len(page.Entries) != 1 {
+		t.Fatalf("%v, %d entries", err, len(page.Entries))
 	}
-	if e := entries[0]; e.MessageID != "hopeless" || e.Attempts != 8 || string(e.Message.Payload) != "body" {
+	if e := page.Entries[0]; e.MessageID != "hopeless" || e.Attempts != 8 || string(e.Message.Payload) != "body" {
 		t.Errorf("%+v", e)
 	}
 }
@@ -65,7 +65,7 @@ func TestOutageOfTheDatabaseUsesNoDeliveries(t *testing.T) {
 		return record("payments")(ctx, tx, msg)
 	})
 	c.start()
-	c.exec(`ALTER TABLE once_parked RENAME TO elsewhere`) // without it, it would not start
+	c.exec(`ALTER TABLE once_parked RENAME TO elsewhere`) // after the start, because the router checks the tables
 	c.publish(message.NewMessage("m1", nil))
 	<-failed
 	<-time.After(time.Second) // time for the message to return and be dropped

@@ -17,8 +17,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// Messages of foreign senders that can never be applied go to quarantine, and
-// their neighbors are applied.
+// Messages of foreign senders that can never be applied go to quarantine, and the other messages
+// are applied.
 func TestUnusableMessagesAreQuarantined(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	c.handle("payments", placed, record("payments"))
@@ -30,17 +30,17 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 		MessageId: "typed", Headers: amqp.Table{"x-death": []any{amqp.Table{"count": int64(3)}}, "n": int32(7), "raw": "\xff\x00"},
 	})
 	c.settle(2)
-	c.eventually("two are in quarantine", func() bool { return c.count(`once_parked WHERE state = 'quarantined'`) == 2 })
-	entries, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{Consumer: "payments"})
+	c.eventually("two messages are in quarantine", func() bool { return c.count(`once_parked WHERE state = 'quarantined'`) == 2 })
+	page, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{Consumer: "payments"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	reasons := []string{entries[0].Reason, entries[1].Reason}
+	reasons := []string{page.Entries[0].Reason, page.Entries[1].Reason}
 	slices.Sort(reasons)
 	if !slices.Equal(reasons, []string{poison.ReasonCollision, poison.ReasonInvalidID}) {
 		t.Errorf("quarantined for %v", reasons)
 	}
-	for _, e := range entries {
+	for _, e := range page.Entries {
 		if e.Reason == poison.ReasonInvalidID && string(e.Message.Payload) != "no id\x00\xff" {
 			t.Errorf("the payload is stored as %q", e.Message.Payload)
 		}
@@ -75,12 +75,12 @@ func TestUndecodableMessagesAreQuarantined(t *testing.T) {
 	c.inject(amqp.Publishing{MessageId: "odd", ContentType: "odd", Body: []byte("\x00\xff")})
 	c.inject(amqp.Publishing{MessageId: "fine", Body: []byte("body")})
 	c.settle(1)
-	c.eventually("it is in quarantine", func() bool { return c.count(`once_parked WHERE state = 'quarantined'`) == 1 })
-	entries, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{Consumer: "payments"})
+	c.eventually("the message is in quarantine", func() bool { return c.count(`once_parked WHERE state = 'quarantined'`) == 1 })
+	page, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{Consumer: "payments"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := entries[0]; e.Reason != poison.ReasonUndecodable || e.Message.UUID != "odd" || string(e.Message.Payload) != "\x00\xff" {
+	if e := page.Entries[0]; e.Reason != poison.ReasonUndecodable || e.Message.UUID != "odd" || string(e.Message.Payload) != "\x00\xff" {
 		t.Errorf("%+v", e)
 	}
 }
@@ -101,16 +101,16 @@ func TestQuarantineAndReplay(t *testing.T) {
 	c.publish(message.NewMessage("fine", nil), message.NewMessage("hopeless", nil))
 	c.settle(3)
 	quarantine := c.consumer.Quarantine()
-	var entries []poison.Entry
-	c.eventually("it is in quarantine", func() bool {
-		entries, _ = quarantine.List(t.Context(), poison.Filter{})
-		return len(entries) == 1
+	var page poison.Page
+	c.eventually("the message is in quarantine", func() bool {
+		page, _ = quarantine.List(t.Context(), poison.Filter{})
+		return len(page.Entries) == 1
 	})
-	if e := entries[0]; e.Consumer != "payments" || e.Attempts != 8 || !strings.Contains(e.Error, "the card gateway says no") {
+	if e := page.Entries[0]; e.Consumer != "payments" || e.Attempts != 8 || !strings.Contains(e.Error, "the card gateway says no") {
 		t.Errorf("entry %+v", e)
 	}
 	mended.Store(true)
-	if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test", Why: "mended"}, entries[0].ID); err != nil {
+	if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test", Why: "mended"}, page.Entries[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	c.settle(4)

@@ -88,7 +88,7 @@ func newProjection(t *testing.T, db testkit.Database, batches bool) *projection 
 	config.Queue.GenerateName = func(string) string { return queue }
 	inFlight := 8
 	if batches {
-		inFlight = 0 // by default it is enough for a batch
+		inFlight = 0 // the default is enough for a batch
 	}
 	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{InFlight: inFlight, Logger: testkit.Logger(t)})
 	if err != nil {
@@ -202,9 +202,9 @@ func (p *projection) effects() []string {
 	return ids
 }
 
-// Trap 79. Versions that are in order in the queue and are handled concurrently
-// all take effect, in order. So do versions that arrive while the first one
-// waits for its next attempt.
+// Trap 79. Versions that are in order in the queue and are handled concurrently all take effect, in
+// order. Versions that arrive while the first version waits for its next attempt also take effect
+// in order.
 func TestVersionsOutOfOrderByConcurrencyOrRetriesTakeEffect(t *testing.T) {
 	eachProjection(t, func(p *projection, run func(h once.HandlerFunc, retries retry.Config)) {
 		const accounts, versions = 200, 3
@@ -229,7 +229,7 @@ func TestVersionsOutOfOrderByConcurrencyOrRetriesTakeEffect(t *testing.T) {
 		}
 		handled := func(n int) {
 			p.Helper()
-			testkit.Eventually(p.T, 2*time.Minute, fmt.Sprintf("%d are in the inbox", n), func() bool {
+			testkit.Eventually(p.T, 2*time.Minute, fmt.Sprintf("%d ids are in the inbox", n), func() bool {
 				return p.count(`SELECT COUNT(*) FROM once_inbox`) == n
 			})
 		}
@@ -251,7 +251,7 @@ func TestVersionsOutOfOrderByConcurrencyOrRetriesTakeEffect(t *testing.T) {
 			}
 			last[name] = id
 		}
-		testkit.Eventually(p.T, time.Minute, "none is left in quarantine, or waits", func() bool {
+		testkit.Eventually(p.T, time.Minute, "no message is left in quarantine, or waits", func() bool {
 			return p.count(`SELECT COUNT(*) FROM once_parked`) == 0
 		})
 	})

@@ -16,8 +16,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// If a middleware of Watermill around ours would lose messages, the router does
-// not start. Others are allowed.
+// If a middleware of Watermill around ours would lose messages, the router does not start. Other
+// middlewares are allowed.
 func TestStartRefusesMiddlewareThatLosesMessages(t *testing.T) {
 	db, tables := testkit.SQLite(t).DB, schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db, tables); err != nil {

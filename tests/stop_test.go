@@ -43,7 +43,7 @@ func TestServiceStopsWithinThirtySeconds(t *testing.T) {
 	<-inHand
 	broker.Freeze()
 	s.publish(message.NewMessage("on its way", nil))
-	testkit.Eventually(t, time.Minute, "it is in the outbox", func() bool { return s.number(`SELECT COUNT(*) FROM once_outbox`) == 1 })
+	testkit.Eventually(t, time.Minute, "the outbox has it", func() bool { return s.number(`SELECT COUNT(*) FROM once_outbox`) == 1 })
 
 	began := time.Now()
 	stop()
@@ -67,7 +67,7 @@ func TestServiceStopsWithinThirtySeconds(t *testing.T) {
 	}
 
 	stop, ended, _ = s.start(grace, func() {})
-	testkit.Eventually(t, time.Minute, "all is done", func() bool { return s.effects() >= 2 })
+	testkit.Eventually(t, time.Minute, "all messages are handled", func() bool { return s.effects() >= 2 })
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -80,7 +80,9 @@ func TestServiceStopsWithinThirtySeconds(t *testing.T) {
 // stopped is a service that the test stops and starts again.
 type stopped struct{ *chain }
 
-// start runs all parts with their default settings, and grace to stop.
+// start runs all parts with their default settings. When the parts are stopped, they
+// must end within the duration grace. At each call, the handler first calls the
+// function before.
 func (s *stopped) start(grace time.Duration, before func()) (stop func(), ended <-chan error, parts []once.Closer) {
 	s.Helper()
 	consumer, err1 := once.NewConsumer(s.db, once.ConsumerConfig{Logger: testkit.Logger(s.T)})

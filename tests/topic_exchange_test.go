@@ -22,7 +22,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// shop is a chain whose broker has one topic exchange for all events.
+// shop returns a chain whose broker has one topic exchange for all events.
 func shop(t *testing.T) *chain {
 	t.Helper()
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
@@ -95,8 +95,8 @@ func TestTopicExchangeRoutesByEventType(t *testing.T) {
 	}
 }
 
-// An event type that no pattern matches is refused, and is delivered after a queue was
-// bound. Other event types do not wait for it.
+// An event whose type matches no pattern is refused, and is delivered after a queue was bound.
+// Other events do not wait for it.
 func TestTopicExchangeKeepsEventsThatNoPatternMatches(t *testing.T) {
 	t.Parallel()
 	c := shop(t)
@@ -145,16 +145,16 @@ func TestTopicExchangeWithRetriesQuarantineAndReplay(t *testing.T) {
 	c.put("orders.placed", "hopeless", "")
 	c.settle(5)
 	quarantine := c.consumer.Quarantine()
-	var entries []poison.Entry
-	c.eventually("it is in quarantine", func() bool {
-		entries, _ = quarantine.List(t.Context(), poison.Filter{})
-		return len(entries) == 1
+	var page poison.Page
+	c.eventually("the message is in quarantine", func() bool {
+		page, _ = quarantine.List(t.Context(), poison.Filter{})
+		return len(page.Entries) == 1
 	})
-	if e := entries[0]; e.Consumer != "orders" || e.Topic != "orders.*" || e.Message.Metadata.Get(outbox.EventType) != "orders.placed" {
+	if e := page.Entries[0]; e.Consumer != "orders" || e.Topic != "orders.*" || e.Message.Metadata.Get(outbox.EventType) != "orders.placed" {
 		t.Errorf("entry %+v", e)
 	}
 	mended.Store(true)
-	if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test", Why: "mended"}, entries[0].ID); err != nil {
+	if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test", Why: "mended"}, page.Entries[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	c.settle(6)
@@ -186,8 +186,8 @@ func TestTopicExchangeKeepsTheOrderOfAKeyAcrossEventTypes(t *testing.T) {
 	}
 }
 
-// Metadata that would control RabbitMQ is refused in the transaction if the outbox has
-// rabbit's Check, and becomes a dead letter with a clear reason if it has none.
+// Metadata that would control RabbitMQ is refused in the transaction if the outbox has rabbit's
+// Check, and becomes a dead letter with a clear reason if the outbox has no Check.
 func TestMetadataThatWouldControlRabbitMQIsNotLostSilently(t *testing.T) {
 	t.Parallel()
 	c := shop(t)
@@ -212,16 +212,16 @@ func TestMetadataThatWouldControlRabbitMQIsNotLostSilently(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var dead []deadletter.Letter
-	c.eventually("it is a dead letter", func() bool {
+	var dead deadletter.LetterPage
+	c.eventually("the message is a dead letter", func() bool {
 		dead, err = letters.List(t.Context(), deadletter.Filter{})
-		return err != nil || len(dead) == 1
+		return err != nil || len(dead.Letters) == 1
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const want = `forwarder: the publisher cannot send this message: rabbit: invalid: metadata "BCC" would control RabbitMQ: rename it`
-	if d := dead[0]; d.MessageID != "late" || d.Reason != deadletter.ReasonUnacceptable || d.Error != want || d.Attempts != 1 {
+	if d := dead.Letters[0]; d.MessageID != "late" || d.Reason != deadletter.ReasonUnacceptable || d.Error != want || d.Attempts != 1 {
 		t.Errorf("dead letter %+v", d)
 	}
 }

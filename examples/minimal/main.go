@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// run serves until the process gets a signal. After an error the process ends, so nothing is closed.
+// run serves until the process gets a signal. It closes nothing after an error, because the process ends then.
 func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -101,7 +101,7 @@ func run() error {
 	return once.Run(ctx, 25*time.Second, web, router, fwd, publisher, db)
 }
 
-// placeOrder commits the order and its event together, or neither. hint tells the forwarder of an event.
+// placeOrder stores the order and its event in one transaction. Then its call of hint wakes the forwarder.
 func placeOrder(db *sql.DB, hint func()) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var o order

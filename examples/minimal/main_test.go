@@ -15,8 +15,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Each order is paid once, even if its message arrives twice, at the same time, out of
-// order, or after a failure of any statement.
+// Each order is paid once, even if its message arrives twice, or at the same time as
+// another message, or out of order, or again after a failure of any statement.
 func TestCapturePayment(t *testing.T) {
 	db := newDatabase(t)
 	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {

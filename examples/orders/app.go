@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// app consists of one or two services with their databases, the companies outside, and
-// the demo.
+// app consists of one or two services with their databases, the simulated companies
+// that the services call (package outside), and the demo.
 type app struct {
 	options options
 	stdout  io.Writer
@@ -28,8 +28,8 @@ type app struct {
 	closers []func() error
 }
 
-// run serves until ctx ends. With -exit it serves until the demo has ended. ok is false
-// if the report contains errors.
+// run serves until ctx ends. With -exit it serves until the demo has ended. The result
+// ok is false if the report contains errors.
 func (a *app) run(ctx context.Context) (ok bool, err error) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -75,18 +75,26 @@ func (a *app) run(ctx context.Context) (ok bool, err error) {
 	return ok, errors.Join(err, reportErr)
 }
 
-// runOutage places orders of which some payments fail, and says what to do next.
+// runOutage places orders, and lets some of their payments fail. Then it prints what
+// the user can do next.
 func (a *app) runOutage(ctx context.Context) error {
 	fmt.Fprintf(a.say, "%d orders are placed while the payment gateway is down for some of them. Watch it in the console.\n", a.options.orders)
 	n, err := a.outage.Run(ctx, a.demo)
 	if err == nil {
-		fmt.Fprintf(a.say, "%d payments are in quarantine. The gateway is back: open the console, look at the failure, and replay it.\n", n)
+		fmt.Fprintf(a.say, "%d payments are in quarantine, and the gateway works again. Open %s, look at the failure, and replay it.\n",
+			n, a.consoleOf(service.Payments))
 	}
 	return err
 }
 
-// errInterrupted reports that a signal ended the demo. Then there is no report, because
-// orders that were not handled yet are not lost.
+// consoleOf returns the address of the console of a service.
+func (a *app) consoleOf(name string) string {
+	at := slices.IndexFunc(a.parts, func(p *part) bool { return slices.Contains(p.names, name) })
+	return a.parts[at].console()
+}
+
+// errInterrupted reports that a signal ended the demo. In this case there is no report,
+// because it would count unfinished orders as lost.
 var errInterrupted = errors.New("interrupted before all orders were handled")
 
 // report writes the report. It returns ok = true if the report contains no errors.
@@ -104,17 +112,18 @@ func (a *app) report(ctx context.Context) (ok bool, err error) {
 	return report.OK, nil
 }
 
-// pool opens a pool that close closes.
+// pool opens a connection pool. The method close closes it.
 func (a *app) pool(database service.Database, size int) *sql.DB {
 	pool := database.Pool(size)
 	a.closeLater(pool.Close)
 	return pool
 }
 
-// closeLater makes close call closer.
+// closeLater adds closer to the functions that the method close calls.
 func (a *app) closeLater(closer func() error) { a.closers = append(a.closers, closer) }
 
-// close calls the closers, in reverse order. The service closes its own parts.
+// close calls the functions that closeLater has added, in reverse order. The service
+// closes its own parts.
 func (a *app) close() error {
 	var errs []error
 	for _, closer := range slices.Backward(a.closers) {

@@ -15,7 +15,8 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// kills is how often the test kills the service. It is less with -short.
+// kills is how often the test kills the service. With -short it does so killsShort
+// times.
 const kills, killsShort = 20, 8
 
 // The service is killed at random moments, many times, and restarted each time.
@@ -81,7 +82,7 @@ func (v *victim) test() {
 	stopClients := v.clients()
 	var busy, unsent, running int
 	for kill := range kills {
-		if kill%4 > 0 { // every fourth life may end before the first order
+		if kill%4 > 0 { // every fourth time, the kill may come before the first order
 			placed := v.placed()
 			testenv.Eventually(v, time.Minute, "the service takes orders", func() bool { return v.placed() > placed+1 })
 		}
@@ -107,8 +108,8 @@ func (v *victim) test() {
 
 	v.Logf("%d orders; of %d kills, %d left unfinished orders, %d unsent events, %d running handlers; the bank was asked %d times again",
 		len(v.journal), kills, busy, unsent, running, v.count(v.mail, `SELECT SUM(tries) - COUNT(*) FROM bank`))
-	// With a broker, no table has the messages that are being handled. A few kills may all
-	// hit moments without a running handler.
+	// With a broker, no table contains the messages that are being handled. With few
+	// kills, it can happen that no handler was running at any of them.
 	if busy < kills/2 || unsent < kills/4 || running == 0 && !v.broker && kills > killsShort {
 		v.Error("most kills hit an idle service, so the test shows nothing")
 	}
@@ -117,7 +118,7 @@ func (v *victim) test() {
 
 // undone counts the unfinished work of a service that was killed.
 type undone struct {
-	orders  int // orders without all their effects
+	orders  int // orders that lack some of their effects
 	unsent  int // events in the outbox
 	parked  int // messages that wait in the consumers' table
 	running int // parked messages whose handler was running when the service was killed
@@ -138,7 +139,7 @@ func (v *victim) undone() undone {
 	}
 }
 
-// incomplete counts the orders without all their effects.
+// incomplete counts the orders that lack some of their effects.
 func (v *victim) incomplete() int {
 	v.Helper()
 	return v.count(v.db, `
@@ -179,14 +180,14 @@ func (v *victim) finish() {
 }
 
 // replayCrashed replays the messages that are in quarantine because they were being
-// handled at too many kills. In production an operator would do this.
+// handled during too many kills. In production an operator would do this.
 func (v *victim) replayCrashed(quarantine *poison.Quarantine) {
 	v.Helper()
-	entries, err := quarantine.List(v.Context(), poison.Filter{Reason: poison.ReasonCrashed})
+	page, err := quarantine.List(v.Context(), poison.Filter{Reason: poison.ReasonCrashed})
 	if err != nil {
 		v.Fatal(err)
 	}
-	for _, e := range entries {
+	for _, e := range page.Entries {
 		v.Logf("%s of %s is in quarantine after %d kills", e.MessageID, e.Consumer, e.Crashes)
 		if err := quarantine.Replay(v.Context(), poison.Act{Actor: "test", Why: "the kills of the test were the cause"}, e.ID); err != nil {
 			v.Fatal(err)
@@ -211,7 +212,8 @@ func (v *victim) audit() {
 	if n := v.count(v.db, `SELECT COUNT(*) FROM orders`); n != len(v.journal) {
 		v.Errorf("%d orders for %d keys", n, len(v.journal))
 	}
-	// Every seventh order of a client needs a unicorn, and ends in another way.
+	// Every seventh order of a client needs a unicorn, which is sold out, and is
+	// cancelled.
 	const soldOut = `SELECT order_id FROM order_lines WHERE sku = 'unicorn'`
 	for table, of := range map[string]string{
 		"payments": "", "reservations": "", "tracking": "", "shipments": "NOT IN", "revenue": "NOT IN", "refunds": "IN", "cancellations": "IN",

@@ -172,7 +172,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// The same with two services, two databases and one broker.
+// With two services, two databases, one broker and every kind of fault, nothing is lost
+// or done twice.
 func TestFaultsOfTwoServices(t *testing.T) { // not parallel, because it needs many connections
 	broker := broker(t)
 	status, stdout, stderr := command(t, "-db", testenv.Postgres(t), "-payments-db", testenv.Postgres(t), "-services", "2",
@@ -192,7 +193,7 @@ func TestFaultsOfTwoServices(t *testing.T) { // not parallel, because it needs m
 	}
 }
 
-// The second database is created if it does not exist, also if the DSN is a list of
+// The second database is created if it does not exist, even if the DSN is a list of
 // key=value pairs.
 func TestDatabaseIsCreatedBesideTheFirst(t *testing.T) {
 	t.Parallel()
@@ -232,8 +233,8 @@ func TestDatabaseIsCreatedBesideTheFirst(t *testing.T) {
 	}
 }
 
-// The same without servers. -json writes one object to standard output, with a
-// count for each kind of fault.
+// Without servers and with every kind of fault, nothing is lost or done twice. -json
+// writes one object to standard output, with a count for each kind of fault.
 func TestFaultsJSON(t *testing.T) {
 	t.Parallel()
 	status, stdout, stderr := command(t, "-addr", "127.0.0.1:0", "-orders", "20", "-faults", "-exit", "-json", "-timeout", "10m")
@@ -256,8 +257,8 @@ func TestFaultsJSON(t *testing.T) {
 	}
 }
 
-// The report names effects that are missing, doubled, or belong to no order, and the
-// command fails.
+// If effects are missing, happened twice, or belong to no order, the report names them,
+// and the command fails.
 func TestReportFindsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -295,7 +296,7 @@ func TestReportFindsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A service continues with the data that an earlier one has left.
+// A service continues with the data that an earlier process has left.
 func TestDataIsKept(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "place")

@@ -99,7 +99,8 @@ func (a *app) openPart(ctx context.Context, p *part, config service.Config, logg
 		return err
 	}
 	a.parts = append(a.parts, p)
-	// The audit gets its connection now, because the services may need all that are left.
+	// The audit gets its connection now, because the services may use all other
+	// connections of the server.
 	audit := a.pool(p.database, 1)
 	a.demo.Audit.Stores = append(a.demo.Audit.Stores, demo.Store{
 		Names: p.names, DB: audit, Tables: p.database.Tables, Quarantine: p.service.Quarantine(),
@@ -110,11 +111,12 @@ func (a *app) openPart(ctx context.Context, p *part, config service.Config, logg
 	return nil
 }
 
-// announce writes the addresses of the services. That of orders is the first one.
+// announce writes the addresses of the services. The address of the orders service
+// comes first.
 func (a *app) announce() {
 	for _, p := range slices.Backward(a.parts) {
 		name := p.names[0]
-		fmt.Fprintf(a.say, "%s: http://%s\n%[1]s: console at http://%[2]s/console/\n", name, p.listener.Addr())
+		fmt.Fprintf(a.say, "%s: http://%s\n%[1]s: console at %[3]s\n", name, p.listener.Addr(), p.console())
 	}
 }
 

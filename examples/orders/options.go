@@ -145,8 +145,9 @@ func isDirectory(path string) bool {
 	return err == nil && info.IsDir() || err != nil && !errors.Is(err, syscall.ENOTDIR)
 }
 
-// withDefaults sets the defaults that depend on -faults and -outage: injected errors are
-// not logged, and the lease of a forwarder that has stopped expires soon.
+// withDefaults sets the defaults that depend on other options. For example, with -faults
+// injected errors are not logged, and the lease is one second, so another forwarder can
+// soon replace one that was killed.
 func (o options) withDefaults() options {
 	if o.outage {
 		o.orders, o.operator = cmp.Or(o.orders, 80), cmp.Or(o.operator, "you")
@@ -170,8 +171,8 @@ func (o options) withDefaults() options {
 	return o
 }
 
-// operators returns who may do what in the console: without -operator nobody may
-// change anything. A service would ask who is logged in.
+// operators returns the function that allows or refuses an action in the console.
+// Without -operator it refuses each change. A real service would check the user's login.
 func (o options) operators() func(*http.Request, console.Action) (string, error) {
 	if o.operator == "" {
 		return console.ReadOnly

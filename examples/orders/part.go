@@ -12,7 +12,7 @@ import (
 )
 
 // part is a service that runs in this process. Without -services 2 there is one part,
-// which is both orders and payments.
+// which runs both orders and payments.
 type part struct {
 	names     []string
 	database  service.Database
@@ -23,6 +23,9 @@ type part struct {
 	service  *service.Service
 	listener net.Listener
 }
+
+// console returns the address of the console.
+func (p *part) console() string { return fmt.Sprintf("http://%s/console/", p.listener.Addr()) }
 
 // databases returns the parts with their databases, and creates the tables. Orders is
 // the last part, so that the queues of payments exist before the first order is placed.
@@ -49,8 +52,9 @@ func (a *app) databases(ctx context.Context) (parts []*part, err error) {
 	return parts, err
 }
 
-// both returns the part that is both services, or the one that -only names.
-func (a *app) both(database, outside service.Database) []*part {
+// onOneDatabase returns one part. The part runs both services, or only the service that
+// -only names.
+func (a *app) onOneDatabase(database, outside service.Database) []*part {
 	names := []string{service.Orders, service.Payments}
 	if a.options.only != "" {
 		names = []string{a.options.only}
@@ -60,10 +64,11 @@ func (a *app) both(database, outside service.Database) []*part {
 
 func (a *app) onPostgres() ([]*part, error) {
 	database, err := service.Postgres(a.options.db, a.options.schema)
-	return a.both(database, database), err
+	return a.onOneDatabase(database, database), err
 }
 
-// open builds the service of a part. pool is for the tables of the companies outside.
+// open builds the service of a part. The tables of the bank and of the mail provider
+// are in pool.
 func (p *part) open(transport service.Transport, pool *sql.DB, config service.Config) (err error) {
 	config.Services = p.names
 	if p.service, err = service.New(p.database, transport, outside.Companies(pool), config); err != nil {
@@ -75,8 +80,8 @@ func (p *part) open(transport service.Transport, pool *sql.DB, config service.Co
 	return nil
 }
 
-// serve runs the services of all parts until ctx ends or one of them fails. Then it
-// stops the others, too.
+// serve runs the services of all parts until ctx ends or one of them fails. Then it stops
+// all services.
 func (a *app) serve(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

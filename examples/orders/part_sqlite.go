@@ -9,8 +9,8 @@ import (
 )
 
 // onSQLite returns a part with two files, in the directory -data or in a temporary one.
-// The companies outside have a file of their own, because the service calls them inside
-// a transaction, and a file has one writer at a time.
+// The bank and the mail provider have a separate file, because the service calls them
+// inside a transaction, and an SQLite file has only one writer at a time.
 func (a *app) onSQLite() ([]*part, error) {
 	dir, err := a.directory()
 	if err != nil {
@@ -21,7 +21,7 @@ func (a *app) onSQLite() ([]*part, error) {
 		return nil, err
 	}
 	theirs, err := service.SQLite(filepath.Join(dir, "outside.db"))
-	return a.both(ours, theirs), err
+	return a.onOneDatabase(ours, theirs), err
 }
 
 func (a *app) directory() (string, error) {

@@ -22,8 +22,8 @@ func (o options) redact(err error) string {
 	return userinfo.ReplaceAllString(text, "//***@")
 }
 
-// passwords returns the passwords in these flags, both as plain text and as they are
-// written in a URL.
+// passwords returns the passwords in -db, -payments-db and -amqp, both as plain text and
+// as they are written in a URL.
 func (o options) passwords() []string {
 	var all []string
 	for _, dsn := range []string{o.db, o.paymentsDB} {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A driver may quote a password by itself or in its URL, and percent-encoded or not.
+// A driver may quote a password alone or as a part of its URL, percent-encoded or not.
 // redact removes all these forms.
 func TestRedactKnowsEveryForm(t *testing.T) {
 	t.Parallel()

@@ -41,11 +41,11 @@ type victim struct {
 	address atomic.Value // a string, which changes at each start
 
 	mu      sync.Mutex
-	journal map[string]string // ids of the orders that clients got, by Idempotency-Key
+	journal map[string]string // order ids in the answers that clients got, by Idempotency-Key
 }
 
 // shortLease is shorter than the time between two kills. With a longer lease, each
-// process would only wait until the lease of the previous one expires.
+// process would only wait until the lease of the previous process expires.
 const shortLease = 500 * time.Millisecond
 
 // longLease is long enough for a slow machine. With a shorter lease, messages would be
@@ -98,8 +98,8 @@ func (v *victim) kill() {
 	_ = v.process.Wait() // the error says that the process was killed
 }
 
-// clients starts clients that place orders. stop stops them, and returns when each
-// client has got its last answer.
+// clients starts clients that place orders. The returned function stop stops the
+// clients, and returns when each client has got its last answer.
 func (v *victim) clients() (stop func()) {
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, v.address.Load().(string))

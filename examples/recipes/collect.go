@@ -9,9 +9,9 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// Save calls write in a transaction, and stores the events that an object has recorded
-// in the same transaction. After the commit they are removed from the object. If
-// something fails, they stay: call Save again, or drop the object.
+// Save calls the function write in a transaction. In the same transaction, it stores the
+// events that the object has recorded. After the commit the events are removed from the
+// object. If Save fails, the object keeps them: call Save again, or drop the object.
 func Save(ctx context.Context, db *sql.DB, object interface{ events() *Events }, write func(tx *sql.Tx) error) error {
 	events := object.events()
 	n := 0

@@ -28,8 +28,8 @@ func PlaceWithEnt(ctx context.Context, db *sql.DB, order Order) error {
 	})
 }
 
-// EntTransaction runs work in a transaction, with a client of ent and a publisher that
-// both work in it.
+// EntTransaction calls the function work in a transaction. The client of ent and the
+// publisher that it passes to the function use this transaction.
 func EntTransaction(ctx context.Context, db *sql.DB, work func(client *ent.Client, events message.Publisher) error) error {
 	return outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
 		driver := &entTx{Driver: entsql.NewDriver(dialect.Postgres, entsql.Conn{ExecQuerier: tx})}
@@ -43,9 +43,9 @@ func EntTransaction(ctx context.Context, db *sql.DB, work func(client *ent.Clien
 
 var errNested = errors.New("a transaction inside of EntTransaction was rolled back, so the whole transaction is")
 
-// entTx is a driver of ent that works in a transaction. ent begins a transaction for some
-// statements by itself: this is then the same one. If ent rolls it back, the whole
-// transaction must not be committed.
+// entTx is a driver of ent that works in a transaction. For some statements, ent itself
+// begins a transaction. The driver then returns its own transaction again. If ent rolls
+// it back, EntTransaction does not commit it.
 type entTx struct {
 	dialect.Driver
 

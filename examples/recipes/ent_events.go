@@ -17,10 +17,10 @@ const (
 	topicRemoved = "orders.removed"
 )
 
-// EntWithEvents runs work in a transaction. A hook of ent stores an event for each order
-// that work creates, updates or deletes, in the same transaction. The hook belongs to the
-// client of this transaction, so no event outlives it: after the commit nothing is left to
-// clear, and after a rollback there are no events.
+// EntWithEvents calls the function work in a transaction. A hook of ent stores an event
+// for each order that the function creates, updates or deletes, in the same transaction.
+// The hook belongs to the client of this transaction, and no event stays in memory. So
+// you need not clear anything after the commit, and a rollback removes the events.
 func EntWithEvents(ctx context.Context, db *sql.DB, work func(client *ent.Client) error) error {
 	return EntTransaction(ctx, db, func(client *ent.Client, events message.Publisher) error {
 		client.Order.Use(publishChanges(events))
@@ -28,8 +28,8 @@ func EntWithEvents(ctx context.Context, db *sql.DB, work func(client *ent.Client
 	})
 }
 
-// publishChanges returns the hook. Your own events may need more than the id: take the
-// new values from the mutation, for example m.Total().
+// publishChanges returns the hook that EntWithEvents uses. If your own events need more
+// than the id, take the new values from the mutation, for example m.Total().
 func publishChanges(events message.Publisher) ent.Hook {
 	return func(next ent.Mutator) ent.Mutator {
 		return hook.OrderFunc(func(ctx context.Context, m *ent.OrderMutation) (ent.Value, error) {
@@ -53,9 +53,10 @@ func publishChanges(events message.Publisher) ent.Hook {
 	}
 }
 
-// changing returns the ids of the orders that a mutation is about to change, and the topic
-// of their events. It is called before the change, because afterwards the condition of an
-// update may not hold any more, and a deleted order is gone.
+// changing returns the ids of the orders that a mutation is about to change, and the
+// topic of their events. It is called before the change, because after an update the
+// condition of the mutation may no longer match the orders, and a deleted order cannot be
+// read.
 func changing(ctx context.Context, m *ent.OrderMutation) (ids []string, about string, err error) {
 	if m.Op().Is(ent.OpCreate) {
 		id, _ := m.ID() // it has no default, so ent refuses an order without one

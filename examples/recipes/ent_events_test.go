@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/examples/recipes/ent/order"
 )
 
-// The hook of ent stores one event for each order that is created, updated or deleted, also
-// by statements for many orders. After a rollback there is none.
+// The hook of ent stores one event for each order that is created, updated or deleted,
+// also if one statement changes many orders. After a rollback there are no events.
 func TestEntStoresAnEventForEachChange(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
@@ -45,7 +45,7 @@ func TestEntStoresAnEventForEachChange(t *testing.T) {
 		}
 
 		err = EntWithEvents(ctx, db, func(client *ent.Client) error {
-			// After the update, the condition holds for none of the orders.
+			// After the update, no order matches the condition.
 			if err := client.Order.Update().Where(order.IDIn("17", "18"), order.Total(1290)).SetTotal(990).Exec(ctx); err != nil {
 				return err
 			}
@@ -65,8 +65,9 @@ func TestEntStoresAnEventForEachChange(t *testing.T) {
 	})
 }
 
-// A transaction that ent begins by itself, or that the caller begins with the client, is
-// the same one. If it is rolled back, everything is.
+// If ent or the caller begins a transaction with the client, no new transaction begins:
+// the client uses the transaction of EntTransaction. If ent or the caller rolls it
+// back, all work is rolled back.
 func TestEntTransactionInside(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {

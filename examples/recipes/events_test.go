@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// purchase is an object of a domain: it records an event when it is placed.
+// purchase is a domain object. It records an event when it is placed.
 type purchase struct {
 	Events `gorm:"-"`
 
@@ -30,15 +30,16 @@ func placePurchase(id string) *purchase {
 
 var errUndone = errors.New("undone on purpose")
 
-// ways are the ways to save a purchase in a transaction that may fail after it was
-// saved.
-func ways(t *testing.T, db *sql.DB) map[string]func(p *purchase, fails error) error {
+// ways returns functions that save a purchase in a transaction, by name. If the argument
+// failure is not nil, the function returns it after the purchase was saved, so that the
+// transaction is rolled back.
+func ways(t *testing.T, db *sql.DB) map[string]func(p *purchase, failure error) error {
 	t.Helper()
-	all := map[string]func(p *purchase, fails error) error{
-		"plain": func(p *purchase, fails error) error {
+	all := map[string]func(p *purchase, failure error) error{
+		"plain": func(p *purchase, failure error) error {
 			return Save(t.Context(), db, p, func(tx *sql.Tx) error {
 				_, err := tx.ExecContext(t.Context(), `INSERT INTO orders (id, total) VALUES ($1, $2)`, p.ID, p.Total)
-				return errors.Join(err, fails)
+				return errors.Join(err, failure)
 			})
 		},
 	}
@@ -47,20 +48,20 @@ func ways(t *testing.T, db *sql.DB) map[string]func(p *purchase, fails error) er
 		if err := RegisterEvents(g); err != nil {
 			t.Fatal(err)
 		}
-		all[name] = func(p *purchase, fails error) error {
+		all[name] = func(p *purchase, failure error) error {
 			return Transaction(t.Context(), g, func(tx *gorm.DB) error {
 				if err := tx.Create(p).Error; err != nil {
 					return err
 				}
-				return fails
+				return failure
 			})
 		}
 	}
 	return all
 }
 
-// Recorded events are stored with the object, once. They are removed after the commit,
-// and stay after a rollback.
+// Recorded events are stored once, together with the object. The object loses them
+// after the commit, and keeps them after a rollback.
 func TestRecordedEventsAreStoredOnce(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
@@ -93,8 +94,8 @@ func TestRecordedEventsAreStoredOnce(t *testing.T) {
 	})
 }
 
-// GORM stores the events of each object of a slice, and of an object that is saved twice
-// in a transaction it stores each event once.
+// GORM stores the events of each object of a slice. If an object is saved twice in a
+// transaction, GORM stores each event once.
 func TestGORMStoresTheEventsOfEachObject(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {

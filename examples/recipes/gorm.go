@@ -28,7 +28,8 @@ func PlaceWithGORM(ctx context.Context, db *gorm.DB, order Order) error {
 	})
 }
 
-// gormTx returns the transaction that db works in. With PrepareStmt, GORM wraps it.
+// gormTx returns the transaction that db uses. With PrepareStmt, GORM wraps the
+// transaction.
 func gormTx(db *gorm.DB) (*sql.Tx, error) {
 	pool := db.Statement.ConnPool
 	if prepared, ok := pool.(*gorm.PreparedStmtTX); ok {

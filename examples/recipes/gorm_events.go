@@ -11,9 +11,9 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// Events contains the events that an object has recorded, and that are not committed
-// yet. Embed it into the objects of your domain. The events of a transaction that is
-// rolled back stay, with their ids, so that the object can be saved again.
+// Events contains the events that an object has recorded and that are not committed
+// yet. Embed it in your domain objects. After a rollback, the events stay and keep
+// their ids, so that the object can be saved again.
 type Events struct {
 	recorded []recorded
 }
@@ -23,16 +23,16 @@ type recorded struct {
 	msg   *message.Message
 }
 
-// Record adds an event. It is stored in the outbox when the object is saved.
+// Record adds an event. Saving the object stores the event in the outbox.
 func (e *Events) Record(topic string, msg *message.Message) {
 	e.recorded = append(e.recorded, recorded{topic, msg})
 }
 
 func (e *Events) events() *Events { return e }
 
-// Transaction runs work in a transaction of GORM. The events of the objects that work
-// creates, updates or deletes are stored in the same transaction. After the commit they
-// are removed from the objects. RegisterEvents must have been called for db.
+// Transaction calls the function work in a transaction of GORM. The events of the objects
+// that the function creates, updates or deletes are stored in the same transaction. After
+// the commit the events are removed from the objects. Call RegisterEvents for db first.
 func Transaction(ctx context.Context, db *gorm.DB, work func(tx *gorm.DB) error) error {
 	s := &saved{published: map[*Events]int{}}
 	err := db.WithContext(context.WithValue(ctx, savedKey{}, s)).Transaction(work)
@@ -55,9 +55,9 @@ type savedKey struct{}
 
 var errNoTransaction = errors.New("an object with events is saved outside of recipes.Transaction, which would lose them")
 
-// RegisterEvents makes db store the events of each object that it saves. It needs
-// gorm.Config.DisableNestedTransaction: the rollback of a nested transaction would take
-// away events that count as stored.
+// RegisterEvents makes db store the events of each object that it saves. It requires
+// gorm.Config.DisableNestedTransaction, because the rollback of a nested transaction
+// would remove events that Transaction counts as stored.
 func RegisterEvents(db *gorm.DB) error {
 	if !db.DisableNestedTransaction {
 		return errors.New("gorm.Config.DisableNestedTransaction is false: the rollback of a nested transaction would lose events")

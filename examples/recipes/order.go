@@ -20,7 +20,8 @@ type Order struct {
 	Total int64  `db:"total" json:"total"`
 }
 
-// placed returns the event of an order. Events of one order keep their order.
+// placed returns the event which says that an order was placed. Its ordering key is the
+// id of the order.
 func placed(order Order) (*message.Message, error) {
 	payload, err := json.Marshal(order)
 	if err != nil {

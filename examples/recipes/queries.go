@@ -7,7 +7,7 @@ import (
 
 // This file has the shape of the code that sqlc generates. In a service, sqlc writes it.
 
-// DBTX executes queries: a database or a transaction.
+// DBTX is a database or a transaction that executes queries.
 type DBTX interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }

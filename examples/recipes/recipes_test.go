@@ -53,7 +53,7 @@ func openGORM(t *testing.T, db *sql.DB, config *gorm.Config) *gorm.DB {
 	return g
 }
 
-// The order and its event are committed together, or neither.
+// The order and its event are either both committed, or both rolled back.
 func TestOrderAndEventAreStoredTogether(t *testing.T) {
 	t.Parallel()
 	for name, recipe := range recipes {

@@ -17,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A GORM with PrepareStmt has a goroutine that never ends.
+	// GORM with PrepareStmt starts a goroutine that never ends.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
 }
 

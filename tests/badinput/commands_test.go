@@ -142,7 +142,7 @@ var mistyped = []line{
 	{`cd "$root" && guards -only 99999`, `-only: there is no guard of trap "99999"; see -help`},
 	{`cd "$root" && guards -only -1`, `-only: there is no guard of trap "-1"`},
 	{`guards -timeout 3`, `-timeout: must be a duration with its unit`},
-	{`guards -timeout 0`, `-timeout is 0s: must be at least 10s`}, // go test would have no time limit
+	{`guards -timeout 0`, `-timeout is 0s: must be at least 10s`}, // with 0, go test would have no time limit
 	{`guards -timeout 1ns`, `-timeout is 1ns: must be at least 10s`},
 	{`cd "$root" && guards -timeout -1m -only x more`, `argument "more"...-timeout is -1m0s...-only: there is no guard of trap "x"`},
 	{`PG_DSN=mysql://u:canary@h AMQP_URL=u:canary@h guards`, `PG_DSN: ...postgres://...AMQP_URL: ...amqp://`},
@@ -157,8 +157,8 @@ var mistyped = []line{
 	{`PG_DSN=postgres://u:can%zzary@h/d AMQP_URL=amqp://u:canary@h:port with-servers true`, `PG_DSN: ...postgres://...AMQP_URL: ...amqp://`},
 }
 
-// notStarted contains command lines that fail when the command begins its work, by exit
-// status.
+// notStarted contains, for each exit status, command lines that fail when the command begins its
+// work.
 var notStarted = map[int][]line{
 	1: {
 		{`orders -addr 127.0.0.1:0 -db "$PG_DSN"`, `-db: ...connection refused`},

@@ -32,8 +32,8 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// setting is the error that a constructor returned for an invalid Config. names are the
-// words that the error must contain, separated by spaces.
+// setting contains the error that a constructor returned for an invalid Config. The
+// field names contains the words that the error must contain, separated by spaces.
 type setting struct {
 	err   error
 	names string
@@ -46,7 +46,8 @@ type refusing struct {
 	err error
 }
 
-// Run runs f in a goroutine, so that Fatalf can end it.
+// Run runs f in a goroutine of its own, because Fatalf ends the goroutine that calls
+// it.
 func (r *refusing) Run(_ string, f func(*refusing)) bool {
 	ended := make(chan struct{})
 	go func() {
@@ -236,8 +237,8 @@ func TestInvalidConfigsAreRefused(t *testing.T) {
 	}
 }
 
-// Invalid consumer names are refused. They are stored in the tables, and a name that
-// does not fit would never be found again.
+// Invalid consumer names are refused. The names are stored in the tables, and a name
+// that a table cannot store unchanged would never be found again.
 func TestInvalidConsumerNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t).DB

@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// delivery is a message of a foreign sender, and what must become of it.
+// delivery is a message of a foreign sender, with the fate that the test expects.
 type delivery struct {
 	amqp.Publishing
 
@@ -137,8 +137,8 @@ func deliveries() map[string]delivery {
 	}
 }
 
-// stranger publishes a message on a separate connection, because the broker may close
-// that.
+// stranger publishes a message on a connection of its own, because the broker may close this
+// connection.
 func (w *world) stranger(p amqp.Publishing) error {
 	w.Helper()
 	conn, err := amqp.Dial(w.broker)
@@ -213,7 +213,7 @@ func TestDeliveriesOfForeignSenders(t *testing.T) {
 	}
 	w.settled(arrived+passedOn, passedOn)
 	if n := w.count(`once_outbox WHERE topic <> 'produced' OR due_at IS NOT NULL`); n != 0 {
-		t.Errorf("a stranger steers %d of %d produced messages", n, passedOn)
+		t.Errorf("headers of a foreign sender control %d of %d produced messages", n, passedOn)
 	}
 	found := w.fates()
 	for name, d := range cases {
@@ -224,22 +224,22 @@ func TestDeliveriesOfForeignSenders(t *testing.T) {
 				got = []fate{refused}
 			}
 			if len(got) != 1 || got[0] != d.want {
-				t.Errorf("it is %v, want %s (%v)", got, d.want, err)
+				t.Errorf("its fates are %v, want %s (%v)", got, d.want, err)
 			}
 		})
 	}
 	for name, body := range map[string]string{"an empty body": "", "a body of 8 MiB": large} {
 		w.Run(name, func(t *testing.T) {
 			if got := found[body]; len(got) != 1 || got[0] != delivered {
-				t.Errorf("it is %v", got)
+				t.Errorf("its fates are %v, want that it is delivered once", got)
 			}
 		})
 	}
-	entries, err := w.consumer.Quarantine().List(t.Context(), poison.Filter{Limit: 1000})
+	page, err := w.consumer.Quarantine().List(t.Context(), poison.Filter{Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range entries { // the quarantine also keeps data that a text column cannot store
+	for _, e := range page.Entries { // the quarantine also keeps data that a text column cannot store
 		if d := cases[string(e.Message.Payload)]; d.MessageId != "" && e.Message.UUID != d.MessageId {
 			t.Errorf("%q is in quarantine as %q", d.MessageId, e.Message.UUID)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// fate is what becomes of a bad message.
+// fate says where a bad message ends up.
 type fate string
 
 const (
@@ -195,25 +195,25 @@ func TestOutboxRowsEditedByHand(t *testing.T) {
 					got[0] = refused // the row must be unchanged
 				}
 				if len(got) != 1 || got[0] != e.fate(w) {
-					t.Errorf("%s: it is %v, want %s (%v)", e.set, got, e.fate(w), err)
+					t.Errorf("%s: its fates are %v, want %s (%v)", e.set, got, e.fate(w), err)
 				}
 			})
 		}
 	})
 }
 
-// settled waits until the given number of messages have their fates, and only waiting
-// messages are left in the outbox.
+// settled waits until the given number of messages have reached their fates. The
+// argument waiting is the number of messages that may stay in the outbox.
 func (w *world) settled(messages, waiting int) {
 	w.Helper()
-	w.eventually("everything has gone its way", func() bool {
+	w.eventually("all messages have reached their fates", func() bool {
 		left := w.count(`once_outbox`)
 		return left <= waiting && w.count(`once_parked WHERE state IN ('waiting', 'held')`) == 0 &&
 			left+w.count(`effects`)+w.count(`once_outbox_dead`)+w.count(`once_parked WHERE state = 'quarantined'`) >= messages
 	})
 }
 
-// fates returns, for each payload, everything that became of its messages.
+// fates returns the fates of all messages, by payload.
 func (w *world) fates() map[string][]fate {
 	w.Helper()
 	found := map[string][]fate{}
@@ -244,11 +244,11 @@ func (w *world) fates() map[string][]fate {
 	for _, l := range letters {
 		note(l.Payload, fate(l.Reason))
 	}
-	entries, err := w.consumer.Quarantine().List(w.Context(), poison.Filter{Limit: 1000})
+	page, err := w.consumer.Quarantine().List(w.Context(), poison.Filter{Limit: 1000})
 	if err != nil {
 		w.Fatal(err)
 	}
-	for _, e := range entries {
+	for _, e := range page.Entries {
 		if e.Message == nil {
 			note([]byte(e.MessageID), fate(e.Reason))
 		} else {
@@ -263,13 +263,13 @@ func (w *world) letters() ([]deadletter.Letter, error) {
 	if err != nil {
 		return nil, err
 	}
-	letters, err := d.List(w.Context(), deadletter.Filter{Limit: 1000})
-	for i := range letters {
+	page, err := d.List(w.Context(), deadletter.Filter{Limit: 1000})
+	for i := range page.Letters {
 		if err == nil {
-			letters[i], err = d.Get(w.Context(), letters[i].ID)
+			page.Letters[i], err = d.Get(w.Context(), page.Letters[i].ID)
 		}
 	}
-	return letters, err
+	return page.Letters, err
 }
 
 // neighbours checks that the valid messages before and after a case were handled once.
@@ -277,7 +277,7 @@ func neighbours(t *testing.T, found map[string][]fate, name string) {
 	t.Helper()
 	for _, id := range []string{name + " before", name + " after"} {
 		if got := found[id]; len(got) != 1 || got[0] != delivered {
-			t.Errorf("%q is %v, want it to be delivered once", id, got)
+			t.Errorf("%q: its fates are %v, want that it is delivered once", id, got)
 		}
 	}
 }

@@ -125,8 +125,8 @@ func (w *world) sql(text string) string {
 	return hexBytes.ReplaceAllString(text, `'\x$1'::bytea`)
 }
 
-// Rows of parked messages that were edited by hand have the expected fates. The rows of
-// the valid messages are equally old.
+// Rows of parked messages that were edited by hand have the expected fates. The valid
+// messages before and after each case have rows of the same age.
 func TestParkedRowsEditedByHand(t *testing.T) {
 	const lease = time.Second // the test waits until the leases of invalid rows have ended
 	eachWorld(t, lease, func(w *world) {
@@ -155,7 +155,7 @@ func TestParkedRowsEditedByHand(t *testing.T) {
 			}
 		}
 		w.consume()
-		w.eventually("everything has gone its way", func() bool {
+		w.eventually("all messages have reached their fates", func() bool {
 			return w.count(`effects`)+w.count(`once_parked WHERE state = 'quarantined'`)+staying >= 3*len(parkedEdits)
 		})
 		found := w.fates()
@@ -172,22 +172,22 @@ func TestParkedRowsEditedByHand(t *testing.T) {
 					got = []fate{stays}
 				}
 				if len(got) != 1 || got[0] != e.fate(w) {
-					t.Errorf("%s: it is %v, want %s (%v)", e.set, got, e.fate(w), err)
+					t.Errorf("%s: its fates are %v, want %s (%v)", e.set, got, e.fate(w), err)
 				}
 			})
 		}
-		entries, err := w.consumer.Quarantine().List(t.Context(), poison.Filter{Limit: 1000})
+		page, err := w.consumer.Quarantine().List(t.Context(), poison.Filter{Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range entries {
+		for _, e := range page.Entries {
 			if kept := hex.EncodeToString(e.Envelope); kept != envelopes[e.MessageID] {
 				t.Errorf("%q: the envelope was %s, and is %s", e.MessageID, envelopes[e.MessageID], kept)
 			}
 		}
 		var exported strings.Builder
-		if n, err := w.consumer.Quarantine().Export(t.Context(), poison.Filter{}, &exported); err != nil || n != len(entries) {
-			t.Errorf("%d of %d were exported: %v", n, len(entries), err)
+		if n, err := w.consumer.Quarantine().Export(t.Context(), poison.Filter{}, &exported); err != nil || n != len(page.Entries) {
+			t.Errorf("%d of %d were exported: %v", n, len(page.Entries), err)
 		}
 	})
 }

@@ -69,7 +69,8 @@ type result struct {
 	stdout, stderr string
 }
 
-// soon is longer than any refusal takes, and shorter than the work of a command.
+// soon is the time limit of a command. Refusing a command line takes less time, and the
+// work of a command takes longer.
 const soon = time.Minute
 
 func (s *shell) run(t *testing.T, typed string) result {
@@ -86,7 +87,7 @@ func (s *shell) run(t *testing.T, typed string) result {
 		t.Fatal(err)
 	}
 	if ctx.Err() != nil {
-		t.Errorf("it goes on")
+		t.Errorf("the command did not end in time")
 	} else if err := syscall.Kill(-cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("processes are left: %v", err)
 	}
@@ -101,7 +102,7 @@ func (s *shell) refuses(t *testing.T, l line, status int) {
 	}
 	// There may be one line for each mistake, and one that names -help.
 	if most := strings.Count(l.says, "...") + 2; strings.Count(r.stderr, "\n") > most || strings.Contains(r.stderr, "goroutine") {
-		t.Errorf("it says more than what is wrong:\n%s", r.stderr)
+		t.Errorf("it prints more than the error:\n%s", r.stderr)
 	}
 	if strings.Contains(r.stderr, "canary") || strings.Contains(r.stderr, "can ary") {
 		t.Errorf("the password is shown:\n%s", r.stderr)
@@ -109,7 +110,7 @@ func (s *shell) refuses(t *testing.T, l line, status int) {
 	for _, dir := range []string{"work", "tmp", "dir"} {
 		if err := filepath.WalkDir(s.path(dir), func(path string, _ fs.DirEntry, err error) error {
 			if path != s.path(dir) {
-				t.Errorf("%s is left", path)
+				t.Errorf("the command has left %s behind", path)
 			}
 			return err
 		}); err != nil {
@@ -138,7 +139,7 @@ func helps(t *testing.T, r result, flags []string) {
 	}
 	for _, flag := range flags {
 		if !strings.Contains(r.stdout+r.stderr, "\n  -"+flag) {
-			t.Errorf("%s does not tell of -%s:\n%s%s", r.line, flag, r.stdout, r.stderr)
+			t.Errorf("the help of %s does not describe -%s:\n%s%s", r.line, flag, r.stdout, r.stderr)
 		}
 	}
 }

@@ -23,8 +23,8 @@ type sabotage struct {
 	lite    string // the statement for SQLite, if it differs
 }
 
-// sabotages contains damage that concerns no message. The valid messages must still be
-// handled.
+// sabotages contains statements that damage tables, but not the rows of messages. All
+// messages must still be handled.
 var sabotages = map[string]sabotage{
 	"hold of nobody":                {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('nobody', 1, 1, 'refused')`},
 	"hold of a key, without a head": {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('key', 999999, 0, 'refused')`},
@@ -147,16 +147,16 @@ func TestTablesEditedByHand(t *testing.T) {
 			}
 		}
 		if got := found["done before"]; len(got) != 1 || got[0] != collision {
-			t.Errorf("what the inbox has with another digest is %v", got)
+			t.Errorf("the fates of a message whose id is in the inbox with another digest are %v", got)
 		}
-		w.looks()
+		w.checkReads()
 	})
 }
 
 func name(n int) string { return fmt.Sprintf("m-%03d", n) }
 
-// looks checks that all functions that read the tables still work.
-func (w *world) looks() {
+// checkReads checks that all functions that read the tables still work.
+func (w *world) checkReads() {
 	w.Helper()
 	letters, err := deadletter.New(w.db, deadletter.Config{Schema: w.config})
 	if err != nil {
@@ -172,7 +172,7 @@ func (w *world) looks() {
 			w.Errorf("dead letters by %s: %v", name, err)
 		}
 	}
-	w.looksAtLetters(letters)
+	w.checkLetters(letters)
 	quarantine := w.consumer.Quarantine()
 	if _, err := quarantine.Groups(w.Context(), poison.Filter{}); err != nil {
 		w.Errorf("groups: %v", err)
@@ -202,17 +202,17 @@ func (w *world) looks() {
 	}
 }
 
-// looksAtLetters checks that unusual dead letters can be grouped, tried as a dry run,
-// and exported.
-func (w *world) looksAtLetters(letters *deadletter.Letters) {
+// checkLetters checks that unusual dead letters can be grouped, exported, and counted by a dry
+// run.
+func (w *world) checkLetters(letters *deadletter.Letters) {
 	w.Helper()
-	groups, err := letters.Groups(w.Context(), deadletter.Filter{Limit: 1000})
+	page, err := letters.Groups(w.Context(), deadletter.Filter{Limit: 1000})
 	if err != nil {
 		w.Errorf("groups of dead letters: %v", err)
 	}
-	for _, g := range groups {
-		if found, err := letters.List(w.Context(), deadletter.Filter{Fingerprint: g.Fingerprint}); err != nil || len(found) == 0 {
-			w.Errorf("dead letters of the group %q: %d, %v", g.Fingerprint, len(found), err)
+	for _, g := range page.Groups {
+		if found, err := letters.List(w.Context(), deadletter.Filter{Fingerprint: g.Fingerprint}); err != nil || len(found.Letters) == 0 {
+			w.Errorf("dead letters of the group %q: %d, %v", g.Fingerprint, len(found.Letters), err)
 		}
 	}
 	if _, err := letters.DryRun(w.Context(), deadletter.Filter{All: true}, deadletter.Plan{}); err != nil {

@@ -44,8 +44,8 @@ type world struct {
 	local    *embedded.Transport
 }
 
-// lease is how long claims last. On a busy machine SQLite may let a claim wait for the
-// write lock for seconds, and a claim that takes longer than its lease fails.
+// lease is the duration of a claim. On a busy machine SQLite may let a claim wait for the write
+// lock for seconds, and a claim that takes longer than its lease fails.
 const lease = 10 * time.Second
 
 // eachWorld runs a test with PostgreSQL and RabbitMQ, and with SQLite without a broker.
@@ -59,7 +59,7 @@ func eachWorld(t *testing.T, lease time.Duration, test func(w *world)) {
 	})
 }
 
-// newWorld returns a world that contains tables. None of its parts is running yet.
+// newWorld returns a world whose tables exist. Its consumer and its forwarder are not running yet.
 func newWorld(t *testing.T, db testkit.Database, broker string, lease time.Duration) *world {
 	t.Helper()
 	w := &world{
@@ -100,8 +100,8 @@ func newWorld(t *testing.T, db testkit.Database, broker string, lease time.Durat
 
 func (w *world) lite() bool { return w.config.Dialect == schema.SQLite }
 
-// handle records a message. The name of the case says whether it fails or produces a
-// message.
+// handle records a message. The payload is the name of the case. For some names, handle
+// fails or produces a message.
 func (w *world) handle(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	if p := string(msg.Payload); strings.HasPrefix(p, "fail: ") && !strings.HasSuffix(p, " before") && !strings.HasSuffix(p, " after") {
 		return nil, retry.Permanent(fmt.Errorf("it says %q", msg.Payload))

@@ -63,7 +63,7 @@ const settled = `
 	UNION ALL SELECT message_id FROM once_parked WHERE state IN ('quarantined', 'discarded') AND reason <> '` + poison.ReasonCollision + `'
 	UNION ALL SELECT message_id FROM once_outbox_dead`
 
-// effects checks that every committed event is in a final state, and in only one.
+// effects checks that every committed event is in exactly one final state.
 func (a *audit) effects(ctx context.Context) (err error) {
 	a.Messages = int(a.number(ctx, `SELECT COUNT(DISTINCT message_id) FROM business`))
 	if a.lost, err = a.ids(ctx, `SELECT message_id FROM business EXCEPT (`+settled+`)`); err != nil {
@@ -90,8 +90,9 @@ func (a *audit) effects(ctx context.Context) (err error) {
 	return err
 }
 
-// places adds a note to the report for each of the first five doubled events. It lists
-// the effects, rows and inbox entries of the event.
+// places adds a note to the report for each of the first five events that were stored
+// twice or have several final states. The note lists the effects, rows and inbox
+// entries of the event.
 func (a *audit) places(ctx context.Context) {
 	for _, id := range a.doubled[:min(len(a.doubled), 5)] {
 		places, err := a.ids(ctx, `
@@ -121,8 +122,8 @@ func (a *audit) example(what string, ids []string) {
 	}
 }
 
-// phantoms checks that no message took effect or became a dead letter without having
-// been committed.
+// phantoms checks that each message that took effect or became a dead letter was
+// committed.
 func (a *audit) phantoms(ctx context.Context) error {
 	ids, err := a.ids(ctx, `
 		(SELECT message_id FROM effects UNION SELECT message_id FROM once_outbox_dead) EXCEPT SELECT message_id FROM business`)
@@ -131,8 +132,8 @@ func (a *audit) phantoms(ctx context.Context) error {
 	return err
 }
 
-// journals checks that the database agrees with the journals of the writers. If the
-// result of a transaction is unknown, either all of its events must be there, or none.
+// journals checks that the database agrees with the journals of the writers. If the result of a
+// transaction is unknown, the database must contain either all of its events or none.
 func (a *audit) journals(ctx context.Context) error {
 	known, err := readJournals(a.dir)
 	if err != nil {
@@ -206,13 +207,12 @@ func (a *audit) quarantine(ctx context.Context) error {
 	}
 	outside := a.outside.all()
 	seen := make(map[string]int)
-	for after := int64(0); ; {
-		entries, err := store.List(ctx, poison.Filter{AfterID: after, Limit: 500})
+	for f := (poison.Filter{Limit: 500}); ; {
+		page, err := store.List(ctx, f)
 		if err != nil {
 			return err
 		}
-		for _, e := range entries {
-			after = e.ID
+		for _, e := range page.Entries {
 			if e.MessageErr != nil {
 				a.wrongf("entry %d cannot be read: %v", e.ID, e.MessageErr)
 				continue
@@ -229,7 +229,7 @@ func (a *audit) quarantine(ctx context.Context) error {
 				a.wrongf("entry %d (%s, %q) is not what was sent", e.ID, e.Reason, e.Message.UUID)
 			}
 		}
-		if len(entries) < 500 {
+		if f.AfterID = page.Next; page.Next == 0 {
 			break
 		}
 	}

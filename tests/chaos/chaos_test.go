@@ -36,8 +36,8 @@ func chaos(t *testing.T, o options, kinds string) *report {
 	return r
 }
 
-// A short run with the quick faults finds no message that was lost, and none that took
-// effect twice. `make chaos` runs all faults.
+// A short run with the quick faults finds no lost message, and no message that took effect twice.
+// `make chaos` runs all faults.
 func TestNothingIsLostAndNothingTakesEffectTwice(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -45,14 +45,14 @@ func TestNothingIsLostAndNothingTakesEffectTwice(t *testing.T) {
 	const kinds = "writer-kill,forwarder-kill,consumer-kill,cut-commit-writer,cut-commit-consumer,cut-before-confirm,cut-before-ack," +
 		"duplicates,backend-kill,memory-alarm,queue-full,pg-reset,amqp-half-open,requeued,oversized-body,handler-times-out,replay"
 	if r := chaos(t, o, kinds); !r.passed() {
-		t.Error("see above")
+		t.Error("the run failed, see the report above")
 	}
 }
 
-// Each case breaks a part on purpose, with a mistake that a service could contain. The
-// run must find the damage; otherwise a run that finds nothing would prove nothing. The
-// processes have no race detector.
-func TestWhatIsBrokenIsFound(t *testing.T) {
+// Each case breaks a part on purpose, with a mistake that a service could contain. The run must
+// find the damage; otherwise a run that finds nothing would prove nothing. The processes run
+// without the race detector.
+func TestPlantedMistakesAreFound(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	program := testkit.Program(t, "")
@@ -62,35 +62,35 @@ func TestWhatIsBrokenIsFound(t *testing.T) {
 		r := chaos(t, o, "duplicates,writer-kill,two-services")
 		if r.passed() || r.Doubled == 0 || r.Phantoms == 0 || r.Inversions == 0 ||
 			!strings.Contains(strings.Join(r.Notes, "\n"), "handled twice by the second service") {
-			t.Errorf("not found: %+v, %q", r.totals, r.Notes)
+			t.Errorf("the damage was not found: %+v, %q", r.totals, r.Notes)
 		}
 	})
 	t.Run("order of commits", func(t *testing.T) {
 		t.Parallel()
 		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantKeyLock}, "publish-first")
 		if r.passed() || r.Inversions == 0 {
-			t.Errorf("not found: %+v", r.totals)
+			t.Errorf("the damage was not found: %+v", r.totals)
 		}
 	})
 	t.Run("mails", func(t *testing.T) {
 		t.Parallel()
 		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantIntents}, "intents")
 		if r.passed() || r.Doubled == 0 {
-			t.Errorf("not found: %+v", r.totals)
+			t.Errorf("the damage was not found: %+v", r.totals)
 		}
 	})
 	t.Run("pauses", func(t *testing.T) {
 		t.Parallel()
 		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantPauses}, "pauses")
 		if r.passed() || !strings.Contains(strings.Join(r.Faults, "\n"), "were sent while they were paused") {
-			t.Errorf("not found: %q", r.Faults)
+			t.Errorf("the damage was not found: %q", r.Faults)
 		}
 	})
 	t.Run("lost", func(t *testing.T) {
 		t.Parallel()
 		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantDelete}, "amqp-refused")
 		if r.passed() || r.Lost == 0 {
-			t.Errorf("not found: %+v", r.totals)
+			t.Errorf("the damage was not found: %+v", r.totals)
 		}
 	})
 }

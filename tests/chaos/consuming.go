@@ -23,7 +23,8 @@ const (
 	consumerLease = 2 * time.Second
 	consumerPool  = 32
 
-	// retention is longer than any duplicate is delayed by a fault.
+	// retention is how long the inbox keeps an id. No fault delays a duplicate for so
+	// long.
 	retention = 15 * time.Minute
 )
 
@@ -57,7 +58,7 @@ func (a *actor) consume(ctx context.Context, db *sql.DB) error {
 	return errors.Join(router.Run(ctx), <-ended)
 }
 
-// versionWindow is how long a version waits for those before it. It is shorter than the
+// versionWindow is how long a version waits for missing earlier versions. It is shorter than the
 // time after which the run gives up waiting for the last messages.
 const versionWindow = 2 * time.Minute
 
@@ -112,7 +113,7 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 	chain.AddHandler(router, replies, replies, answers, c.handler(replies))
 	chain.AddHandler(router, ledger, ledger, direct, c.handler(ledger))
 	chain.AddHandlerInBatches(router, notices, notices, durable, c.handler(notices))
-	// The retention of this inbox runs with the router.
+	// The router runs the sweep of this consumer's inbox.
 	strict.AddHandler(router, accounts, accounts, versions, c.handler(accounts))
 	return chain.Run, nil
 }

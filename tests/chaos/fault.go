@@ -28,8 +28,8 @@ type fault struct {
 	strike func(ctx context.Context, s *strike) (proof string, err error)
 }
 
-// strike is one injection of a fault. Rand makes its random choices; the plan gives it
-// a seed.
+// strike is one injection of a fault. Rand makes its random choices. The plan contains
+// the seed of Rand.
 type strike struct {
 	*world
 	*rand.Rand
@@ -42,8 +42,8 @@ const patience = 3 * time.Minute
 // errNoBite reports that an injected fault had no visible effect.
 var errNoBite = errors.New("did not bite")
 
-// until waits until cond returns true. It returns errNoBite after patience. what
-// describes cond in the error.
+// until waits until cond returns true. If that takes longer than patience, until
+// returns errNoBite. The error contains the parameter what, which describes cond.
 func (s *strike) until(ctx context.Context, what string, cond func() bool) error {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -66,20 +66,21 @@ func (s *strike) hold(ctx context.Context) {
 	rest(ctx, 300*time.Millisecond+time.Duration(s.Int64N(int64(1200*time.Millisecond))))
 }
 
-// one picks a random member that has the role.
-func (s *strike) one(role string) *member {
-	all := s.of(role)
+// pick returns a random member with the given role.
+func (s *strike) pick(role string) *member {
+	all := s.membersOf(role)
 	return all[s.IntN(len(all))]
 }
 
-// growing returns a function that returns by how much counts() has grown since growing
-// was called.
+// growing calls counts, and returns a function. This function calls counts again, and
+// returns the increase.
 func (s *strike) growing(counts func() int64) (grown func() int64) {
 	before := counts()
 	return func() int64 { return counts() - before }
 }
 
-// sum returns a function that returns the sum of the proxies' counts of name.
+// sum returns a function. This function returns the number of events with the given
+// name that all proxies together have counted.
 func sum(proxies []*proxy, name string) func() int64 {
 	return func() (n int64) {
 		for _, p := range proxies {
@@ -89,8 +90,8 @@ func sum(proxies []*proxy, name string) func() int64 {
 	}
 }
 
-// exec runs a statement on a direct connection, without a proxy. It retries for up to
-// patience while the database is down.
+// exec runs a statement on a direct connection, without a proxy. If the database is down,
+// it retries until the time patience has passed.
 func (s *strike) exec(ctx context.Context, query string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -37,8 +37,8 @@ const (
 	versionCount = 8
 )
 
-// lateVersions writes the versions of some accounts in any order. The consumer must apply
-// all of them, and each account's in order, which the audit checks.
+// lateVersions writes the versions of some accounts in random order. The consumer must apply all of
+// them, and must apply the versions of each account in ascending order. The audit checks this.
 func lateVersions(ctx context.Context, s *strike) (string, error) {
 	const name = "once.sequence.handled/held"
 	held := s.growing(func() int64 { return s.count(consuming, name) })
@@ -72,8 +72,8 @@ func lateVersions(ctx context.Context, s *strike) (string, error) {
 // purpose.
 const overtaken = "overtaken-"
 
-// lateAfterWindow keeps a version back until an operator has replayed the next one, which
-// was quarantined at the end of its window. The late version must not be lost: it is
+// lateAfterWindow keeps a version back. The next version is quarantined at the end of its window,
+// and an operator replays it. When the late version then arrives, it must not be lost: it is
 // quarantined, and a replay applies it.
 func lateAfterWindow(ctx context.Context, s *strike) (string, error) {
 	account := fmt.Sprintf("%s%d", overtaken, s.Uint64())
@@ -92,7 +92,8 @@ func lateAfterWindow(ctx context.Context, s *strike) (string, error) {
 	applied := func(e event) bool {
 		return s.number(ctx, `SELECT COUNT(*) FROM effects WHERE message_id = $1`, e.id) == 1
 	}
-	// ended returns a condition that ends the window of a held message before it is checked.
+	// ended returns a function that first ends the window of a held message, and then checks the
+	// condition.
 	ended := func(e event, condition func(event) bool) func() bool {
 		return func() bool {
 			_ = s.exec(ctx, `
@@ -111,7 +112,7 @@ func lateAfterWindow(ctx context.Context, s *strike) (string, error) {
 		return "", err
 	}
 	replayed := make(chan error, 1)
-	go func() { replayed <- s.replayed(ctx, store, poison.Filter{MessageID: next.id}) }() // waits for one more window
+	go func() { replayed <- s.replayed(ctx, store, poison.Filter{MessageID: next.id}) }() // the replayed version waits for one more window
 	err = s.until(ctx, "the replayed version is applied", ended(next, applied))
 	if err := errors.Join(err, <-replayed); err != nil {
 		return "", err
@@ -126,7 +127,7 @@ func lateAfterWindow(ctx context.Context, s *strike) (string, error) {
 		return "", err
 	}
 	if !quarantined(missing) {
-		return "the late version was ignored", nil // the audit misses it
+		return "the late version was ignored", nil // the audit reports it as lost
 	}
 	if err := s.replayed(ctx, store, poison.Filter{MessageID: missing.id}); err != nil {
 		return "", err
@@ -137,9 +138,9 @@ func lateAfterWindow(ctx context.Context, s *strike) (string, error) {
 	return "version 2 was quarantined, and applied after version 3", nil
 }
 
-// sameRequest quarantines a message and applies another one with the same business key.
-// When both are so old that the sweep has removed the id of the second, it replays the
-// first, which must have no effect.
+// sameRequest quarantines one message, and applies another message with the same business key. When
+// the sweep has removed the id of the applied message, sameRequest replays the quarantined one. The
+// replay must have no effect.
 func sameRequest(ctx context.Context, s *strike) (string, error) {
 	request := fmt.Sprintf("request-%d", s.Uint64())
 	failing := event{id: request + "-failing", kind: hopeless, request: request}
@@ -181,7 +182,8 @@ func sameRequest(ctx context.Context, s *strike) (string, error) {
 	if n := s.number(ctx, `SELECT COUNT(*) FROM once_inbox WHERE message_id = $1`, key); n == 0 {
 		return "", errors.New("the sweep removed the key of a message in quarantine")
 	}
-	// The broker may still have duplicates of the applied message, so its key must stay.
+	// The broker may still have duplicates of the applied message, so the inbox must keep its
+	// business key.
 	if err := errors.Join(
 		s.exec(ctx, `UPDATE once_inbox SET processed_at = now() WHERE message_id = $1`, key),
 		s.exec(ctx, `INSERT INTO mended VALUES ($1) ON CONFLICT DO NOTHING`, hopeless),
@@ -204,8 +206,8 @@ func sameRequest(ctx context.Context, s *strike) (string, error) {
 	return "the replay had no effect", nil
 }
 
-// write commits events in a transaction of the test process, not of a writer. It tries
-// again until the result is a commit, or unknown.
+// write commits events in a transaction of the test process, not of a writer. It tries again until
+// the transaction is committed, or its result is unknown.
 func (s *strike) write(ctx context.Context, events ...event) error {
 	var failure error
 	err := s.until(ctx, "events are committed", func() bool {

@@ -84,8 +84,9 @@ func brokerFaults() []fault {
 	}
 }
 
-// seen waits until grown, the increase of the count name, is above zero, unless err is
-// not nil. It returns the count as proof.
+// seen waits until the count called name has increased, and returns the increase as
+// proof. The function grown returns the increase so far. If err is not nil, seen does
+// not wait, and returns err.
 func (s *strike) seen(ctx context.Context, name string, grown func() int64, err error) (string, error) {
 	if err == nil {
 		err = s.until(ctx, name, func() bool { return grown() > 0 })
@@ -119,8 +120,8 @@ func (s *strike) shutOut(ctx context.Context, revoke, grant string) (proof strin
 	return s.seen(ctx, "access refused", refused, nil)
 }
 
-// consumerTimeout gives the broker a very short consumer timeout. It applies to
-// new channels, so the consumers are restarted.
+// consumerTimeout gives the broker a very short consumer timeout. This timeout applies
+// only to new channels, so the consumers are restarted.
 func consumerTimeout(ctx context.Context, s *strike) (proof string, err error) {
 	set := func(timeout time.Duration, tick time.Duration) error {
 		return s.eval(context.WithoutCancel(ctx), fmt.Sprintf(
@@ -129,23 +130,23 @@ func consumerTimeout(ctx context.Context, s *strike) (proof string, err error) {
 	}
 	defer func() {
 		err = errors.Join(err, set(30*time.Minute, time.Minute))
-		for _, m := range s.of(consuming) {
+		for _, m := range s.membersOf(consuming) {
 			m.renew()
 		}
 	}()
 	if err := set(time.Second, 500*time.Millisecond); err != nil {
 		return "", err
 	}
-	for _, m := range s.of(consuming) {
+	for _, m := range s.membersOf(consuming) {
 		m.renew()
 	}
 	closed := s.growing(sum(s.proxies(s.amqp), amqpChannelClose))
-	s.one(writing).tell(order{Do: doWrite, Kind: slow, Count: 4})
+	s.pick(writing).tell(order{Do: doWrite, Kind: slow, Count: 4})
 	return s.seen(ctx, amqpChannelClose, closed, nil)
 }
 
-// quiet pauses the writers, waits until all messages are applied, and then runs
-// do.
+// quiet pauses the writers, waits until all messages are applied, and then calls the
+// function do.
 func (s *strike) quiet(ctx context.Context, do func(channel *amqp.Channel) error) error {
 	s.load.hold(1)
 	defer s.load.hold(-1)

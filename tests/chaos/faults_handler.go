@@ -40,8 +40,8 @@ func handlerFaults() []fault {
 	)
 }
 
-// poisoned makes a writer write count messages of a kind, and waits until they are in
-// quarantine.
+// poisoned makes a writer write the given number of messages of a kind, and waits until
+// they are in quarantine.
 func (s *strike) poisoned(ctx context.Context, kind, reason string, count int) (string, error) {
 	if err := s.exec(ctx, `DELETE FROM mended WHERE kind = $1`, kind); err != nil {
 		return "", err
@@ -54,7 +54,7 @@ func (s *strike) poisoned(ctx context.Context, kind, reason string, count int) (
 	if err != nil {
 		return "", err
 	}
-	s.one(writing).tell(order{Do: doWrite, Kind: kind, Count: count})
+	s.pick(writing).tell(order{Do: doWrite, Kind: kind, Count: count})
 	var stored int64
 	err = s.until(ctx, "they are in quarantine for "+reason, func() bool {
 		stored = s.number(ctx, `

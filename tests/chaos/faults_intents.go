@@ -9,15 +9,15 @@ import (
 	"github.com/lib/pq"
 )
 
-// intentFaults are faults of a consumer that carries out intents: each of its messages
-// says that a mail must be sent. The mail provider is a table that is not part of the
-// handler's transaction. It sends a mail each time it is asked to, but it can be asked
+// intentFaults returns the faults of a consumer that carries out intents. Each of its messages is
+// an intent to send a mail. The mail provider is a table that is not part of the handler's
+// transaction. It sends a mail for every request, even for a repeated one. But it can also tell
 // whether it has sent a mail.
 func intentFaults() []fault {
 	return []fault{{
 		name: "intents", about: "mails are sent, and then the handler fails or its process is killed before the commit", on: onHandlers,
-		// A frozen database would send a mail long after it was asked to. No guard
-		// helps if a provider does that.
+		// With a frozen database, the provider would send a mail long after the request. A consumer
+		// cannot guard against this.
 		alone:  true,
 		strike: intents,
 	}}
@@ -25,8 +25,9 @@ func intentFaults() []fault {
 
 const intentCount = 40
 
-// carryOut sends the mail of an intent, unless the provider says that it was sent. Then
-// it fails, so that each mail has an attempt that sent it and was rolled back.
+// carryOut sends the mail of an intent, unless the provider says that an earlier attempt has sent
+// it. After sending a mail, carryOut fails, so that the attempt that has sent the mail is rolled
+// back.
 func (c *consumer) carryOut(ctx context.Context, reference string) error {
 	var sent bool
 	err := c.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM mails WHERE reference = $1)`, reference).Scan(&sent)
@@ -45,10 +46,12 @@ func (c *consumer) carryOut(ctx context.Context, reference string) error {
 	return errors.New("the handler has sent the mail, and fails")
 }
 
-// intentsFound counts the intents whose mail an earlier attempt had sent.
+// intentsFound is the name of a counter. It counts the intents whose mail was sent by
+// an earlier attempt.
 const intentsFound = "intents/found"
 
-// intents writes intents, and kills a consumer when some mails are sent.
+// intents writes intents, and kills a consumer after some of their mails have been
+// sent.
 func intents(ctx context.Context, s *strike) (string, error) {
 	found := s.growing(func() int64 { return s.count(consuming, intentsFound) })
 	var events []event
@@ -67,7 +70,7 @@ func intents(ctx context.Context, s *strike) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	<-s.one(consuming).signal(syscall.SIGKILL).gone
+	<-s.pick(consuming).signal(syscall.SIGKILL).gone
 	err = s.until(ctx, "all intents are settled", func() bool {
 		return s.number(ctx, `SELECT COUNT(DISTINCT message_id) FROM (`+settled+`) AS s WHERE message_id = ANY($1)`, pq.Array(ids)) == intentCount
 	})
@@ -77,8 +80,7 @@ func intents(ctx context.Context, s *strike) (string, error) {
 	return s.seen(ctx, intentsFound, found, nil)
 }
 
-// intents checks that no mail was sent twice, and that each intent that was applied has
-// its mail.
+// intents checks that no mail was sent twice, and that each applied intent has its mail.
 func (a *audit) intents(ctx context.Context) error {
 	twice, err := a.ids(ctx, `SELECT reference FROM mails GROUP BY reference HAVING COUNT(*) > 1`)
 	if err != nil {

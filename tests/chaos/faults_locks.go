@@ -104,15 +104,16 @@ func effectsLocked(ctx context.Context, s *strike) (string, error) {
 
 func (s *strike) contend(ctx context.Context, do, state string) (string, error) {
 	failed := s.growing(func() int64 { return s.pg[writing].counted(postgresError(state)) })
-	m := s.one(writing)
+	m := s.pick(writing)
 	for range 3 {
 		m.tell(order{Do: do})
 	}
 	return s.seen(ctx, postgresError(state), failed, nil)
 }
 
-// copyInProgress inserts the id of a message into the inbox and does not commit. The
-// message must wait as if it were a duplicate, and be applied after the rollback.
+// copyInProgress inserts the id of a message into the inbox and does not commit. While
+// this transaction is open, nobody knows whether the message is a duplicate, so the
+// consumer must wait. After the rollback, it must handle the message.
 func copyInProgress(ctx context.Context, s *strike) (string, error) {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -160,11 +161,11 @@ func lateCommit(ctx context.Context, s *strike) (string, error) {
 
 const publishFirstRounds = 30
 
-// publishFirst commits pairs of transactions with events of one key. Both lock the key,
-// publish, and then lock a row. Without the lock of the key, the second one would publish
-// its event before it waits for the row, and the event could be sent first.
+// publishFirst commits pairs of transactions with events of one key. Both transactions lock the
+// key, publish, and then lock a row. Without the lock of the key, the second transaction would
+// publish its event before it waits for the row, and its event could be sent first.
 func publishFirst(ctx context.Context, s *strike) (string, error) {
-	safe := !s.one(writing).planted(plantKeyLock)
+	safe := !s.pick(writing).planted(plantKeyLock)
 	for range publishFirstRounds {
 		key := fmt.Sprintf("pair-%d", s.Uint64())
 		if err := s.exec(ctx, `INSERT INTO keys (ordering_key, number) VALUES ($1, 2)`, key); err != nil {

@@ -29,7 +29,7 @@ func messageFaults() []fault {
 			strike: func(ctx context.Context, s *strike) (string, error) {
 				const name = "once.forwarder.dead/unacceptable"
 				dead := s.growing(func() int64 { return s.count(forwarding, name) })
-				s.one(writing).tell(order{Do: doWrite, Kind: oversized, Count: 2})
+				s.pick(writing).tell(order{Do: doWrite, Kind: oversized, Count: 2})
 				return s.seen(ctx, name, dead, nil)
 			},
 		},
@@ -37,7 +37,7 @@ func messageFaults() []fault {
 			name: "oversized-header", about: "headers that the outbox does not take: the transaction is rolled back", on: onMessages,
 			strike: func(ctx context.Context, s *strike) (string, error) {
 				refused := s.growing(func() int64 { return s.count(writing, "refused") })
-				s.one(writing).tell(order{Do: doWrite, Kind: bloated, Count: 2})
+				s.pick(writing).tell(order{Do: doWrite, Kind: bloated, Count: 2})
 				return s.seen(ctx, "refused", refused, nil)
 			},
 		},
@@ -118,8 +118,8 @@ func duplicates(ctx context.Context, s *strike) (string, error) {
 	if err := s.publish(ctx, ledger, append(copies, copies...)...); err != nil {
 		return "", err
 	}
-	// The query counts events that were applied twice. A consumer that does not skip
-	// duplicates makes it grow, and the fault has had an effect then, too.
+	// The query counts events that were applied twice. If a consumer does not skip duplicates, this
+	// count grows, which is also an effect of the fault.
 	const doubled = `SELECT COUNT(*) FROM (SELECT FROM effects GROUP BY message_id HAVING COUNT(*) > 1) AS d`
 	err := s.until(ctx, name, func() bool { return skipped() > 0 || s.number(ctx, doubled) > 0 })
 	return fmt.Sprintf("%d events were sent twice more, %d times %s", len(copies), skipped(), name), err
@@ -178,10 +178,10 @@ func requeued(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("%d messages were given back, %d came again", taken, again()), err
 }
 
-// steered publishes an event directly to the broker. Its headers name another topic and
-// a due time in the far future. The handler copies the headers to the message that it
-// publishes, but they must not take effect there: the message must arrive. Then steered
-// commits the event itself, so that it arrives as a duplicate.
+// steered publishes an event directly to the broker. Its headers name another topic and a due time
+// in the far future. The handler copies the headers to the message that it publishes, but they must
+// not take effect there: the message must arrive. After the event has been applied, steered also
+// commits it to the outbox, so that it arrives again, as a duplicate.
 func steered(ctx context.Context, s *strike) (string, error) {
 	e := event{kind: plain}
 	for e.id == "" || !echoes(ledger, plain, e.id) {

@@ -100,8 +100,9 @@ func (s *strike) resets(ctx context.Context, proxies []*proxy) (string, error) {
 	return fmt.Sprintf("%d connections were reset", reset()), nil
 }
 
-// mode sets the mode of the proxies, waits until they have counted enough events, and
-// sets the mode back.
+// mode sets the mode of the proxies, waits until they have counted the required number
+// of events with the given name, and sets the mode back. The parameter enough is the
+// required number.
 func (s *strike) mode(ctx context.Context, proxies []*proxy, m mode, name string, enough int64) (string, error) {
 	counted := s.growing(sum(proxies, name))
 	for _, p := range proxies {
@@ -114,7 +115,8 @@ func (s *strike) mode(ctx context.Context, proxies []*proxy, m mode, name string
 	return fmt.Sprintf("%s: %d", name, counted()), err
 }
 
-// cuts makes the proxy cut a connection at the message named at, five times.
+// cuts makes the proxy cut a connection five times. Each time it cuts the connection at
+// a message of the protocol; the parameter at is the name of this message.
 func (s *strike) cuts(ctx context.Context, p *proxy, at string, do action) (string, error) {
 	cut := s.growing(func() int64 { return p.counted("cut") })
 	defer p.cut(nil)

@@ -24,10 +24,10 @@ const (
 	pauseKills  = 2
 )
 
-// pauses lets an operator pause a tenant or a topic. It writes messages in the scope of
-// the pause, messages of the same keys that are not in its scope, and messages of other
-// keys. Only the last ones may be sent before the resume, also by forwarders that start
-// during the pause.
+// pauses lets an operator pause a tenant or a topic. It writes messages in the scope of the pause,
+// messages of the same keys that are not in its scope, and messages of other keys. Before the
+// resume, only the messages of other keys may be sent, even by forwarders that start during the
+// pause.
 func pauses(ctx context.Context, s *strike) (string, error) {
 	messages, err := pending.New(s.db, pending.Config{})
 	if err != nil {
@@ -71,7 +71,7 @@ func pauses(ctx context.Context, s *strike) (string, error) {
 		return "", err
 	}
 	for n := range pauseKills {
-		<-s.one(forwarding).signal(syscall.SIGKILL).gone
+		<-s.pick(forwarding).signal(syscall.SIGKILL).gone
 		other := event{id: fmt.Sprintf("%s-other-%d", name, n), kind: plain}
 		if err := s.write(ctx, other); err != nil {
 			return "", err
@@ -120,7 +120,8 @@ func (a *audit) pauses(context.Context) error {
 	return nil
 }
 
-// blind makes a forwarder read another table of pauses, which is empty.
+// blind creates an empty table of pauses. A forwarder that is broken on purpose reads this table
+// instead of the real one.
 const blind = `
 CREATE SCHEMA blind;
 CREATE TABLE blind.once_pauses (LIKE public.once_pauses INCLUDING ALL);

@@ -80,8 +80,8 @@ func postgresFaults() []fault {
 	}
 }
 
-// mute reports whether the database does not answer for d. It pings in a goroutine,
-// because the driver waits for a reply even after its context has ended.
+// mute reports whether the database gives no answer within d. It pings in a goroutine, because the
+// driver waits for a reply even after its context has ended.
 func (s *strike) mute(ctx context.Context, d time.Duration) bool {
 	answered := make(chan struct{})
 	go func() {
@@ -96,8 +96,8 @@ func (s *strike) mute(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// outage stops a server with end and starts it again with restart. Meanwhile it waits
-// until a process has failed to connect.
+// outage stops a server with the function end, waits until a process has failed to
+// connect, and starts the server again with the function restart.
 func (s *strike) outage(ctx context.Context, end func(), restart func(context.Context) error) (string, error) {
 	refused := s.growing(sum(s.proxies(), "unreachable"))
 	end()
@@ -123,8 +123,8 @@ func backendKill(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("session %d was killed, %d connections were made anew", pid, anew()), err
 }
 
-// backendFreeze stops a session of the database that is in a transaction, with SIGSTOP.
-// The session's client waits, and so do the sessions that need its locks.
+// backendFreeze uses SIGSTOP to stop a database session that is in a transaction. The session's
+// client waits, and sessions that need its locks wait too.
 func backendFreeze(ctx context.Context, s *strike) (string, error) {
 	const inTransaction = `state IN ('active', 'idle in transaction') AND xact_start IS NOT NULL`
 	var pid int
@@ -167,8 +167,8 @@ func (s *strike) terminate(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// withRole changes the database role of the processes, closes their sessions, and waits
-// until they have got the error state. Then it undoes the change.
+// withRole changes the database role of the processes, closes their sessions, and waits until a
+// process gets an error whose SQLSTATE is state. Then it undoes the change.
 func (s *strike) withRole(ctx context.Context, change, back, state string) (string, error) {
 	failed := s.growing(sum(s.proxies(s.pg), postgresError(state)))
 	defer func() { _ = s.exec(context.WithoutCancel(ctx), `ALTER ROLE `+user+` `+back) }()
@@ -197,9 +197,9 @@ func diskFull(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("%d times %s", failed(), name), errors.Join(err, failure)
 }
 
-// handlerDiskFull fills the disk while a handler writes to it. The message must be
-// applied when there is room again. It has fewer attempts than calls, but only every
-// third call with such an error counts as an attempt.
+// handlerDiskFull fills the disk while a handler writes to it. The message must be applied when the
+// disk has free space again. The handler is called more often than the message has attempts, but
+// only every third call with this error counts as an attempt.
 func handlerDiskFull(ctx context.Context, s *strike) (proof string, err error) {
 	if s.disk == nil {
 		return "", fmt.Errorf("%w: it takes root, and Linux", errUnavailable)
@@ -238,7 +238,7 @@ func snapshotHeld(ctx context.Context, s *strike) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer tx.Rollback() //nolint:errcheck // the database may have gone meanwhile
+	defer tx.Rollback() //nolint:errcheck // the database may be down by then
 	var pid int
 	if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid() FROM pg_current_xact_id()`).Scan(&pid); err != nil {
 		return "", err

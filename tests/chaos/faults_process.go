@@ -57,7 +57,7 @@ func oldAndNew(ctx context.Context, s *strike) (string, error) {
 	}
 	proof, errs := "the earlier release", []error(nil)
 	for _, w := range work {
-		m := s.one(w.role)
+		m := s.pick(w.role)
 		count := m.age(true)
 		defer func() { m.age(false) }()
 		errs = append(errs, s.until(ctx, m.base+" of the earlier release counted "+w.did, func() bool { return count(w.did) > 100 }))
@@ -67,7 +67,7 @@ func oldAndNew(ctx context.Context, s *strike) (string, error) {
 }
 
 func (s *strike) kill(ctx context.Context, role string) (string, error) {
-	m := s.one(role)
+	m := s.pick(role)
 	killed := s.growing(func() int64 { return m.exited(-int(syscall.SIGKILL)) })
 	m.signal(syscall.SIGKILL)
 	err := s.until(ctx, "the process is gone", func() bool { return killed() > 0 })
@@ -75,7 +75,7 @@ func (s *strike) kill(ctx context.Context, role string) (string, error) {
 }
 
 func (s *strike) freeze(ctx context.Context, role string) (string, error) {
-	m := s.one(role)
+	m := s.pick(role)
 	p := m.signal(syscall.SIGSTOP)
 	defer func() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }()
 	var longest time.Duration
@@ -87,7 +87,7 @@ func (s *strike) freeze(ctx context.Context, role string) (string, error) {
 }
 
 func (s *strike) renew(ctx context.Context, role string) (string, error) {
-	m := s.one(role)
+	m := s.pick(role)
 	ended := s.growing(func() int64 { return m.exited(0) })
 	began := time.Now()
 	m.renew()

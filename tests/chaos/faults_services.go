@@ -24,9 +24,9 @@ func serviceFaults() []fault {
 
 const remoteCount = 60
 
-// twoServices writes messages that the second service answers. It kills the second
-// service, ends its sessions, and publishes copies, while some are answered. Each message
-// must take effect once in both databases.
+// twoServices writes messages that the second service answers. While some messages are answered, it
+// kills the second service, ends its sessions, and publishes copies. Each message must take effect
+// once in both databases.
 func twoServices(ctx context.Context, s *strike) (string, error) {
 	const name = "once.dedup.handled/duplicate"
 	skipped := s.growing(func() int64 { return s.count(branching, name) })
@@ -54,7 +54,7 @@ func twoServices(ctx context.Context, s *strike) (string, error) {
 	if err := s.until(ctx, "the second service has handled some", answered(1+s.Int64N(remoteCount/2))); err != nil {
 		return "", err
 	}
-	<-s.one(branching).signal(syscall.SIGKILL).gone
+	<-s.pick(branching).signal(syscall.SIGKILL).gone
 	if err := s.publish(ctx, remote, copies...); err != nil {
 		return "", err
 	}
@@ -67,7 +67,7 @@ func twoServices(ctx context.Context, s *strike) (string, error) {
 	}); err != nil {
 		return "", err
 	}
-	if s.one(branching).planted(plantInbox) {
+	if s.pick(branching).planted(plantInbox) {
 		return "copies were published", nil // without an inbox nothing is ignored
 	}
 	if err := s.until(ctx, "copies are ignored", func() bool { return skipped() > 0 }); err != nil {

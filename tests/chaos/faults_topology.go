@@ -41,13 +41,13 @@ func topologyFaults() []fault {
 	}
 }
 
-// unbound calls remove, which deletes a binding or an exchange, and waits until the
-// broker returns messages as unroutable. Then the consumers are restarted, and declare
-// what is missing.
+// unbound deletes a binding or an exchange with the function remove, and waits until
+// the broker returns messages as unroutable. Then it restarts the consumers, which
+// declare missing bindings and exchanges.
 func (s *strike) unbound(ctx context.Context, remove func(channel *amqp.Channel) error) (proof string, err error) {
 	returned := s.growing(sum(s.proxies(s.amqp), amqpReturn))
 	defer func() {
-		for _, m := range s.of(consuming) {
+		for _, m := range s.membersOf(consuming) {
 			m.renew()
 		}
 		ctx := context.WithoutCancel(ctx)

@@ -17,17 +17,18 @@ import (
 // exitStatus is the exit status of a process whose handler calls os.Exit.
 const exitStatus = 7
 
-// tooLong is how long a slow handler takes. It is longer than the broker's consumer
-// timeout while the fault consumer-timeout has shortened it.
+// tooLong is how long a slow handler takes. It is longer than the short consumer timeout that the
+// broker has during the fault consumer-timeout.
 const tooLong = 5 * time.Second
 
-// stumbles is how many attempts of a stumbling message fail: all immediate ones, so that
-// the message is parked.
+// stumbles is the number of attempts of a stumbling message that fail. All immediate attempts fail,
+// so that the message is parked.
 const stumbles = 2
 
-// handler returns the handler of a consumer. It writes the effect of a message, and for
-// some messages returns another message. Some kinds of messages fail until a strike has
-// fixed their handler.
+// handler returns the handler of a consumer. The handler writes the effect of a
+// message, and returns another message for some of the messages. It fails for some
+// kinds of messages. A fault such as "replay" repairs the handler for such a kind: it
+// inserts the kind into the table mended.
 func (c *consumer) handler(consumer string) once.HandlerFunc {
 	return func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		kind := msg.Metadata.Get(headerKind)
@@ -49,9 +50,9 @@ func (c *consumer) handler(consumer string) once.HandlerFunc {
 	}
 }
 
-// withMetadataOf copies the metadata of the handled message to the message that the
-// handler returns, as many handlers do. It does not copy the number and the ordering
-// key, because to has no number in the order of that key.
+// withMetadataOf copies the metadata of the handled message to the message that the handler
+// returns, as many handlers do. It does not copy the number and the ordering key,
+// because the returned message has no number within that key.
 func withMetadataOf(handled, to *message.Message) *message.Message {
 	for key, value := range handled.Metadata {
 		if key != headerNumber && key != outbox.OrderingKey && to.Metadata.Get(key) == "" {

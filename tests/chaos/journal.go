@@ -8,8 +8,9 @@ import (
 	"path/filepath"
 )
 
-// The result of a transaction, as its writer knows it. If the last entry is tried, the
-// writer was killed, and the result is unknown, too.
+// States of a transaction in a journal. Before a transaction, a writer records the state "tried".
+// After it, the writer records one of the other states. If "tried" is the last state of a
+// transaction, the writer was killed, so the result of the transaction is unknown.
 const (
 	tried      = 'T'
 	committed  = 'C'

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestAJournalTellsTheLastWordOfEachTransaction(t *testing.T) {
+func TestJournalHasTheLastEntryOfEachTransaction(t *testing.T) {
 	dir := t.TempDir()
 	for name, notes := range map[string][]struct {
 		state byte

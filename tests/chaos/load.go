@@ -9,8 +9,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// mostWaiting is the number of waiting messages at which the writers pause. They
-// continue when half of these messages wait.
+// mostWaiting is the number of waiting messages at which the writers pause. They continue when the
+// number has fallen to half.
 const mostWaiting = 2000
 
 // load pauses and resumes the writers, so that they do not write more than the
@@ -66,7 +66,7 @@ func (l *load) hold(n int) {
 	l.apply()
 }
 
-// waiting returns the backlog when it was last counted.
+// waiting returns the latest count of the backlog.
 func (l *load) waiting() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

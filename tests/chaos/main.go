@@ -1,8 +1,7 @@
-// Command chaos tests that no message is lost and that none takes effect twice. It
-// starts its own PostgreSQL and RabbitMQ, and processes that write, forward and consume
-// messages. It injects every kind of fault that it knows, waits until all messages are
-// finished, and compares the results with what was written. docs/proof.md lists the
-// checks.
+// Command chaos tests that no message is lost and that no message takes effect twice. It starts its
+// own PostgreSQL and RabbitMQ, and processes that write, forward and consume messages. It injects
+// every kind of fault that it knows, waits until all messages are finished, and compares the
+// effects with the committed events. docs/proof.md lists the checks.
 package main
 
 import (

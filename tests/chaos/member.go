@@ -20,7 +20,7 @@ type member struct {
 	life
 
 	dir     string
-	base    string // each life's name begins with it
+	base    string // prefix of each life's name
 	program string // path of the binary
 	old     string // path of the binary of an earlier release, or ""
 
@@ -57,8 +57,8 @@ func (m *member) start() error {
 	return m.begin()
 }
 
-// next returns the driver of the current life. The lives of a member use lib/pq, lib/pq
-// with lazytx, pgx, and pgx with lazytx in turn.
+// next returns the driver of the current life. The lives of a member use these drivers in rotation:
+// lib/pq, lib/pq with lazytx, pgx, and pgx with lazytx.
 func (m *member) next() (lazy, pgx bool) {
 	n := m.driver + m.lives - 1
 	return n%2 == 1, n/2%2 == 1
@@ -140,8 +140,7 @@ func (m *member) attend(p *process, stdout io.Reader) {
 	}
 }
 
-// ended returns the exit status of a process, or minus the signal that ended
-// it.
+// ended returns the exit status of a process, or the negative number of the signal that ended it.
 func ended(state *os.ProcessState) int {
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return -int(status.Signal())
@@ -149,7 +148,7 @@ func ended(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// send sends an order to the process. The caller holds m.mu.
+// send writes the order o to the standard input of the process. The caller holds m.mu.
 func (m *member) send(o order) {
 	line, err := json.Marshal(o)
 	if err == nil {
@@ -180,8 +179,7 @@ func (m *member) signal(s syscall.Signal) *process {
 	return m.proc
 }
 
-// renew makes the process end gracefully, and returns it. attend then starts the next
-// one.
+// renew makes the process end gracefully, and returns it. attend then starts the next process.
 func (m *member) renew() *process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -190,8 +188,9 @@ func (m *member) renew() *process {
 	return m.proc
 }
 
-// age restarts the member with the earlier release (aged) or with the current one. The
-// returned function returns a count of the new life, or zero before it has begun.
+// age restarts the member with the earlier release if aged is true, or else with the current
+// release. It returns a function. This function returns the count called name of the new life, or
+// zero before this life has begun.
 func (m *member) age(aged bool) (counted func(name string) int64) {
 	m.mu.Lock()
 	m.aged = aged
@@ -208,8 +207,8 @@ func (m *member) age(aged bool) (counted func(name string) int64) {
 	}
 }
 
-// stop ends the process and does not start it again. It kills the process when ctx
-// ends, and reports whether it did.
+// stop ends the process and does not start it again. It kills the process when ctx ends, and
+// reports whether it has killed it.
 func (m *member) stop(ctx context.Context) (killed bool) {
 	m.mu.Lock()
 	m.down = true
@@ -230,7 +229,7 @@ func (m *member) count(name string) int64 {
 	defer m.mu.Unlock()
 	n := m.before[name]
 	select {
-	case <-m.proc.gone: // its counts were added to before already
+	case <-m.proc.gone: // its counts are already contained in before
 	default:
 		n += m.proc.last.Counts[name]
 	}

@@ -12,21 +12,21 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// Topics, which are also the names of exchanges and consumers. A message for the ledger
-// goes to two queues: the consumer's and the recorder's. A notice goes to one queue, so
-// it is unroutable without it. The consumer of the ledger handles each message in its
-// own transaction. The consumer of notices is durable, and handles batches. The consumer
-// of accounts compares versions and business keys; only some faults write for it.
+// Topics, which are also the names of exchanges and consumers. A message for the ledger goes to two
+// queues: the consumer's and the recorder's. A notice goes to one queue, so it is unroutable if
+// this queue is missing. The consumer of the ledger handles each message in its own transaction.
+// The consumer of notices is durable, and handles batches. The consumer of accounts compares
+// versions and business keys; only some faults write for it.
 const (
 	ledger   = "ledger"
 	notices  = "notices"
 	accounts = "accounts"
 )
 
-// topics are those of the first service.
+// topics contains the topics of the first service.
 var topics = []string{ledger, notices, accounts, replies}
 
-// Kinds of messages. They differ in what the handler does with them.
+// Kinds of messages. The handler treats each kind differently.
 const (
 	plain         = "plain"
 	hopeless      = "hopeless"  // the handler fails
@@ -90,7 +90,7 @@ type event struct {
 	to     string // topic; empty for the ledger or accounts
 	tenant string
 
-	// These fields are for accounts.
+	// These fields are set only for the topic accounts.
 	account string // aggregate whose version is number
 	request string // business key
 }

@@ -57,8 +57,8 @@ func (n *nemesis) busy(ctx context.Context) (waiting int64) {
 	return waiting
 }
 
-// serial returns the highest serial number of an event. While the database is down, it
-// returns the last known one.
+// serial returns the highest serial number of an event. While the database is down, it returns the
+// last known number.
 func (n *nemesis) serial(ctx context.Context) int64 {
 	last := n.number(ctx, `SELECT COALESCE(MAX(serial), 0) FROM business`)
 	n.mu.Lock()
@@ -75,9 +75,9 @@ func (n *nemesis) span(f fault, from, to int64) {
 	row.spans = append(row.spans, span{from, to})
 }
 
-// note records the result of an injection. A fault that failed counts as a fault
-// without an effect. If it has left damage, settle finds it, because the run does not
-// become quiet.
+// note records the result of an injection. If the injection failed, the fault counts as a fault
+// without an effect. If a failed injection has left damage, settle finds the damage
+// later, because some messages are never finished.
 func (n *nemesis) note(f fault, waiting int64, proof string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

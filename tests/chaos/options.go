@@ -28,7 +28,7 @@ type options struct {
 	json     string
 	plant    string // parts that are broken on purpose, separated by commas
 	old      string // the binary of an earlier release
-	program  string // the binary of the processes; "" for that of this process
+	program  string // the binary of the processes; "" means the binary of this process
 }
 
 // Upper limits of the options.
@@ -64,8 +64,8 @@ func help(w io.Writer) {
 	flags.PrintDefaults()
 }
 
-// parse returns the options of a command line. It returns flag.ErrHelp if help was
-// asked for, or an error that names every invalid option.
+// parse returns the options of a command line. It returns flag.ErrHelp if the user asks for help,
+// or an error that names every invalid option.
 func parse(args []string) (options, error) {
 	flags, o, only := newFlags()
 	if err := cmdline.Parse(flags, args); errors.Is(err, flag.ErrHelp) {
@@ -128,8 +128,8 @@ func isChaos(program string) error {
 	return err
 }
 
-// choose returns the faults that list names, separated by commas, in the order of
-// faults(). An empty list selects all faults.
+// choose returns the faults whose names are in list, in the order of faults(). list contains names
+// separated by commas; an empty list selects all faults.
 func choose(list string) ([]fault, error) {
 	all := faults()
 	if list == "" {

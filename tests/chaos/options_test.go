@@ -31,7 +31,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-func TestOptionsNameAllThatIsWrong(t *testing.T) {
+func TestEveryInvalidOptionIsNamed(t *testing.T) {
 	_, err := parse(strings.Fields("-messages 0 -bites 0 -old /nowhere/at/all -duration -1s -only nothing -plant nowhere more"))
 	if !errors.Is(err, errUsage) {
 		t.Fatal(err)

@@ -39,8 +39,9 @@ func plan(seed uint64, faults []fault) iter.Seq[step] {
 	}
 }
 
-// pair adds the first fault of left that can be combined with the step's fault. It
-// returns the step and the faults that are still left.
+// pair adds a second fault to the step: the first of the remaining faults that can be
+// combined with the step's fault. It returns the step, and the faults that still
+// remain.
 func (s step) pair(left []fault) (step, []fault) {
 	for i, other := range left {
 		if first := s.faults[0]; first.alone || other.alone || first.on == other.on {

@@ -23,7 +23,7 @@ func steps(seed uint64, faults []fault, n int) (list []string) {
 func TestASeedReplaysItsPlan(t *testing.T) {
 	all := faults()
 	if !slices.Equal(steps(7, all, 300), steps(7, all, 300)) {
-		t.Error("the same seed gives two plans")
+		t.Error("the same seed gives different plans")
 	}
 	if slices.Equal(steps(7, all, 10), steps(8, all, 10)) {
 		t.Error("two seeds give the same plan")
@@ -44,19 +44,19 @@ func TestAPlanHasEveryFaultAloneAndThenPairs(t *testing.T) {
 		for _, f := range s.faults {
 			seen[f.name]++
 			if f.alone && len(s.faults) > 1 {
-				t.Errorf("%s is not alone", f.name)
+				t.Errorf("%s is combined with another fault", f.name)
 			}
 		}
 		if len(s.faults) == 2 {
 			pairs++
 			if s.faults[0].on == s.faults[1].on {
-				t.Errorf("%s and %s are on the same", s.faults[0].name, s.faults[1].name)
+				t.Errorf("%s and %s have the same target", s.faults[0].name, s.faults[1].name)
 			}
 		}
 		if n == len(all) {
 			for _, f := range all {
 				if seen[f.name] != 1 {
-					t.Errorf("%s comes %d times in the first round", f.name, seen[f.name])
+					t.Errorf("%s occurs %d times in the first round", f.name, seen[f.name])
 				}
 			}
 		}
@@ -65,11 +65,11 @@ func TestAPlanHasEveryFaultAloneAndThenPairs(t *testing.T) {
 		}
 	}
 	if pairs == 0 {
-		t.Error("no pairs")
+		t.Error("no step has two faults")
 	}
 }
 
-func TestKindsHaveNamesOfTheirOwn(t *testing.T) {
+func TestFaultsAreCompleteAndHaveUniqueNames(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, f := range faults() {
 		if f.name == "" || f.about == "" || f.on == "" || f.strike == nil || seen[f.name] {

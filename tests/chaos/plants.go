@@ -19,10 +19,10 @@ import (
 
 // Parts that can be broken on purpose, with a mistake that a service could contain.
 const (
-	plantInbox   = "inbox"   // the consumer has no inbox: effects double
+	plantInbox   = "inbox"   // the consumer has no inbox: messages take effect twice
 	plantDelete  = "delete"  // the forwarder deletes rows before the confirm: messages are lost
 	plantOrder   = "order"   // the forwarder sends several messages of a key at the same time: their order changes
-	plantIntents = "intents" // the consumer does not ask whether a mail was sent: mails double
+	plantIntents = "intents" // the consumer does not ask whether a mail was sent: mails are sent twice
 	plantKeyLock = "keylock" // transactions publish without the lock of the key: their order changes
 	plantPauses  = "pauses"  // the forwarder does not see the pauses: paused messages are sent
 	plantLate    = "late"    // the consumer ignores versions that arrive after a higher one: they are lost
@@ -47,7 +47,8 @@ func (c *consumer) addNaively(router *message.Router) error {
 	return nil
 }
 
-// addNaive adds one handler, whose messages are published to a topic.
+// addNaive adds one handler. The parameter to is the topic to which the messages that
+// the handler returns are published.
 func (c *consumer) addNaive(router *message.Router, topic string, sub message.Subscriber, handle once.HandlerFunc, to string) {
 	router.AddConsumerHandler(topic, topic, sub, func(msg *message.Message) error {
 		tx, err := c.db.BeginTx(msg.Context(), nil)

@@ -7,8 +7,7 @@ import (
 	"io"
 )
 
-// protocol reads and names the messages of a network protocol, as far as a proxy needs
-// it.
+// protocol reads the messages of a network protocol, and names the messages that a proxy counts.
 type protocol struct {
 	// read reads the next message of one side. first is true for the first message of
 	// that side.
@@ -19,8 +18,8 @@ type protocol struct {
 	name func(message []byte, toServer bool) string
 }
 
-// AMQP methods that the proxy counts. If both sides can send a method, only the
-// broker's are counted, except where noted.
+// AMQP methods that the proxy counts. If both sides can send a method, it is counted only if the
+// broker sends it, except where noted.
 const (
 	amqpConnectionClose = "connection.close"
 	amqpBlocked         = "connection.blocked"
@@ -119,7 +118,8 @@ func commits(query []byte) bool {
 	return bytes.EqualFold(last, []byte(postgresCommit))
 }
 
-// readAll reads n bytes from r, and returns before followed by them.
+// readAll reads n bytes from r, and returns them in one slice behind the bytes that the
+// caller has read earlier. The caller passes the earlier bytes in the parameter before.
 func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	all := make([]byte, len(before)+max(n, 0))
 	copy(all, before)
@@ -127,8 +127,8 @@ func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	return all, err
 }
 
-// cutAt returns a function for proxy.cut. It does what do says with each message that
-// has the given name.
+// cutAt returns a function for proxy.cut. The function returns the action do for each message with
+// the given name.
 func cutAt(p *proxy, name string, do action) func(m relayed) action {
 	return func(m relayed) action {
 		if p.protocol.name(m.bytes, m.toServer) == name {
@@ -138,9 +138,9 @@ func cutAt(p *proxy, name string, do action) func(m relayed) action {
 	}
 }
 
-// cutBetween returns a function for proxy.cut. It cuts a connection at its second
-// message that has the given name. So the header and the body of the first publish have
-// arrived.
+// cutBetween returns a function for proxy.cut. This function cuts a connection before the second
+// message with the given name. If this message is a publish, the broker has then received the first
+// publish completely.
 func cutBetween(p *proxy, name string) func(m relayed) action {
 	seen := make(map[*link]bool)
 	return func(m relayed) action {

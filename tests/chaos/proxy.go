@@ -34,12 +34,11 @@ const (
 	passing  mode = iota
 	slowing       // messages are delayed
 	silent        // nothing is relayed, and the connections stay open
-	halfOpen      // the connections to the server are closed, those to the clients stay open
+	halfOpen      // the connections to the server are closed, but the connections to the clients stay open
 	refusing      // new connections are closed immediately
 )
 
-// link is the connection to a client, and the connection to the server that belongs to
-// it. The latter may be nil.
+// link is a connection to a client, together with its connection to the server. server may be nil.
 type link struct {
 	client, server *net.TCPConn
 }
@@ -57,7 +56,7 @@ func (l *link) reset() {
 	l.close()
 }
 
-// lose lets a later close reset both connections.
+// lose configures both connections so that a later close resets them.
 func (l *link) lose() {
 	for _, conn := range []*net.TCPConn{l.client, l.server} {
 		if conn != nil {
@@ -192,9 +191,9 @@ func (p *proxy) held(size int) (gone bool) {
 	return false
 }
 
-// linger handles a closed connection. In the mode halfOpen it keeps the client's side
-// open until the mode changes. It returns true if the caller must continue to read, and
-// drop, the client's data.
+// linger handles a closed connection. In the mode halfOpen it keeps the client's side open until
+// the mode changes. It returns true if the caller must continue to read the client's data and drop
+// it.
 func (p *proxy) linger(toServer bool) (more bool) {
 	for {
 		mode, changed := p.now()
@@ -222,8 +221,8 @@ func (p *proxy) judge(m relayed) action {
 	return do
 }
 
-// cut lets watch decide about every message until a connection was cut. With nil no
-// connection is cut.
+// cut lets the function watch decide about every message until a connection was cut. If
+// watch is nil, no connection is cut.
 func (p *proxy) cut(watch func(m relayed) action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -283,7 +282,7 @@ func (p *proxy) count(name string, n int64) {
 	p.counts[name] += n
 }
 
-// counted returns the count of name.
+// counted returns how many events with the given name were counted.
 func (p *proxy) counted(name string) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -68,7 +68,7 @@ func over(t *testing.T, conn net.Conn) error {
 	t.Helper()
 	n, err := conn.Read(make([]byte, 1))
 	if n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("the connection goes on: %d bytes, %v", n, err)
+		t.Fatalf("the connection has not ended: %d bytes, %v", n, err)
 	}
 	return err
 }
@@ -99,7 +99,7 @@ func TestAProxyCountsAndCutsAtAMessage(t *testing.T) {
 	}
 }
 
-func TestAProxyResets(t *testing.T) {
+func TestProxyResetsConnections(t *testing.T) {
 	p, client, server := wire(t)
 	p.reset()
 	for _, conn := range []net.Conn{client, server} {
@@ -108,16 +108,16 @@ func TestAProxyResets(t *testing.T) {
 		}
 	}
 	if p.counted("reset") != 1 {
-		t.Errorf("%d are counted", p.counted("reset"))
+		t.Errorf("%d resets are counted", p.counted("reset"))
 	}
 }
 
 // A silent proxy drops data, so it resets the connection when it is no longer silent.
-func TestASilentProxySwallows(t *testing.T) {
+func TestSilentProxyDropsMessages(t *testing.T) {
 	p, client, server := wire(t)
 	p.set(silent)
 	send(t, client, frame(60, 40))
-	testkit.Eventually(t, time.Minute, "it is swallowed", func() bool { return p.counted("swallowed") > 0 })
+	testkit.Eventually(t, time.Minute, "the message is dropped", func() bool { return p.counted("swallowed") > 0 })
 	p.set(passing)
 	for _, conn := range []net.Conn{client, server} {
 		if err := over(t, conn); !errors.Is(err, syscall.ECONNRESET) {
@@ -128,14 +128,14 @@ func TestASilentProxySwallows(t *testing.T) {
 
 // With a half-open connection the server sees that the connection has ended, and the
 // client does not.
-func TestAHalfOpenConnection(t *testing.T) {
+func TestHalfOpenProxyClosesOnlyTheServerSide(t *testing.T) {
 	p, client, server := wire(t)
 	p.set(halfOpen)
 	_ = over(t, server)
 	for range 3 {
 		send(t, client, frame(60, 40))
 	}
-	testkit.Eventually(t, time.Minute, "it goes nowhere", func() bool { return p.counted("swallowed") >= int64(3*len(frame(60, 40))) })
+	testkit.Eventually(t, time.Minute, "all are dropped", func() bool { return p.counted("swallowed") >= int64(3*len(frame(60, 40))) })
 	p.set(passing)
 	if err := over(t, client); !errors.Is(err, syscall.ECONNRESET) {
 		t.Error(err)

@@ -104,8 +104,8 @@ func (r *recorder) note(id, key, numbered string) {
 	}
 }
 
-// found returns descriptions of the messages that overtook others, the number of
-// deliveries, and how many were copies of messages with a key.
+// found returns descriptions of the messages that overtook other messages, the number of
+// deliveries, and the number of copies of messages with a key.
 func (r *recorder) found() (inversions []string, seen, copies int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

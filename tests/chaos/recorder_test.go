@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestTheFirstCopyOfEachMessageIsTheNextOfItsKey(t *testing.T) {
+func TestRecorderFindsMessagesOutOfOrder(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		numbers    []int

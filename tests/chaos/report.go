@@ -26,12 +26,12 @@ type row struct {
 	spans []span
 }
 
-// span is the range of the serial numbers of events that were written while a fault was
-// active. Events that were unfinished when it began have lower numbers.
+// span is the range of the serial numbers of events that were written while a fault was active.
+// Events that were unfinished when the fault began have lower numbers.
 type span struct{ from, to int64 }
 
-// underWay is how many events before the beginning of a span may still have been
-// unfinished when the fault began.
+// underWay is the maximum number of events before a span that may have been unfinished when the
+// fault began.
 const underWay = mostWaiting
 
 func (r *row) covers(serial int64) bool {
@@ -90,8 +90,8 @@ func (r *report) notef(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// judge adds to Faults what follows from the other fields: kinds without enough
-// effective injections, or too few messages.
+// judge adds an entry to Faults for each kind with too few effective injections, and one if there
+// are too few messages.
 func (r *report) judge() {
 	for _, row := range r.Rows {
 		if row.Bitten < r.Bites && !row.Unavailable {

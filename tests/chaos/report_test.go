@@ -12,7 +12,7 @@ func bitten() *report {
 	}}
 }
 
-func TestTheLastLine(t *testing.T) {
+func TestLastLineOfTheReportHasTheTotals(t *testing.T) {
 	r := bitten()
 	r.totals = totals{Lost: 1, Doubled: 2, Phantoms: 3, Inversions: 4}
 	var out strings.Builder
@@ -23,7 +23,7 @@ func TestTheLastLine(t *testing.T) {
 	}
 }
 
-func TestWhatMakesARunFail(t *testing.T) {
+func TestRunFailsForEachBrokenPromise(t *testing.T) {
 	for name, change := range map[string]func(r *report){
 		"lost":       func(r *report) { r.Lost++ },
 		"doubled":    func(r *report) { r.Doubled++ },
@@ -44,7 +44,7 @@ func TestWhatMakesARunFail(t *testing.T) {
 	}
 }
 
-func TestARowCoversWhatWasUnderWay(t *testing.T) {
+func TestRowCoversUnfinishedEvents(t *testing.T) {
 	r := row{spans: []span{{20_000, 20_100}}}
 	for serial, want := range map[int64]bool{20_000 - underWay - 1: false, 20_000 - underWay: true, 20_100: true, 20_101: false} {
 		if r.covers(serial) != want {

@@ -51,7 +51,7 @@ type order struct {
 	For   time.Duration `json:"for"`
 }
 
-// actor contains what the processes of all roles share.
+// actor contains the fields that the processes of all roles need.
 type actor struct {
 	life
 
@@ -93,7 +93,7 @@ func (a *actor) play() error {
 		return err
 	}
 	defer db.Close()
-	db.SetConnMaxIdleTime(2 * time.Second) // idle connections are closed, so that after the run only leaked ones remain
+	db.SetConnMaxIdleTime(2 * time.Second) // idle connections are closed, so that after the run only leaked connections remain
 	switch a.Role {
 	case writing:
 		return a.write(ctx, db)

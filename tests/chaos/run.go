@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// run runs the whole test, and writes its progress to out. It returns the report even
-// after an error, as far as there are results.
+// run runs the whole test, and writes its progress to the parameter out. After an error it also
+// returns the report, which contains the results so far.
 func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	r = newReport(o)
 	began := time.Now()
@@ -76,7 +76,8 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	return r, nil
 }
 
-// all executes the plan until every option is satisfied.
+// all executes the plan for at least o.duration, until no kind of fault needs another
+// injection and o.messages messages are committed.
 func (n *nemesis) all(ctx context.Context, o options) error {
 	for s := range plan(o.seed, o.faults) {
 		long := time.Since(n.began) >= o.duration
@@ -96,12 +97,12 @@ func (n *nemesis) all(ctx context.Context, o options) error {
 	return ctx.Err()
 }
 
-// chances is how often a fault without an effect is injected again. On a busy machine
-// its effect may come too late.
+// chances is the number of additional injections of a fault that had no effect. On a
+// busy machine the effect of a fault may come too late.
 const chances = 2
 
-// wants reports whether one of the kinds has had fewer effective injections than
-// requested, and may be injected again.
+// wants reports whether one of the kinds still needs an injection: it has had fewer
+// effective injections than requested, and has not used up its additional injections.
 func (n *nemesis) wants(faults []fault) bool {
 	return slices.ContainsFunc(faults, func(f fault) bool {
 		row := n.report.row(f.name)
@@ -109,8 +110,8 @@ func (n *nemesis) wants(faults []fault) bool {
 	})
 }
 
-// settle waits until all messages are finished. It gives up if the backlog has not
-// shrunk for patience.
+// settle waits until all messages are finished. It gives up if the backlog has not shrunk
+// for longer than patience.
 func (w *world) settle(ctx context.Context, say func(string, ...any)) error {
 	say("waiting until it is quiet")
 	least, since := int64(1<<62), time.Now()

@@ -17,10 +17,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A second service has a database of its own, with its own outbox and inbox, and shares
-// only the broker with the first one. It handles the topic remote, and answers each
-// message with a reply. The effect of a remote message in the first service is that of
-// its reply, so it exists only after both services have handled their messages.
+// A second service has a database of its own, with its own outbox and inbox, and shares only the
+// broker with the first one. It handles the topic remote, and answers each message with a reply.
+// The first service stores the effect of a remote message when it handles the reply, so the effect
+// exists only after both services have handled their messages.
 const (
 	remote  = "remote"
 	replies = "replies"
@@ -29,8 +29,8 @@ const (
 // branching is the role of the processes of the second service.
 const branching = "branch"
 
-// branchTables are the tables of the second service's business, without a unique
-// constraint.
+// branchTables creates the business table of the second service. It has no unique constraint, so
+// that a repeated effect is visible.
 const branchTables = `CREATE TABLE effects (message_id text NOT NULL, intact boolean NOT NULL)`
 
 const replySuffix = "+reply"
@@ -79,8 +79,8 @@ func reply(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Me
 	return []*message.Message{once.To(replies, event{id: msg.UUID + replySuffix, kind: plain}.message())}, err
 }
 
-// effectOf returns the id under which the effect of a message is stored: that of the
-// remote message, if it is a reply.
+// effectOf returns the id under which the effect of a message is stored. For a reply this is the id
+// of the remote message.
 func effectOf(consumer, id string) string {
 	if consumer == replies {
 		return strings.TrimSuffix(id, replySuffix)
@@ -93,7 +93,7 @@ func (w *world) prepareBranch(ctx context.Context) (err error) {
 	if _, err := w.db.ExecContext(ctx, `CREATE DATABASE branch OWNER `+user); err != nil {
 		return err
 	}
-	if w.branch, err = sql.Open("postgres", as(w.postgres.DSN("branch"), "postgres@", user+"@")); err != nil {
+	if w.branch, err = sql.Open("postgres", withUser(w.postgres.DSN("branch"), "postgres@", user+"@")); err != nil {
 		return err
 	}
 	w.branch.SetMaxOpenConns(4)

@@ -16,8 +16,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// beat is the status that a process reports several times per second. A process that
-// sends none is frozen.
+// beat is the status that a process reports several times per second. A process that sends no beats
+// is frozen.
 type beat struct {
 	Counts     map[string]int64 `json:"counts"`
 	Goroutines int              `json:"goroutines"`
@@ -26,8 +26,8 @@ type beat struct {
 
 const beatEvery = 200 * time.Millisecond
 
-// tally counts the events of a process: its own under their names, and those of the
-// library under the names of its instruments.
+// tally counts the events of a process. Events of the library are counted under the
+// names of the library's instruments.
 type tally struct {
 	mu     sync.Mutex
 	counts map[string]int64
@@ -50,8 +50,7 @@ func (t *tally) add(name string, n int64) {
 	t.counts[name] += n
 }
 
-// report writes beats until writing fails, because the test process has closed the
-// pipe.
+// report writes beats until a write fails. This happens when the test process has closed the pipe.
 func (t *tally) report(w io.Writer) {
 	out := bufio.NewWriter(w)
 	tick := time.NewTicker(beatEvery)

@@ -14,17 +14,17 @@ type usage struct {
 	connections       int
 }
 
-// slack is how many more goroutines, open files or connections than before the first
-// fault are allowed.
+// slack is how much the numbers of goroutines, open files and connections may grow
+// between the time before the first fault and the end.
 const slack = 12
 
-// attended waits until the consumers of both services consume. On a busy machine a
-// process lives for seconds before it subscribes. It has fewer goroutines and connections
-// then than later, when it is idle.
+// attended waits until the consumers of both services consume. On a busy machine a process may need
+// seconds until it subscribes. Before that it has fewer goroutines and connections than later, when
+// it is idle.
 func (w *world) attended(ctx context.Context) error {
-	consumers := len(w.of(consuming))
+	consumers := len(w.membersOf(consuming))
 	wanted := map[string]int{
-		queueOf(ledger): consumers, queueOf(notices): consumers, queueOf(accounts): consumers, queueOf(remote): len(w.of(branching)),
+		queueOf(ledger): consumers, queueOf(notices): consumers, queueOf(accounts): consumers, queueOf(remote): len(w.membersOf(branching)),
 	}
 	for deadline := time.Now().Add(patience); ; rest(ctx, beatEvery) {
 		missing := ""

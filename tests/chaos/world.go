@@ -88,7 +88,7 @@ func (w *world) prepareDatabase(ctx context.Context) error {
 	}
 	w.db.SetMaxOpenConns(20)
 	w.db.SetMaxIdleConns(20)
-	owner, err := sql.Open("postgres", as(w.postgres.DSN("chaos"), "postgres@", user+"@"))
+	owner, err := sql.Open("postgres", withUser(w.postgres.DSN("chaos"), "postgres@", user+"@"))
 	if err != nil {
 		return err
 	}
@@ -108,8 +108,10 @@ func (w *world) prepareDatabase(ctx context.Context) error {
 	return w.disk.move(ctx, w.db)
 }
 
-// as replaces the user old in an address by another user.
-func as(address, old, user string) string { return strings.Replace(address, "//"+old, "//"+user, 1) }
+// withUser returns an address in which the given user replaces the user old.
+func withUser(address, old, user string) string {
+	return strings.Replace(address, "//"+old, "//"+user, 1)
+}
 
 func (w *world) prepareBroker(ctx context.Context) error {
 	if err := w.eval(ctx, fmt.Sprintf(`begin ok = rabbit_auth_backend_internal:add_user(<<%[1]q>>, <<%[2]q>>, <<"chaos">>),
@@ -120,8 +122,8 @@ func (w *world) prepareBroker(ctx context.Context) error {
 	return w.declare(ctx)
 }
 
-// declare declares missing exchanges and queues. RabbitMQ 3.10 can lose new ones if it
-// is killed soon after their declaration.
+// declare declares missing exchanges and queues. RabbitMQ 3.10 can lose new exchanges and queues if
+// it is killed soon after their declaration.
 func (w *world) declare(ctx context.Context) error {
 	return errors.Join(w.channel(func(channel *amqp.Channel) error {
 		for _, topic := range append(slices.Clone(topics), remote) {
@@ -157,7 +159,7 @@ func (w *world) eval(ctx context.Context, expression string) error {
 	return err
 }
 
-// channel calls do with a channel of a direct connection, without a proxy.
+// channel calls the function do with a channel of a direct connection, without a proxy.
 func (w *world) channel(do func(channel *amqp.Channel) error) error {
 	conn, err := amqp.Dial(w.rabbit.URL("/"))
 	if err != nil {
@@ -219,8 +221,8 @@ func (w *world) begin(plant string) error {
 	return w.beginBranch(plant)
 }
 
-// of returns the members with the given role.
-func (w *world) of(role string) []*member {
+// membersOf returns the members with the given role.
+func (w *world) membersOf(role string) []*member {
 	var list []*member
 	for _, m := range w.members {
 		if m.Role == role {
@@ -230,23 +232,23 @@ func (w *world) of(role string) []*member {
 	return list
 }
 
-// count returns the sum of a count over all members with the given role.
+// count returns the sum of the counts called name of all members with the given role.
 func (w *world) count(role, name string) (n int64) {
-	for _, m := range w.of(role) {
+	for _, m := range w.membersOf(role) {
 		n += m.count(name)
 	}
 	return n
 }
 
-// tell sends an order to all members with the given role.
+// tell sends a command to all processes with the given role.
 func (w *world) tell(role string, o order) {
-	for _, m := range w.of(role) {
+	for _, m := range w.membersOf(role) {
 		m.tell(o)
 	}
 }
 
-// proxies returns the proxies of the given kinds of servers, or all proxies without an
-// argument.
+// proxies returns the proxies of the given kinds of servers. Without an argument it returns all
+// proxies.
 func (w *world) proxies(which ...map[string]*proxy) []*proxy {
 	if len(which) == 0 {
 		which = []map[string]*proxy{w.pg, w.amqp}
@@ -268,7 +270,7 @@ func (w *world) stop() error {
 	defer cancel()
 	var errs []error
 	for _, role := range []string{writing, forwarding, branching, consuming} {
-		for _, m := range w.of(role) {
+		for _, m := range w.membersOf(role) {
 			if m.stop(ctx) {
 				errs = append(errs, fmt.Errorf("%s did not end within a minute", m.base))
 			}

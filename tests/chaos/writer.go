@@ -46,7 +46,7 @@ func (a *actor) write(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	w := &writer{actor: a, db: db, box: box, journal: journal}
-	w.gate.close() // writers wait for the order to begin
+	w.gate.close() // writers wait until they are told to begin
 	var clerk sync.WaitGroup
 	for range clerks {
 		clerk.Go(func() { w.work(ctx) })
@@ -67,8 +67,9 @@ func (w *writer) work(ctx context.Context) {
 // errThinkAgain makes a transaction roll back on purpose.
 var errThinkAgain = errors.New("the business changed its mind")
 
-// transaction writes count events of a kind in one transaction, and records its result
-// in the journal. With rollBack it rolls the transaction back at the end.
+// transaction writes the given number of events of a kind in one transaction, and
+// records the result of the transaction in the journal. If rollBack is true, it rolls
+// the transaction back at the end.
 func (w *writer) transaction(ctx context.Context, kind string, count int, rollBack bool) error {
 	tx := w.name()
 	if err := w.journal.note(tried, tx, count); err != nil {

@@ -21,7 +21,7 @@ const (
 	doSerialize = "serialize" // run two transactions that cannot be serialized
 )
 
-// obey carries out orders until ctx ends.
+// obey carries out the commands of the test until ctx ends.
 func (w *writer) obey(ctx context.Context) {
 	for {
 		select {

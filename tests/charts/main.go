@@ -1,5 +1,5 @@
-// Command charts prints the chart of the default retry policy for the docs, as
-// SVG: make charts writes docs/img/retry-policy.svg.
+// Command charts prints the chart of the default retry policy for the docs, as SVG. make charts
+// writes it to docs/img/retry-policy.svg.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 
 const (
 	width, height = 720, 190
-	left, right   = 40, 680 // of the axis of time
+	left, right   = 40, 680 // ends of the time axis
 	axis          = 130
 	end           = 20 * time.Minute
 )
@@ -26,8 +26,8 @@ func main() {
 	}
 }
 
-// x returns where a time since the first attempt is on the axis, which is
-// logarithmic from half a second on.
+// x returns the horizontal position of a point on the time axis. The parameter at is
+// the time since the first attempt. The axis is logarithmic from half a second on.
 func x(at time.Duration) float64 {
 	const begin = 500 * time.Millisecond
 	if at < begin {
@@ -36,7 +36,7 @@ func x(at time.Duration) float64 {
 	return left + 30 + math.Log(float64(at)/float64(begin))/math.Log(float64(end)/float64(begin))*(right-left-30)
 }
 
-// after returns the time from the first round of attempts to a later one.
+// after returns the time from the first round of attempts to the given round.
 func after(round int, jitter float64) time.Duration {
 	if round == 0 {
 		return 0

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The committed chart is the one of today's default policy.
+// The committed chart shows the current default policy.
 func TestChartIsUpToDate(t *testing.T) {
 	var want bytes.Buffer
 	if err := write(&want); err != nil {

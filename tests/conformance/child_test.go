@@ -205,7 +205,7 @@ func tried(ctx context.Context, tx *sql.Tx, msg *message.Message) bool {
 	return err != nil || before > 0
 }
 
-// process is a process that runs a life.
+// process is a running process of a consumer.
 type process struct {
 	*exec.Cmd
 
@@ -214,7 +214,7 @@ type process struct {
 	ended   <-chan struct{} // closed when the process has ended
 }
 
-// hanging is what a process prints when its handler begins to hang.
+// hanging is the text that a process prints when its handler begins to hang.
 const hanging = "hanging"
 
 var errFails = errors.New("the handler fails")
@@ -235,7 +235,7 @@ func begin(t *testing.T, l life) *process {
 	return p
 }
 
-// signal is a writer that closes given at the first write.
+// signal is a writer that closes a channel at the first write.
 type signal struct {
 	once  sync.Once
 	given chan struct{}
@@ -268,7 +268,7 @@ func (p *process) end(t *testing.T) syscall.WaitStatus {
 	case <-time.After(patience):
 		_ = p.Process.Kill()
 		<-p.ended
-		t.Fatal("the process did not end: it never came to that step")
+		t.Fatal("the process did not end: it never reached the step")
 	}
 	status, _ := p.ProcessState.Sys().(syscall.WaitStatus)
 	return status

@@ -12,8 +12,9 @@ import (
 const neighbours = 20
 
 // Trap 48. If the handler of a message calls os.Exit, the message goes to quarantine
-// when its crash budget is used up. Messages that were prefetched or claimed together
-// with it do not go to quarantine, and the rest of the queue is handled.
+// when its crash budget is used up. Other messages, which were prefetched or claimed
+// together with this message, do not go to quarantine. The rest of the queue is
+// handled.
 func TestMessageThatEndsTheProcessIsQuarantined(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		var ids []string
@@ -27,7 +28,7 @@ func TestMessageThatEndsTheProcessIsQuarantined(t *testing.T) {
 		}
 		crashes := 0
 		for p := begin(w.T, l); ; p = begin(w.T, l) {
-			testkit.Eventually(w.T, patience, "it has ended, or has nothing more to do", func() bool {
+			testkit.Eventually(w.T, patience, "the process has ended, or all messages are settled", func() bool {
 				return p.over() || w.settled() && w.count(`effects`) == neighbours && w.count(`once_parked WHERE state = 'quarantined'`) == 1
 			})
 			if !p.over() {
@@ -41,7 +42,7 @@ func TestMessageThatEndsTheProcessIsQuarantined(t *testing.T) {
 				w.Fatalf("the process ended %d times", crashes)
 			}
 		}
-		w.once(ids...)
+		w.checkOnce(ids...)
 		if n := w.count(`once_parked`); n != 1 || w.count(`once_parked WHERE message_id = 'killer' AND reason = 'crashed'`) != 1 {
 			w.Errorf("%d parked rows are left", n)
 		}

@@ -86,11 +86,11 @@ func (w *world) settled() bool {
 	return w.count(`queue WHERE acked = 0`) == 0 && w.count(`once_parked WHERE state IN ('waiting', 'held')`) == 0
 }
 
-// mayBeLast are the points after which no work may be left to do, because the rows of
-// messages that were handled at the same moment are removed together.
+// mayBeLast contains points late in the work. A process that is killed at one of them may already
+// have done all work, because it removes the rows of several messages together.
 var mayBeLast = []point{{"ack", after}, {"resolve", sent}, {"resolve", done}, {"quarantine", done}}
 
-// live runs a process for each point, which is killed at that point. The caller then
+// live runs a process for each point, and the process is killed at this point. At the end, live
 // runs a process that does the remaining work.
 func (w *world) live(l life, points ...point) {
 	w.Helper()
@@ -102,7 +102,7 @@ func (w *world) live(l life, points ...point) {
 			w.Fatalf("%s %s: the process was not killed, it ended with %v", at.When, at.Of, status)
 		}
 		if w.settled() && !slices.Contains(mayBeLast, at) {
-			w.Error("nothing was left to do: that proves nothing")
+			w.Error("the killed process had done all work, so the test proves nothing")
 		}
 		if l.Batches != "" && at == (point{"inbox", done}) && w.count(`effects`) != len(messages) {
 			w.Error("the messages did not share a transaction")
@@ -114,9 +114,9 @@ func (w *world) live(l life, points ...point) {
 	last.stop(w.T)
 }
 
-// once fails the test unless each message took effect exactly once and has no other
-// rows left.
-func (w *world) once(ids ...string) {
+// checkOnce fails the test unless each message has exactly one effect, one row in the inbox and one row
+// in the outbox, and no other rows are left.
+func (w *world) checkOnce(ids ...string) {
 	w.Helper()
 	for table, column := range map[string]string{"effects": "message_id", "once_inbox": "message_id", "once_outbox": "message_id"} {
 		for _, id := range ids {
@@ -133,8 +133,8 @@ func (w *world) once(ids ...string) {
 	}
 }
 
-// of returns the points at a statement: one for each of the given moments that exist in
-// this dialect.
+// of returns the points at a statement. There is one point for each of the given moments, except
+// for moments that this dialect does not have.
 func of(dialect string, statement string, when ...string) []point {
 	var all []point
 	for _, at := range when {
@@ -145,8 +145,8 @@ func of(dialect string, statement string, when ...string) []point {
 	return all
 }
 
-// steps runs a test for each point. Before each, processes are killed at the earlier
-// points. With -short it runs only the test for the last point.
+// steps runs a test for each point. Before each test, processes are killed at the earlier points.
+// With -short it runs only the test for the last point.
 func steps(t *testing.T, db string, l life, earlier []point, points []point, check func(w *world)) {
 	for i, at := range points {
 		t.Run(strings.ReplaceAll(at.Of+" "+at.When, " ", "_"), func(t *testing.T) {
@@ -173,14 +173,14 @@ func everyDatabase(t *testing.T, test func(t *testing.T, db string)) {
 
 func effectsOnce(w *world) {
 	w.Helper()
-	w.once(messages...)
+	w.checkOnce(messages...)
 	if n := w.count(`once_parked`); n != 0 {
 		w.Errorf("%d parked rows are left", n)
 	}
 }
 
-// The process is killed while it handles a message from its transport: begin, claim,
-// handler, outbox, commit, ack. Each message takes effect once.
+// The process is killed at each step of handling messages from its transport, from the
+// delivery to the ack. Each message takes effect once.
 func TestKilledAtEveryStep(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := []point{{"receive", before}}
@@ -203,8 +203,9 @@ func TestKilledAtEveryStepOfALazyTransaction(t *testing.T) {
 	steps(t, "postgres", life{Transport: "local", Lazy: true}, nil, points, effectsOnce)
 }
 
-// The process is killed while several messages share a transaction, again after their
-// redelivery, and while a whole batch fails.
+// The process is killed while several messages share a transaction, and again after
+// their redelivery. Each message takes effect once. If it is killed while a whole batch
+// fails, each message of the batch is in quarantine once.
 func TestKilledAtEveryStepOfABatch(t *testing.T) {
 	for _, way := range []string{"each", "together"} {
 		batches := func(fails bool) life {
@@ -223,9 +224,9 @@ func TestKilledAtEveryStepOfABatch(t *testing.T) {
 	}
 }
 
-// The process is killed once, and then another one is killed while it handles the
-// redelivered message. This message is parked, acked, claimed, handled, and removed.
-// Each message takes effect once.
+// The process is killed once, and then another process is killed while it handles the redelivered
+// message. This message is parked, acked, claimed, handled, and removed. Each message takes effect
+// once.
 func TestKilledAtEveryStepAfterARedelivery(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)
@@ -265,8 +266,8 @@ func TestKilledAtEveryStepOfADurableConsumer(t *testing.T) {
 	})
 }
 
-// The process is killed while it parks and quarantines failing messages. Each message
-// is in quarantine once, and none has taken effect.
+// The process is killed while it parks and quarantines failing messages. Each message is in
+// quarantine once, and no message has taken effect.
 func TestKilledAtEveryStepOfAFailure(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)
@@ -281,7 +282,7 @@ func TestKilledAtEveryStepOfAFailure(t *testing.T) {
 
 func quarantinedOnce(w *world) {
 	w.Helper()
-	w.once()
+	w.checkOnce()
 	for _, id := range messages {
 		if n := w.count(`once_parked WHERE state = 'quarantined' AND reason = 'exhausted' AND message_id = '` + id + `'`); n != 1 {
 			w.Errorf("%s is in quarantine %d times", id, n)

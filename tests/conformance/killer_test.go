@@ -32,7 +32,7 @@ const (
 	done      = "after the commit"
 )
 
-// statements maps names to texts. A statement has the name whose text it contains.
+// statements maps the name of each statement to a text that only this statement contains.
 var statements = map[string]string{
 	"inbox":      `INSERT INTO "once_inbox"`,
 	"effect":     `INSERT INTO effects`,

@@ -8,13 +8,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// messages are the ids of the messages to handle. The first message that reaches the
-// armed point ends the process.
+// messages are the ids of the messages to handle. A test chooses a point in the code.
+// The first message that reaches this point ends the process.
 var messages = []string{"m1", "m2", "m3"}
 
-// another returns the ids of the messages of another round. Each round uses a different
-// ordering key and aggregate.
-func another(round int) (ids []string) {
+// idsOfRound returns the ids of the messages of the given round. Each round uses a different ordering
+// key and aggregate.
+func idsOfRound(round int) (ids []string) {
 	for _, id := range messages {
 		ids = append(ids, strconv.Itoa(round)+id)
 	}

@@ -18,9 +18,9 @@ import (
 // mode selects the features of a consumer. The zero value uses none of them.
 type mode struct {
 	Durable  bool           `json:"durable"`   // durable consumer
-	Batches  string         `json:"batches"`   // "" for none, "each" with a handler for each message, "together" with a batch handler
+	Batches  string         `json:"batches"`   // "" no batches, "each" a handler for each message, "together" a batch handler
 	KeyOrder retry.KeyOrder `json:"key_order"` // value of retry.Config.KeyOrder
-	Versions string         `json:"versions"`  // which versions are applied: "" any, "newer" only newer ones, "all" all in order
+	Versions string         `json:"versions"`  // versions that are applied: "" any, "newer" only newer versions, "all" all in order
 	Stock    bool           `json:"stock"`     // watermill-amqp's subscriber is used instead of ours
 }
 
@@ -45,11 +45,11 @@ var modes = map[string]mode{
 	"all versions, order, durable": {Versions: "all", KeyOrder: retry.BlockWhileRetried, Durable: true},
 }
 
-// shortModes are the modes that run with -short, on SQLite only the first one.
+// shortModes contains the modes that run with -short. On SQLite only the first of them runs.
 var shortModes = []string{"direct", "batches", "all versions, order, durable"}
 
-// eachMode runs a test in each mode, on SQLite with the embedded transport, and on
-// PostgreSQL with RabbitMQ.
+// eachMode runs a test twice in each mode: on PostgreSQL with RabbitMQ, and on SQLite
+// with the embedded transport. Modes that need RabbitMQ run only on PostgreSQL.
 func eachMode(t *testing.T, test func(w *world, l life)) {
 	broker := testkit.Rabbit(t)
 	for _, name := range slices.Sorted(maps.Keys(modes)) {
@@ -104,17 +104,17 @@ func (l life) points() (points []point) {
 	return append(points, of(l.Dialect, "inbox", committed, sent, done)...)
 }
 
-// Processes are killed at one step after the other. Each time there are new messages,
-// and the state that the earlier processes have left. Each message takes effect once,
-// together with the messages that it produced. It takes effect in order if its key or
-// its version requires this.
+// One process after the other is killed, each at a later step. Each process finds new messages, and
+// the state that the earlier processes have left. Each message takes effect once, together with the
+// messages that its handler returned. It takes effect in order if its key or its version requires
+// this.
 func TestKilledAgainAndAgain(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		l.Budget = 1000 // messages of killed processes must not be given up on
 		l.FailsOnce = l.KeyOrder != retry.Unordered
 		points := l.points()
 		for round, at := range points {
-			w.put(l, another(round)...)
+			w.put(l, idsOfRound(round)...)
 			l.Dies = at
 			if status := begin(w.T, l).end(w.T); !status.Signaled() {
 				w.Fatalf("%s %s: the process was not killed, it ended with %v", at.When, at.Of, status)
@@ -138,9 +138,9 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		}
 		var all []string
 		for round := range points {
-			all = append(all, another(round)...)
+			all = append(all, idsOfRound(round)...)
 		}
-		w.once(all...)
+		w.checkOnce(all...)
 		switch {
 		case l.Versions == "all":
 			w.inOrder(len(points), 2, 0, 1)
@@ -168,8 +168,8 @@ func (w *world) inOrder(rounds int, places ...int) {
 	}
 }
 
-// newestLast fails the test unless the version increased up to the highest one in each
-// round, and each applied message produced its messages.
+// newestLast fails the test unless, in each round, the applied versions increased and ended with
+// the highest version, and each applied message produced its messages.
 func (w *world) newestLast(rounds int) {
 	w.Helper()
 	effects := w.effects()
@@ -195,26 +195,26 @@ func (w *world) newestLast(rounds int) {
 	}
 }
 
-// A message that fails waits for its next attempt, and a message that fails permanently
-// is in quarantine, unchanged. All others take effect meanwhile.
+// A message that fails waits for its next attempt, and a message that fails permanently is in
+// quarantine, unchanged. All other messages take effect meanwhile.
 func TestFailuresDoNotBlockOtherMessages(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		l.Pause = time.Hour
-		ids := append(another(0), another(1)...)
+		ids := append(idsOfRound(0), idsOfRound(1)...)
 		if l.Versions == "newer" {
 			ids = []string{"0m2", "1m2", "2m2"} // one version of each aggregate, so that no message is stale
 		}
 		w.put(l, failing, hopeless)
 		w.put(l, ids...)
 		p := begin(w.T, l)
-		testkit.Eventually(w.T, patience, "all others took effect", func() bool {
+		testkit.Eventually(w.T, patience, "all other messages took effect", func() bool {
 			return w.count(`effects`) == len(ids) && w.count(`once_parked`) == 2 &&
 				w.count(`once_parked WHERE attempts = 1`) == 2 && w.count(`once_parked WHERE state = 'quarantined'`) == 1
 		})
 		p.stop(w.T)
-		w.once(ids...)
+		w.checkOnce(ids...)
 		if n := w.count(`once_parked WHERE message_id = 'failing' AND state = 'waiting' AND attempts = 1 AND crashes = 0`); n != 1 {
-			w.Error("what fails does not wait for its second attempt")
+			w.Error("the failing message does not wait for its second attempt")
 		}
 		entries := rows.Parked(w, w.parked, parked.Quarantined)
 		if len(entries) != 1 {
@@ -223,7 +223,7 @@ func TestFailuresDoNotBlockOtherMessages(t *testing.T) {
 		got, want := entries[0].Message, newMessage(hopeless)
 		delete(got.Metadata, "once_redelivered") // the transport sets it
 		if got.UUID != want.UUID || !bytes.Equal(got.Payload, want.Payload) || !maps.Equal(got.Metadata, want.Metadata) {
-			w.Errorf("in quarantine is %q %q %v", got.UUID, got.Payload, got.Metadata)
+			w.Errorf("the message in quarantine is %q %q %v", got.UUID, got.Payload, got.Metadata)
 		}
 		if entries[0].Reason != "permanent" {
 			w.Errorf("the reason is %q", entries[0].Reason)
@@ -250,7 +250,7 @@ func TestShutdownCountsAsNoAttempt(t *testing.T) {
 			w.Errorf("%d effects", n)
 		}
 		if n := w.count(`once_parked WHERE attempts > 0 OR crashes > 0 OR state NOT IN ('waiting', 'held')`); n != 0 {
-			w.Errorf("%d messages are charged", n)
+			w.Errorf("attempts or crashes are counted for %d messages", n)
 		}
 		l.Hangs = false
 		p = begin(w.T, l)
@@ -259,7 +259,7 @@ func TestShutdownCountsAsNoAttempt(t *testing.T) {
 		})
 		p.stop(w.T)
 		if l.Versions == "newer" {
-			return // their order is not fixed, so some may be stale
+			return // the order of the messages is not fixed, so some may be stale
 		}
 		effectsOnce(w)
 	})

@@ -34,14 +34,14 @@ func effectsInOrder(w *world) {
 	w.Helper()
 	effectsOnce(w)
 	if got := w.effects(); !slices.Equal(got, messages) {
-		w.Errorf("they took effect in the order %v", got)
+		w.Errorf("the messages took effect in the order %v", got)
 	}
 }
 
-// The process is killed while it keeps the order of a key whose first message fails
-// once. The messages are stored, acked and claimed. The first one is postponed. Then
-// they are handled, and each time a row is removed, the next message becomes the first
-// of its key.
+// The process is killed while it handles three messages of one key. The first message
+// fails once, so it is postponed, and the other messages wait for it. When the row of a
+// message is removed, the next message becomes the first of its key. Each message takes
+// effect once, in the order of the key.
 func TestKilledAtEveryStepOfKeyOrder(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)
@@ -56,8 +56,8 @@ func TestKilledAtEveryStepOfKeyOrder(t *testing.T) {
 	})
 }
 
-// The process is killed while it quarantines a message, after which the key continues.
-// Every message is in quarantine once, in order.
+// The process is killed while it quarantines a message that does not block its key. Every message
+// is in quarantine once, in order.
 func TestKilledAtEveryStepOfAFailureInKeyOrder(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "quarantine", before, after, sent, done)
@@ -66,9 +66,9 @@ func TestKilledAtEveryStepOfAFailureInKeyOrder(t *testing.T) {
 	})
 }
 
-// The process is killed while it quarantines a message that blocks its key. No process
-// handles a later message of the key until the message is replayed. Then all are
-// handled, in order.
+// The process is killed while it quarantines a message that blocks its key. No process handles a
+// later message of the key until the message is replayed. Then all messages of the key are handled,
+// in order.
 func TestKilledWhileAKeyStaysBlocked(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		for _, at := range append(of(db, "quarantine", before, after, sent, done), of(db, "ack", after)...) {
@@ -98,22 +98,22 @@ func TestKilledWhileAKeyStaysBlocked(t *testing.T) {
 				l.Fails = false
 				p = begin(t, l)
 				defer p.stop(t)
-				testkit.Eventually(t, patience, "it runs", func() bool { return held() })
+				testkit.Eventually(t, patience, "the next process keeps the key held", func() bool { return held() })
 				quarantine, err := poison.New(w.DB, poison.Config{Schema: w.parked.Dialect().Config(), ReplayToAbsent: true})
 				if err != nil {
 					t.Fatal(err)
 				}
-				entries, err := quarantine.List(t.Context(), poison.Filter{})
-				if err != nil || len(entries) != 1 || entries[0].MessageID != messages[0] {
-					t.Fatalf("%v, entries %+v", err, entries)
+				page, err := quarantine.List(t.Context(), poison.Filter{})
+				if err != nil || len(page.Entries) != 1 || page.Entries[0].MessageID != messages[0] {
+					t.Fatalf("%v, entries %+v", err, page.Entries)
 				}
-				if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test"}, entries[0].ID); err != nil {
+				if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test"}, page.Entries[0].ID); err != nil {
 					t.Fatal(err)
 				}
-				testkit.Eventually(t, patience, "all are handled", func() bool { return w.settled() })
-				w.once(messages...)
+				testkit.Eventually(t, patience, "all messages are handled", func() bool { return w.settled() })
+				w.checkOnce(messages...)
 				if got := w.effects(); !slices.Equal(got, messages) {
-					t.Errorf("they took effect in the order %v", got)
+					t.Errorf("the messages took effect in the order %v", got)
 				}
 			})
 		}

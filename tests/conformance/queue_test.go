@@ -9,9 +9,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// queue is a transport that delivers messages at least once. It keeps them in a table,
-// so they remain when the process ends. As RabbitMQ does, it prefetches messages, and
-// marks redelivered ones.
+// queue is a transport that delivers messages at least once. It keeps them in a table, so they
+// remain when the process ends. Like RabbitMQ, it prefetches messages, and marks redelivered
+// messages.
 type queue struct {
 	db       *sql.DB
 	inFlight int // maximum number of unacked messages

@@ -63,7 +63,8 @@ func (p passing) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 	return out, nil
 }
 
-// answer acks or nacks msg when its copy passed is acked or nacked.
+// answer waits until the parameter passed, which is a copy of msg, is acked or nacked.
+// Then it acks or nacks msg.
 func answer(msg, passed *message.Message) {
 	select {
 	case <-passed.Acked():

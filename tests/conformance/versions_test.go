@@ -7,9 +7,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// The process is killed while messages arrive in the wrong order. Two are parked
-// because they are early. The last one has the first version, and its transaction makes
-// the next version due. Then the others follow. Each takes effect once, in the order of
+// The process is killed while messages arrive in the wrong order. Two messages are parked because
+// they are early. The last message has the first version, and its transaction makes the next
+// version due. Then the early messages are handled. Each message takes effect once, in the order of
 // versions.
 func TestKilledAtEveryStepOfVersions(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
@@ -24,8 +24,8 @@ func TestKilledAtEveryStepOfVersions(t *testing.T) {
 	})
 }
 
-// The process is killed while it checks a parked early message again, and parks it
-// again.
+// The process is killed while it finds that a parked message is early, and parks the
+// message again. Each message takes effect once, in the order of versions.
 func TestKilledAtEveryStepOfARecheck(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		for _, at := range of(db, "early", before, after, sent, done) {
@@ -56,6 +56,6 @@ func inVersions(w *world) {
 	w.Helper()
 	effectsOnce(w)
 	if got := w.effects(); !slices.Equal(got, []string{"m3", "m1", "m2"}) {
-		w.Errorf("they took effect in the order %v", got)
+		w.Errorf("the messages took effect in the order %v", got)
 	}
 }

@@ -10,15 +10,17 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// unreadable returns what a person could not read or use: a field or a button without a
-// name, two elements with one id, a page without one headline, and texts that have less
-// than the contrast of WCAG AA as the browser paints them.
+// unreadable is a script that returns the problems of a page: fields and buttons without a name,
+// two elements with the same id, a page without exactly one headline, and texts that the browser
+// paints with less contrast than WCAG AA requires.
 const unreadable = `(() => {
 	const seen = (e) => e.checkVisibility() && !e.closest(".unseen, .skip"), bad = [];
 	const all = (selector) => [...document.querySelectorAll(selector)].filter(seen);
 	all("input:not([type=hidden]), select, textarea").filter((e) => !e.labels.length && !e.ariaLabel)
 		.forEach((e) => bad.push("no label: " + e.outerHTML));
 	all("a, button").filter((e) => !e.innerText.trim() && !e.ariaLabel).forEach((e) => bad.push("no name: " + e.outerHTML));
+	all("time").filter((e) => !/ UTC$/.test(e.title) || !/^in .| ago$|^now$/.test(e.innerText))
+		.forEach((e) => bad.push("time: " + e.outerHTML));
 	const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
 	ids.filter((id, n) => ids.indexOf(id) !== n).forEach((id) => bad.push("twice: " + id));
 	if (document.querySelectorAll("h1").length !== 1) bad.push("not one headline");
@@ -37,7 +39,7 @@ const unreadable = `(() => {
 	return bad;
 })()`
 
-// Each page can be read and used by people who see little or use no mouse, in both themes.
+// In both themes, each page can be read and used by people who see badly or do not use a mouse.
 func TestPagesAreAccessible(t *testing.T) {
 	testkit.Long(t)
 	b := open(t)
@@ -53,7 +55,7 @@ func TestPagesAreAccessible(t *testing.T) {
 				t.Errorf("%s, %s: %s", theme, page.path, problem)
 			}
 		}
-		// Whatever the tab key reaches shows that it has the focus.
+		// Each element that the tab key reaches must show that it has the focus.
 		b.visit("quarantine")
 		for range 40 {
 			b.do(chromedp.KeyEvent(kb.Tab))

@@ -21,12 +21,13 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// hostile would run in a page that takes it for markup, for the end of an attribute, or for
-// a template.
+// hostile contains scripts that run if a page treats the text as markup, as the end of an
+// attribute, or as a template.
 const hostile = `"'></textarea></script><script>window.attacked=1</script><img src=x onerror="window.attacked=1">` +
 	`<a href="javascript:window.attacked=1">{{.}}`
 
-// seedHostile puts the text into every text of every table.
+// seedHostile inserts rows into every table. Each text column contains the text
+// hostile.
 func (b *tab) seedHostile() {
 	b.Helper()
 	for _, query := range []string{
@@ -58,7 +59,7 @@ func (b *tab) seedHostile() {
 	b.must(err)
 	_, err = quarantine.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New(hostile) })(m)
 	b.must(err)
-	_, err = b.db.ExecContext(b.Context(), `UPDATE once_parked SET error_type = $1`, hostile)
+	_, err = b.db.ExecContext(b.Context(), `UPDATE once_parked SET error_type = $1, stack = $1`, hostile)
 	b.must(err)
 	var group string
 	b.must(b.db.QueryRowContext(b.Context(), `SELECT fingerprint FROM once_parked`).Scan(&group))
@@ -76,8 +77,8 @@ func (b *tab) seedHostile() {
 	}))
 }
 
-// Texts of messages, of errors and of people are in all tables and in the address. On no
-// page does the browser find markup in them, and so nothing of them runs.
+// All tables and the addresses of the pages contain a hostile text. On no page does the browser
+// treat it as markup, so its scripts do not run.
 func TestHostileTextsDoNotRun(t *testing.T) {
 	testkit.Long(t)
 	b := open(t)
@@ -97,13 +98,13 @@ func TestHostileTextsDoNotRun(t *testing.T) {
 	for _, page := range paths {
 		b.visit(page)
 		b.clean(page)
-		if bad := eval[string](b, `"attacked" in window ? "it ran" : [...document.querySelectorAll(
+		if bad := eval[string](b, `"attacked" in window ? "a script of the hostile text ran" : [...document.querySelectorAll(
 			"img, iframe, object, script:not([src]), style, [style*=url], [onerror], a[href^='javascript' i]")].
 			map((e) => e.outerHTML).join()`); bad != "" {
 			t.Errorf("%s: %s", page, bad)
 		}
 	}
-	// The same text as a note and as a reason, and as the content of an edit.
+	// The same text is used as a note, as a reason, and as the content of an edit.
 	b.visit("quarantine?consumer=" + q)
 	b.press("the group", `document.querySelector("a.row")`)
 	b.fill("note", hostile+" saved") // not the note that the page shows already
@@ -118,17 +119,17 @@ func TestHostileTextsDoNotRun(t *testing.T) {
 	b.confirm("Discard quarantined messages", "window.attacked")
 	b.clean("forms")
 	if eval[bool](b, `"attacked" in window`) {
-		t.Error("it ran")
+		t.Error("a script of the hostile text ran")
 	}
 }
 
-// A page of another site sends a form, tries to read, and tries to show the console in a
-// frame. Nothing is changed, and the browser shows why.
+// A page of another site sends a form to the console, tries to read a page, and tries to show the
+// console in a frame. Nothing is changed, and the browser shows why.
 func TestAnotherSiteInTheBrowser(t *testing.T) {
 	testkit.Long(t)
 	b := open(t)
 	b.seed()
-	target := strings.Replace(b.url, "127.0.0.1", "localhost", 1) // another site than that of the attack
+	target := strings.Replace(b.url, "127.0.0.1", "localhost", 1) // for the browser, this is another site than the attacking page
 	attack := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		fmt.Fprintf(w, `<!doctype html><title>attack</title><iframe src="%[1]s"></iframe>
@@ -149,8 +150,8 @@ func TestAnotherSiteInTheBrowser(t *testing.T) {
 	eval[any](b, `document.forms[0].submit(), null`)
 	b.until("the page says why",
 		`document.querySelector("h1")?.innerText === "Refused" && document.body.innerText.includes("does not come from this page")`)
-	b.finds(2, `SELECT COUNT(*) FROM once_outbox_dead`)
-	b.finds(2, `SELECT COUNT(*) FROM once_audit`) // of the seed
+	b.awaitNumber(2, `SELECT COUNT(*) FROM once_outbox_dead`)
+	b.awaitNumber(2, `SELECT COUNT(*) FROM once_audit`) // from seed
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if all := strings.Join(b.errors, "\n"); !strings.Contains(all, "frame-ancestors") && !strings.Contains(all, "X-Frame-Options") {

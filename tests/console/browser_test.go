@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -50,7 +51,7 @@ func findChromium() (string, error) {
 	return "", fmt.Errorf("there is no browser: none of %v", names)
 }
 
-// chromium leaves the test out if there is no browser.
+// chromium skips the test if no browser is installed.
 func chromium(t *testing.T) {
 	t.Helper()
 	if _, err := findChromium(); err != nil {
@@ -66,13 +67,13 @@ type tab struct {
 	url    string
 	ctx    context.Context
 	mu     sync.Mutex
-	errors []string // of the page: exceptions, failed requests, violations of the policy
+	errors []string // of the page: exceptions, failed requests, violations of the content security policy
 	sent   []string // the pages and the actions of the forms that were sent
 }
 
 func open(t *testing.T) *tab {
 	t.Helper()
-	chromium(t) // before the database is made
+	chromium(t) // before the database is created
 	db := testkit.Postgres(t)
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
@@ -95,7 +96,8 @@ func open(t *testing.T) *tab {
 	return b
 }
 
-// authorize lets ann do everything, and records what forms ask for.
+// authorize lets the user ann do everything. It records the page and the action of each form that
+// was sent.
 func (b *tab) authorize(r *http.Request, action console.Action) (string, error) {
 	if r.Method == http.MethodPost {
 		b.mu.Lock()
@@ -105,15 +107,16 @@ func (b *tab) authorize(r *http.Request, action console.Action) (string, error) 
 	return "ann", nil
 }
 
-// posted reports whether a form was sent to a page, or needed an action.
+// posted reports whether a form was sent to a page with the given name, or for an
+// action with this name.
 func (b *tab) posted(what string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Contains(b.sent, what)
 }
 
-// browser starts the browser of all tests, in which each has a tab and cookies of its own.
-// A start takes seconds of a core.
+// browser starts the browser that all tests share, because a start takes seconds of processor time.
+// Each test has a tab and cookies of its own.
 var browser = sync.OnceValues(func() (context.Context, error) {
 	path, err := findChromium()
 	if err != nil {
@@ -166,7 +169,7 @@ func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.must(chromedp.Do(b.ctx, steps...))
 }
 
-// record keeps what the browser says against a page.
+// record keeps the errors and warnings that the browser reports about a page.
 func (b *tab) record(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -184,7 +187,7 @@ func (b *tab) record(event any) {
 	}
 }
 
-// clean fails the test if the browser said something against the pages so far.
+// clean fails the test if the browser has reported errors or warnings since the last call of clean.
 func (b *tab) clean(page string) {
 	b.Helper()
 	b.mu.Lock()
@@ -203,9 +206,9 @@ func eval[V any](b *tab, expression string) V {
 	return value
 }
 
-// until waits until an expression on the page is true. The page may be loading. The page
-// itself looks at the expression again and again, because questions of the test would
-// keep the browser busy.
+// until waits until an expression on the page is true. The page may be loading. A script in the
+// page evaluates the expression again and again, because repeated requests from the test would keep
+// the browser busy.
 func (b *tab) until(what, expression string) {
 	b.Helper()
 	look := fmt.Sprintf(`new Promise((tell) => {
@@ -234,7 +237,8 @@ func (b *tab) die(id string) {
 	b.must(err)
 }
 
-// seed puts messages into all tables, as of a shop that has had a bad hour.
+// seed inserts messages into all tables. They look like the messages of a shop that had an outage
+// for an hour.
 func (b *tab) seed() {
 	b.Helper()
 	b.die("dead-1")
@@ -259,7 +263,7 @@ func (b *tab) seed() {
 		`INSERT INTO once_consumer_instances (consumer, topic, owner, program, handler, started_at)
 			VALUES ('payments', 'orders.placed', 'pay-1/21/77aa', 'payments', 'charge', now() - interval '5 hours'),
 			       ('mail', 'orders.placed', 'mail-1/8/0b3c', 'mailer', 'confirm', now() - interval '2 days')`,
-		// A message that was sent, failed twice, and was handled; and what it caused.
+		// A message that was sent, failed twice, and was handled, and the message that it caused.
 		`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
 			VALUES (3, 'order-1041', 'orders.placed', '{"order":1041}', '{}', now() - interval '9 minutes', now() - interval '539 seconds'),
 			       (4, 'charge-1041', 'payments.charged', '{"order":1041}', '{"once_causation_id":"order-1041"}', now() - interval '6 minutes',
@@ -298,6 +302,10 @@ func (b *tab) seed() {
 		fail("payments", fmt.Sprintf("order-%d", 1100+n), "card was declined: currency XTS is unknown")
 	}
 	fail("mail", "order-1077", "mailbox ann@example.com is full")
+	_, err = b.db.ExecContext(b.Context(), `UPDATE once_parked SET stack = $1 WHERE id = 2`, "goroutine 41 [running]:\n"+strings.Repeat(
+		"example.com/shop/payments.(*Gateway).Charge(0xc0001a2000, {0x7f3c2c0a1b40, 0xc000112a50}, 0xc0004e6000)\n"+
+			"\t/src/shop/payments/gateway.go:117 +0x1d5\n", 12))
+	b.must(err)
 	store, err := parked.NewStore(b.db.DB, schema.Config{})
 	b.must(err)
 	for n := range 8 {

@@ -16,6 +16,23 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
+// misfits is a script that returns the parts of a page that do not fit: tables and forms that are
+// wider than the text, and fields that cut off a time.
+const misfits = `(() => {
+	const bad = [], right = document.querySelector("#live").getBoundingClientRect().right + 0.5;
+	document.querySelectorAll("#live table.rows, #live form, #live dl, #live pre, #live .chart, #live .actions > *").forEach((e) => {
+		if (e.checkVisibility() && e.getBoundingClientRect().right > right) bad.push("too wide: " + e.outerHTML.slice(0, 120));
+	});
+	document.querySelectorAll("input[type=datetime-local]").forEach((e) => {
+		const whole = e.cloneNode();
+		whole.style.width = "max-content", whole.style.maxWidth = "none";
+		e.after(whole);
+		if (whole.getBoundingClientRect().width > e.getBoundingClientRect().width) bad.push("cut off: " + e.outerHTML);
+		whole.remove();
+	});
+	return bad;
+})()`
+
 // Each page loads without an error of the browser, and fits on a phone and on a screen.
 func TestPagesLoadWithoutViolations(t *testing.T) {
 	b := open(t)
@@ -26,12 +43,15 @@ func TestPagesLoadWithoutViolations(t *testing.T) {
 			page := p.path
 			b.visit(page)
 			b.clean(page)
+			for _, problem := range eval[[]string](b, misfits) {
+				t.Errorf("%s, %d pixels: %s", page, width, problem)
+			}
 			if wide := eval[int64](b, `document.documentElement.scrollWidth`); wide > width {
 				t.Errorf("%s: %d pixels wide on a screen of %d", page, wide, width)
 			}
 		}
 	}
-	// The policy holds: what somebody would bring into a page does not run.
+	// The content security policy works: code that an attacker inserts into a page does not run.
 	b.do(chromedp.Navigate(b.url))
 	b.until("the page is loaded", `true`)
 	eval[any](b, `document.body.insertAdjacentHTML("beforeend", "<img src=x onerror='window.attacked = 1'>"), null`)
@@ -76,7 +96,8 @@ func TestADeadLetterIsDiscardedByKeyboard(t *testing.T) {
 	b.clean("the whole way")
 }
 
-// The overview shows new numbers by itself. Nothing else moves, and the focus stays.
+// The overview shows new numbers without a reload by the user. Nothing else on the page moves, and
+// the focus stays.
 func TestTheOverviewIsLive(t *testing.T) {
 	testkit.Long(t)
 	b := open(t)
@@ -85,7 +106,7 @@ func TestTheOverviewIsLive(t *testing.T) {
 	b.until("the chart is drawn", `document.querySelector("#overview-chart canvas")`)
 	eval[any](b, `window.shift = 0, new PerformanceObserver((list) => list.getEntries().forEach((e) => window.shift += e.value))
 		.observe({ type: "layout-shift", buffered: false }), document.querySelector("#live a[href='quarantine']").focus(), null`)
-	b.die("dead-3") // of the same cause
+	b.die("dead-3") // with the same cause as the other dead letters
 	b.until("the new number", `document.querySelector("#live a[href='dead']").closest("div").querySelector("dd").innerText === "3"`)
 	b.until("the chart is drawn again", `document.querySelector("#overview-chart canvas")`)
 	if focus := eval[string](b, `document.activeElement.getAttribute("href") ?? ""`); focus != "quarantine" {
@@ -104,7 +125,7 @@ func TestPagesCanBeReadWithoutJavaScript(t *testing.T) {
 	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 	b.must(err)
 	for page, text := range map[string]string{
-		"": "Needs a person", "dead": "dead-2", "quarantine": "the gateway is down", "entry?id=1": `"order": 1`, "replay?id=1": "1 failed again",
+		"": "Needs attention", "dead": "dead-2", "quarantine": "the gateway is down", "entry?id=1": `"order": 1`, "replay?id=1": "1 failed again",
 		"consumers": "warehouse", "forwarders": "2 slots have no forwarder", "parked": "order-1200",
 		"life?message=order-1041&causes=1": "charge-1041", "audit": "the customer has left",
 		"change?do=run-parked&consumer=payments": "Run now",
@@ -119,8 +140,8 @@ func TestPagesCanBeReadWithoutJavaScript(t *testing.T) {
 	b.clean("without JavaScript")
 }
 
-// A page that loads new numbers again and again, as an open page does every few seconds,
-// keeps no memory of the numbers that it has shown.
+// An open page loads new numbers every few seconds. It does not keep the numbers that it showed
+// earlier in memory.
 func TestALivePageDoesNotGrow(t *testing.T) {
 	testkit.Long(t)
 	b := open(t)
@@ -141,18 +162,19 @@ func TestALivePageDoesNotGrow(t *testing.T) {
 		b.must(err)
 		heap, err := chromedp.Call(b.ctx, runtime.GetHeapUsage, cdp.Empty{})
 		b.must(err)
-		used := heap.UsedSize + heap.BackingStorageSize // the latter has the long strings
+		used := heap.UsedSize + heap.BackingStorageSize // the second one includes long strings
 		t.Logf("after %d loads: %d nodes, %d listeners, %.0f bytes of JavaScript", swaps, counters.Nodes, counters.JsEventListeners, used)
 		return counters, used
 	}
-	// The browser may keep one chart for a while. What is kept at each load would be
+	// The browser may keep one chart for a while. If something were kept at each load, it would be
 	// fifteen times as much.
 	before, heapBefore := measure(10)
 	after, heapAfter := measure(25)
 	if after.Nodes > 2*before.Nodes || after.JsEventListeners > 2*before.JsEventListeners {
 		t.Errorf("the page grows: %+v, then %+v", before, after)
 	}
-	// The browser compiles code meanwhile. The pages of fifteen loads would be more.
+	// The browser compiles code meanwhile, which needs memory. The pages of fifteen loads would
+	// need more.
 	if grown := heapAfter - heapBefore; grown > heapBefore/8 {
 		t.Errorf("the memory of the page's JavaScript grows by %.0f bytes, from %.0f", grown, heapBefore)
 	}

@@ -58,14 +58,16 @@ func startDemo(t *testing.T) (url string, stop func() error) {
 	}
 }
 
-// click clicks the first link or button with a text, or one that begins with it.
+// click clicks the first link or button with the given text, or else the first one whose text
+// begins with it.
 func (b *tab) click(text string) {
 	b.Helper()
 	b.press(text, fmt.Sprintf(`((all) => all.find((e) => e.innerText.trim() === %[1]q) ??
 		all.find((e) => e.innerText.trim().startsWith(%[1]q)))([...document.querySelectorAll("main a, main button")])`, text))
 }
 
-// press presses the mouse in the middle of an element. Nothing may cover it.
+// press clicks in the middle of an element with the mouse. find is the JavaScript expression of the
+// element. Nothing may cover the element.
 func (b *tab) press(what, find string) {
 	b.Helper()
 	b.until("there is "+what, find)
@@ -80,8 +82,8 @@ func (b *tab) press(what, find string) {
 	b.do(chromedp.MouseClickXY(at[0], at[1]))
 }
 
-// Somebody who has read nothing starts the demo, sees that payments have failed, finds
-// their cause, replays them, and watches the replay end.
+// A person who has not read the docs starts the demo, sees that payments have failed, finds their
+// cause, replays them, and watches the replay end.
 func TestANewcomerReplaysFailedPayments(t *testing.T) {
 	testkit.Long(t)
 	chromium(t)
@@ -92,16 +94,16 @@ func TestANewcomerReplaysFailedPayments(t *testing.T) {
 	b.do(chromedp.Navigate(url))
 	b.until("all payments have failed", `document.body.innerText.includes("payments gave up on 20 messages")`)
 	b.until("the cause is named", `document.body.innerText.includes("payment gateway: 503 Service Unavailable")`)
-	b.click("Look at the failure")
+	b.click("See the failure")
 	b.until("the failure group", `document.title.startsWith("Quarantine")`)
 	b.click("Replay all")
 	b.until("the dry run", `document.body.innerText.includes("20 messages")`)
 	b.do(chromedp.Focus(`input[name=why]`), chromedp.KeyEvent("the gateway is back"), chromedp.KeyEvent(kb.Enter))
 	b.until("the replay has finished", `document.title.startsWith("Replay ") && document.querySelector("h1 .s-finished")`)
-	b.until("all are handled", `document.body.innerText.match(/Handled\s+20/)`)
-	t.Logf("it took %v", time.Since(began)) // less than a minute on a machine with nothing else to do
+	b.until("all messages are handled", `document.body.innerText.match(/Handled\s+20/)`)
+	t.Logf("it took %v", time.Since(began)) // less than a minute on an idle machine
 	b.click("Replays")
-	b.until("the list of replays", `document.title.startsWith("Replays")`) // otherwise the next page would cut it off
+	b.until("the list of replays", `document.title.startsWith("Replays")`) // otherwise the next navigation would interrupt the loading
 	b.do(chromedp.Navigate(url))
 	b.until("nothing is left to do", `document.body.innerText.includes("Nothing.")`)
 	b.clean("the whole way")

@@ -14,7 +14,8 @@ import (
 	"github.com/watermill-once/once/console"
 )
 
-// pages are all pages that show something, with names for their pictures.
+// pages contains the pages that a test can open at any time, and the names of their
+// pictures.
 var pages = []struct{ name, path string }{
 	{"overview", ""},
 	{"days", "days"},
@@ -28,6 +29,7 @@ var pages = []struct{ name, path string }{
 	{"group", "quarantine?consumer=payments"},
 	{"entry", "entry?id=1"},
 	{"entry-hex", "entry?id=1&view=hex"},
+	{"entry-panic", "entry?id=2"},
 	{"edit", "edit?id=1"},
 	{"forwarders", "forwarders"},
 	{"consumers", "consumers"},
@@ -47,8 +49,8 @@ var pages = []struct{ name, path string }{
 	{"empty", "quarantine?topic=nothing"},
 }
 
-// otherPages are loaded by other tests: a page without contents of its own, and pages that
-// need a running change.
+// otherPages are opened by other tests: the page payload only downloads a file, and the page job
+// needs a running change.
 var otherPages = []string{"payload", "job"}
 
 // source returns a file of the console.
@@ -61,7 +63,7 @@ func source(t *testing.T, name string) string {
 	return string(text)
 }
 
-// routes returns the pages of the console that take a method.
+// routes returns the names of the console's pages that accept an HTTP method.
 func routes(t *testing.T, method string) (names []string) {
 	t.Helper()
 	for _, found := range regexp.MustCompile(`(?m)^\t\t"([a-z-]*)":\s+\{(.*)\},$`).FindAllStringSubmatch(source(t, "console.go"), -1) {

@@ -12,8 +12,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Each page can be drawn. With SCREENSHOTS, a folder, the pictures of all pages in both
-// themes and three widths are kept there: "make screenshots" does this for the docs.
+// Pages can be drawn. If SCREENSHOTS is the path of a folder, the test stores pictures of all pages
+// there, in both themes and three widths. "make screenshots" does this for the docs. Without
+// SCREENSHOTS the test draws only the first page.
 func TestScreenshots(t *testing.T) {
 	testkit.Long(t)
 	folder, widths, shots := os.Getenv("SCREENSHOTS"), map[string]int64{"": 1280, "-tablet": 800, "-phone": 380}, pages
@@ -44,8 +45,8 @@ func TestScreenshots(t *testing.T) {
 	}
 }
 
-// drawCharts waits until the overview has its charts. The last 30 days get messages, until
-// the console has counted them.
+// drawCharts waits until the overview has its charts. Until then the tables contain messages of the
+// last 30 days, so that the charts are not empty.
 func (b *tab) drawCharts() {
 	b.Helper()
 	const many = `generate_series(1, 30) AS day, generate_series(1, 90 + day % 7 * 20 + day * 3) AS n`

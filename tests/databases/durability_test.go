@@ -40,7 +40,7 @@ func TestStartLogsADatabaseThatMayLoseCommits(t *testing.T) {
 			if err := schema.Up(t.Context(), test.db.DB, config); err != nil {
 				t.Fatal(err)
 			}
-			test.db.SetMaxOpenConns(1) // so that the setting of the session stays
+			test.db.SetMaxOpenConns(1) // so that all statements use the session with this setting
 			test.db.SetConnMaxIdleTime(0)
 			if _, err := test.db.ExecContext(t.Context(), test.setting); err != nil {
 				t.Fatal(err)
@@ -101,13 +101,14 @@ func startConsumer(t *testing.T, db *sql.DB, config schema.Config, logs *testkit
 	})
 }
 
-// until runs a part until reached is true, and waits for its end.
+// until runs a part until done returns true. Then it cancels the context of the part, and waits for
+// its end.
 func until(t *testing.T, run func(ctx context.Context) error, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx) }()
-	testkit.Eventually(t, time.Minute, "it has started", done)
+	testkit.Eventually(t, time.Minute, "the part has started", done)
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// drivers open a PostgreSQL database with each supported driver.
+// drivers contains functions that open a PostgreSQL database, one for each supported driver.
 var drivers = map[string]func(dsn string) (*sql.DB, error){
 	"lib/pq": func(dsn string) (*sql.DB, error) { return sql.Open("postgres", dsn) },
 	"pgx":    func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
@@ -69,27 +69,27 @@ func refuses(t *testing.T, db *sql.DB, config schema.Config, is error, says stri
 	}
 }
 
-func TestPostgreSQLBehindTheDialectOfSQLite(t *testing.T) {
+func TestPostgreSQLIsRefusedWithTheDialectOfSQLite(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, testkit.Postgres(t).DSN, func(t *testing.T, db *sql.DB) {
 		refuses(t, db, schema.Config{Dialect: schema.SQLite}, schema.ErrDialect,
 			`Dialect is "sqlite", the database is PostgreSQL [0-9.]+: set Config.Dialect to schema.PostgreSQL`)
 		if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-			t.Errorf("and behind its own: %v", err)
+			t.Errorf("with schema.PostgreSQL: %v", err)
 		}
 	})
 }
 
-func TestSQLiteBehindTheDialectOfPostgreSQL(t *testing.T) {
+func TestSQLiteIsRefusedWithTheDialectOfPostgreSQL(t *testing.T) {
 	t.Parallel()
 	refuses(t, testkit.SQLite(t).DB, schema.Config{}, schema.ErrDialect,
 		`Dialect is "postgres", the database is SQLite [0-9.]+: set Config.Dialect to schema.SQLite`)
 }
 
-// There is no dialect for MySQL and MariaDB. The test needs one of them, at
-// 127.0.0.1:3306 or at MYSQL_DSN; with MYSQL_DSN it must answer. Package schema has the same test with their
-// recorded replies.
-func TestMySQLBehindEitherDialect(t *testing.T) {
+// Up and Check refuse MySQL and MariaDB, because there is no dialect for them. The test needs a
+// server of MySQL or MariaDB, at MYSQL_DSN or else at 127.0.0.1:3306. If MYSQL_DSN is set, the
+// server must answer. Package schema has the same test with recorded replies of both databases.
+func TestMySQLIsRefusedWithEachDialect(t *testing.T) {
 	db, err := sql.Open("mysql", cmp.Or(os.Getenv("MYSQL_DSN"), "root@tcp(127.0.0.1:3306)/test"))
 	if err != nil {
 		t.Fatal("MYSQL_DSN cannot be read")
@@ -102,7 +102,8 @@ func TestMySQLBehindEitherDialect(t *testing.T) {
 		says := `Dialect is "` + string(dialect) + `", the database is (MySQL )?[0-9][^ ]*: there is no dialect for it, use PostgreSQL or SQLite`
 		refuses(t, db, schema.Config{Dialect: dialect}, schema.ErrDialect, says)
 
-		// Packages that do not check the tables say the same. The root package tests all of them.
+		// Packages that do not check the tables return the same error. The root package tests all
+		// of these packages.
 		messages, err := pending.New(db, pending.Config{Schema: schema.Config{Dialect: dialect}})
 		if err != nil {
 			t.Fatal(err)
@@ -115,8 +116,9 @@ func TestMySQLBehindEitherDialect(t *testing.T) {
 	}
 }
 
-// Trap 86. Text in UTF-8 is stored as other text if the connection declares
-// another encoding. lib/pq always declares UTF8.
+// Trap 86. A connection that declares another encoding than UTF-8 is refused, because PostgreSQL
+// would store other characters than the service has sent. The test uses pgx, because lib/pq always
+// declares UTF8.
 func TestConnectionWithoutUTF8IsRefused(t *testing.T) {
 	t.Parallel()
 	db, err := sql.Open("pgx", testkit.Postgres(t).DSN+"&client_encoding=LATIN1")
@@ -136,7 +138,7 @@ func TestEncodingAndDurabilityWithEveryDriver(t *testing.T) {
 		if err := schema.Durability(t.Context(), db, schema.Config{}); err != nil {
 			t.Error(err)
 		}
-		db.SetMaxOpenConns(1) // so that the setting of the session stays
+		db.SetMaxOpenConns(1) // so that all statements use the session with this setting
 		if _, err := db.ExecContext(t.Context(), `SET synchronous_commit = off`); err != nil {
 			t.Fatal(err)
 		}

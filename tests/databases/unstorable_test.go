@@ -23,9 +23,10 @@ import (
 
 const foreign = "日本" // not in LATIN1
 
-// Trap 86. A database may not be in UTF-8, because its tables were created by
-// hand, or because it was restored into another database. A message that it
-// cannot store goes to quarantine, and the messages behind it are handled.
+// Trap 86. schema.Up refuses a database whose encoding is not UTF-8. But tables may
+// have been created by hand in such a database, or restored into it from a backup. A
+// message that this database cannot store goes to quarantine, and the messages behind
+// it are handled.
 func TestTextThatTheDatabaseCannotStoreIsQuarantined(t *testing.T) {
 	t.Parallel()
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
@@ -52,8 +53,7 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	if _, err := db.ExecContext(t.Context(), `TRUNCATE once_inbox, once_parked, effects`); err != nil {
 		t.Fatal(err)
 	}
-	// Single middlewares without once.Plugin, whose checks refuse such a
-	// database.
+	// The test uses single middlewares, because the checks of once.Plugin refuse such a database.
 	logs := &testkit.Logs{}
 	retries, err1 := retry.New(db, retry.Config{
 		Policy: retry.Policy{Immediate: -1, Delayed: 1, Base: time.Millisecond}, PollInterval: 10 * time.Millisecond, Logger: logs,
@@ -111,19 +111,19 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 		}
 	}
 	var payloads, effects []string
-	testkit.Eventually(t, time.Minute, "each has an effect or is in quarantine", func() bool {
+	testkit.Eventually(t, time.Minute, "each message has an effect or is in quarantine", func() bool {
 		payloads, effects = nil, texts(t, db)
-		entries, err := quarantine.List(t.Context(), poison.Filter{})
+		page, err := quarantine.List(t.Context(), poison.Filter{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range entries {
+		for _, e := range page.Entries {
 			payloads = append(payloads, string(e.Message.Payload))
 		}
 		return len(payloads)+len(effects) >= 4
 	})
-	// SQL_ASCII accepts any bytes, and pgx keeps the encoding of the database
-	// for the connection: then text may be stored as other text.
+	// SQL_ASCII accepts any bytes, and a connection of pgx uses the encoding of the database. In
+	// both cases text may be stored as different text.
 	var client string
 	if err := db.QueryRowContext(t.Context(), `SHOW client_encoding`).Scan(&client); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	refused := encoding == "LATIN1" && client == "UTF8"
 	if !slices.Contains(effects, "good") || !slices.Contains(payloads, "fails") || len(payloads)+len(effects) != 4 ||
 		refused && (!slices.Contains(payloads, "an id") || !slices.Contains(payloads, "a tenant")) {
-		t.Errorf("in quarantine are %q, with an effect %q", payloads, effects)
+		t.Errorf("messages in quarantine: %q, with an effect: %q", payloads, effects)
 	}
 }
 

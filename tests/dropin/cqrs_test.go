@@ -13,8 +13,8 @@ import (
 
 type orderPlaced struct{ ID string }
 
-// The cqrs component's processors: the subscriber of each handler is wrapped,
-// the handler finds its transaction in the context.
+// The middlewares work with the processors of the cqrs component. The subscriber of each handler is
+// wrapped, and the handler finds its transaction in the context.
 func TestCQRS(t *testing.T) {
 	t.Parallel()
 	for name, open := range transports {
@@ -78,8 +78,8 @@ func (b *bench) events(to transport, marshaler cqrs.CommandEventMarshaler, h cqr
 	return processor.AddHandlers(h)
 }
 
-// writeFirst is the first handler of a group; its effect depends on the
-// handlers after it.
+// writeFirst is the first handler of a group. Its effect is committed only if the handlers after it
+// succeed.
 func writeFirst(ctx context.Context, event *orderPlaced) error {
 	tx, _ := dedup.TxFromContext(ctx)
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1, 'first')`, event.ID)

@@ -37,7 +37,7 @@ type transport struct {
 	topic      string
 }
 
-// transports creates the transports, anew for each test.
+// transports contains functions that create a new transport for each test.
 var transports = map[string]func(t *testing.T, db *sql.DB) transport{
 	"gochannel": func(t *testing.T, _ *sql.DB) transport {
 		g := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
@@ -83,7 +83,8 @@ var transports = map[string]func(t *testing.T, db *sql.DB) transport{
 	},
 }
 
-// stockAMQP returns the subscriber of watermill-amqp.
+// stockAMQP returns a transport with the given publisher, and with the subscriber of
+// watermill-amqp.
 func stockAMQP(t *testing.T, broker testkit.Broker, config wamqp.Config, publisher message.Publisher) transport {
 	t.Helper()
 	t.Cleanup(func() { _ = publisher.Close() })
@@ -170,7 +171,7 @@ func (b *bench) reaches(n int, what string) {
 
 var errHandler = errors.New("the handler fails")
 
-// handler behaves as the id of the message demands.
+// handler is a message handler whose behaviour depends on the id of the message.
 type handler struct {
 	mu    sync.Mutex
 	calls map[string]int
@@ -214,8 +215,8 @@ func (h *handler) called(id string) int {
 	return h.calls[id]
 }
 
-// everywhere runs a test on each transport, with the middlewares on the router
-// and on the handler.
+// everywhere runs a test twice on each transport: with the middlewares on the router,
+// and with the middlewares on the handler.
 func everywhere(t *testing.T, test func(b *bench, transport transport, add func(h message.NoPublishHandlerFunc, sub message.Subscriber,
 	middlewares ...message.HandlerMiddleware),
 ),
@@ -270,7 +271,7 @@ func TestRetryAlone(t *testing.T) {
 		var h handler
 		add(h.handle, b.retries.Subscriber(consumer, to.subscriber()), b.retries.Middleware)
 		b.publish(to, "fails", "panics", "fine")
-		testkit.Eventually(b.T, time.Minute, "all are handled", func() bool {
+		testkit.Eventually(b.T, time.Minute, "all messages are handled", func() bool {
 			return h.called("fails") == 4 && h.called("panics") == 2 && h.called("fine") == 1
 		})
 		b.reaches(0, `once_parked`)
@@ -284,16 +285,16 @@ func TestPoisonAlone(t *testing.T) {
 		add(h.handle, to.subscriber(), b.quarantine.Middleware)
 		b.publish(to, "hopeless", "fine")
 		b.reaches(1, `once_parked WHERE state = 'quarantined' AND message_id = 'hopeless' AND consumer = 'payments'`)
-		testkit.Eventually(b.T, time.Minute, "the other is handled", func() bool { return h.called("fine") == 1 })
+		testkit.Eventually(b.T, time.Minute, "the other message is handled", func() bool { return h.called("fine") == 1 })
 		if n := h.called("hopeless"); n != 1 {
-			b.Errorf("the hopeless one was tried %d times", n)
+			b.Errorf("the hopeless message was tried %d times", n)
 		}
 	})
 }
 
-// All three with other middlewares: a recoverer outermost, a timeout for each
-// attempt, correlation ids next to the handler.
-func TestAllThreeBesideOtherMiddlewares(t *testing.T) {
+// The three middlewares work together with other middlewares: a recoverer around all of them, a
+// timeout for each attempt, and correlation ids next to the handler.
+func TestThreeMiddlewaresWorkWithOtherMiddlewares(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
 		var h handler

@@ -43,7 +43,7 @@ func _(
 	router.AddConsumerHandler("payments", "orders.placed", retries.Subscriber("payments", subscriber), handle)
 
 	_ = func(msg *message.Message) error {
-		tx, _ := dedup.TxFromContext(msg.Context()) // it is there behind the inbox
+		tx, _ := dedup.TxFromContext(msg.Context()) // the inbox always sets it
 		_, err := tx.ExecContext(msg.Context(), `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
 		return err
 	}

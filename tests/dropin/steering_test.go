@@ -26,8 +26,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// forged are headers that a foreign sender sets, and whether a produced message
-// with the same metadata may keep them.
+// forged contains headers that a foreign sender sets. travels says whether a produced message that
+// copies the metadata may keep the header.
 var forged = map[string]struct {
 	value   string
 	travels bool
@@ -59,7 +59,7 @@ var forged = map[string]struct {
 	"color":       {"red", true},
 }
 
-// Trap 81. A new key in internal/meta needs a decision here.
+// Trap 81. Each new key in internal/meta must be added to forged, with a value for travels.
 func TestEveryMetadataKeyIsInTheForgedMessage(t *testing.T) {
 	for _, file := range []string{"keys.go", "broker.go"} {
 		parsed, err := parser.ParseFile(token.NewFileSet(), "../../internal/meta/"+file, nil, 0)
@@ -75,7 +75,7 @@ func TestEveryMetadataKeyIsInTheForgedMessage(t *testing.T) {
 			found++
 			key, err := strconv.Unquote(literal.Value)
 			if _, ok := forged[key]; err != nil || !ok {
-				t.Errorf("the table has no %s of %s", literal.Value, file)
+				t.Errorf("forged has no %s of %s", literal.Value, file)
 			}
 			return true
 		})
@@ -92,8 +92,8 @@ type source struct {
 	publish    func(id string, headers map[string]string) error
 }
 
-// sources creates the sources. Messages that are published after that wait for
-// their subscriber.
+// sources contains a function for each source. Messages that are published after the
+// call of this function wait for the subscriber.
 var sources = map[string]func(b *bench, url, topic string) source{
 	"rabbit": func(b *bench, url, topic string) source {
 		return b.fromRabbit(url, topic, rabbit.Marshaler{})
@@ -206,8 +206,8 @@ func single(msg *message.Message) ([]*message.Message, error) {
 	return passOn(tx, msg)
 }
 
-// Trap 81. Headers of a foreign sender do not control the messages that a
-// handler produces, whatever the transport and the kind of handler.
+// Trap 81. Headers of a foreign sender do not control the messages that a handler produces, with
+// any transport and any kind of handler.
 func TestForeignHeadersDoNotControlProducedMessages(t *testing.T) {
 	t.Parallel()
 	all := map[string]string{}
@@ -249,7 +249,7 @@ func TestForeignHeadersDoNotControlProducedMessages(t *testing.T) {
 				}
 			}
 			want := 2 * len(sent) * len(publish)
-			testkit.Eventually(t, time.Minute, "each message was handled, or given up", func() bool {
+			testkit.Eventually(t, time.Minute, "each message was handled, or was given up on", func() bool {
 				return b.count(`once_outbox`)+2*b.count(`once_parked WHERE state = 'quarantined'`) >= want
 			})
 			for how := range publish {
@@ -262,7 +262,7 @@ func TestForeignHeadersDoNotControlProducedMessages(t *testing.T) {
 	}
 }
 
-// check checks the messages in the outbox.
+// check checks the topic, the due time and the metadata of a produced message in the outbox.
 func (b *bench) check(id, suffix string, headers map[string]string) {
 	b.Helper()
 	var (

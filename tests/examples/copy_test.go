@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// module is the path of the module that the reader makes.
+	// module is the path of the module that the reader creates.
 	module = "example.org/shop"
 
 	// source is the directory of the examples' module.
@@ -23,10 +23,9 @@ const (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// copied copies a folder of the examples into a module of its own and returns
-// the module's directory. Imports of the folder's own packages get the new path.
-// The module requires what the examples' module requires, and takes the library
-// from this repository.
+// copied copies a folder of the examples into a module of its own and returns the module's
+// directory. Imports of the folder's own packages get the new path. The module has the same
+// requirements as the examples' module, but takes the library from this repository.
 func copied(t *testing.T, folder string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "shop")

@@ -18,7 +18,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// mostLines is the most Go code that the smallest example may have.
+// mostLines is the maximum number of lines of Go code in the smallest example.
 const mostLines = 150
 
 func TestMinimalStaysSmall(t *testing.T) {
@@ -92,7 +92,8 @@ func TestMinimalRunsWhereItIsCopied(t *testing.T) {
 	}
 }
 
-// placeOrder returns the order's id, or "" if the service did not answer.
+// placeOrder places an order at the service. It returns the order's id, or "" if the service did
+// not answer.
 func placeOrder(ctx context.Context, addr string) string {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/orders", strings.NewReader(`{"amount":1290}`))
 	if err != nil {
@@ -113,7 +114,7 @@ func placeOrder(ctx context.Context, addr string) string {
 	return order.ID
 }
 
-// freeAddress returns an address that nothing listened on a moment ago.
+// freeAddress returns an address at which no program listened a moment ago.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -14,7 +14,7 @@ import (
 
 const secretPassword = "canary-p@ss/word"
 
-// The example writes no password, whatever fails, and at every log level.
+// The example writes no password at any log level, even if something fails.
 func TestTrap60_TheExampleWritesNoPasswords(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "orders")
@@ -52,8 +52,8 @@ func TestTrap60_TheExampleWritesNoPasswords(t *testing.T) {
 	}
 }
 
-// runOrders runs the example until it has nothing more to do. It returns the
-// exit status, and what the example wrote.
+// runOrders runs the example until it has nothing more to do. It returns the exit status and the
+// output of the example.
 func runOrders(t *testing.T, binary string, args ...string) (status int, output string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binary, append(args, "-addr", "127.0.0.1:0", "-exit", "-json", "-v", "trace")...)

@@ -15,8 +15,8 @@ func TestOrdersCompilesWhereItIsCopied(t *testing.T) {
 	runGo(t, copied(t, "orders"), "vet", "./...")
 }
 
-// A reader can take one transport without the other one, and one database
-// without the other one: deleting files is enough.
+// A reader can use one transport without the other one, and one database without the other one, by
+// deleting files.
 func TestPartsOfOrdersCompileAlone(t *testing.T) {
 	t.Parallel()
 	for part, others := range map[string][]string{

@@ -33,9 +33,9 @@ func plain(ctx context.Context, tx *sql.Tx, p Payment) error {
 	return err
 }
 
-// withSqlx wraps the transaction, for Get and Select into structs. sqlx does
-// not know the placeholders of the driver, so sqlx.BindNamed gets them as an
-// argument.
+// withSqlx wraps the transaction in a sqlx.Tx, whose methods Get and Select read rows
+// into structs. sqlx does not know the placeholders of the driver, so the example
+// passes their kind to sqlx.BindNamed.
 func withSqlx(ctx context.Context, tx *sql.Tx, p Payment) error {
 	x := &sqlx.Tx{Tx: tx, Mapper: reflectx.NewMapper("db")}
 	query, args, err := sqlx.BindNamed(sqlx.DOLLAR, `INSERT INTO payments (order_id, cents) VALUES (:order_id, :cents)`, p)
@@ -54,8 +54,7 @@ func withSqlc(ctx context.Context, tx *sql.Tx, p Payment) error {
 	return New(tx).CapturePayment(ctx, CapturePaymentParams(p))
 }
 
-// withGorm opens GORM on the transaction. GORM begins no transaction of its own
-// inside of it.
+// withGorm opens GORM on the transaction. GORM begins no second transaction.
 func withGorm(ctx context.Context, tx *sql.Tx, p Payment) error {
 	db, err := gorm.Open(gormpostgres.New(gormpostgres.Config{Conn: tx}), &gorm.Config{SkipDefaultTransaction: true})
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"database/sql"
 )
 
-// What follows is what sqlc generates from
+// The rest of this file is the code that sqlc generates from
 //
 //	-- name: CapturePayment :exec
 //	INSERT INTO payments (order_id, cents) VALUES ($1, $2);
@@ -18,10 +18,10 @@ type DBTX interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Queries are the statements.
+// Queries runs the statements on a DBTX.
 type Queries struct{ db DBTX }
 
-// New returns the statements on db.
+// New returns Queries that run on db.
 func New(db DBTX) *Queries { return &Queries{db: db} }
 
 const capturePayment = `INSERT INTO payments (order_id, cents) VALUES ($1, $2)`

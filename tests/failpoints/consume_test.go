@@ -20,7 +20,7 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// Topics. Each is also the name of its consumer.
+// Topics. Each topic has a consumer of the same name.
 const (
 	orders = "orders"
 	done   = "done"   // events that say that an order was handled
@@ -102,12 +102,13 @@ func (a *actor) subscriber() (message.Subscriber, error) {
 	}
 	config := rabbit.SubscriberConfig{InFlight: 2, NackMin: time.Millisecond, NackMax: 10 * time.Millisecond}
 	if a.Batches {
-		config.InFlight = 0 // as many as a batch needs
+		config.InFlight = 0 // 0 means the number that a batch needs
 	}
 	return rabbit.NewSubscriber(a.exchanges(), config)
 }
 
-// order handles an order, and publishes an event. It fails if the life says so.
+// order handles an order, and publishes an event. It fails if the configuration of the process
+// requires it.
 func (a *actor) order(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	delivery := parked.DeliveryOf(ctx)
 	attempts := 0
@@ -128,10 +129,10 @@ func (a *actor) order(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]
 	return []*message.Message{once.To(done, message.NewMessage(msg.UUID+"-done", nil))}, err
 }
 
-// exit ends the process, after it has waited until no duplicate of the message will be
-// sent. A duplicate that the broker has never delivered would look like a new message.
-// If the other messages do not wait for this one, it also waits until they are handled.
-// A message that is in flight at every death would go to quarantine too.
+// exit waits until the forwarder sends no more duplicates of the message, and then ends the
+// process. A duplicate that the broker has never delivered would look like a new message. If the
+// messages have no ordering key, exit also waits until the other messages are handled. Otherwise a
+// message that is in flight at each of these deaths would go to quarantine, too.
 func (a *actor) exit(ctx context.Context, msg *message.Message) error {
 	if err := a.wait(ctx, `SELECT COUNT(*) FROM once_outbox WHERE message_id = $1`, msg.UUID, 0, 1); err != nil {
 		return err
@@ -156,7 +157,8 @@ func (a *actor) interrupted(ctx context.Context, delivery *parked.Delivery) erro
 	return errors.New("the handler is interrupted")
 }
 
-// wait waits until a query that counts returns the wanted number several times in a row.
+// wait waits until a query that counts returns the wanted number in several consecutive
+// calls.
 func (a *actor) wait(ctx context.Context, query, arg string, want, looks int) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -178,8 +180,9 @@ func (a *actor) apply(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]
 	return nil, err
 }
 
-// alarm handles a copy of an entry. Each copy has a different id, so its effect uses
-// the id of the copied message. So each entry must have one effect.
+// alarm handles a copy of an entry. Two copies of one entry have different ids, so the
+// effect is stored under the id of the copied message. This shows whether each entry
+// had exactly one effect.
 func (a *actor) alarm(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, "alarm-"+msg.Metadata[poison.CopyMessageID])
 	return nil, err

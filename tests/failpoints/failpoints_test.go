@@ -41,7 +41,7 @@ func TestEveryPointHasAScenario(t *testing.T) {
 			name, _, _ := strings.Cut(point, ":")
 			reached[name] = true
 			if !slices.Contains(failpoint.Points, name) {
-				t.Errorf("%s: %s is no point", s.name, name)
+				t.Errorf("%s: there is no failpoint %s", s.name, name)
 			}
 		}
 	}

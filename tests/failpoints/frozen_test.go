@@ -46,14 +46,14 @@ func TestFrozenAt(t *testing.T) {
 				w.finish()
 				p.thaw(t)
 				p.stop(t)
-				w.finish() // it may have nacked messages, or handled some by mistake
+				w.finish() // the frozen process may have nacked messages, or handled some by mistake
 				w.audit()
 			})
 		}
 	}
 	for name := range freezes {
 		if !names[name] {
-			t.Errorf("%s is no scenario", name)
+			t.Errorf("there is no scenario %s", name)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func TestMain(m *testing.M) {
 
 func (l life) schema() schema.Config { return schema.Config{Dialect: schema.Dialect(l.Dialect)} }
 
-// actor is a process that runs a life.
+// actor contains the parts of a running process.
 type actor struct {
 	life
 
@@ -99,7 +99,7 @@ type actor struct {
 	stop      context.CancelFunc
 }
 
-// live runs everything until the process's standard input ends.
+// live runs all parts of the process until its standard input ends.
 func (l life) live() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -208,8 +208,8 @@ func (a *actor) forward(start func(func(ctx context.Context) error)) (*forwarder
 
 var errRolledBack = errors.New("rolled back on purpose")
 
-// write commits each message together with its order, if it was not committed before.
-// So it can be repeated. After each message it also rolls back a transaction.
+// write commits each message together with its order, unless they were committed before. So write
+// can be repeated. After each message it also rolls back a transaction.
 func (a *actor) write(ctx context.Context, hint func()) error {
 	box, err := outbox.New(outbox.Config{Schema: a.schema()})
 	if err != nil {
@@ -250,7 +250,7 @@ func (a *actor) write(ctx context.Context, hint func()) error {
 }
 
 // bound sets a timeout for a transaction of the service. If the process is stopped in
-// the transaction, the server ends it.
+// the transaction, the server ends the transaction after this timeout.
 func (a *actor) bound(ctx context.Context, tx *sql.Tx) error {
 	if !a.Frozen {
 		return nil

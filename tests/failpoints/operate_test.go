@@ -112,12 +112,12 @@ func (a *actor) operate(ctx context.Context) error {
 
 // toEach runs an operation on each entry of the quarantine.
 func (a *actor) toEach(ctx context.Context, quarantine *poison.Quarantine) error {
-	entries, err := quarantine.List(ctx, poison.Filter{})
-	if err != nil || len(entries) == 0 {
+	page, err := quarantine.List(ctx, poison.Filter{})
+	if err != nil || len(page.Entries) == 0 {
 		return err
 	}
-	ids := make([]int64, len(entries))
-	for i, e := range entries {
+	ids := make([]int64, len(page.Entries))
+	for i, e := range page.Entries {
 		ids[i] = e.ID
 	}
 	switch a.Operate {
@@ -126,7 +126,7 @@ func (a *actor) toEach(ctx context.Context, quarantine *poison.Quarantine) error
 	case discard:
 		return quarantine.Discard(ctx, act, ids...)
 	}
-	for _, e := range entries {
+	for _, e := range page.Entries {
 		_, err := quarantine.Edit(ctx, act, e.ID, func(msg *message.Message) error {
 			msg.UUID = e.MessageID + "-edited"
 			return nil
@@ -138,7 +138,7 @@ func (a *actor) toEach(ctx context.Context, quarantine *poison.Quarantine) error
 	return nil
 }
 
-// stopMany stops the replay that another process has begun, and resumes it then.
+// stopMany stops the replay that another process has begun, and then resumes it.
 func (a *actor) stopMany(ctx context.Context, quarantine *poison.Quarantine) error {
 	begun, err := quarantine.Replays(ctx, 0)
 	if err == nil && len(begun) > 0 && begun[0].State != poison.ReplayStopped && begun[0].State != poison.ReplayFinished {

@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// process is a process that runs a life.
+// process is a running process with a writer, a forwarder and consumers.
 type process struct {
 	*exec.Cmd
 
@@ -27,7 +27,7 @@ type process struct {
 	ended  <-chan struct{} // closed when the process has ended
 }
 
-// buffer is a buffer that can be read while it is being written.
+// buffer is a buffer that can be read while another goroutine writes to it.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -45,9 +45,10 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// begin starts a process that is killed at point. If point is empty, it is not killed.
-// environ contains additional environment variables, with which the process can be
-// stopped at point instead.
+// begin starts a process that is killed at the failpoint with the given name. If this
+// name is "", the process is not killed. environ contains additional environment
+// variables, for example failpoint.Freezes, which makes the process stop at the
+// failpoint instead of dying.
 func begin(t *testing.T, program string, l life, point string, environ ...string) *process {
 	t.Helper()
 	told, err := json.Marshal(l)
@@ -76,7 +77,7 @@ func (p *process) end(t *testing.T) syscall.WaitStatus {
 	case <-time.After(patience):
 		_ = p.Process.Kill()
 		<-p.ended
-		t.Fatalf("the process did not end, it never came to %q: %s", p.point, &p.stderr)
+		t.Fatalf("the process did not end, it never reached %q: %s", p.point, &p.stderr)
 	}
 	status, _ := p.ProcessState.Sys().(syscall.WaitStatus)
 	return status

@@ -7,7 +7,7 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// operatorScenarios are those in which an operator changes parked messages.
+// operatorScenarios contains the scenarios in which an operator changes parked messages.
 var operatorScenarios = []scenario{
 	{
 		name: "parked, run now", life: life{Operate: runParked}, handled: stuck,

@@ -6,8 +6,8 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// scenario is a life that reaches certain failpoints, and the state that the tables
-// must have in the end.
+// scenario contains the configuration of a process that reaches certain failpoints, and the state
+// that the tables must have in the end.
 type scenario struct {
 	name     string
 	embedded bool
@@ -64,7 +64,7 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		name: "slow", life: life{Writes: three, Blocks: true}, handled: three, earlier: killedAt("dedup/handled"), // none is committed
+		name: "slow", life: life{Writes: three, Blocks: true}, handled: three, earlier: killedAt("dedup/handled"), // no message is committed
 		after:  func(l *life) { l.Blocks = false },
 		points: []string{"parked/extended"},
 	},

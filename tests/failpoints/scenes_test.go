@@ -18,12 +18,12 @@ func old(w *world) {
 		VALUES ('orders', 'orders', 'old', '', '', 'resolved', now(), now() - interval '40 days')`)
 }
 
-// crashed starts processes that the message m1 ends, until m1's crash budget is used
-// up.
+// crashed starts processes that end when their handler gets the message m1, until the crash budget
+// of m1 is used up.
 func crashed(w *world) {
 	for w.count(`once_parked WHERE message_id = 'm1' AND crashes >= 2`) == 0 {
 		if status := begin(w.T, w.program, w.life, "").end(w.T); status.ExitStatus() != exitStatus {
-			w.Fatalf("the handler ends the process, and that ended with %v", status)
+			w.Fatalf("the handler should end the process, but the process ended with %v", status)
 		}
 	}
 }
@@ -39,14 +39,14 @@ func forgotten(w *world) {
 	w.Helper()
 	for _, table := range []string{"once_outbox_sent", "once_inbox", "once_parked"} {
 		if n := w.count(table + ` WHERE message_id = 'old'`); n > 0 {
-			w.Errorf("what is old is in %s", table)
+			w.Errorf("an expired row is still in %s", table)
 		}
 	}
 	w.same("sent", w.strings(`SELECT message_id FROM once_outbox_sent`), w.wanted())
 }
 
-// deadLetter inserts a dead letter that blocks its key, and a message that waits for
-// it.
+// deadLetter inserts a dead letter that blocks its key, and a message of this key that
+// waits.
 func deadLetter(w *world) {
 	w.Helper()
 	w.put("d1", "d2")
@@ -59,8 +59,8 @@ func deadLetter(w *world) {
 	w.exec(`DELETE FROM once_outbox WHERE message_id = 'd1'`)
 }
 
-// backingOff inserts a message that waits for its next attempt, and one that waits
-// behind it.
+// backingOff inserts a message that waits for its next attempt, and another message of the same
+// key, which waits behind it.
 func backingOff(w *world) {
 	w.Helper()
 	w.put("d1", "d2")

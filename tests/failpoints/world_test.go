@@ -99,7 +99,8 @@ func (w *world) strings(query string) (all []string) {
 	return all
 }
 
-// prepare creates the state that the scenario needs before the process that is killed.
+// prepare creates the state that the scenario needs. Call it before the process that is
+// killed begins.
 func (w *world) prepare() {
 	w.Helper()
 	if w.seed != nil {
@@ -146,8 +147,8 @@ func (w *world) wanted() (ids []string) {
 	return ids
 }
 
-// underWay selects the rows of unfinished messages. If no process finds such a row, the
-// test does not end.
+// underWay selects the rows of unfinished messages. If the processes do not find such a row, the
+// test times out.
 const underWay = `(
 	SELECT message_id FROM once_outbox
 	UNION ALL SELECT message_id FROM once_parked WHERE state IN ('waiting', 'held')
@@ -164,8 +165,8 @@ func (w *world) settled() bool {
 		(w.untilThen == nil || w.untilThen(w))
 }
 
-// waiting returns how many messages wait at the broker. It is above zero while a queue
-// is not declared yet.
+// waiting returns how many messages wait at the broker. The result is above zero while a queue is
+// not declared yet.
 func (w *world) waiting() (n int) {
 	w.Helper()
 	if w.broker == nil || w.life.NoConsumer {
@@ -216,7 +217,7 @@ func (w *world) until(p *process, what string, cond func() bool) {
 		case <-p.ended:
 			w.Fatalf("the process ended with %v: %s", p.ProcessState, &p.stderr)
 		case <-deadline.C:
-			w.Fatalf("it never was that %s: left are %q, parked %q, effects %q, dead %q, at the broker %d", what,
+			w.Fatalf("it was never reached that %s: unfinished %q, parked %q, effects %q, dead %q, at the broker %d", what,
 				w.strings(`SELECT message_id FROM once_outbox`),
 				w.strings(`SELECT consumer || ' ' || message_id || ' ' || state FROM once_parked`),
 				w.strings(`SELECT message_id FROM effects`), w.strings(`SELECT message_id FROM once_outbox_dead`), w.waiting())
@@ -257,7 +258,7 @@ func (w *world) inOrder(ids ...string) {
 	w.Helper()
 	got := w.strings(`SELECT message_id FROM effects WHERE message_id NOT LIKE '%-done' ORDER BY n`)
 	if !slices.Equal(got, ids) {
-		w.Errorf("they took effect in the order %v", got)
+		w.Errorf("the messages took effect in the order %v", got)
 	}
 }
 
@@ -266,7 +267,7 @@ func (w *world) inOrder(ids ...string) {
 func (w *world) audited(action string, times int) {
 	w.Helper()
 	if n := w.count(fmt.Sprintf(`once_audit WHERE action = '%s'`, action)); n != times {
-		w.Errorf("%d rows say %q, not %d", n, action, times)
+		w.Errorf("%d audit rows have the action %q, want %d", n, action, times)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// through returns address with the host of a new proxy, which leads to the server of
-// address.
+// through starts a proxy to the server in address. It returns the address with the host of the
+// proxy, and the proxy.
 func through(t *testing.T, address string, newProxy func(server string) *proxy) (string, *proxy) {
 	t.Helper()
 	parsed, err := url.Parse(address)
@@ -23,9 +23,9 @@ func through(t *testing.T, address string, newProxy func(server string) *proxy) 
 	return parsed.String(), p
 }
 
-// The connection to the broker is lost exactly when a publish was written, whether or
-// not it has arrived, or exactly after its confirm. Only messages with an unknown
-// outcome are sent again, and no attempt is counted.
+// The connection to the broker is lost before a publish arrives, before its confirm arrives, or
+// immediately after its confirm. Only messages with an unknown outcome are sent again, and no
+// attempt is counted.
 func TestCutConnectionOfTheBroker(t *testing.T) {
 	t.Parallel()
 	const isPublish, isAck = 40, 80
@@ -79,7 +79,7 @@ func TestCutConnectionOfTheBroker(t *testing.T) {
 			}
 			copies := f.complete()
 			if c.copies && copies < 5 {
-				t.Errorf("%d copies: the confirms arrived after all", copies)
+				t.Errorf("only %d duplicates: the confirms were not lost", copies)
 			}
 			t.Logf("%d copies", copies)
 		})
@@ -131,21 +131,21 @@ func TestConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
 				f.put(100)
 				f.eventually("the connection is cut", func() bool { return p.made() == cuts })
 				f.drained()
-				f.eventually("it is noticed that it has recovered", func() bool { return f.log.Count("could be recorded") == cuts })
+				f.eventually("the recovery is logged", func() bool { return f.log.Count("could be recorded") == cuts })
 			}
 			if copies := f.complete(); copies != 0 {
-				t.Errorf("%d copies of what was confirmed", copies)
+				t.Errorf("%d duplicates of confirmed messages", copies)
 			}
 			if n := f.log.Count("could not be recorded"); n != p.made() {
-				t.Errorf("%d times it was logged that outcomes could not be recorded, of %d", n, p.made())
+				t.Errorf("it was logged %d times that outcomes could not be recorded, want %d", n, p.made())
 			}
 		})
 	}
 }
 
-// afterThat returns a function for proxy.cut. It cuts a connection before the first
-// message for which certain returns true, but only after a statement that contains text
-// was sent on this connection.
+// afterThat returns a function for proxy.cut. This function waits until a statement that contains
+// text was sent on a connection. It then cuts this connection before the first message for which
+// the function certain returns true.
 func afterThat(text []byte, certain func(m relayed) bool) func(m relayed) action {
 	var sent net.Conn
 	return func(m relayed) action {

@@ -37,7 +37,7 @@ func (f *flow) told(failures ...string) {
 	}
 }
 
-// silent fails the test if a failure was logged, or the end of a failure.
+// silent fails the test if a failure or the end of a failure was logged.
 func (f *flow) silent() {
 	f.Helper()
 	for _, line := range []string{notRead, readAgain, notRecorded, recordedAgain, notRenewed, renewedAgain} {
@@ -63,8 +63,8 @@ func (f *flow) lock(ids ...int) (unlock func()) {
 const deleteWaits = `pg_stat_activity
 	WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%DELETE FROM "once_outbox"%'`
 
-// Another transaction locks rows in a different order from that in which the forwarder
-// deletes them. The forwarder backs off, tries again, and logs nothing.
+// Another transaction locks rows in a different order than the forwarder deletes them. The
+// forwarder backs off, tries again, and logs nothing.
 func TestForwarderBacksOffAfterADeadlock(t *testing.T) {
 	t.Parallel()
 	database := testkit.Postgres(t)
@@ -82,22 +82,22 @@ func TestForwarderBacksOffAfterADeadlock(t *testing.T) {
 	f.forward(openDB(t, database.DSN+"&deadlock_timeout=2s"), toQueues(f.url), unhurried(f.log))
 	f.eventually("the forwarder waits", func() bool { return f.count(deleteWaits) > 0 })
 	channel := f.admin()
-	f.eventually("everything without a predecessor is in the queue", func() bool {
+	f.eventually("every message without an unconfirmed predecessor is in the queue", func() bool {
 		return f.waiting(channel, f.queue) > 20
 	})
 	first()
-	f.eventually("the forwarder waits for the other", func() bool {
+	f.eventually("the forwarder waits for the other transaction", func() bool {
 		return f.count(`once_outbox`) < 50 && f.count(deleteWaits) > 0 ||
 			f.count(deleteWaits+` AND query_start < now() - interval '1 second'`) > 0
 	})
 	_, err = tx.ExecContext(t.Context(), `SELECT FROM once_outbox FOR UPDATE`)
 	must(t, err)
-	f.eventually("it was a deadlock", func() bool {
+	f.eventually("the database has found the deadlock", func() bool {
 		return f.count(`pg_stat_database WHERE datname = current_database() AND deadlocks > 0`) > 0
 	})
 	release()
 	if copies := f.complete(); copies != 0 {
-		t.Errorf("%d copies of what was confirmed", copies)
+		t.Errorf("%d duplicates of confirmed messages", copies)
 	}
 	f.silent()
 }
@@ -112,19 +112,19 @@ func TestContentionHidesNoOutage(t *testing.T) {
 	unlock := f.lock(0)
 	f.forward(openDB(t, database.DSN+"&lock_timeout=100ms"), toQueues(f.url), unhurried(f.log))
 	for range 3 {
-		f.eventually("it waits", func() bool { return f.count(deleteWaits) > 0 })
-		f.eventually("it gives way", func() bool { return f.count(deleteWaits) == 0 })
+		f.eventually("the deletion waits", func() bool { return f.count(deleteWaits) > 0 })
+		f.eventually("the deletion backs off", func() bool { return f.count(deleteWaits) == 0 })
 	}
 	f.silent()
-	f.eventually("it is killed", func() bool { return f.count(`(SELECT pg_terminate_backend(pid) FROM `+deleteWaits+`) AS killed`) > 0 })
-	f.eventually("it is logged", func() bool { return f.log.Count(notRecorded) == 1 })
+	f.eventually("it is terminated", func() bool { return f.count(`(SELECT pg_terminate_backend(pid) FROM `+deleteWaits+`) AS killed`) > 0 })
+	f.eventually("the lost connection is logged", func() bool { return f.log.Count(notRecorded) == 1 })
 	unlock()
 	f.complete()
 	f.told(notRecorded)
 }
 
-// Other transactions change the rows of two instances all the time, and the default
-// isolation level of the database is serializable. The instances get no errors.
+// Two forwarders use a database whose default isolation level is serializable, while
+// other transactions change their rows all the time. The forwarders get no errors.
 func TestSerializableIsolation(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -139,13 +139,13 @@ func TestSerializableIsolation(t *testing.T) {
 		return pass
 	})
 	cfg := quick(f.log)
-	cfg.Lease = 15 * time.Second // after a third of it, the instances have shared the slots
+	cfg.Lease = 15 * time.Second // after a third of the lease, the instances have shared the slots
 	for range 2 {
 		f.forward(openDB(t, address+"&default_transaction_isolation=serializable"), toQueues(f.url), cfg)
 	}
 	changes := 0
 	f.during(func() {
-		f.eventually("others change much", func() bool {
+		f.eventually("other transactions make many changes", func() bool {
 			tx, release, err := dialect.Begin(t.Context(), f.db, nil)
 			must(t, err)
 			defer release()
@@ -185,8 +185,8 @@ func TestForwarderSurvivesAnExhaustedPool(t *testing.T) {
 		conn, err := pool.Conn(t.Context())
 		must(t, err)
 		defer conn.Close()
-		f.eventually("it forwards no more", func() bool { return f.log.Count("The lease has run out") > 0 })
-		<-time.After(cfg.Lease) // so that it fails several times
+		f.eventually("the lease has run out", func() bool { return f.log.Count("The lease has run out") > 0 })
+		<-time.After(cfg.Lease) // so that the forwarder fails several times
 	})
 	f.complete()
 	f.told(notRenewed)
@@ -212,8 +212,8 @@ func TestForwarderLeavesAReplicaAtTheOldAddress(t *testing.T) {
 	old.Stop()
 	must(t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644))
 	restart(t, old)
-	f.eventually("it forwards no more", func() bool { return f.log.Count("The lease has run out") > 0 })
-	<-time.After(time.Second) // so that it connects to the replica
+	f.eventually("the lease has run out", func() bool { return f.log.Count("The lease has run out") > 0 })
+	<-time.After(time.Second) // so that the forwarder connects to the replica
 
 	p.lead(promoted.Address())
 	f.put(100)

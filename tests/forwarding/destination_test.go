@@ -39,7 +39,7 @@ func TestSecondBrokerOnOneOutboxIsRefused(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- second.Run(context.WithoutCancel(t.Context())) }()
 	defer second.Close()
-	f.eventually("the second has ended, or has a part of the outbox", func() bool {
+	f.eventually("the second forwarder has ended, or has a part of the outbox", func() bool {
 		return len(ended) > 0 || f.count(`(SELECT DISTINCT owner FROM once_slots WHERE owner IS NOT NULL) AS owners`) == 2
 	})
 	f.put(100)

@@ -46,7 +46,7 @@ func TestForwarderSurvivesAFullDisk(t *testing.T) {
 		return f.log.Count(notRenewed) > 0
 	})
 	const diskFull = "53100"
-	f.eventually("there is no room for more", func() bool {
+	f.eventually("the outbox cannot store more messages", func() bool {
 		sent := f.sent
 		err := f.tryPut(100)
 		if err != nil {
@@ -54,7 +54,7 @@ func TestForwarderSurvivesAFullDisk(t *testing.T) {
 		}
 		return dialect.State(err) == diskFull
 	})
-	<-time.After(time.Second) // so that it fails several times
+	<-time.After(time.Second) // so that the forwarder fails several times
 	must(t, os.Remove(filler))
 	f.put(10)
 	f.complete()

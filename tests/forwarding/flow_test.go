@@ -195,7 +195,7 @@ func (f *flow) forward(db *sql.DB, config wamqp.Config, cfg forwarder.Config) *f
 	select {
 	case <-forward.Running():
 	case <-time.After(time.Minute):
-		f.Fatal("does not run")
+		f.Fatal("the forwarder has not started within a minute")
 	}
 	return forward
 }
@@ -218,7 +218,7 @@ func (f *flow) tryPut(n int) error {
 	return f.tryPublish(f.queue, messages...)
 }
 
-// during calls do, and puts messages until it returns.
+// during calls the function do, and commits messages until this function returns.
 func (f *flow) during(do func()) {
 	f.Helper()
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -306,9 +306,9 @@ func (f *flow) complete() (copies int) {
 	return f.inOrder(f.arrived(f.queue))
 }
 
-// inOrder fails the test if ids does not contain every message of next, or if the first
-// delivery of a message comes after a later message of its key. It returns the number
-// of duplicates.
+// inOrder fails the test if ids does not contain every message that next has returned,
+// or if the first delivery of a message comes after a later message of its key. It
+// returns the number of duplicates.
 func (f *flow) inOrder(ids []string) (copies int) {
 	f.Helper()
 	seen := map[string]bool{}
@@ -339,7 +339,8 @@ func (f *flow) inOrder(ids []string) (copies int) {
 }
 
 // nothingCharged fails the test if an attempt was counted for a message, or if a
-// message became a dead letter. It ignores the messages in other.
+// message became a dead letter. It ignores the messages whose ids are in the parameter
+// other.
 func (f *flow) nothingCharged(other ...string) {
 	f.Helper()
 	rows, err := f.db.QueryContext(f.Context(), `SELECT message_id, attempts, error FROM charged

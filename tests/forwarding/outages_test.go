@@ -22,7 +22,7 @@ func eval(t *testing.T, broker *servers.Rabbit, expressions ...string) {
 	}
 }
 
-// Expressions that change the user shop, and one that closes all connections.
+// Erlang expressions that change the user shop, and an expression that closes all connections.
 const (
 	addUser = `ok = rabbit_auth_backend_internal:add_user(<<"shop">>, <<"` + password + `">>, <<"test">>), ` +
 		`ok = rabbit_auth_backend_internal:set_permissions(<<"shop">>, <<"/">>, <<".*">>, <<".*">>, <<".*">>, <<"test">>)`
@@ -111,15 +111,15 @@ func TestOutageOfTheBrokerCostsOnlyTime(t *testing.T) {
 			const failed, works = "Messages could not be published, trying again", "Messages could be published again"
 			f.during(func() {
 				outage.begin(t)
-				f.eventually("it is noticed", func() bool { return f.log.Count(failed) > 0 })
-				<-time.After(time.Second) // so that it fails several times
+				f.eventually("the outage is logged", func() bool { return f.log.Count(failed) > 0 })
+				<-time.After(time.Second) // so that the forwarder fails several times
 			})
 			if n := f.log.Count(failed); n != 1 {
 				t.Errorf("the outage was logged %d times:\n%s", n, strings.Join(f.log.Lines(), "\n"))
 			}
 			waiting := f.count(`once_outbox`)
 			if waiting == 0 {
-				t.Error("everything was forwarded: there was no outage")
+				t.Error("all messages were forwarded, so there was no outage")
 			}
 			outage.end(t)
 			f.put(10)
@@ -130,7 +130,7 @@ func TestOutageOfTheBrokerCostsOnlyTime(t *testing.T) {
 			}
 			for _, line := range f.log.Lines() {
 				if strings.Contains(line, password) {
-					t.Errorf("the log tells the password: %s", line)
+					t.Errorf("the log contains the password: %s", line)
 				}
 			}
 		})

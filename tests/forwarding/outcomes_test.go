@@ -45,8 +45,9 @@ func must(t *testing.T, err error) {
 
 // Some messages cannot be delivered because of a full queue, a routing key without a
 // queue, or an exchange that does not exist. All this happens at the same time, beside
-// valid messages. Attempts are counted only for these messages. Each keeps the order of
-// its key, and is delivered when its obstacle is gone.
+// valid messages. Attempts are counted only for the messages that cannot be delivered.
+// Each of them keeps the order of its key, and is delivered when the test has removed
+// the cause.
 func TestRefusedMessagesBackOffAlone(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -87,8 +88,8 @@ func TestRefusedMessagesBackOffAlone(t *testing.T) {
 			return f.count(fmt.Sprintf(`charged WHERE message_id = '%s1' AND error LIKE '%%%s%%' AND attempts >= 3`, id, reason)) > 0
 		})
 	}
-	fine() // valid messages beside the refused ones, on the channel that the broker closes
-	f.eventually("what is fine goes through", func() bool { return f.count(`once_outbox`) == len(refused) })
+	fine() // valid messages beside the refused messages, on the channel that the broker closes
+	f.eventually("the valid messages are sent", func() bool { return f.count(`once_outbox`) == len(refused) })
 	f.nothingCharged("full1", "unbound1", "nowhere1") // no attempt is counted for the messages behind them
 
 	must(t, channel.QueueBind("later", "unbound", "main", false, nil))
@@ -106,12 +107,12 @@ func TestRefusedMessagesBackOffAlone(t *testing.T) {
 	// If a message was in flight when the channel was closed, it may be sent twice.
 	full = append(full, f.arrived("full")...)
 	if got := slices.Compact(full); !slices.Equal(got, []string{"occupant", "full1", "full2"}) {
-		t.Errorf("%v in the queue that was full", got)
+		t.Errorf("the queue that was full contains %v", got)
 	}
 	later := f.arrived("later")
 	slices.Sort(later)
 	if got := slices.Compact(later); !slices.Equal(got, []string{"nowhere1", "nowhere2", "unbound1", "unbound2"}) {
-		t.Errorf("%v where something was missing", got)
+		t.Errorf("the queue whose binding was missing contains %v", got)
 	}
 	if n := f.count(`once_outbox_dead`); n != 0 {
 		t.Errorf("%d dead letters", n)
@@ -119,9 +120,9 @@ func TestRefusedMessagesBackOffAlone(t *testing.T) {
 	f.inOrder(f.arrived(f.queue))
 }
 
-// Messages exceed a limit of the protocol, or of this broker. They are in the table
-// although the outbox would refuse them. Each becomes a dead letter immediately, other
-// messages do not, and its key continues.
+// Messages exceed a limit of the protocol, or of this broker. The test inserts them into the table
+// directly, because the outbox would refuse them. Each of these messages becomes a dead letter
+// immediately. Later messages of the same key are sent.
 func TestUnsendableMessagesBecomeDeadLetters(t *testing.T) {
 	t.Parallel()
 	broker := testkit.PrivateRabbitInTurn(t)
@@ -156,7 +157,7 @@ func TestUnsendableMessagesBecomeDeadLetters(t *testing.T) {
 		t.Errorf("%d attempts were charged before", n)
 	}
 	if n := f.count(`once_outbox_dead WHERE unknown AND message_id <> 'body'`); n != 0 {
-		t.Errorf("%d that were never sent are said to be of unknown outcome", n)
+		t.Errorf("%d messages have an unknown outcome, although they were never sent", n)
 	}
 	f.inOrder(f.arrived(f.queue))
 }

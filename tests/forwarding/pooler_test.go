@@ -60,9 +60,9 @@ func (f *flow) consume(db *sql.DB) (topic string, quarantine *poison.Quarantine)
 	return topic, consumer.Quarantine()
 }
 
-// Trap 61. Every statement with parameters is executed in a transaction. It takes two
-// round trips, so behind a pooler a statement of another client could run in between if
-// no transaction were open. The test watches the protocol.
+// Trap 61. Every statement with parameters is executed in a transaction. Such a statement takes two
+// round trips, so behind a pooler a statement of another client could run in between if no
+// transaction were open. The test watches the protocol.
 func TestEveryStatementIsInATransaction(t *testing.T) {
 	t.Parallel()
 	t.Run("pq", func(t *testing.T) { everyStatementIsInATransaction(t, openDB) })
@@ -100,15 +100,15 @@ func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn 
 	write(topic, message.NewMessage("fine", nil), message.NewMessage("hopeless", nil))
 	write("no such queue", keyed("refused", "key"))
 	f.exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('dead', repeat('x', 300), 0, '', '{}')`)
-	f.eventually("everything has happened", func() bool {
+	f.eventually("all messages have reached their final state", func() bool {
 		return f.count(`effects`) == 1 && f.count(`once_parked WHERE state = 'quarantined'`) == 1 && f.count(`charged`) > 2 &&
 			f.count(`once_outbox_dead`) == 1
 	})
-	entries, err := quarantine.List(t.Context(), poison.Filter{Consumer: "consumer"})
+	page, err := quarantine.List(t.Context(), poison.Filter{Consumer: "consumer"})
 	must(t, err)
-	must(t, quarantine.Replay(t.Context(), poison.Act{Actor: "test", Why: "test"}, entries[0].ID))
-	f.eventually("it fails again", func() bool { return f.count(`once_parked WHERE state = 'quarantined'`) == 1 })
-	must(t, quarantine.Discard(t.Context(), poison.Act{Actor: "test", Why: "test"}, entries[0].ID))
+	must(t, quarantine.Replay(t.Context(), poison.Act{Actor: "test", Why: "test"}, page.Entries[0].ID))
+	f.eventually("the replayed message fails again", func() bool { return f.count(`once_parked WHERE state = 'quarantined'`) == 1 })
+	must(t, quarantine.Discard(t.Context(), poison.Act{Actor: "test", Why: "test"}, page.Entries[0].ID))
 	_, err = forward.Stats(t.Context())
 	must(t, err)
 	must(t, forward.Close())
@@ -118,12 +118,12 @@ func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn 
 		return true
 	})
 	if n := inside.Load(); n < 20 {
-		t.Errorf("%d statements were seen: not the ones that matter", n)
+		t.Errorf("only %d statements with parameters were seen", n)
 	}
 }
 
-// Trap 26. Writers, two forwarders, a consumer and others share three connections
-// through a pooler in transaction mode.
+// Trap 26. Writers, two forwarders, a consumer and other clients share three connections through a
+// pooler in transaction mode. All messages arrive, and each consumed message takes effect once.
 func TestForwarderBehindAPooler(t *testing.T) {
 	t.Parallel()
 	server := testkit.PrivatePostgres(t)
@@ -138,9 +138,9 @@ func TestForwarderBehindAPooler(t *testing.T) {
 	direct := f.db
 	f.db = pooled() // the writers also use the pooler
 
-	// These are other clients of the pooler. Three use transactions, and one does not.
-	// The latter gets replies that are meant for others, which shows that this pooler
-	// requires transactions.
+	// These are other clients of the pooler. Three use transactions, and one does not. The client
+	// without transactions gets replies for other clients, which shows that this pooler requires
+	// transactions.
 	var working sync.WaitGroup
 	var stop atomic.Bool
 	var wrote, mixed atomic.Int64
@@ -156,7 +156,7 @@ func TestForwarderBehindAPooler(t *testing.T) {
 					_, err := tx.Exec(`INSERT INTO neighbours VALUES ($1)`, n)
 					return err
 				}); err != nil {
-					t.Errorf("a neighbour: %v", err)
+					t.Errorf("another client: %v", err)
 					return
 				}
 				wrote.Add(1)
@@ -175,7 +175,7 @@ func TestForwarderBehindAPooler(t *testing.T) {
 	})
 	effects := 0
 	f.during(func() {
-		f.eventually("the careless one is mixed up", func() bool {
+		f.eventually("the client without transactions gets replies for other clients", func() bool {
 			must(t, f.tryPublish(consumed, message.NewMessage(fmt.Sprint("effect", effects), nil)))
 			effects++
 			return mixed.Load() > 20 && effects > 50
@@ -184,13 +184,13 @@ func TestForwarderBehindAPooler(t *testing.T) {
 	stop.Store(true)
 	working.Wait()
 	f.complete()
-	f.eventually("the effects are there", func() bool { return f.count(`effects`) >= effects })
+	f.eventually("all effects exist", func() bool { return f.count(`effects`) >= effects })
 	f.db = direct
 	if n := f.count(`effects`); n != effects {
 		t.Errorf("%d effects of %d messages", n, effects)
 	}
 	if n := f.count(`neighbours`); n != int(wrote.Load()) {
-		t.Errorf("%d rows of the neighbours' %d", n, wrote.Load())
+		t.Errorf("the other clients have %d rows, want %d", n, wrote.Load())
 	}
 	if n := f.count(`once_parked`); n != 0 {
 		t.Errorf("%d messages were parked", n)

@@ -39,8 +39,9 @@ const (
 	cutAfter         // this message arrives, later ones do not
 )
 
-// newProxy returns a proxy that runs until the test ends. read reads the next message
-// of one side. first is true for the first message of that side.
+// newProxy returns a proxy that runs until the test ends. The function read reads the
+// next message of one side. Its parameter first is true for the first message of that
+// side.
 func newProxy(t *testing.T, server string, read func(r *bufio.Reader, first, toServer bool) ([]byte, error)) *proxy {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -114,8 +115,8 @@ func (p *proxy) judge(m relayed) action {
 	return do
 }
 
-// cut lets watch decide about every message until a connection was cut. watch may
-// replace itself by setting p.watch.
+// cut lets the function watch decide about every message until a connection was cut.
+// This function may replace itself by setting p.watch.
 func (p *proxy) cut(watch func(m relayed) action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,7 +179,8 @@ func postgresMessage(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 	return readAll(r, head, int(binary.BigEndian.Uint32(head[kind:]))-4)
 }
 
-// readAll reads n bytes from r, and returns before followed by them.
+// readAll reads n bytes from r, and returns them in one slice behind the bytes that the
+// caller has read earlier. The caller passes the earlier bytes in the parameter before.
 func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	all := make([]byte, len(before)+n)
 	copy(all, before)

@@ -92,7 +92,7 @@ func TestForwarderSurvivesFailuresToOpenAChannel(t *testing.T) {
 		return cutBefore
 	})
 	f.during(func() {
-		f.eventually("it has failed often enough", func() bool { return p.made() == 1+times })
+		f.eventually("opening a channel has failed often enough", func() bool { return p.made() == 1+times })
 	})
 	f.complete()
 }
@@ -126,13 +126,13 @@ func listen(t *testing.T) (*flow, overheard) {
 	f.publish(topic, message.NewMessage("fine", nil), message.NewMessage("hopeless", nil))
 	f.publish("no such queue", keyed("refused", "key"))
 	f.exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('dead', repeat('x', 300), 0, '', '{}')`)
-	f.eventually("everything has happened", func() bool {
+	f.eventually("all messages have reached their final state", func() bool {
 		return f.count(`effects`) == 1 && f.count(`once_parked WHERE state = 'quarantined'`) == 1 &&
 			f.count(`charged`) > 2 && f.count(`once_outbox_dead`) == 1
 	})
 	must(t, forward.Close())
 	p.cut(nil)
-	for i, sent := range o.arguments { // both names contain the time when the test started
+	for i, sent := range o.arguments { // the names of the queue and of the virtual host contain the time when the test started
 		sent = bytes.ReplaceAll(sent, []byte(topic), nil)
 		o.arguments[i] = bytes.ReplaceAll(sent, []byte(path.Base(f.url)), nil)
 	}
@@ -202,9 +202,9 @@ func TestClockOfTheDatabaseMayDiffer(t *testing.T) {
 			doomed := openDB(t, server.DSN("postgres"))
 			f.forward(doomed, toQueues(f.url), cfg)
 			f.publish("no such queue", message.NewMessage("refused", nil))
-			f.eventually("it is tried again", func() bool { return f.count(`charged`) >= 3 })
+			f.eventually("the message is tried again", func() bool { return f.count(`charged`) >= 3 })
 			if n := f.count(`once_outbox WHERE due_at > now() + interval '10 seconds'`); n != 0 {
-				t.Error("it waits for too long")
+				t.Error("the message backs off for more than 10 seconds")
 			}
 			must(t, doomed.Close())
 			var until string // the lease is not renewed any more
@@ -213,7 +213,7 @@ func TestClockOfTheDatabaseMayDiffer(t *testing.T) {
 			f.put(10)
 			f.eventually("another instance takes over", func() bool { return f.count(`once_outbox`) == 1 })
 			if n := f.count(`once_slots WHERE now() < '` + until + `'`); n != 0 {
-				t.Error("while the lease still held")
+				t.Error("another instance took over before the lease ended")
 			}
 		})
 	}
@@ -243,7 +243,7 @@ func TestForwarderWorksWithNewerTables(t *testing.T) {
 		VALUES ('` + newer.UUID + `', '` + f.queue + `', 0, '', '{"once_newer": "something that has no meaning yet"}')`)
 	f.publish("no such queue", keyed("dead", "key"))
 	f.put(10)
-	f.eventually("the hopeless one is dead", func() bool { return f.count(`once_outbox_dead WHERE newer = 'something'`) == 1 })
+	f.eventually("the hopeless message is a dead letter", func() bool { return f.count(`once_outbox_dead WHERE newer = 'something'`) == 1 })
 	f.drained()
 	f.nothingCharged("dead")
 	channel := f.admin()

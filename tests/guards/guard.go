@@ -15,18 +15,18 @@ import (
 	"strings"
 )
 
-// patches is the folder of a package's guards, below the package.
+// patches is the folder of a package's guards, relative to the package.
 const patches = "testdata/guards"
 
-// guard is code that prevents a trap. A patch takes it out.
+// guard is code that prevents a trap. A patch removes this code.
 type guard struct {
 	trap int
 	what string // what the guard does
-	test string // pattern of the tests that must fail without it: one of them is enough
+	test string // pattern of tests; at least one of them must fail without the guard
 
-	pkg   string   // the package of these tests, from the root of the repository
-	patch string   // the file, from the root of the repository
-	files []string // the files that it changes, from the root of the repository
+	pkg   string   // package of these tests, relative to the root of the repository
+	patch string   // path of the patch, relative to the root of the repository
+	files []string // paths of the files that the patch changes, relative to the root of the repository
 }
 
 // load returns the guards of all packages, in the order of their traps.
@@ -68,7 +68,7 @@ var (
 	changed = regexp.MustCompile(`(?m)^--- a/(.+)\n\+\+\+ b/(.+)$`)
 )
 
-// parseGuard reads the lines above a patch, and the names of its files.
+// parseGuard reads the header lines of a patch, and the names of the files that the patch changes.
 func parseGuard(patch string) (guard, error) {
 	lines := header.FindStringSubmatch(patch)
 	if lines == nil {
@@ -88,7 +88,8 @@ func parseGuard(patch string) (guard, error) {
 	return g, err
 }
 
-// remove writes the files without the guard into dir, below their names.
+// remove copies the files that contain the guard to dir, under the same names, and removes the
+// guard from the copies.
 func (g guard) remove(ctx context.Context, root, dir string) error {
 	for _, name := range g.files {
 		content, err := os.ReadFile(filepath.Join(root, name))

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// The patches of all guards fit the code.
+// The patches of all guards can be applied to the code.
 func TestEveryGuardIsInTheCode(t *testing.T) {
 	root, all := loadAll(t)
 	for _, g := range all {
@@ -81,7 +81,8 @@ func loadAll(t *testing.T) (root string, all []guard) {
 // traps returns the numbers of the traps that have tests.
 func traps(t *testing.T, root string) map[int]bool {
 	t.Helper()
-	// The comment above a test begins with its trap. In some packages the name does.
+	// The comment above a test begins with its trap. In some packages the name of the test contains
+	// the trap instead.
 	named := regexp.MustCompile(`(?m)^(?:// Trap |func TestTrap)(\d+)`)
 	found := map[int]bool{}
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {

@@ -1,9 +1,9 @@
-// Command guards shows that the tests of known traps can fail: it takes the
-// guard of each out of the code, one at a time, and sees its test go red.
+// Command guards shows that the tests of known traps can fail. It removes the guards from the code,
+// one at a time, and checks that the test of the guard fails.
 //
-// A guard is a patch that takes it out: testdata/guards/*.patch of the package whose
-// test must fail. The work tree stays as it is: the compiler reads a patched copy.
-// PG_DSN and AMQP_URL say where the servers are; `make guards` sees to that.
+// A guard is code that prevents a trap. A patch removes it: testdata/guards/*.patch of the package
+// whose test must fail. The work tree is not changed, because the compiler reads patched copies of
+// the files. PG_DSN and AMQP_URL name the servers. `make guards` sets them.
 package main
 
 import (
@@ -57,7 +57,8 @@ func fail(err error, status int) int {
 	return status
 }
 
-// shortest is how long a test must be given, or it would be red for being slow.
+// shortest is the smallest time limit that is allowed. With a smaller one, a test could fail only
+// because it is slow.
 const shortest = 10 * time.Second
 
 func newFlags(only *string, timeout *time.Duration) *flag.FlagSet {
@@ -81,10 +82,11 @@ func help(w io.Writer, all []guard) {
 	flags.PrintDefaults()
 }
 
-// errUsage says that the command was called in a wrong way.
+// errUsage reports an invalid command line.
 var errUsage = errors.New("see -help")
 
-// parse returns flag.ErrHelp, or an error that names everything that is wrong.
+// parse returns the chosen guards and the time limit for a test. It returns flag.ErrHelp if the
+// user asks for help, or an error that names every invalid option.
 func parse(args []string, all []guard) (chosen []guard, timeout time.Duration, err error) {
 	only := ""
 	flags := newFlags(&only, &timeout)
@@ -104,9 +106,10 @@ func parse(args []string, all []guard) (chosen []guard, timeout time.Duration, e
 	return chosen, timeout, nil
 }
 
-// choose returns the guards of a list of traps.
+// choose returns the guards of the traps whose numbers are in list, separated by commas. An empty
+// list selects all guards.
 func choose(list string, all []guard) ([]guard, error) {
-	if list == "" || len(all) == 0 { // they could not be loaded, which is reported after the command line
+	if list == "" || len(all) == 0 { // if the guards could not be loaded, this is reported after the errors of the command line
 		return all, nil
 	}
 	wanted := map[int]bool{}

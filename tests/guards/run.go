@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// What a test says of its guard.
+// Results of a test without its guard.
 const (
 	red    = "red"
 	hangs  = "red: it hangs"
@@ -24,8 +24,8 @@ const (
 	absent = "ABSENT: no such test ran"
 )
 
-// run prints a line for each guard. The error counts those whose test is not
-// red.
+// run prints a line for each guard. It returns an error with the number of guards whose test does
+// not fail.
 func run(ctx context.Context, root string, guards []guard, timeout time.Duration, out io.Writer) error {
 	bad := 0
 	for _, g := range guards {
@@ -47,7 +47,8 @@ func run(ctx context.Context, root string, guards []guard, timeout time.Duration
 	return nil
 }
 
-// try runs the test of a guard without it.
+// try removes the guard from a copy of the code, and runs the test of the guard with
+// this copy.
 func (g guard) try(ctx context.Context, root string, timeout time.Duration) (verdict, output string, err error) {
 	dir, err := os.MkdirTemp("", "once-guards-")
 	if err != nil {
@@ -67,7 +68,7 @@ func (g guard) try(ctx context.Context, root string, timeout time.Duration) (ver
 	cmd.Env = append(os.Environ(),
 		"GOFLAGS="+os.Getenv("GOFLAGS")+" '-overlay="+overlay+"'", // also for programs that the test builds
 		testkit.Impatient+"=1",
-		"REQUIRE_BACKENDS=") // a server that is away turns no test red
+		"REQUIRE_BACKENDS=") // without its server a test is skipped, and does not fail
 	raw, err := cmd.CombinedOutput()
 	output = string(raw)
 	switch {
@@ -85,7 +86,8 @@ func (g guard) try(ctx context.Context, root string, timeout time.Duration) (ver
 	return red, output, nil
 }
 
-// overlay writes the file that has the compiler read the changed files in dir.
+// overlay writes the file for the flag -overlay of the go command. With it, the compiler reads the
+// changed files in dir.
 func (g guard) overlay(root, dir string) (name string, err error) {
 	replace := map[string]string{}
 	for _, file := range g.files {
@@ -99,7 +101,7 @@ func (g guard) overlay(root, dir string) (name string, err error) {
 	return name, os.WriteFile(name, text, 0o600)
 }
 
-// findRoot returns where go.work is.
+// findRoot returns the directory of go.work, which is the root of the repository.
 func findRoot() (string, error) {
 	work, err := exec.Command("go", "env", "GOWORK").Output()
 	if err != nil {

@@ -35,13 +35,13 @@ func withPassword(t *testing.T, broker testkit.Broker) (_ string, remove func())
 	return address.String(), func() { broker.Ctl(t, "delete_user", user) }
 }
 
-// brokenPipe is a publisher that always fails.
+// brokenPipe is a writer that always fails.
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// Trap 60. Every outcome of a consumer, and then every operation of an
-// operator.
+// Trap 60. No outcome of a consumer, and no operation of an operator, records a secret in logs,
+// metrics or spans.
 func TestConsumersRecordNoSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWatch(t)
@@ -135,7 +135,7 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 			return err == nil && is == n
 		}
 	}
-	w.eventually("all that is hopeless is in quarantine", quarantined(2*8))
+	w.eventually("all hopeless messages are in quarantine", quarantined(2*8))
 	w.tellsNoSecrets()
 
 	errs := operateBadly(w, consumer.Quarantine())
@@ -144,13 +144,13 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 	if _, err := consumer.Quarantine().ReplayMatching(t.Context(), ann, poison.Filter{All: true}, poison.Plan{}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("what remains cannot be handled", quarantined(5)) // two collisions, two without an id, one undecodable
+	w.eventually("only messages that cannot be handled are left", quarantined(5)) // two collisions, two without an id, one undecodable
 
-	// The database fails under it, and the connection to the broker.
+	// The database and the connection to the broker fail while the consumer runs.
 	w.exec(db, `ALTER TABLE once_parked RENAME TO elsewhere`)
 	broker.Ctl(t, "close_all_connections", "--vhost", broker.VHost, "a test")
 	go durable.deliver(secret("waits", ""))
-	testkit.Eventually(t, 30*time.Second, "it says so", func() bool {
+	testkit.Eventually(t, 30*time.Second, "both failures are logged", func() bool {
 		text := strings.Join(w.logs.Lines(), "\n")
 		return strings.Contains(text, "once_parked") && strings.Count(text, "RabbitMQ connection established") >= 3
 	})
@@ -160,16 +160,16 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 		"Message is quarantined", "OnQuarantine panicked", "panic: the handler panics", "Message cannot be decoded", "stack",
 	} {
 		if !strings.Contains(strings.Join(w.logs.Lines(), "\n"), said) {
-			t.Errorf("nothing said %q", said)
+			t.Errorf("nothing was logged with %q", said)
 		}
 	}
 }
 
-// operateBadly returns the errors of what an operator can do wrong.
+// operateBadly makes the mistakes that an operator can make, and returns the errors.
 func operateBadly(w *watch, quarantine *poison.Quarantine) (errs []error) {
 	w.Helper()
 	ctx, ann := w.Context(), poison.Act{Actor: "ann", Why: "a test"}
-	entries, err := quarantine.List(ctx, poison.Filter{})
+	page, err := quarantine.List(ctx, poison.Filter{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -190,12 +190,12 @@ func operateBadly(w *watch, quarantine *poison.Quarantine) (errs []error) {
 		_, _, err := quarantine.Import(ctx, ann, strings.NewReader(broken))
 		errs = append(errs, err)
 	}
-	for _, e := range entries {
+	for _, e := range page.Entries {
 		if e.Reason == poison.ReasonUndecodable {
 			errs = append(errs, quarantine.Replay(ctx, ann, e.ID))
 		}
 	}
-	_, err = quarantine.Edit(ctx, ann, entries[0].ID, func(msg *message.Message) error {
+	_, err = quarantine.Edit(ctx, ann, page.Entries[0].ID, func(msg *message.Message) error {
 		msg.UUID = "fine"
 		return nil
 	}, poison.EditOptions{})

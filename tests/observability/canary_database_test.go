@@ -77,7 +77,7 @@ func TestPasswordOfTheDatabaseIsNotRecorded(t *testing.T) {
 				t.Cleanup(func() { _ = db.Close() })
 				w := newWatch(t)
 				errs := w.call(db)
-				if says := test.says; says != unread || name == "pairs, blanks" { // what is told is the same for all of these
+				if says := test.says; says != unread || name == "pairs, blanks" { // the logs are the same for all of these
 					w.background(db, says)
 				}
 				for _, err := range errs {
@@ -91,7 +91,7 @@ func TestPasswordOfTheDatabaseIsNotRecorded(t *testing.T) {
 	}
 }
 
-// call returns what callers are told.
+// call calls functions that use the database, and returns their errors.
 func (w *watch) call(db *sql.DB) []error {
 	w.Helper()
 	ctx := w.Context()
@@ -116,10 +116,12 @@ func (w *watch) call(db *sql.DB) []error {
 	}
 }
 
-// refused starts a consumer, which fails if the database does not let it in.
+// refused starts a consumer. The start must fail with the given error of the database.
+// If the database is unreachable, refused does nothing, because a consumer would wait
+// for the database instead of failing.
 func (w *watch) refused(db *sql.DB, says string) {
 	w.Helper()
-	if says == "connection refused" { // it would wait
+	if says == "connection refused" { // the consumer would wait
 		return
 	}
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Logger: &w.logs, MeterProvider: w.meters})
@@ -139,12 +141,12 @@ func (w *watch) refused(db *sql.DB, says string) {
 	w.tellsNoSecrets(err)
 }
 
-// background runs all that goes on by itself until each has said why it does
-// not.
+// background runs all background work until each part has logged why it fails.
 func (w *watch) background(db *sql.DB, says string) {
 	w.Helper()
 	w.refused(db, says)
-	// Without the checks of the start, as if the database began to refuse later.
+	// The parts run without the checks at the start, as if the database began to refuse logins
+	// later.
 	ids := w.inbox(db)
 	storage, err1 := durable.New(db, durable.Config{Logger: &w.logs, MeterProvider: w.meters})
 	retries, err2 := retry.New(db, retry.Config{Logger: &w.logs, MeterProvider: w.meters})
@@ -186,7 +188,7 @@ func (w *watch) background(db *sql.DB, says string) {
 		}
 		w.tellsNoSecrets(errors.Join(err, errors.New("they have ended")))
 	}()
-	w.eventually("all have said why they do not go on", func() bool {
+	w.eventually("all parts have logged why they fail", func() bool {
 		lines := slices.DeleteFunc(w.logs.Lines(), func(line string) bool { return !strings.Contains(line, says) })
 		all := strings.Join(lines, "\n")
 		for _, said := range []string{

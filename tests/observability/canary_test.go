@@ -45,7 +45,7 @@ func TestForwarderRecordsNoPayloadsAndPasswords(t *testing.T) {
 	pub := &scripted{answer: func(topic string, msg *message.Message) error {
 		switch {
 		case strings.HasPrefix(topic, "says "):
-			return says(strings.TrimPrefix(topic, "says "))
+			return outcomeError(strings.TrimPrefix(topic, "says "))
 		case topic == later && attempts.Add(1) == 1:
 			return locked.Publish(topic, msg)
 		}
@@ -83,10 +83,10 @@ func TestForwarderRecordsNoPayloadsAndPasswords(t *testing.T) {
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	w.reaches(4, "once.forwarder.dead_letters", "")
-	w.reaches(1, "once.forwarder.published", "once.outcome=unavailable")
-	w.reaches(1, "once.forwarder.published", "once.outcome=unknown")
-	w.eventually("the others are sent", func() bool { return w.value("once.forwarder.published", "once.outcome=confirmed") >= 2 })
+	w.awaitValue(4, "once.forwarder.dead_letters", "")
+	w.awaitValue(1, "once.forwarder.published", "once.outcome=unavailable")
+	w.awaitValue(1, "once.forwarder.published", "once.outcome=unknown")
+	w.eventually("the other messages are sent", func() bool { return w.value("once.forwarder.published", "once.outcome=confirmed") >= 2 })
 	service.End()
 
 	w.tellsNoSecrets()
@@ -109,8 +109,8 @@ func TestForwarderRecordsNoPayloadsAndPasswords(t *testing.T) {
 	}
 }
 
-// tellsNoSecrets searches all logs, metrics and spans, and the errors that
-// callers got.
+// tellsNoSecrets searches all logs, metrics and spans, and the errors that callers got, for
+// secrets. It fails the test if it finds one.
 func (w *watch) tellsNoSecrets(errs ...error) {
 	w.Helper()
 	told := w.logs.Lines()
@@ -132,7 +132,7 @@ func (w *watch) tellsNoSecrets(errs ...error) {
 	}
 	for _, line := range told {
 		if strings.Contains(line, "canary-") {
-			w.Errorf("told: %s", line)
+			w.Errorf("a secret is in: %s", line)
 		}
 	}
 }

@@ -142,7 +142,7 @@ func moveDedup(w *watch, seen *seen) {
 		"applied": 1, "duplicate": 1, "collision": 1, "invalid_id": 1, "undecodable": 1, "failed": 2, "undecided": 1,
 	} {
 		if got := w.value("once.dedup.handled", "once.outcome="+outcome); got != want {
-			w.Errorf("%v were %s, want %v", got, outcome, want)
+			w.Errorf("%v messages were %s, want %v", got, outcome, want)
 		}
 	}
 	for _, since := range []string{"created", "published"} {
@@ -169,7 +169,7 @@ func moveDedup(w *watch, seen *seen) {
 	seen.look(w)
 }
 
-// moveDays creates days, empties and drops one, and blocks one.
+// moveDays causes every outcome of the partitions by day: created, emptied, dropped and blocked.
 func moveDays(w *watch, db *sql.DB) {
 	testkit.WithinADay(w.T)
 	byDay := schema.Config{Inbox: schema.ByDay}
@@ -220,7 +220,7 @@ func moveRetry(w *watch, seen *seen) {
 			w.Fatal(err)
 		}
 	}
-	// Before the consumer runs: rows whose processes have crashed.
+	// These rows exist before the consumer runs. Their processes have crashed.
 	for _, id := range []string{"crashed once", "killer"} {
 		put("payments", id)
 	}
@@ -267,25 +267,25 @@ func moveRetry(w *watch, seen *seen) {
 	redelivered := message.NewMessage("redelivered", nil)
 	redelivered.Metadata.Set("once_redelivered", "true")
 	in.deliver(redelivered)
-	w.reaches(5, "once.retry.attempts", "once.outcome=handled")
-	w.reaches(1, "once.retry.attempts", "once.outcome=given_up")
+	w.awaitValue(5, "once.retry.attempts", "once.outcome=handled")
+	w.awaitValue(1, "once.retry.attempts", "once.outcome=given_up")
 	for _, id := range []string{"head", "behind"} {
 		keyed := message.NewMessage(id, nil)
 		keyed.Metadata.Set(outbox.OrderingKey, "key")
 		in.deliver(keyed)
 	}
-	w.reaches(2, "once.retry.stored", "")
-	w.reaches(1, "once.retry.blocked_keys", "")
-	w.reaches(1, "once.retry.waiting_for_key", "")
+	w.awaitValue(2, "once.retry.stored", "")
+	w.awaitValue(1, "once.retry.blocked_keys", "")
+	w.awaitValue(1, "once.retry.waiting_for_key", "")
 	put("nobody", "1")
-	w.reaches(1, "once.retry.waiting", "")
-	w.reaches(0.1, "once.retry.lag", "")
+	w.awaitValue(1, "once.retry.waiting", "")
+	w.awaitValue(0.1, "once.retry.lag", "")
 	seen.look(w)
 
 	w.exec(db, `ALTER TABLE once_parked RENAME TO elsewhere`)
-	w.eventually("what waits is not known", func() bool { return w.value("once.retry.waiting", "") == -1 })
+	w.eventually("the number of waiting messages is unknown", func() bool { return w.value("once.retry.waiting", "") == -1 })
 	w.exec(db, `ALTER TABLE elsewhere RENAME TO once_parked`)
-	w.reaches(1, "once.retry.waiting", "")
+	w.awaitValue(1, "once.retry.waiting", "")
 
 	go in.deliver(message.NewMessage("interrupted", nil))
 	<-entered
@@ -305,7 +305,7 @@ func moveRetry(w *watch, seen *seen) {
 		"again": 2, "parked": 1, "given_up": 2, "undecided": 1, "interrupted": 1, "early": 1, "handled": 5,
 	} {
 		if got := w.value("once.retry.attempts", "once.outcome="+outcome); got != want {
-			w.Errorf("%v were followed by %s, want %v", got, outcome, want)
+			w.Errorf("%v attempts had the outcome %s, want %v", got, outcome, want)
 		}
 	}
 	if got := w.value("once.retry.redelivered", ""); got != 1 {

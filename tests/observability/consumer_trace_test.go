@@ -56,10 +56,10 @@ func TestSpanOfAConsumerContinuesTheTraceOfTheProducer(t *testing.T) {
 	}
 	create := w.named("outbox.publish u")
 	if len(create) != 1 || create[0].Parent.SpanID() != spans[1].SpanContext.SpanID() {
-		t.Fatalf("what was produced: %v", create)
+		t.Fatalf("the produced message: %v", create)
 	}
 	if got := produced(t, db)["traceparent"]; got != traceparent(create[0].SpanContext) {
-		t.Errorf("what was produced has %s", got)
+		t.Errorf("the produced message has %s", got)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestTracePassesThroughAConsumerWithoutSpans(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := produced(t, db)["traceparent"]; got != brought {
-		t.Errorf("what was produced has %q", got)
+		t.Errorf("the produced message has %q", got)
 	}
 }
 

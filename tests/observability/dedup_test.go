@@ -3,13 +3,54 @@ package observability
 import (
 	"context"
 	"database/sql"
+	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/schema"
 )
+
+// An inbox that is used without package retry begins the span of a message itself, and
+// the span contains the topic. A replayed message has no lag, because an operator
+// decided when it is handled.
+func TestInboxWithoutRetryKnowsTheDelivery(t *testing.T) {
+	t.Parallel()
+	w := newWatch(t)
+	db := w.database()
+	inbox := w.inbox(db)
+	store, err := parked.NewStore(db, schema.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"retried", "replayed"} {
+		msg := message.NewMessage(id, nil)
+		msg.Metadata.Set(meta.CreatedAt, meta.Stamp(time.Now()))
+		if err := store.Deliver(t.Context(), "t", []string{"payments"}, msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.exec(db, `UPDATE once_parked SET replays = 1 WHERE message_id = 'replayed'`)
+	claimed, err := store.Claim(t.Context(), parked.Select{Consumer: "payments", Topic: "t", Owner: "me", Limit: 2, Lease: time.Hour})
+	if err != nil || len(claimed) != 2 {
+		t.Fatalf("%d rows are claimed: %v", len(claimed), err)
+	}
+	for _, c := range claimed {
+		c.Message.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "t", Claim: c.Claim}))
+		if _, err := inbox.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(c.Message); err != nil {
+			t.Errorf("%s: %v", c.Message.UUID, err)
+		}
+	}
+	if got := w.value("once.dedup.lag", "once.since=created"); got != 1 {
+		t.Errorf("%v messages have a lag, want 1", got)
+	}
+	if n := len(w.named("handle t")); n != 2 {
+		t.Errorf("%d spans have the topic, want 2", n)
+	}
+}
 
 // moveLag handles messages with the times of a forwarder, and with times that a sender
 // has invented. A message that was handled before has no lag.
@@ -38,8 +79,8 @@ func moveLag(w *watch, inbox *dedup.Inbox) {
 	}
 }
 
-// moveSize observes an inbox by day while its retention runs, and while its table is
-// missing.
+// moveSize observes the size of an inbox that is partitioned by day, while its
+// retention runs and while its table is missing.
 func moveSize(w *watch, db *sql.DB, inbox *dedup.Inbox, seen *seen) {
 	if got := w.value("once.dedup.rows", "once.state=live"); got != -1 {
 		w.Errorf("%v rows are observed without Run", got)
@@ -50,9 +91,9 @@ func moveSize(w *watch, db *sql.DB, inbox *dedup.Inbox, seen *seen) {
 	w.exec(db, `INSERT INTO once_inbox (message_id, consumer, digest) SELECT 'size ' || n, 'payments', '' FROM generate_series(1, 300) AS n`)
 	w.exec(db, `DELETE FROM once_inbox WHERE message_id LIKE 'size %0'`)
 	w.exec(db, `ANALYZE once_inbox`)
-	w.reaches(270, "once.dedup.rows", "once.state=live")
-	w.reaches(30, "once.dedup.rows", "once.state=dead")
-	w.reaches(8192, "once.dedup.size", "")
+	w.awaitValue(270, "once.dedup.rows", "once.state=live")
+	w.awaitValue(30, "once.dedup.rows", "once.state=dead")
+	w.awaitValue(8192, "once.dedup.size", "")
 	if got := w.value("once.dedup.rows", "once.state=live"); got > 1000 { // the statistics may count the rows twice for a time
 		w.Errorf("the estimate for 270 rows is %v", got)
 	}
@@ -62,7 +103,7 @@ func moveSize(w *watch, db *sql.DB, inbox *dedup.Inbox, seen *seen) {
 	}
 	w.exec(db, `ALTER TABLE away RENAME TO once_inbox`)
 	for _, outcome := range []string{"ok", "failed"} {
-		w.reaches(1, "once.dedup.sweeps", "once.outcome="+outcome)
+		w.awaitValue(1, "once.dedup.sweeps", "once.outcome="+outcome)
 	}
 	seen.look(w) // before the end of Run, which ends the observation
 	cancel()

@@ -17,8 +17,9 @@ import (
 
 const deploy = "../../deploy/"
 
-// exportedNames returns the labels of each instrument of the page, with their values, by
-// the name that OpenTelemetry's Prometheus exporter gives to its series.
+// exportedNames returns the labels of each instrument of docs/observability.md, with the values of
+// the labels. The key of an instrument is the name that OpenTelemetry's Prometheus exporter gives
+// to its series.
 func exportedNames(t *testing.T) map[string]map[string][]string {
 	t.Helper()
 	names := map[string]map[string][]string{}
@@ -103,9 +104,9 @@ func text(t *testing.T, path string) string {
 	return string(content)
 }
 
-// Each alert uses metrics that exist, is named by the page of metrics, and has a section
-// of the runbook. Each section of the runbook about an alert has its alert. Each alert
-// has a test in which it fires, and one in which it does not.
+// Each alert uses metrics that exist, is mentioned in docs/observability.md, and has a section in
+// the runbook. The runbook has no section for an alert that does not exist. Each alert has a test
+// in which it fires, and a test in which it does not fire.
 func TestAlertsUseMetricsThatExist(t *testing.T) {
 	exported := exportedNames(t)
 	rules, cases := text(t, deploy+"prometheus/rules.yaml"), text(t, deploy+"prometheus/rules_test.yaml")
@@ -189,8 +190,8 @@ func TestAutoscalerUsesMetricsThatExist(t *testing.T) {
 	}
 }
 
-// promtool returns the path of Prometheus's promtool: that of PROMTOOL, or the one in
-// PATH, or the one that scripts/deps.sh has unpacked.
+// promtool returns the path of Prometheus's promtool. This is the path in PROMTOOL if it is set.
+// Otherwise promtool looks in PATH, and then in the directory to which scripts/deps.sh unpacks it.
 func promtool(t *testing.T) string {
 	t.Helper()
 	paths := []string{"promtool"}

@@ -26,7 +26,7 @@ type documented struct {
 	text            string
 }
 
-// series returns the names of its series.
+// series returns the names of the instrument's series.
 func (d documented) series() []string {
 	if d.key == "" {
 		return []string{""}
@@ -67,10 +67,10 @@ func page(t *testing.T) map[string]documented {
 	return found
 }
 
-// Every documented instrument is exported, with the kind, unit and attributes
-// of the page, and every exported instrument is documented. Every series
-// changes when the event that it counts happens. With -short only the
-// instruments of some parts are compared with the page.
+// Every instrument in docs/observability.md is exported, with the kind, unit and
+// attributes that this page states. Every exported instrument is in the page. Every
+// series changes when the event that it counts happens. With -short the test compares
+// only the instruments of some parts with the page.
 func TestInstrumentsMatchTheirPage(t *testing.T) {
 	pages := page(t)
 	seen := &seen{T: t, moved: map[string]map[string]bool{}, exported: map[string]*instrument{}}
@@ -155,7 +155,7 @@ func (w *watch) zero(prefix string) {
 		}
 		i := all[name]
 		if i == nil {
-			w.Errorf("%s is not there from the start", name)
+			w.Errorf("%s does not exist from the start", name)
 			continue
 		}
 		if got, want := slices.Sorted(maps.Keys(i.series)), slices.Sorted(slices.Values(d.series())); !slices.Equal(got, want) {
@@ -191,7 +191,8 @@ func moveOutbox(w *watch, seen *seen) {
 	seen.look(w)
 }
 
-// moveForwarder causes every outcome of a publish.
+// moveForwarder makes the forwarder publish messages, so that every outcome of a
+// publish happens.
 func moveForwarder(w *watch, seen *seen) {
 	db, box := w.database(), w.outbox()
 	var (
@@ -210,9 +211,9 @@ func moveForwarder(w *watch, seen *seen) {
 		case topic == "slow":
 			<-release
 		case topic == "stuck", topic == "unknown" && first(msg.UUID):
-			return says("unknown")
+			return outcomeError("unknown")
 		case topic == "refused", topic == "unacceptable", topic == "unavailable" && first(msg.UUID):
-			return says(topic)
+			return outcomeError(topic)
 		}
 		return nil
 	}}
@@ -221,14 +222,14 @@ func moveForwarder(w *watch, seen *seen) {
 		MaxAttempts: 2, StallTimeout: 500 * time.Millisecond,
 		Backoff: func(int) time.Duration { return 10 * time.Second }, // long enough to be observed
 	})
-	w.reaches(64, "once.forwarder.slots", "")
+	w.awaitValue(64, "once.forwarder.slots", "")
 	w.zero("once.forwarder.")
 
 	// A message whose confirm takes long.
 	w.publish(w.Context(), db, box, "slow", message.NewMessage("slow", nil))
-	w.reaches(1, "once.forwarder.in_flight", "")
+	w.awaitValue(1, "once.forwarder.in_flight", "")
 	seen.look(w)
-	w.reaches(1, "once.forwarder.stalled", "")
+	w.awaitValue(1, "once.forwarder.stalled", "")
 	close(release)
 
 	for _, topic := range []string{"refused", "unacceptable", "unavailable", "unknown", "fine"} {
@@ -239,21 +240,21 @@ func moveForwarder(w *watch, seen *seen) {
 		w.publish(w.Context(), db, box, topic, msg)
 		w.publish(w.Context(), db, box, "fine", next)
 	}
-	w.reaches(1, "once.forwarder.blocked_keys", "")
-	w.reaches(0.5, "once.forwarder.lag", "") // the next message of the key waits
-	w.reaches(1, "once.forwarder.pending", "")
+	w.awaitValue(1, "once.forwarder.blocked_keys", "")
+	w.awaitValue(0.5, "once.forwarder.lag", "") // the next message of the key waits
+	w.awaitValue(1, "once.forwarder.pending", "")
 	seen.look(w)
-	w.reaches(1, "once.forwarder.dead", "once.reason=exhausted")
-	w.reaches(2, "once.forwarder.dead_letters", "")
+	w.awaitValue(1, "once.forwarder.dead", "once.reason=exhausted")
+	w.awaitValue(2, "once.forwarder.dead_letters", "")
 
 	_, err := db.ExecContext(w.Context(), `INSERT INTO once_pauses (kind, name, actor, why) VALUES ('topic', 'nobody', 'ann', 'a test')`)
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.reaches(1, "once.forwarder.pauses", "")
+	w.awaitValue(1, "once.forwarder.pauses", "")
 	seen.look(w)
 
-	// A topic without confirms, while others get them.
+	// One topic gets no confirms, while other topics get them.
 	w.publish(w.Context(), db, box, "stuck", message.NewMessage("stuck", nil))
 	w.eventually("a message waits for its topic", func() bool {
 		w.publish(w.Context(), db, box, "fine", message.NewMessage("witness", nil))
@@ -266,7 +267,7 @@ func moveForwarder(w *watch, seen *seen) {
 		}
 	}
 	if got := w.value("once.forwarder.deferred", "once.reason=refused"); got != 1 {
-		w.Errorf("%v were put off, want 1", got)
+		w.Errorf("%v messages were deferred, want 1", got)
 	}
 	if got, want := w.value("once.forwarder.confirm.duration", ""), w.value("once.forwarder.published", "once.outcome=confirmed"); got > want {
 		w.Errorf("%v durations of %v confirms", got, want)
@@ -281,14 +282,14 @@ func failForwarder(w *watch, seen *seen) {
 	w.Cleanup(pub.running.Wait)
 	end := w.forward(db, pub, forwarder.Config{})
 	w.publish(w.Context(), db, box, "t", message.NewMessage("1", nil))
-	w.reaches(1, "once.forwarder.in_flight", "")
+	w.awaitValue(1, "once.forwarder.in_flight", "")
 	w.exec(db, `ALTER TABLE once_outbox RENAME TO elsewhere`)
 	close(release)
-	w.reaches(1, "once.forwarder.read.duration", "once.outcome=failed")
-	w.reaches(1, "once.forwarder.settle.duration", "once.outcome=failed")
+	w.awaitValue(1, "once.forwarder.read.duration", "once.outcome=failed")
+	w.awaitValue(1, "once.forwarder.settle.duration", "once.outcome=failed")
 	w.eventually("lag is not known", func() bool { return w.value("once.forwarder.lag", "") == -1 })
 	w.exec(db, `ALTER TABLE elsewhere RENAME TO once_outbox`)
-	w.reaches(0, "once.forwarder.lag", "")
+	w.awaitValue(0, "once.forwarder.lag", "")
 	seen.look(w)
 	end()
 	if left := w.value("once.forwarder.slots", ""); left != -1 {

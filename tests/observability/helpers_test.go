@@ -37,7 +37,7 @@ func (w *watch) outbox() *outbox.Outbox {
 	return box
 }
 
-// publish commits messages.
+// publish commits messages to the outbox.
 func (w *watch) publish(ctx context.Context, db *sql.DB, box *outbox.Outbox, topic string, msgs ...*message.Message) {
 	w.Helper()
 	err := box.InTx(ctx, db, func(_ *sql.Tx, events message.Publisher) error { return events.Publish(topic, msgs...) })
@@ -110,8 +110,8 @@ func (w *watch) exec(db *sql.DB, query string) {
 	}
 }
 
-// scripted is a publisher with given outcomes, reported from its own
-// goroutines.
+// scripted is a publisher whose outcomes are the results of the function answer. It
+// reports them from its own goroutines.
 type scripted struct {
 	answer  func(topic string, msg *message.Message) error
 	running sync.WaitGroup
@@ -127,11 +127,11 @@ func (s *scripted) PublishAsync(topic string, msg *message.Message, done func(er
 	s.running.Go(func() { done(s.answer(topic, msg)) })
 }
 
-// says is an error that reports its own outcome, like the errors of package
+// outcomeError is an error that reports its own outcome, like the errors of package
 // rabbit.
-type says string
+type outcomeError string
 
-func (s says) Error() string      { return string(s) }
-func (s says) Refused() bool      { return s == "refused" }
-func (s says) Unacceptable() bool { return s == "unacceptable" }
-func (s says) Unavailable() bool  { return s == "unavailable" }
+func (e outcomeError) Error() string      { return string(e) }
+func (e outcomeError) Refused() bool      { return e == "refused" }
+func (e outcomeError) Unacceptable() bool { return e == "unacceptable" }
+func (e outcomeError) Unavailable() bool  { return e == "unavailable" }

@@ -54,7 +54,7 @@ func moveInbox(w *watch, seen *seen) {
 	<-stored
 	for outcome, want := range map[string]float64{"stored": 2, "ignored": 1} {
 		if got := w.value("once.durable.received", "once.outcome="+outcome); got != want {
-			w.Errorf("%v were %s, want %v", got, outcome, want)
+			w.Errorf("%v messages were %s, want %v", got, outcome, want)
 		}
 	}
 	if got := w.value("once.durable.store.duration", "once.outcome=ok"); got != 3 {

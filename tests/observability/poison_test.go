@@ -55,20 +55,20 @@ func movePoison(w *watch, seen *seen) {
 	} {
 		w.fail(store, "payments", reason, reason, nil)
 	}
-	w.reaches(9, "once.poison.entries", "")
-	entries, err := store.List(w.Context(), poison.Filter{})
+	w.awaitValue(9, "once.poison.entries", "")
+	page, err := store.List(w.Context(), poison.Filter{})
 	if err != nil {
 		w.Fatal(err)
 	}
-	if err := store.Discard(w.Context(), act, entries[0].ID); err != nil {
+	if err := store.Discard(w.Context(), act, page.Entries[0].ID); err != nil {
 		w.Fatal(err)
 	}
-	if err := store.Replay(w.Context(), act, entries[1].ID); err != nil {
+	if err := store.Replay(w.Context(), act, page.Entries[1].ID); err != nil {
 		w.Fatal(err)
 	}
-	w.fail(store, "payments", entries[1].MessageID, entries[1].Reason, nil)
+	w.fail(store, "payments", page.Entries[1].MessageID, page.Entries[1].Reason, nil)
 	change := func(*message.Message) error { return nil }
-	if _, err := store.Edit(w.Context(), act, entries[2].ID, change, poison.EditOptions{}); err != nil {
+	if _, err := store.Edit(w.Context(), act, page.Entries[2].ID, change, poison.EditOptions{}); err != nil {
 		w.Fatal(err)
 	}
 	for name, want := range map[string]float64{"discarded": 1, "replayed": 1, "failed_again": 1, "edited": 1} {
@@ -76,7 +76,7 @@ func movePoison(w *watch, seen *seen) {
 			w.Errorf("%v %s, want %v", got, name, want)
 		}
 	}
-	if got := w.value("once.poison.quarantined", "once.reason="+entries[1].Reason); got != 2 {
+	if got := w.value("once.poison.quarantined", "once.reason="+page.Entries[1].Reason); got != 2 {
 		w.Errorf("%v quarantined, want 2", got)
 	}
 	seen.look(w)
@@ -118,7 +118,7 @@ func TestQuarantineHasASpanBesideTheAttempts(t *testing.T) {
 		return nil, errHandler
 	})(msg)
 	if err == nil {
-		t.Fatal("it was stored")
+		t.Fatal("the message was stored")
 	}
 
 	spans := w.named("quarantine t")
@@ -149,7 +149,7 @@ func TestQuarantineHasASpanBesideTheAttempts(t *testing.T) {
 	}
 }
 
-// Each configured consumer has its own series, all others share one.
+// Each configured consumer has its own series. All other consumers share one series.
 func TestConfiguredConsumersHaveTheirOwnSeries(t *testing.T) {
 	t.Parallel()
 	w := newWatch(t)

@@ -24,7 +24,7 @@ func moveRabbit(w *watch, seen *seen) {
 	config.Marshaler = odd{}
 	p := w.rabbit(config, rabbit.PublisherConfig{})
 	w.zero("once.rabbit.")
-	w.reaches(1, "once.rabbit.connected", "")
+	w.awaitValue(1, "once.rabbit.connected", "")
 
 	for _, c := range []struct {
 		topic, id string
@@ -65,7 +65,7 @@ func moveRabbit(w *watch, seen *seen) {
 	}
 }
 
-// odd marshals some ids into messages that cannot be sent.
+// odd is a marshaler. Messages with certain ids cannot be marshaled, or cannot be sent afterwards.
 type odd struct{ rabbit.Marshaler }
 
 func (o odd) Marshal(msg *message.Message) (amqp.Publishing, error) {
@@ -86,14 +86,14 @@ func troubleRabbit(w *watch, seen *seen) {
 	p := w.rabbit(queue(broker.URL("/")), rabbit.PublisherConfig{
 		ConfirmTimeout: 5 * time.Second, ReadyTimeout: 100 * time.Millisecond, ReconnectMax: 200 * time.Millisecond,
 	})
-	w.reaches(1, "once.rabbit.connected", "")
-	w.reaches(0, "once.rabbit.blocked", "")
+	w.awaitValue(1, "once.rabbit.connected", "")
+	w.awaitValue(0, "once.rabbit.blocked", "")
 	publish := func(id string) error { return p.Publish("q", message.NewMessage(id, nil)) }
 
 	broker.Freeze()
 	unknown := make(chan error, 1)
 	go func() { unknown <- publish("1") }()
-	w.reaches(1, "once.rabbit.in_flight", "")
+	w.awaitValue(1, "once.rabbit.in_flight", "")
 	seen.look(w)
 	if err := <-unknown; !errors.Is(err, rabbit.ErrUnknown) {
 		w.Errorf("a frozen broker: %v", err)
@@ -112,7 +112,7 @@ func troubleRabbit(w *watch, seen *seen) {
 	})
 	seen.look(w)
 	broker.Kill()
-	w.reaches(1, "once.rabbit.connects", "once.outcome=failed")
+	w.awaitValue(1, "once.rabbit.connects", "once.outcome=failed")
 	if got := w.value("once.rabbit.connected", ""); got != 0 {
 		w.Errorf("connected is %v without a broker", got)
 	}

@@ -4,8 +4,8 @@ import (
 	"github.com/watermill-once/once/reconcile"
 )
 
-// moveReconcile finds a message that is missing and one that was never sent, and
-// fails once.
+// moveReconcile runs a comparison that fails, and a comparison that finds a missing message and a
+// message that was never sent.
 func moveReconcile(w *watch, seen *seen) {
 	db := w.database()
 	s, err := reconcile.NewSender(db, reconcile.SenderConfig{Topics: []string{"orders"}, MeterProvider: w.meters})

@@ -57,8 +57,8 @@ func TestLagCountsRefusedMessages(t *testing.T) {
 			line := strings.ReplaceAll(refused+"attempt=1 message_uuid=1 size=2 topic=TOPIC err="+c.says, "TOPIC", topic)
 			testkit.Eventually(t, time.Minute, "it is logged: "+line, func() bool { return w.logs.CountLine(line) == 1 })
 			w.publish(w.Context(), db, box, topic, message.NewMessage("2", nil))
-			w.reaches(4, "once.forwarder.lag", "") // long after a back-off has ended
-			w.reaches(3, "once.forwarder.deferred", "messaging.destination.name="+topic+" once.reason=refused")
+			w.awaitValue(4, "once.forwarder.lag", "") // long after a back-off has ended
+			w.awaitValue(3, "once.forwarder.deferred", "messaging.destination.name="+topic+" once.reason=refused")
 
 			channel := w.declare(broker.URL, topic, nil)
 			if name == "no exchange" {

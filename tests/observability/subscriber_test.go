@@ -32,7 +32,7 @@ func (l *leaky) BuildTopology(
 	return err
 }
 
-// Unmarshal fails for one id.
+// Unmarshal fails for the id "undecodable".
 func (o odd) Unmarshal(d amqp.Delivery) (*message.Message, error) {
 	if d.MessageId == "undecodable" {
 		return nil, errors.New("cannot be read")
@@ -80,7 +80,7 @@ func moveSubscriber(w *watch, seen *seen) {
 	config.Marshaler, config.TopologyBuilder = odd{}, topology
 	s := w.subscriber(config, rabbit.SubscriberConfig{NackMin: time.Millisecond, NackMax: time.Millisecond})
 	w.zero("once.subscriber.")
-	w.reaches(1, "once.subscriber.connected", "")
+	w.awaitValue(1, "once.subscriber.connected", "")
 	next := w.subscribe(s, name)
 	p := w.rabbit(queue(broker.URL), rabbit.PublisherConfig{})
 	sent := 0
@@ -94,36 +94,36 @@ func moveSubscriber(w *watch, seen *seen) {
 
 	send("1")
 	msg := next()
-	w.reaches(1, "once.subscriber.in_flight", "")
+	w.awaitValue(1, "once.subscriber.in_flight", "")
 	seen.look(w)
 	msg.Nack()
 	next().Ack()
 	send("undecodable")
 	next().Ack()
-	w.reaches(1, "once.subscriber.undecodable", "")
-	w.reaches(2, "once.subscriber.settled", "once.outcome=acked")
-	w.reaches(1, "once.subscriber.settled", "once.outcome=requeued")
-	w.reaches(0, "once.subscriber.in_flight", "")
+	w.awaitValue(1, "once.subscriber.undecodable", "")
+	w.awaitValue(2, "once.subscriber.settled", "once.outcome=acked")
+	w.awaitValue(1, "once.subscriber.settled", "once.outcome=requeued")
+	w.awaitValue(0, "once.subscriber.in_flight", "")
 
-	// The channel is closed while a message is unacked, the consumer is
-	// cancelled, the connection is lost.
+	// First the channel is closed while a message is unacked. Then the consumer is cancelled, and
+	// then the connection is lost.
 	send("2")
 	msg = next()
 	if err := (<-topology.channels).Ack(99, false); err != nil { // 406
 		w.Fatal(err)
 	}
-	w.reaches(1, "once.subscriber.recovered", "once.reason=channel")
+	w.awaitValue(1, "once.subscriber.recovered", "once.reason=channel")
 	msg.Ack()
-	w.reaches(1, "once.subscriber.settled", "once.outcome=lost")
+	w.awaitValue(1, "once.subscriber.settled", "once.outcome=lost")
 	next().Ack()
-	w.reaches(3, "once.subscriber.settled", "once.outcome=acked")
+	w.awaitValue(3, "once.subscriber.settled", "once.outcome=acked")
 	if _, err := w.declare(broker.URL, name, nil).QueueDelete(name, false, false, false); err != nil {
 		w.Fatal(err)
 	}
-	w.reaches(1, "once.subscriber.recovered", "once.reason=consumer")
+	w.awaitValue(1, "once.subscriber.recovered", "once.reason=consumer")
 	broker.Ctl(w.T, "close_all_connections", "--vhost", broker.VHost, "test")
-	w.reaches(1, "once.subscriber.recovered", "once.reason=connection")
-	w.reaches(2, "once.subscriber.connects", "once.outcome=ok")
+	w.awaitValue(1, "once.subscriber.recovered", "once.reason=connection")
+	w.awaitValue(2, "once.subscriber.connects", "once.outcome=ok")
 	seen.look(w)
 	if got := w.value("once.subscriber.delivered", "once.outcome=first"); got != float64(sent) {
 		w.Errorf("%v first deliveries of %d messages", got, sent)
@@ -139,7 +139,7 @@ func moveSubscriber(w *watch, seen *seen) {
 	config = queue(broker.URL)
 	config.Consume.NoRequeueOnNack = true
 	other := w.subscriber(config, rabbit.SubscriberConfig{})
-	w.reaches(2, "once.subscriber.connected", "")
+	w.awaitValue(2, "once.subscriber.connected", "")
 	if err := s.Close(); err != nil {
 		w.Error(err)
 	}
@@ -151,12 +151,12 @@ func moveSubscriber(w *watch, seen *seen) {
 	next = w.subscribe(other, name)
 	next().Nack()
 	next().Ack()
-	w.reaches(1, "once.subscriber.settled", "once.outcome=dropped")
+	w.awaitValue(1, "once.subscriber.settled", "once.outcome=dropped")
 	if got := w.value("once.subscriber.connected", ""); got != 1 {
 		w.Errorf("connected is %v with one subscriber", got)
 	}
 	w.subscriber(queue("amqp://127.0.0.1:1/"), rabbit.SubscriberConfig{})
-	w.reaches(1, "once.subscriber.connects", "once.outcome=failed")
+	w.awaitValue(1, "once.subscriber.connects", "once.outcome=failed")
 	if err := other.Close(); err != nil {
 		w.Error(err)
 	}

@@ -108,7 +108,7 @@ func TestTraceReachesTheQueue(t *testing.T) {
 	}
 }
 
-// Each attempt is a span of its own, with the trace of the row as its parent.
+// Each attempt is a span of its own. Its parent is the span in the metadata of the row.
 func TestEachAttemptToSendIsASpan(t *testing.T) {
 	t.Parallel()
 	w := newWatch(t)
@@ -123,7 +123,7 @@ func TestEachAttemptToSendIsASpan(t *testing.T) {
 			t.Errorf("tracestate %q is of another trace", state)
 		}
 		if len(tries) == 1 {
-			return says("refused")
+			return outcomeError("refused")
 		}
 		return nil
 	}}
@@ -142,7 +142,7 @@ func TestEachAttemptToSendIsASpan(t *testing.T) {
 	}
 	before, _ := metadata()
 	w.forward(db, pub, forwarder.Config{Backoff: func(int) time.Duration { return 2 * time.Second }})
-	w.eventually("it is refused", func() bool { _, attempts := metadata(); return attempts == 1 })
+	w.eventually("the message is refused", func() bool { _, attempts := metadata(); return attempts == 1 })
 	if after, _ := metadata(); after != before {
 		t.Errorf("the row's metadata was %s and is %s", before, after)
 	}
@@ -159,15 +159,15 @@ func TestEachAttemptToSendIsASpan(t *testing.T) {
 	}
 	refused := attributes(forwards[0])
 	if forwards[0].Status.Code != codes.Error || refused["error.type"] != "refused" || refused["once.outcome"] != "refused" {
-		t.Errorf("the refused one: %v, %v", forwards[0].Status, refused)
+		t.Errorf("the refused attempt: %v, %v", forwards[0].Status, refused)
 	}
 	if attributes(forwards[1])["once.attempt"] != "2" || forwards[1].Status.Code != codes.Unset {
-		t.Errorf("the second one: %v", forwards[1])
+		t.Errorf("the second attempt: %v", forwards[1])
 	}
 }
 
-// Traces that are not recorded, and traces from foreign producers, are stored
-// and passed on.
+// The trace context of a message is stored and passed on, even if the trace is not
+// sampled or comes from a foreign producer.
 func TestForeignAndUnrecordedTracesArePassedOn(t *testing.T) {
 	t.Parallel()
 	w := newWatch(t)
@@ -207,7 +207,7 @@ func TestForeignAndUnrecordedTracesArePassedOn(t *testing.T) {
 		}
 	}
 	if spans := w.named("forward t"); len(spans) > 0 {
-		t.Errorf("spans of what is not recorded: %v", spans)
+		t.Errorf("spans of traces that are not recorded: %v", spans)
 	}
 }
 
@@ -262,8 +262,8 @@ func TestMessagesOfOneCallKeepTheirTraces(t *testing.T) {
 	}
 }
 
-// A message that cannot be stored makes its span an error. The span quotes no
-// data.
+// A message that cannot be stored makes its span an error. The span contains no data of the
+// message.
 func TestSpanOfARefusedMessageIsAnError(t *testing.T) {
 	t.Parallel()
 	w := newWatch(t)
@@ -277,7 +277,7 @@ func TestSpanOfARefusedMessageIsAnError(t *testing.T) {
 	msg := message.NewMessage("", nil)
 	msg.SetContext(ctx)
 	if err := w.outbox().Publisher(tx).Publish("to\xffpic", msg); err == nil {
-		t.Fatal("it was stored")
+		t.Fatal("the message was stored")
 	}
 	spans := w.named("outbox.publish to\uFFFDpic")
 	if len(spans) != 1 || spans[0].Status.Code != codes.Error || attributes(spans[0])["error.type"] != "refused" {

@@ -111,7 +111,7 @@ func (i *instrument) add(set attribute.Set, value float64) {
 	}
 }
 
-// series returns the name of a series: "once.outcome=stored".
+// series returns the name of a series, such as "once.outcome=stored".
 func series(attributes ...attribute.KeyValue) string {
 	var names []string
 	for _, a := range attributes {
@@ -131,10 +131,10 @@ func (w *watch) value(name, series string) float64 {
 	return -1
 }
 
-// reaches waits until a series has at least the value least.
-func (w *watch) reaches(least float64, name, series string) {
+// awaitValue waits until the value of a series is at least minimum.
+func (w *watch) awaitValue(minimum float64, name, series string) {
 	w.Helper()
-	w.eventually(fmt.Sprintf("%s{%s} is %v or more", name, series, least), func() bool { return w.value(name, series) >= least })
+	w.eventually(fmt.Sprintf("%s{%s} is %v or more", name, series, minimum), func() bool { return w.value(name, series) >= minimum })
 }
 
 func (w *watch) eventually(what string, condition func() bool) {

@@ -16,8 +16,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// firsts are functions that use a transaction first. Each returns the results that it
-// has seen, as a text.
+// firsts contains functions that run the first statement of a transaction. Each returns the results
+// of the statement as text.
 var firsts = map[string]func(ctx context.Context, tx pgx.Tx) (string, error){
 	"exec": func(ctx context.Context, tx pgx.Tx) (string, error) {
 		tag, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1), ($2)`, "first", "second")
@@ -156,9 +156,9 @@ var firsts = map[string]func(ctx context.Context, tx pgx.Tx) (string, error){
 	"nothing": func(context.Context, pgx.Tx) (string, error) { return "", nil },
 }
 
-// InTx sends BEGIN together with the first statement. The results of statements, the
-// errors and the committed rows are the same as in a transaction of pgx, also if the
-// service's function ignores an error.
+// InTx sends BEGIN together with the first statement. The results of statements, the errors and the
+// committed rows are the same as in a transaction of pgx, even if the service's function ignores an
+// error.
 func TestFirstStatementIsTheSameAsInATransactionOfPgx(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
@@ -207,8 +207,8 @@ func described(err error) string {
 	return " " + err.Error()
 }
 
-// The connections of the pool are dead, which pgx notices at the first statement. A
-// transaction has done nothing yet, so it begins on another connection.
+// The connections of the pool are dead, which pgx notices at the first statement. By then the
+// transaction has done nothing, so it begins on another connection.
 func TestTransactionBeginsOnAnotherConnection(t *testing.T) {
 	b := newBench(t, nil)
 	for _, name := range []string{
@@ -242,8 +242,9 @@ func (b *bench) openAll() {
 	}
 }
 
-// No connection can be opened any more. A method of pgx.Tx that returns no error ends
-// work.
+// If no connection can be opened any more, InTx returns an error and commits nothing. If a method
+// of pgx.Tx cannot return this error, for example LargeObjects, it ends the function that InTx
+// runs.
 func TestTransactionThatCannotBegin(t *testing.T) {
 	b := newBench(t, nil)
 	for name, use := range map[string]func(tx pgx.Tx) error{
@@ -275,7 +276,7 @@ func TestTransactionThatCannotBegin(t *testing.T) {
 	}
 }
 
-// A tracer of the service sees each statement by itself.
+// A tracer of the service sees each statement separately.
 func TestTracerSeesEveryStatement(t *testing.T) {
 	traced := &tracer{}
 	b := newBench(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = traced })

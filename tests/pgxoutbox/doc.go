@@ -1,3 +1,3 @@
-// Package pgxoutbox tests package pgxoutbox with PostgreSQL. It is not in the module of
-// that package, so that its users do not need what the tests need.
+// Package pgxoutbox tests package pgxoutbox with PostgreSQL. It is not in the module of that
+// package, so that users of the package do not need the modules that the tests need.
 package pgxoutbox

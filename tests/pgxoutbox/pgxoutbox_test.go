@@ -48,7 +48,7 @@ func TestEventsFollowTheTransactionInEveryModeOfPgx(t *testing.T) {
 			if hinted != 2 {
 				t.Errorf("%d hints", hinted)
 			}
-			testkit.Eventually(t, time.Minute, "no connection is in use", func() bool { // the pool closes a broken one in the background
+			testkit.Eventually(t, time.Minute, "no connection is in use", func() bool { // the pool closes a broken connection in the background
 				return b.pool.Stat().AcquiredConns() == 0
 			})
 		})
@@ -85,8 +85,8 @@ func TestAnEventCostsNoRoundTrip(t *testing.T) {
 	}
 }
 
-// The rows are those that package outbox stores.
-func TestRowsAreThoseOfTheOutbox(t *testing.T) {
+// The rows equal the rows that package outbox stores.
+func TestRowsEqualTheRowsOfTheOutbox(t *testing.T) {
 	b := newBench(t, nil)
 	tx, err := b.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -130,7 +130,8 @@ func TestRowsAreThoseOfTheOutbox(t *testing.T) {
 	}
 }
 
-// A savepoint that is rolled back takes the events behind it away, and no others.
+// A rollback to a savepoint removes the events that were published after the savepoint, and no
+// other events.
 func TestEventsFollowTheirSavepoint(t *testing.T) {
 	for name, savepoint := range map[string]func(ctx context.Context, tx pgx.Tx, work func(tx pgx.Tx) error) error{
 		"Begin": func(ctx context.Context, tx pgx.Tx, work func(tx pgx.Tx) error) error {
@@ -228,7 +229,8 @@ func TestNothingIsCommittedAfterAMistake(t *testing.T) {
 	}
 }
 
-// The server ends the session before COMMIT arrives. The client cannot know that.
+// The server ends the session before COMMIT arrives. The client cannot know this, so the result of
+// the commit is unknown.
 func TestLostConnectionIsAnUnknownCommit(t *testing.T) {
 	b := newBench(t, nil)
 	hinted := 0
@@ -291,7 +293,8 @@ func TestMistakesNameTheRemedy(t *testing.T) {
 	}
 }
 
-// More messages than one statement takes.
+// The events of a transaction keep their order even if one statement cannot insert all
+// of them.
 func TestManyEventsKeepTheirOrder(t *testing.T) {
 	b := newBench(t, nil)
 	var want []string

@@ -101,7 +101,8 @@ func (b *bench) text(query string) string {
 	return strings.Join(all, " ")
 }
 
-// expect checks the ids of the orders and of the events, in the order of positions.
+// expect checks the ids of the orders, sorted, and the ids of the events, in the order
+// of their positions.
 func (b *bench) expect(orders, events string) {
 	b.Helper()
 	if got := b.text(`SELECT id FROM orders ORDER BY id`); got != orders {

@@ -44,7 +44,8 @@ func (w *world) fillConsole() {
 		SELECT 'mail', 'orders', 'parked ' || n, '', '', 'waiting', now() + interval '1 hour' FROM generate_series(1, 3) AS n`)
 }
 
-// consoleForms are the forms of the console, with their pages.
+// consoleForms contains the forms of the console with their values, and the pages to which they are
+// sent.
 var consoleForms = []struct{ page, form string }{
 	{"change", "do=retry&state=backing_off&topic=orders"},
 	{"change", "do=cancel&id=2"},
@@ -60,14 +61,15 @@ var consoleForms = []struct{ page, form string }{
 	{"note", "group=g&note=text"},
 }
 
-// consolePages are the pages of the console.
+// consolePages contains the pages of the console.
 var consolePages = []string{
 	"", "days", "outbox", "message?id=1", "dead", "letter?id=1", "sent", "copy?id=1", "quarantine", "entry?id=1", "edit?id=1",
 	"forwarders", "consumers", "parked", "parked-message?id=1", "life?message=one", "reconcile", "audit", "replays",
 	"payload?of=quarantine&id=1",
 }
 
-// openConsole serves the console with the rights of a part.
+// openConsole serves the console with the rights of a part. ask requests a page, and returns its
+// status and text.
 func (w *world) openConsole(part string) (ask func(method, page string, form url.Values) (int, string)) {
 	w.Helper()
 	pages, err := console.Handler(w.open(new(recorder), part), console.Config{
@@ -92,7 +94,8 @@ func (w *world) openConsole(part string) (ask func(method, page string, form url
 	}
 }
 
-// send sends all forms, and returns what the pages say.
+// send sends all forms. For each form it calls the function each, with the form and the
+// text of the returned page.
 func (w *world) send(ask func(method, page string, form url.Values) (int, string), each func(form, text string)) {
 	w.Helper()
 	for _, f := range consoleForms {
@@ -127,8 +130,8 @@ func TestConsoleOfAnOperator(t *testing.T) {
 	}
 }
 
-// A console with the role of a watcher changes nothing, even if its Authorize allows it.
-// The pages without contents work, and the others say which right is missing.
+// A console with the role of a watcher changes nothing, even if its Authorize allows it. Pages that
+// show no contents of messages work, and the other pages say which right is missing.
 func TestConsoleOfAWatcher(t *testing.T) {
 	w := newWorld(t)
 	w.fillConsole()

@@ -39,22 +39,22 @@ func (p *part) deliver(to *testkit.Subscriber, msg *message.Message) {
 	p.permitted()
 }
 
-// handler returns a handler that fails as the ids demand, until mended is true.
+// handler returns a handler that fails for certain message ids, until mended is true.
 func handler(mended *atomic.Bool) once.HandlerFunc {
 	var calls atomic.Int64
 	return func(_ context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		switch {
 		case strings.HasPrefix(msg.UUID, "fails") && !mended.Load():
 			return nil, retry.Permanent(errors.New("fails"))
-		case msg.UUID == "again" && calls.Add(1) < 6: // it also fails in the first round after it was parked
+		case msg.UUID == "again" && calls.Add(1) < 6: // the message also fails in the first round after it was parked
 			return nil, errors.New("once more")
 		}
 		return nil, nil
 	}
 }
 
-// consume fills a quarantine. Then it continues, with a handler that succeeds,
-// until end is called.
+// consume runs a consumer until some messages are in quarantine. The consumer then continues, with
+// a handler that succeeds, until end is called.
 func (p *part) consume() (end func()) {
 	p.Helper()
 	consumer, err := once.NewConsumer(p.db, once.ConsumerConfig{
@@ -110,14 +110,14 @@ func (p *part) consume() (end func()) {
 			outbox.SetAggregate(msg, "account", "17", version)
 			p.deliver(to, msg)
 			if version == 2 {
-				p.becomes(1, `SELECT COUNT(*) FROM app.mine_parked WHERE early_since IS NOT NULL AND token IS NULL AND state = 'waiting'`)
+				p.awaitNumber(1, `SELECT COUNT(*) FROM app.mine_parked WHERE early_since IS NOT NULL AND token IS NULL AND state = 'waiting'`)
 			}
 		}
-		p.becomes(0, `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'waiting'`)
+		p.awaitNumber(0, `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'waiting'`)
 	}
-	p.becomes(2*(3+1+1), `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'quarantined'`)
-	p.becomes(2, `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'held'`)
-	p.becomes(2*6, `SELECT COUNT(*) FROM app.mine_inbox`)
+	p.awaitNumber(2*(3+1+1), `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'quarantined'`)
+	p.awaitNumber(2, `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'held'`)
+	p.awaitNumber(2*6, `SELECT COUNT(*) FROM app.mine_inbox`)
 	mended.Store(true)
 	return end
 }

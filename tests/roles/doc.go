@@ -1,3 +1,3 @@
-// Package roles has the tests of schema.Roles: each role can do its work, needs
-// every one of its rights, and has no other right.
+// Package roles tests schema.Roles: each role can do its work, needs every one of its rights, and
+// has no other right.
 package roles

@@ -66,29 +66,29 @@ func (p *part) run(config forwarder.Config) (f *forwarder.Forwarder, end func())
 func (p *part) forward() {
 	p.Helper()
 	reader := metric.NewManualReader()
-	// Inserted by hand: a blocked key without its head.
+	// This row blocks a key whose first message does not exist.
 	p.exec(p.admin, `INSERT INTO app.mine_blocked_keys VALUES ('gone', 1000000, 1000000, 'refused')`)
 	f, end := p.run(forwarder.Config{KeepSent: time.Minute, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))})
-	p.becomes(3, `SELECT COUNT(*) FROM app.mine_outbox_dead`)
-	p.becomes(2, `SELECT COUNT(*) FROM app.mine_outbox`)
-	p.becomes(2, `SELECT COUNT(*) FROM app.mine_blocked_keys`)
-	p.becomes(8, `SELECT COUNT(*) FROM app.mine_outbox_sent`)
+	p.awaitNumber(3, `SELECT COUNT(*) FROM app.mine_outbox_dead`)
+	p.awaitNumber(2, `SELECT COUNT(*) FROM app.mine_outbox`)
+	p.awaitNumber(2, `SELECT COUNT(*) FROM app.mine_blocked_keys`)
+	p.awaitNumber(8, `SELECT COUNT(*) FROM app.mine_outbox_sent`)
 	if _, err := f.Stats(p.Context()); err != nil {
 		p.Error(err)
 	}
 	if err := reader.Collect(p.Context(), &metricdata.ResourceMetrics{}); err != nil {
 		p.Error(err)
 	}
-	second, endSecond := p.run(forwarder.Config{KeepSent: time.Minute}) // it takes over a share of the slots
+	second, endSecond := p.run(forwarder.Config{KeepSent: time.Minute}) // the second forwarder takes over a share of the slots
 	<-second.Running()
-	p.becomes(2, `SELECT COUNT(DISTINCT owner) FROM app.mine_slots`)
+	p.awaitNumber(2, `SELECT COUNT(DISTINCT owner) FROM app.mine_slots`)
 	endSecond()
 	end()
-	p.becomes(0, `SELECT COUNT(*) FROM app.mine_forwarders WHERE lease_until >= now()`)
+	p.awaitNumber(0, `SELECT COUNT(*) FROM app.mine_forwarders WHERE lease_until >= now()`)
 
-	// Without the log, sent messages are deleted.
+	// Without the sent log, sent messages are deleted.
 	p.exec(p.admin, `INSERT INTO app.mine_outbox (message_id, topic, slot, payload, metadata) VALUES ('13', 'fine', 0, '', '{}')`)
 	_, end = p.run(forwarder.Config{})
-	p.becomes(2, `SELECT COUNT(*) FROM app.mine_outbox`)
+	p.awaitNumber(2, `SELECT COUNT(*) FROM app.mine_outbox`)
 	end()
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// may lists the rights of each role on each table, in the order of rights
-// below. A role has no right on other tables.
+// may lists the rights of each role on each table, in the order of the variable rights.
+// A role has no right on other tables.
 var may = map[string]map[string]string{
 	"producer": {
 		"migrations": "SELECT",
@@ -34,7 +34,7 @@ var may = map[string]map[string]string{
 		"inbox":      "SELECT, INSERT, UPDATE(tenant), DELETE",
 		"versions":   "SELECT, INSERT, UPDATE(applied_at complete_from version), DELETE",
 		"parked": "SELECT, INSERT, UPDATE(attempts crashes dedup_key due_at early_of early_since early_version envelope error error_type " +
-			"fingerprint finished_at first_failed_at last_failed_at ordering_key owner priority_class reason rounds state token), DELETE",
+			"fingerprint finished_at first_failed_at last_failed_at ordering_key owner priority_class reason rounds stack state token), DELETE",
 		"replays":   "SELECT(id state)",
 		"consumers": "SELECT, INSERT, UPDATE(embedded handler key_order owner program seen_at), DELETE",
 
@@ -51,7 +51,7 @@ var may = map[string]map[string]string{
 		"outbox_sent": "SELECT, UPDATE(created_at)",
 		"inbox":       "SELECT(consumer message_id processed_at tenant), INSERT, DELETE",
 		"parked": "SELECT, INSERT, UPDATE(attempts crashes due_at early_of early_since early_version error error_type fingerprint " +
-			"finished_at first_failed_at last_failed_at ordering_key owner priority_class reason replay_id replays rounds state token)",
+			"finished_at first_failed_at last_failed_at ordering_key owner priority_class reason replay_id replays rounds stack state token)",
 		"parked_messages": "SELECT",
 		"reconciliations": "SELECT, INSERT(consumer missing phantoms report), DELETE",
 
@@ -156,12 +156,12 @@ func TestRolesHaveNoOtherRights(t *testing.T) {
 	w := newWorld(t)
 	all := w.all()
 	if len(all) != 18 {
-		t.Fatalf("%d tables: what are the others for?", len(all))
+		t.Fatalf("there are %d tables: list the rights on the new tables in may", len(all))
 	}
 	for _, part := range parts {
 		for table, columns := range all {
 			if got, want := w.has(w.login(part), table, columns), may[part][table]; got != want {
-				t.Errorf("%s on %s has %s\nand is to have %s", part, table, got, want)
+				t.Errorf("%s on %s has the rights %s\nwant %s", part, table, got, want)
 			}
 		}
 	}
@@ -171,7 +171,7 @@ func TestRolesHaveNoOtherRights(t *testing.T) {
 			CASE WHEN has_sequence_privilege($1, $2, 'SELECT, UPDATE') THEN 'more' END)`,
 			w.login(part), tables.Table("outbox_position")).Scan(&may)
 		if want := ofPositions[part]; err != nil || may != want {
-			t.Errorf("%s on the sequence has %q and is to have %q: %v", part, may, want, err)
+			t.Errorf("%s has %q on the sequence, want %q: %v", part, may, want, err)
 		}
 	}
 	for _, part := range parts {
@@ -187,7 +187,7 @@ func TestRolesHaveNoOtherRights(t *testing.T) {
 	}
 }
 
-// attempt runs a statement that a role must not be able to run.
+// attempt runs the statements that a role must not be able to run on a table.
 func (w *world) attempt(db *sql.DB, part, table, column string) {
 	w.Helper()
 	name := tables.Table(table)
@@ -207,9 +207,9 @@ func (w *world) attempt(db *sql.DB, part, table, column string) {
 	}
 }
 
-// Statements that a role must not be able to run, independent of the lists
+// Roles cannot run certain statements. The test names these statements, and does not use the lists
 // above.
-func TestRolesCannotDoWhatTheyMustNot(t *testing.T) {
+func TestRolesCannotRunForbiddenStatements(t *testing.T) {
 	w := newWorld(t)
 	for part, queries := range map[string][]string{
 		"producer": {
@@ -243,7 +243,7 @@ func TestRolesCannotDoWhatTheyMustNot(t *testing.T) {
 	}
 }
 
-// Rights that an earlier version of the text granted are revoked.
+// The text of schema.Roles revokes rights that an earlier version of the text has granted.
 func TestRolesRevokesOtherRights(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

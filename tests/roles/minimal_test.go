@@ -34,9 +34,9 @@ func grantsOf(name string) (grants []grant) {
 	return grants
 }
 
-// needsEverything revokes each right and checks that a statement of the work is
-// refused. EXPLAIN is enough, because PostgreSQL checks rights when it prepares
-// a plan for execution.
+// needsEverything revokes the rights of a role one at a time. Each time it checks that the database
+// refuses a statement of the role's work. EXPLAIN is enough, because PostgreSQL checks rights when
+// it prepares a plan for execution.
 func (p *part) needsEverything(name string) {
 	p.Helper()
 	conn, err := p.db.Conn(p.Context())
@@ -55,7 +55,7 @@ func (p *part) needsEverything(name string) {
 		return ""
 	}
 	if at := run(); at != "" {
-		p.Fatalf("%s: with all of its rights it may not: %s", name, at)
+		p.Fatalf("%s: even with all of its rights, this statement is refused: %s", name, at)
 	}
 	for _, g := range grantsOf(name) {
 		p.exec(p.admin, fmt.Sprintf(`REVOKE %s FROM %s`, g, p.prefix+name))
@@ -66,7 +66,7 @@ func (p *part) needsEverything(name string) {
 	}
 }
 
-// plan is a statement that can be explained.
+// plan is a statement of a role's work that can be tried without an effect.
 type plan struct {
 	text   string
 	params int
@@ -78,7 +78,7 @@ var (
 	param   = regexp.MustCompile(`\$[0-9]+`)
 )
 
-// plans leaves out statements for transactions and settings.
+// plans returns the statements as plans. It leaves out statements for transactions and settings.
 func plans(texts []string) (all []plan) {
 	for _, text := range texts {
 		for setting.MatchString(text) {

@@ -41,8 +41,8 @@ func (p *part) operate() {
 	}
 }
 
-// journeys looks at the status and the versions, for messages in all tables, and reads
-// envelopes in SQL.
+// journeys reads the status and the versions, looks for messages in all tables, and reads envelopes
+// with SQL.
 func (p *part) journeys() {
 	p.Helper()
 	reader, err := status.New(p.db, status.Config{Schema: tables})
@@ -66,7 +66,7 @@ func (p *part) journeys() {
 	}
 }
 
-// reports archives the inbox, keeps a report of a reconciliation, and finds it again.
+// reports exports the rows of the inbox, stores a report of a reconciliation, and reads it again.
 func (p *part) reports() {
 	p.Helper()
 	log, err := handled.New(p.db, handled.Config{Schema: tables})
@@ -96,13 +96,13 @@ func (p *part) must(err error) {
 func (p *part) look(quarantine *poison.Quarantine) {
 	p.Helper()
 	ctx := p.Context()
-	entries, err := quarantine.List(ctx, poison.Filter{})
+	page, err := quarantine.List(ctx, poison.Filter{})
 	p.must(err)
 	_, err = quarantine.Count(ctx, poison.Filter{})
 	p.must(err)
 	_, err = quarantine.Groups(ctx, poison.Filter{})
 	p.must(err)
-	_, err = quarantine.Get(ctx, entries[0].ID)
+	_, err = quarantine.Get(ctx, page.Entries[0].ID)
 	p.must(err)
 	_, err = quarantine.DryRun(ctx, poison.Filter{All: true}, poison.Plan{})
 	p.must(err)
@@ -120,10 +120,10 @@ func (p *part) look(quarantine *poison.Quarantine) {
 func (p *part) change(quarantine *poison.Quarantine) {
 	p.Helper()
 	ctx := p.Context()
-	entries, err := quarantine.List(ctx, poison.Filter{Consumer: "durable"})
+	page, err := quarantine.List(ctx, poison.Filter{Consumer: "durable"})
 	p.must(err)
 	ids := map[string]int64{}
-	for _, e := range entries {
+	for _, e := range page.Entries {
 		ids[e.MessageID] = e.ID
 	}
 	p.must(quarantine.Replay(ctx, act, ids["fails 1"]))
@@ -134,7 +134,7 @@ func (p *part) change(quarantine *poison.Quarantine) {
 	p.must(err)
 	p.must(quarantine.Discard(ctx, act, ids["fails 2"]))
 	p.must(quarantine.Discard(ctx, act, ids["fails with a key"])) // and the next message of the key continues
-	p.becomes(0, `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'held' AND consumer = 'durable'`)
+	p.awaitNumber(0, `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'held' AND consumer = 'durable'`)
 	_, err = quarantine.DiscardMatching(ctx, act, poison.Filter{Consumer: "plain", MessageID: "fails 2"})
 	p.must(err)
 
@@ -157,7 +157,8 @@ func (p *part) change(quarantine *poison.Quarantine) {
 	p.must(err)
 }
 
-// pendingMessages retries a message, and cancels it with the key that it blocks.
+// pendingMessages cancels a message that blocks its key, and retries and cancels the
+// next message of this key. It also pauses and resumes a topic and a tenant.
 func (p *part) pendingMessages() {
 	p.Helper()
 	ctx := p.Context()
@@ -193,8 +194,8 @@ func (p *part) pendingMessages() {
 	}
 }
 
-// parkedMessages runs, cancels and discards messages of a consumer that does not run,
-// and removes it.
+// parkedMessages runs, cancels and discards messages of a consumer that is not running, and removes
+// the consumer.
 func (p *part) parkedMessages() {
 	p.Helper()
 	ctx := p.Context()
@@ -230,7 +231,7 @@ func (p *part) deadLetters() {
 	p.must(err)
 	dead, err := letters.List(ctx, deadletter.Filter{})
 	p.must(err)
-	_, err = letters.Get(ctx, dead[0].ID)
+	_, err = letters.Get(ctx, dead.Letters[0].ID)
 	p.must(err)
 	_, err = letters.Groups(ctx, deadletter.Filter{})
 	p.must(err)

@@ -12,8 +12,7 @@ import (
 	"github.com/lib/pq"
 )
 
-// recorder records the distinct statements of a pool, and those that were
-// denied.
+// recorder records the distinct statements of a pool, and the statements that were denied.
 type recorder struct {
 	mu      sync.Mutex
 	texts   []string
@@ -37,7 +36,7 @@ func (r *recorder) answer(text string, err error) error {
 	return err
 }
 
-// seen returns the statements.
+// seen returns all recorded statements.
 func (r *recorder) seen() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,8 +50,8 @@ func (r *recorder) denied() []string {
 	return slices.Compact(slices.Clone(r.refused))
 }
 
-// refused reports whether the database has denied a right.
-// A view cannot be written to, which PostgreSQL finds out before it looks at the rights.
+// refused reports whether the database has denied a right. A refused write to a view also counts,
+// because PostgreSQL refuses such a write before it checks the rights.
 func refused(err error) bool { return pq.As(err, "42501", "42809", "55000") != nil }
 
 // open returns a pool whose statements are recorded.

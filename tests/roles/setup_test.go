@@ -18,10 +18,10 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // password is the password of every user, if the server requires one.
 const password = "of a test"
 
-// parts are the parts with a role of their own.
+// parts contains the parts of a service that have a role of their own.
 var parts = []string{"producer", "forwarder", "consumer", "operator", "watcher"}
 
-// tables are neither in the search path nor named as by default.
+// tables configures tables that have a prefix, in a schema that is not in the search path.
 var tables = schema.Config{Schema: "app", Prefix: "mine_"}
 
 // world is a database with tables and roles, and a login for each role.
@@ -30,7 +30,7 @@ type world struct {
 
 	admin  *sql.DB
 	dsn    string
-	prefix string // of the roles, which all databases of the server share
+	prefix string // prefix of the names of the roles, because all databases of the server share them
 }
 
 func newWorld(t *testing.T) *world {
@@ -86,7 +86,8 @@ func newWorld(t *testing.T) *world {
 // login returns the name of a user with the role of a part.
 func (w *world) login(part string) string { return w.prefix + "app_" + part }
 
-// open returns a pool of the user of a part.
+// open returns a pool whose connections log in as the user of the given part of the
+// service.
 func (w *world) open(r *recorder, part string) *sql.DB {
 	w.Helper()
 	config, err := pq.NewConfig(w.dsn)

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/status"
 )
 
-// watchLists calls the lists without contents, and the calls of a status screen.
+// watchLists reads the lists without contents, and the data of a status screen.
 func (p *part) watchLists() {
 	p.Helper()
 	ctx := p.Context()
@@ -42,7 +42,7 @@ func (p *part) watchLists() {
 	p.must(err)
 	quarantine, err := poison.New(p.db, poison.Config{Schema: tables, WithoutContent: true})
 	p.must(err)
-	entries, err := quarantine.List(ctx, poison.Filter{})
+	listed, err := quarantine.List(ctx, poison.Filter{})
 	p.must(err)
 	_, err = quarantine.Groups(ctx, poison.Filter{})
 	p.must(err)
@@ -58,9 +58,10 @@ func (p *part) watchLists() {
 	p.must(err)
 	_, err = versions.Waiting(ctx, sequence.VersionFilter{}, sequence.Waiting{})
 	p.must(err)
-	if len(page.Messages) == 0 || len(dead) == 0 || len(sent) == 0 || len(entries) == 0 || len(acted.Records) == 0 || len(applied) == 0 {
+	if len(page.Messages) == 0 || len(dead.Letters) == 0 || len(sent.Messages) == 0 ||
+		len(listed.Entries) == 0 || len(acted.Records) == 0 || len(applied) == 0 {
 		p.Errorf("%d pending, %d dead, %d sent, %d in quarantine, %d acts, %d versions: an empty list proves little",
-			len(page.Messages), len(dead), len(sent), len(entries), len(acted.Records), len(applied))
+			len(page.Messages), len(dead.Letters), len(sent.Messages), len(listed.Entries), len(acted.Records), len(applied))
 	}
 }
 
@@ -118,8 +119,8 @@ func (p *part) watch() {
 	}
 }
 
-// reconcile compares what was sent with what a consumer has handled: one message is
-// missing, and one was never sent.
+// reconcile compares the sent messages with the messages that a consumer has handled. Some messages
+// are missing, and some were never sent.
 func (p *part) reconcile() {
 	p.Helper()
 	for n, ago := range []string{"50 hours", "3 hours"} {

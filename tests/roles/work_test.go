@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// part is a part at work, as a user with its role only.
+// part is a part of a service. Its database user has only the role of this part.
 type part struct {
 	*world
 	*recorder
@@ -34,8 +34,8 @@ func (w *world) part(name string) *part {
 	return p
 }
 
-// Each part does all of its work with its role, and fails without any single
-// one of its rights.
+// Each part can do all of its work with its role. If any of its rights is missing, a statement
+// fails.
 func TestEachRoleNeedsEveryRight(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -73,8 +73,8 @@ func (p *part) permitted() {
 	}
 }
 
-// becomes waits until a query returns want.
-func (p *part) becomes(want int, query string) {
+// awaitNumber waits until a query returns the number want.
+func (p *part) awaitNumber(want int, query string) {
 	p.Helper()
 	testkit.Eventually(p.T, time.Minute, fmt.Sprintf("%d is %s (denied: %v)", want, query, p.denied()), func() bool {
 		return len(p.denied()) > 0 || p.number(query) == want
@@ -114,7 +114,7 @@ func (p *part) produce() {
 	p.answer()
 }
 
-// answer answers a request with an idempotency key, twice, and forgets old keys.
+// answer handles a request with an idempotency key twice, and deletes old keys.
 func (p *part) answer() {
 	p.Helper()
 	keys, err := idempotency.New(p.db, idempotency.Config{Schema: tables, Client: idempotency.OneClient})

@@ -27,11 +27,11 @@ type failure struct {
 	says   []string // texts that the stored error must contain
 
 	once     bool // the message is given up on after the first attempt
-	attempts int  // otherwise, if not the constant attempts
+	attempts int  // number of attempts otherwise; 0 means the constant attempts
 }
 
-// both contains the failures that are tested with every database.
-var both = map[string]failure{
+// inBoth contains the failures that are tested with every database.
+var inBoth = map[string]failure{
 	"a plain error": {says: []string{"handler failed"}, handle: func(context.Context, *sql.Tx, *message.Message) error {
 		return errHandler
 	}},
@@ -62,8 +62,7 @@ var both = map[string]failure{
 	},
 }
 
-// leaveOpen fails with err, and leaves a result set open that it has not read to its
-// end.
+// leaveOpen fails with err, and leaves a result set open that still has rows.
 func leaveOpen(err error) handle {
 	return func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 		const many = `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) SELECT i FROM n`
@@ -95,7 +94,8 @@ func statement(query string) handle {
 	}
 }
 
-// outcomeUnknown is in the entry of a message for which an undecided call was charged.
+// outcomeUnknown is part of the stored error if undecided calls of a message were charged as an
+// attempt.
 const outcomeUnknown = "retry: the outcome of 3 handler calls is unknown, last error: "
 
 // inPostgres contains the failures that are tested only with PostgreSQL.
@@ -126,9 +126,9 @@ func raise(state string) handle {
 	return statement(fmt.Sprintf(`DO $$ BEGIN RAISE EXCEPTION 'raised %[1]s' USING ERRCODE = '%[1]s'; END $$`, state))
 }
 
-// mostCalls is the maximum number of calls of a handler before an attempt of the
-// message is counted. It is three. In batches it is two more, before the message is
-// handled by itself.
+// mostCalls is, for each mode, the maximum number of calls of a handler before an attempt of the
+// message is counted. In batches there can be two more calls, because the message first shares a
+// transaction with other messages.
 var mostCalls = map[string]int{"single": 3, "durable": 3, "batch": 5, "together": 5}
 
 // A message that keeps failing goes to quarantine after a limited number of calls, no
@@ -153,7 +153,7 @@ func TestEveryKindOfFailureIsCharged(t *testing.T) {
 				for name := range failing {
 					all = append(all, append(numbered(name, 2), name)...)
 				}
-				failing[alone] = both["an open result set"]
+				failing[alone] = inBoth["an open result set"]
 				if w.Dialect == "postgres" {
 					failing[alone] = inPostgres["it ends its session"]
 				}
@@ -163,7 +163,7 @@ func TestEveryKindOfFailureIsCharged(t *testing.T) {
 						w.isCharged(mode, name, f, numbered(name, 2))
 					}
 				}
-				// Only one message fails, among many valid ones.
+				// Only one message fails, among many valid messages.
 				good := numbered(alone, 60)
 				w.deliver(len(good)+1, append(append(good[:20:20], alone), good[20:]...)...)
 				w.isCharged(mode, alone, failing[alone], good)
@@ -177,18 +177,18 @@ func TestEveryKindOfFailureIsCharged(t *testing.T) {
 func (w *world) isCharged(mode, name string, f failure, good []string) {
 	w.Helper()
 	effects := `effects WHERE message_id LIKE '` + name + `: %'`
-	testkit.Eventually(w.T, time.Minute, name+": the good ones are handled", func() bool { return w.count(effects) == len(good) })
-	var entries []poison.Entry
-	testkit.Eventually(w.T, time.Minute, name+": the bad one is in quarantine", func() bool {
+	testkit.Eventually(w.T, time.Minute, name+": the valid messages are handled", func() bool { return w.count(effects) == len(good) })
+	var page poison.Page
+	testkit.Eventually(w.T, time.Minute, name+": the failing message is in quarantine", func() bool {
 		w.look(func() (err error) {
-			entries, err = w.consumer.Quarantine().List(w.Context(), poison.Filter{MessageID: name})
+			page, err = w.consumer.Quarantine().List(w.Context(), poison.Filter{MessageID: name})
 			return err
 		})
-		return len(entries) > 0
+		return len(page.Entries) > 0
 	})
 	for _, text := range f.says {
-		if !strings.Contains(entries[0].Error, text) {
-			w.Errorf("%s: the entry does not say %q: %s", name, text, entries[0].Error)
+		if !strings.Contains(page.Entries[0].Error, text) {
+			w.Errorf("%s: the entry does not say %q: %s", name, text, page.Entries[0].Error)
 		}
 	}
 	charged := cmp.Or(f.attempts, attempts)
@@ -199,7 +199,7 @@ func (w *world) isCharged(mode, name string, f failure, good []string) {
 	if n := w.callsOf(name); n > most {
 		w.Errorf("%s: it was handled %d times, more than %d", name, n, most)
 	}
-	if got := entries[0].Attempts; got != charged {
+	if got := page.Entries[0].Attempts; got != charged {
 		w.Errorf("%s: %d attempts are charged, want %d", name, got, charged)
 	}
 	for _, id := range good {
@@ -213,7 +213,7 @@ func (w *world) isCharged(mode, name string, f failure, good []string) {
 }
 
 func failures(w *world) map[string]failure {
-	all := maps.Clone(both)
+	all := maps.Clone(inBoth)
 	if w.Dialect == "postgres" {
 		maps.Copy(all, inPostgres)
 		all["it idles for too long"] = failure{handle: w.idle}
@@ -226,8 +226,8 @@ func failures(w *world) map[string]failure {
 	return all
 }
 
-// idleTimeout is the IdleTimeout of the inbox. It is so long that no other transaction
-// is idle for it on a busy machine.
+// idleTimeout is the IdleTimeout of the inbox. It is so long that, even on a busy machine, no other
+// transaction is idle for this time.
 const idleTimeout = time.Second
 
 // idle waits until the server has ended the session of tx, because the transaction was

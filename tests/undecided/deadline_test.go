@@ -16,11 +16,11 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// limit is how long the middlewares of the router let a message run. It is so long that
+// limit is how long the middlewares of the router let a handler run. It is so long that
 // no other message reaches it on a busy machine.
 const limit = time.Second
 
-// limits are middlewares outside of the chain that end the context of a message.
+// limits contains middlewares around the chain that end the context of a message.
 var limits = map[string]message.HandlerMiddleware{
 	"deadline": middleware.Timeout(limit),
 	"cancel": func(h message.HandlerFunc) message.HandlerFunc {
@@ -38,7 +38,7 @@ var limits = map[string]message.HandlerMiddleware{
 // batch may need several of them on a busy machine.
 const slowAttempts = 4
 
-// slow are handlers that take longer than limit.
+// slow contains handlers that take longer than limit.
 var slow = map[string]failure{
 	"waits": {handle: func(ctx context.Context, _ *sql.Tx, _ *message.Message) error {
 		<-ctx.Done()
@@ -56,8 +56,8 @@ var slow = map[string]failure{
 
 const executesAStatement = "executes a statement"
 
-// slowIn returns the handlers for a database. SQLite has no statement that sleeps, so it
-// gets one that never ends.
+// slowIn returns the handlers for a database. SQLite has no statement that sleeps, so the handler
+// uses a query that never ends.
 func slowIn(dialect string) map[string]failure {
 	all := maps.Clone(slow)
 	if dialect == "sqlite" {
@@ -70,10 +70,11 @@ func slowIn(dialect string) map[string]failure {
 	return all
 }
 
-// A middleware of the router ends the context of a message, as Watermill's Timeout does.
-// No further transaction can begin for this delivery, but an attempt is charged. The
-// subscription has not ended. Each mode runs with each driver, and both run with each
-// middleware.
+// A middleware of the router ends the context of a message, as Watermill's Timeout
+// does. No further transaction can begin for this delivery. An attempt is charged
+// nevertheless, because the subscription continues: this is not a shutdown. Each mode
+// runs with each driver. The middlewares alternate, so that each mode and each driver
+// runs with both of them.
 func TestContextThatEndsBeforeTheHandlerIsCharged(t *testing.T) {
 	t.Parallel()
 	hows := slices.Sorted(maps.Keys(limits))

@@ -59,13 +59,13 @@ func TestOutageCountsAsNoAttempt(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				testkit.Eventually(t, time.Minute, "it takes effect", func() bool {
+				testkit.Eventually(t, time.Minute, "the message takes effect", func() bool {
 					var n int // the database may not be up again yet
 					return db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM effects`).Scan(&n) == nil && n == 1
 				})
-				entries, err := w.consumer.Quarantine().List(t.Context(), poison.Filter{})
-				if err != nil || len(entries) > 0 || ends != 3 {
-					t.Fatalf("in quarantine are %v after %d calls, %v", entries, ends, err)
+				page, err := w.consumer.Quarantine().List(t.Context(), poison.Filter{})
+				if err != nil || len(page.Entries) > 0 || ends != 3 {
+					t.Fatalf("in quarantine are %v after %d calls, %v", page.Entries, ends, err)
 				}
 			})
 		}

@@ -124,8 +124,8 @@ func handler(h handle) once.HandlerFunc {
 	}
 }
 
-// policy allows two attempts: one when the transport delivers the message, and one from
-// its parked row.
+// policy allows two attempts: one when the transport delivers the message, and a second
+// one after the message was parked.
 var policy = retry.Policy{Immediate: -1, Delayed: 1, Base: 10 * time.Millisecond, Jitter: -1}
 
 const attempts = 2
@@ -212,8 +212,8 @@ func (w *world) count(what string) (n int) {
 	return n
 }
 
-// look repeats a query until it gets a working connection, because a handler may have
-// ended the session of a pooled one.
+// look repeats a query until it gets a working connection, because a handler may have ended the
+// session of a connection in the pool.
 func (w *world) look(query func() error) {
 	w.Helper()
 	testkit.Eventually(w.T, time.Minute, "a working connection", func() bool {

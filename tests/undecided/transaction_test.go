@@ -39,14 +39,14 @@ func TestHandlerThatEndsItsTransactionIsRefused(t *testing.T) {
 						continue // SQLite does not have this statement
 					}
 					w.deliver(1, name).Wait()
-					var entries []poison.Entry
+					var page poison.Page
 					testkit.Eventually(t, time.Minute, name+" is in quarantine", func() bool {
 						var err error
-						entries, err = w.consumer.Quarantine().List(t.Context(), poison.Filter{MessageID: name})
-						return err == nil && len(entries) == 1
+						page, err = w.consumer.Quarantine().List(t.Context(), poison.Filter{MessageID: name})
+						return err == nil && len(page.Entries) == 1
 					})
 					const says = "the handler has ended its transaction, which it must neither commit nor roll back"
-					if e := entries[0]; !strings.Contains(e.Error, says) || e.Reason != poison.ReasonPermanent {
+					if e := page.Entries[0]; !strings.Contains(e.Error, says) || e.Reason != poison.ReasonPermanent {
 						t.Errorf("%s: %s: %s", name, e.Reason, e.Error)
 					}
 					if n := w.callsOf(name); n > 2 { // one in a batch, and one by itself
@@ -64,8 +64,8 @@ func TestHandlerThatEndsItsTransactionIsRefused(t *testing.T) {
 	}
 }
 
-// Trap 83. The statements of a handler use the lock_timeout of their connection, and
-// not that of the inbox.
+// Trap 83. The statements of a handler use the lock_timeout of their connection, and not the
+// LockTimeout of the inbox.
 func TestHandlersStatementsUseTheLockTimeoutOfTheConnection(t *testing.T) {
 	for mode := range modes {
 		t.Run(mode, func(t *testing.T) {
@@ -101,18 +101,18 @@ func TestHandlersStatementsUseTheLockTimeoutOfTheConnection(t *testing.T) {
 					}, change)
 					ids := []string{"m1", "m2", "m3"}
 					w.deliver(3, ids...).Wait()
-					testkit.Eventually(t, time.Minute, "they take effect", func() bool { return w.count(`effects`) == len(ids) })
+					testkit.Eventually(t, time.Minute, "the messages take effect", func() bool { return w.count(`effects`) == len(ids) })
 					if len(got) != 2*len(ids) {
 						t.Fatalf("the handler saw %q", got)
 					}
 					for i := 0; i < len(got); i += 2 {
 						if got[i] != "7s" || got[i+1] != "5min" {
-							t.Errorf("its timeouts of locks and idling are %s and %s, not 7s and 5min", got[i], got[i+1])
+							t.Errorf("lock_timeout and idle_in_transaction_session_timeout are %s and %s, want 7s and 5min", got[i], got[i+1])
 						}
 					}
 					var after string
 					if err := db.QueryRowContext(t.Context(), `SHOW lock_timeout`).Scan(&after); err != nil || after != "7s" {
-						t.Errorf("afterwards it is %s, %v", after, err)
+						t.Errorf("after the transaction, lock_timeout is %s, %v", after, err)
 					}
 				})
 			}
@@ -120,8 +120,9 @@ func TestHandlersStatementsUseTheLockTimeoutOfTheConnection(t *testing.T) {
 	}
 }
 
-// While a message waits for its duplicate, no attempt is counted. After
-// Config.LockTimeout its statement is canceled, and the message is tried again.
+// While a message waits for the transaction of its duplicate, no attempt is counted.
+// After the LockTimeout of the inbox the waiting statement is canceled, and the message
+// is tried again.
 func TestWaitForADuplicateCountsAsNoAttempt(t *testing.T) {
 	for name, open := range drivers {
 		t.Run(name, func(t *testing.T) {

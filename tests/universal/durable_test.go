@@ -15,8 +15,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Outbox, forwarder, RabbitMQ and a durable consumer: a nacked message is a row
-// that is delivered again, and only messages of one key are in order.
+// The suite passes with outbox, forwarder, RabbitMQ and a durable consumer. A nacked message stays
+// in its row and is delivered again. Only messages of the same key keep their order.
 func TestDurableConsumer(t *testing.T) {
 	broker, s := onRabbit(t)
 	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
@@ -48,9 +48,9 @@ func TestDurableConsumer(t *testing.T) {
 // counts their attempts.
 var soon = retry.Policy{Delayed: 1, Base: 10 * time.Millisecond, Max: 10 * time.Millisecond}
 
-// named uses a consumer for each topic: the suite sends one id to many topics,
-// and the same id on two topics of one consumer counts once. Like lenient, it
-// accepts that messages were nacked.
+// named is a subscriber that uses a separate consumer for each topic. The suite sends one id to
+// many topics, and a single consumer would handle this id only once. Like lenient, it accepts that
+// messages were nacked.
 type named struct {
 	retries *retry.Retries
 	group   string

@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Outbox, forwarder and the embedded transport, in one SQLite database.
+// The suite passes with outbox, forwarder and the embedded transport, in one SQLite database.
 func TestEmbeddedTransport(t *testing.T) {
 	db := testkit.SQLite(t)
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}

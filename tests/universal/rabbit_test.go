@@ -38,7 +38,7 @@ func (l lenient) Close() error {
 	return nil
 }
 
-// Outbox, forwarder and RabbitMQ, with rabbit's publisher and subscriber.
+// The suite passes with outbox, forwarder and RabbitMQ, with rabbit's publisher and subscriber.
 func TestRabbit(t *testing.T) {
 	broker, s := onRabbit(t)
 	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
@@ -55,9 +55,8 @@ func TestRabbit(t *testing.T) {
 	})
 }
 
-// The same with the publisher and the subscriber of watermill-amqp. That
-// subscriber has one message in flight, so it keeps the order as far as there
-// is one.
+// The suite passes with the publisher and the subscriber of watermill-amqp, too. This subscriber
+// has only one message in flight, so it keeps the order in which the broker delivers messages.
 func TestStockRabbit(t *testing.T) {
 	broker := testkit.Rabbit(t)
 	config := fanout(broker.URL, "")
@@ -93,7 +92,7 @@ func onPostgres(t *testing.T, transport message.Publisher) *service {
 	return newService(t, db.DB, db.DB, transport, schema.Config{})
 }
 
-// onRabbit is onPostgres with the publisher of package rabbit.
+// onRabbit is like onPostgres, with the publisher of package rabbit.
 func onRabbit(t *testing.T) (testkit.Broker, *service) {
 	t.Helper()
 	broker := testkit.Rabbit(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// The suite's tests are parallel, and expect what they wait for within seconds:
-// one after another each has the machine, and SQLite's only writer, for itself.
+// The tests of the suite are parallel, and wait only for seconds. Here they run one after the
+// other, so that each test has the machine, and SQLite's only writer, for itself.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "1"); err != nil {
 		panic(err)
@@ -24,7 +24,8 @@ func TestMain(m *testing.M) {
 	testkit.MainWithTables(m, testkit.StockAMQP)
 }
 
-// features are the features that every path of a message has. The others are off:
+// features says which features of Watermill's test suite all transports have. The other
+// features are off:
 //
 //   - ExactlyOnceDelivery: every transport delivers duplicates. The inbox ignores
 //     them, but this suite has no handler with an inbox.
@@ -44,8 +45,8 @@ var features = tests.Features{
 	ForceShort: true,
 }
 
-// pubSub returns a Pub/Sub for a consumer group. With ordered it keeps the
-// order of messages with the same payload.
+// pubSub returns a Pub/Sub for a consumer group. If ordered is true, it keeps the order
+// of messages with the same payload.
 type pubSub func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber)
 
 // run runs the suite. The tests that need order run separately, with an ordered
@@ -81,8 +82,9 @@ func run(t *testing.T, create pubSub) {
 	}
 }
 
-// closed closes every subscriber at the end, because
-// TestPublishSubscribeInOrder closes its subscriber before it subscribes.
+// closed returns create with an addition: every subscriber is closed at the end of its
+// test. TestPublishSubscribeInOrder of the suite does not do this. By mistake, it
+// closes its subscriber before it subscribes.
 func closed(create pubSub) pubSub {
 	return func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
 		t.Helper()
@@ -143,7 +145,7 @@ func (s *service) count(table string) int {
 	return n
 }
 
-// publisher publishes each call in a transaction of its own.
+// publisher publishes the messages of each call in a separate transaction.
 type publisher struct {
 	*service
 
@@ -161,5 +163,6 @@ func (p publisher) Publish(topic string, messages ...*message.Message) error {
 	}, p.forwarder.Hint)
 }
 
-// Close does nothing, because committed messages will be sent.
+// Close does nothing. The forwarder sends the committed messages even after the
+// publisher is closed.
 func (publisher) Close() error { return nil }

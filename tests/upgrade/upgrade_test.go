@@ -78,19 +78,19 @@ func (r release) run(command string, argument int) (stdout, stderr string) {
 	return out.String(), strings.TrimSpace(errs.String())
 }
 
-// does runs a command that must succeed.
-func (r release) does(command string, argument int) {
+// mustRun runs a command that must succeed.
+func (r release) mustRun(command string, argument int) {
 	r.Helper()
 	if _, stderr := r.run(command, argument); stderr != "" {
 		r.Errorf("%s: %s", command, stderr)
 	}
 }
 
-// refuses runs a command that must fail with a text.
-func (r release) refuses(command, says string) {
+// mustFail runs a command that must fail with the given error message.
+func (r release) mustFail(command, message string) {
 	r.Helper()
-	if _, stderr := r.run(command, 0); stderr != says {
-		r.Errorf("%s: it says\n%s\nnot\n%s", command, stderr, says)
+	if _, stderr := r.run(command, 0); stderr != message {
+		r.Errorf("%s: it says\n%s\nnot\n%s", command, stderr, message)
 	}
 }
 
@@ -106,9 +106,9 @@ func newer(tables, from, code int) string {
 		"but this code has version %d: deploy the newer code, or restore a backup from before the migration", tables, from, code)
 }
 
-// A release is deployed while the previous one runs, is rolled back without a
-// change of its tables, and is deployed again. Code that a migration breaks is
-// refused by the migrated tables before it does anything.
+// A release is deployed while the previous one runs, is rolled back without a change of the tables,
+// and is deployed again. If a migration is not compatible with older code, this code refuses the
+// migrated tables before it does anything.
 func TestDeployAndRollBack(t *testing.T) {
 	t.Parallel()
 	// The new column has a default, so that older statements continue to work.
@@ -117,30 +117,30 @@ func TestDeployAndRollBack(t *testing.T) {
 	oldBuild, newBuild, lastBuild := build(t), build(t, additive), build(t, additive, breaking)
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		older, newest, last := release{t, oldBuild, db}, release{t, newBuild, db}, release{t, lastBuild, db}
-		older.does("up", 0)
+		older.mustRun("up", 0)
 		older.exec(`CREATE TABLE effects (message_id text)`)
-		newest.refuses("check", fmt.Sprintf("schema: the tables are older than this code: they have version %d, this code needs %d: "+
+		newest.mustFail("check", fmt.Sprintf("schema: the tables are older than this code: they have version %d, this code needs %d: "+
 			"run schema.Up, or apply schema.SQLFrom(config, %d)", next-1, next, next-1))
 
 		done := make(chan struct{})
 		go func() { // the tables are migrated while it works
 			defer close(done)
-			older.does("work", 30)
+			older.mustRun("work", 30)
 		}()
-		newest.does("up", 0)
-		newest.does("check", 0)
-		newest.does("work", 5)
+		newest.mustRun("up", 0)
+		newest.mustRun("check", 0)
+		newest.mustRun("work", 5)
 		<-done
 
 		for _, command := range []string{"check", "up", "work"} { // after the rollback of the release
-			older.does(command, 5)
+			older.mustRun(command, 5)
 		}
-		newest.does("work", 5)
+		newest.mustRun("work", 5)
 
-		last.does("up", 0)
+		last.mustRun("up", 0)
 		for code, r := range map[int]release{next - 1: older, next: newest} {
-			r.refuses("check", "schema: "+newer(next+1, next+1, code))
-			r.refuses("up", "schema: up: "+newer(next+1, next+1, code))
+			r.mustFail("check", "schema: "+newer(next+1, next+1, code))
+			r.mustFail("up", "schema: up: "+newer(next+1, next+1, code))
 		}
 		var effects, pending int
 		query := `SELECT (SELECT count(*) FROM effects), (SELECT count(*) FROM once_outbox)`
@@ -153,8 +153,8 @@ func TestDeployAndRollBack(t *testing.T) {
 	})
 }
 
-// A service with its own migration tool applies the same steps, each only to
-// tables of the version that it is for.
+// A service with its own migration tool applies the same steps, and each step accepts only tables
+// of the version for which it was made.
 func TestSQLFromMigratesTables(t *testing.T) {
 	t.Parallel()
 	migration := fmt.Sprintf("-- compatible_from: %d\nCREATE TABLE {index later} (x integer);", schema.Version())
@@ -182,14 +182,14 @@ func TestSQLFromMigratesTables(t *testing.T) {
 			t.Fatalf("%q, %s", text, stderr)
 		}
 		if err := apply(tooFar); err == nil {
-			t.Error("a step was passed over")
+			t.Error("a step was skipped")
 		}
 		if err := apply(text); err != nil {
 			t.Fatal(err)
 		}
-		r.does("check", 0)
+		r.mustRun("check", 0)
 		if err := schema.Check(t.Context(), db.DB, config); err != nil {
-			t.Errorf("the code before it: %v", err)
+			t.Errorf("the code without the migration: %v", err)
 		}
 		if err := apply(text); err == nil {
 			t.Error("a step was applied twice")
@@ -197,6 +197,6 @@ func TestSQLFromMigratesTables(t *testing.T) {
 		if err := apply(tooFar); err != nil {
 			t.Error(err)
 		}
-		two.does("check", 0)
+		two.mustRun("check", 0)
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Audit counts rows in the tables. It does not rely on what the service or the demo
-// reports.
+// Audit counts rows in the tables. It does not rely on reports of the service or the
+// demo.
 type Audit struct {
 	Stores  []Store // one for each service, or one for both
 	Outside *sql.DB // the database of the bank and of the mail provider
@@ -32,7 +32,7 @@ func (a Audit) of(name string) Store {
 	return a.Stores[i]
 }
 
-// effect is the effect of a consumer.
+// effect says where a consumer's effect is stored, and how to count it.
 type effect struct {
 	in    string // the service whose tables contain it, or "" for the companies outside
 	query string // counts the effects on each order
@@ -51,8 +51,8 @@ var effects = map[string]effect{
 	"tracking":      {service.Orders, `SELECT order_id, 1 AS n FROM tracking WHERE status IN ('shipped', 'cancelled')`},
 }
 
-// expected returns how many effects a consumer has on an order, after the order has
-// ended.
+// expected returns how many effects a consumer has on an order that was shipped or
+// cancelled.
 func expected(consumer string, refused bool) int {
 	switch {
 	case consumer == "history":
@@ -102,7 +102,8 @@ func (a Audit) read(ctx context.Context) (b books, err error) {
 	return b, a.sums(ctx, &b)
 }
 
-// counts returns the result of a query whose rows are an order and a number.
+// counts executes a query whose rows consist of an order id and a number, and returns
+// the numbers by order id.
 func counts(ctx context.Context, db *sql.DB, query string) (map[string]int, error) {
 	rows, err := db.QueryContext(ctx, query)
 	if err != nil {
@@ -123,7 +124,7 @@ func counts(ctx context.Context, db *sql.DB, query string) (map[string]int, erro
 	return found, rows.Err()
 }
 
-// progress returns how many effects there are so far.
+// progress returns the number of all effects so far.
 func (a Audit) progress(ctx context.Context) (int, error) {
 	total := 0
 	for _, e := range effects {

@@ -7,8 +7,8 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// Between says how many events one service has sent to a consumer of the other one, and
-// how many of them the consumer has handled.
+// Between says how many events one service has sent to a consumer of the other service,
+// and how many of these events the consumer has handled.
 type Between struct {
 	Topic    string `json:"topic"`
 	From     string `json:"from"`
@@ -26,9 +26,9 @@ var publishers = map[string]string{
 	service.TopicMailsIntended: service.Payments,
 }
 
-// between compares the forwarder's log in one database with the inbox in the other one,
-// for each consumer that receives events of the other service. In production, package
-// reconcile does this for millions of messages.
+// between compares the forwarder's sent log in one database with the inbox in the other
+// database, for each consumer that receives events of the other service. In production,
+// package reconcile does this for millions of messages.
 func (a Audit) between(ctx context.Context) (all []Between, err error) {
 	if len(a.Stores) == 1 {
 		return nil, nil

@@ -18,9 +18,9 @@ type books struct {
 	ordered  int64 // items in the lines of orders that can be delivered
 	booked   int64 // items reserved in the stock
 	paid     int64 // sum of all payments
-	charged  int64 // sum of what the bank has taken from the customers
+	charged  int64 // money that the bank has taken from the customers
 	refunded int64 // sum of all refunds
-	returned int64 // sum of what the bank has given back to the customers
+	returned int64 // money that the bank has given back to the customers
 	earned   int64 // sum of all revenue
 	swapped  int64 // pairs of history entries in the wrong order
 	twice    int64 // mails that were sent more than once
@@ -54,14 +54,15 @@ func (a Audit) sums(ctx context.Context, b *books) error {
 	return nil
 }
 
-// Missing is an order without all its effects.
+// Missing is an order that lacks some of its effects.
 type Missing struct {
 	Order     string   `json:"order"`
 	Consumers []string `json:"consumers"` // consumers whose effect is missing, or "orders" if the order itself is missing
 }
 
-// missing returns the orders without all their effects. It checks the orders in the
-// tables, and answered, the orders whose clients got a 201.
+// missing returns the orders that lack some of their effects. It checks the orders in
+// the tables, and the orders in the parameter answered: the ids of the orders whose
+// clients got a 201.
 func (b books) missing(answered []string) []Missing {
 	ids := maps.Clone(b.orders)
 	for _, id := range answered {
@@ -85,7 +86,7 @@ func (b books) missing(answered []string) []Missing {
 	return incomplete
 }
 
-// surplus counts the effects beyond the expected ones of each consumer on each order
+// surplus counts the effects beyond the expected number for each consumer and order
 // (duplicated), and the effects on orders that do not exist (phantom).
 func (b books) surplus() (duplicated, phantom int) {
 	for consumer, effects := range b.effects {

@@ -6,7 +6,7 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// The orders contain text as people enter it, and text that breaks wrong quoting,
+// The orders contain ordinary text, and text that reveals mistakes in quoting,
 // encodings and column widths.
 var (
 	shops     = []string{"berlin", "osaka", "são paulo"}
@@ -18,8 +18,8 @@ var (
 	skus       = []string{"tea", "coffee", "cake", "mug", "pot", "spoon", "sugar", "milk", "lemon", "honey"}
 )
 
-// soldOut is an item that the shop does not have. Every twentieth order needs it, and is
-// refused, refunded and cancelled.
+// soldOut is an item that the shop does not have. Every twentieth order contains this
+// item, and is therefore refused, refunded and cancelled.
 const soldOut = "unicorn"
 
 // content returns the nth order of a run. The same n always gives the same order.

@@ -25,8 +25,8 @@ type Demo struct {
 	cut      error // why the run ended before all orders were handled
 }
 
-// Run runs the demo without the audit. If ctx ends, this is not an error, because the
-// report names the effects that are missing.
+// Run runs the demo without the audit. It returns nil if ctx ends, because the report
+// names the missing effects.
 func (d *Demo) Run(ctx context.Context) error {
 	d.begun = time.Now()
 	d.load = newLoad(d.URL, d.Faults)
@@ -43,7 +43,8 @@ func (d *Demo) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Orders are handled while others are placed, so show the progress now.
+	// The service handles the first orders while the demo places more, so show the
+	// progress from now on.
 	end := d.Progress.start(effectsPerOrder*d.Orders, func(ctx context.Context) (int, error) {
 		now, err := d.Audit.progress(ctx)
 		return now - before, err
@@ -64,5 +65,5 @@ func (d *Demo) run(ctx context.Context) error {
 
 // effectsPerOrder is the number of effects of an order that is shipped: payment,
 // reservation, shipment, revenue, mail, status, and three entries in the history. An
-// order that is cancelled has one more.
+// order that is cancelled has one effect more.
 const effectsPerOrder = 9

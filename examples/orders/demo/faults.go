@@ -85,7 +85,8 @@ func (f *Faults) handler(consumer string, handle once.HandlerFunc) once.HandlerF
 	}
 }
 
-// call counts a call of the handler for a message. call is 1 at the first call.
+// call counts a call of the handler for a message. It returns the number of the
+// message, and the number of calls for it: 1 at the first call.
 func (f *Faults) call(consumer, id string) (number, call int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -97,8 +98,8 @@ func (f *Faults) call(consumer, id string) (number, call int) {
 	return f.fates[key].number, f.fates[key].calls
 }
 
-// poison makes some orders poisonous for one handler: it fails for them until it is
-// repaired.
+// poison makes some orders poisonous for one handler: the handler fails for these
+// orders until repair is called.
 func (f *Faults) poison(n int, order *service.NewOrder) {
 	if f == nil || n%40 != 0 {
 		return

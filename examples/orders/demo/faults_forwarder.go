@@ -12,13 +12,13 @@ import (
 	"github.com/watermill-once/once/forwarder"
 )
 
-// stops is how many forwarders are stopped in the middle of a batch, one after the
-// other. The next forwarder runs until the end.
+// stops is the number of forwarders that are stopped in the middle of a batch, one
+// after the other. The next forwarder then runs until the end.
 const stops = 3
 
-// restarting is a forwarder that stops before all confirms have arrived, and is then
-// replaced by another one. If the first one cannot release its lease, the other one
-// waits until the lease has expired.
+// restarting is a forwarder that stops before all confirms have arrived. Another
+// forwarder then replaces it. If the first forwarder cannot release its lease, the
+// second one waits until the lease has expired.
 type restarting struct {
 	faults    *Faults
 	pool      *sql.DB

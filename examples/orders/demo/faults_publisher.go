@@ -8,44 +8,44 @@ import (
 	"github.com/watermill-once/once/forwarder"
 )
 
-// before returns a publisher that calls each before it publishes a message. If
-// publisher is asynchronous, so is the result.
-func before(publisher message.Publisher, each func(topic string, msg *message.Message)) message.Publisher {
-	b := beforeEach{Publisher: publisher, each: each}
+// withHook returns a publisher that calls the function hook before it publishes a
+// message. If the given publisher is asynchronous, the result is also asynchronous.
+func withHook(publisher message.Publisher, hook func(topic string, msg *message.Message)) message.Publisher {
+	h := hooked{Publisher: publisher, hook: hook}
 	if async, ok := publisher.(forwarder.AsyncPublisher); ok {
-		return asyncBeforeEach{beforeEach: b, async: async}
+		return asyncHooked{hooked: h, async: async}
 	}
-	return b
+	return h
 }
 
-type beforeEach struct {
+type hooked struct {
 	message.Publisher
 
-	each func(topic string, msg *message.Message)
+	hook func(topic string, msg *message.Message)
 }
 
-func (b beforeEach) Publish(topic string, messages ...*message.Message) error {
+func (h hooked) Publish(topic string, messages ...*message.Message) error {
 	for _, msg := range messages {
-		b.each(topic, msg)
+		h.hook(topic, msg)
 	}
-	return b.Publisher.Publish(topic, messages...)
+	return h.Publisher.Publish(topic, messages...)
 }
 
-type asyncBeforeEach struct {
-	beforeEach
+type asyncHooked struct {
+	hooked
 
 	async forwarder.AsyncPublisher
 }
 
-func (b asyncBeforeEach) PublishAsync(topic string, msg *message.Message, done func(error)) {
-	b.each(topic, msg)
-	b.async.PublishAsync(topic, msg, done)
+func (h asyncHooked) PublishAsync(topic string, msg *message.Message, done func(error)) {
+	h.hook(topic, msg)
+	h.async.PublishAsync(topic, msg, done)
 }
 
 // repeating returns a publisher that sends every fifth message twice.
 func repeating(publisher message.Publisher, f *Faults) message.Publisher {
 	var count atomic.Int64
-	return before(publisher, func(topic string, msg *message.Message) {
+	return withHook(publisher, func(topic string, msg *message.Message) {
 		if count.Add(1)%5 != 0 {
 			return
 		}
@@ -58,12 +58,13 @@ func repeating(publisher message.Publisher, f *Faults) message.Publisher {
 	})
 }
 
-// counting returns a publisher that calls then before the nth message.
-func counting(publisher message.Publisher, n int, then func()) message.Publisher {
+// counting returns a publisher that calls the function hook before it publishes the nth
+// message.
+func counting(publisher message.Publisher, n int, hook func()) message.Publisher {
 	var count atomic.Int64
-	return before(publisher, func(string, *message.Message) {
+	return withHook(publisher, func(string, *message.Message) {
 		if count.Add(1) == int64(n) {
-			then()
+			hook()
 		}
 	})
 }

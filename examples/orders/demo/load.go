@@ -33,8 +33,9 @@ func newLoad(url string, faults *Faults) *load {
 	}
 }
 
-// place places n orders. Before it places the one in the middle, it calls halfway.
-func (l *load) place(ctx context.Context, n int, halfway func() error) {
+// place places n orders. It calls the function atHalf before it places the order in the
+// middle.
+func (l *load) place(ctx context.Context, n int, atHalf func() error) {
 	defer l.client.HTTP.CloseIdleConnections()
 	next := make(chan int)
 	var working sync.WaitGroup
@@ -42,7 +43,7 @@ func (l *load) place(ctx context.Context, n int, halfway func() error) {
 		working.Go(func() {
 			for i := range next {
 				if i == n/2 {
-					l.note(halfway())
+					l.note(atHalf())
 				}
 				l.note(l.placeOne(ctx, i))
 			}

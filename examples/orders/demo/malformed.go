@@ -17,7 +17,7 @@ type Malformed struct {
 	Payload []byte
 }
 
-// malformedMessages returns one message of each kind.
+// malformedMessages returns one message for each kind of mistake.
 func malformedMessages() []Malformed {
 	id := "malformed-" + rand.Text()
 	noise := make([]byte, 102)
@@ -35,8 +35,8 @@ func malformedMessages() []Malformed {
 	}
 }
 
-// inject sends malformed messages to every topic, directly to the transport. It counts
-// each message once for each consumer of its topic.
+// inject sends malformed messages to every topic, directly to the transport. It counts a
+// message once for each consumer of its topic, because each consumer gets a copy.
 func (f *Faults) inject(ctx context.Context, wire Wire) error {
 	if f == nil {
 		return nil

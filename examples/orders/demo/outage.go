@@ -15,24 +15,27 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// Outage is a payment gateway that is down for a part of the orders until their messages
-// are in quarantine. Then it is back, and somebody has to replay the messages.
+// Outage is a payment gateway that is down for a part of the orders until their
+// messages are in quarantine. Then the gateway works again, and an operator must replay
+// the messages.
 type Outage struct {
 	over   atomic.Bool
 	mu     sync.Mutex
-	number map[string]int // of a message, in the order of the first calls
+	number map[string]int // number of each message, in the order of the first calls
 }
 
 // NewOutage returns an outage that has begun.
 func NewOutage() *Outage { return &Outage{number: map[string]int{}} }
 
-// errGateway is a failure of another company, which a retry or a replay can repair.
+// errGateway is a failure in another company's system. A later retry or replay can
+// succeed.
 var errGateway = errors.New("payment gateway: 503 Service Unavailable")
 
-// outageShare is the share of the orders that the outage affects: one of so many.
+// outageShare says how many orders the outage affects: one in outageShare.
 const outageShare = 4
 
-// Hooks returns the hooks that add the outage to a service. A nil Outage has none.
+// Hooks returns the hooks that add the outage to a service. A nil Outage returns no
+// hooks.
 func (o *Outage) Hooks() service.Hooks {
 	if o == nil {
 		return service.Hooks{}
@@ -75,9 +78,9 @@ func (o *Outage) Run(ctx context.Context, d *Demo) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if count >= (n+outageShare-1)/outageShare {
+		if count.N >= (n+outageShare-1)/outageShare {
 			o.over.Store(true)
-			return count, nil
+			return count.N, nil
 		}
 		select {
 		case <-ctx.Done():

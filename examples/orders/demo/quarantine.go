@@ -7,10 +7,10 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// clear does what an operator would do. It repairs the handlers, replays each message
-// that has failed once, and discards the malformed messages. It returns how many
-// messages it has replayed or discarded. Without faults it does nothing, because it
-// does not know why a message has failed.
+// clear does what an operator would do. It repairs the handlers, replays each failed
+// message once, and discards the malformed messages. It returns how many messages it
+// has replayed or discarded. If the demo injects no faults, clear does nothing, because
+// then it does not know why a message has failed.
 func (d *Demo) clear(ctx context.Context) (cleared int, err error) {
 	d.left = 0
 	for _, s := range d.Audit.Stores {
@@ -73,18 +73,17 @@ func (d *Demo) quarantined(ctx context.Context) (all []poison.Entry, err error) 
 }
 
 func (s Store) quarantined(ctx context.Context) (all []poison.Entry, err error) {
-	for after := int64(0); ; {
-		page, err := s.Quarantine.List(ctx, poison.Filter{AfterID: after})
-		if err != nil || len(page) == 0 {
+	for f := (poison.Filter{}); ; {
+		page, err := s.Quarantine.List(ctx, f)
+		all = append(all, page.Entries...)
+		if f.AfterID = page.Next; err != nil || page.Next == 0 {
 			return all, err
 		}
-		all = append(all, page...)
-		after = page[len(page)-1].ID
 	}
 }
 
-// replayable reports whether another attempt can succeed. For a malformed message it
-// cannot.
+// replayable reports whether another attempt can succeed. It returns false for a
+// malformed message.
 func replayable(e poison.Entry) bool {
 	switch e.Reason {
 	case poison.ReasonPermanent, poison.ReasonInvalidID, poison.ReasonCollision, poison.ReasonUndecodable:

@@ -13,7 +13,7 @@ import (
 type Report struct {
 	Backend     string    `json:"backend"`     // "embedded" or "servers"
 	Orders      int       `json:"orders"`      // orders that were placed, and whose clients got a 201
-	Lost        int       `json:"lost"`        // orders without all their effects
+	Lost        int       `json:"lost"`        // orders that lack some of their effects
 	Duplicated  int       `json:"duplicated"`  // effects beyond the first one
 	Quarantined int       `json:"quarantined"` // messages that failed until the handler was repaired
 	Replayed    int       `json:"replayed"`    // quarantined messages that took effect after the repair
@@ -25,8 +25,8 @@ type Report struct {
 	Missing     []Missing `json:"missing"`    // orders that are lost
 	Complaints  []string  `json:"complaints"` // all other errors
 
-	// Between has a row for each consumer of one service that receives events of the
-	// other one, if there are two.
+	// Between has a row for each consumer that receives events of the other service, if
+	// there are two services.
 	Between []Between `json:"between,omitempty"`
 
 	// Injected is the number of injected faults, by kind.
@@ -71,8 +71,8 @@ func (d *Demo) Report(ctx context.Context) (Report, error) {
 	return r, nil
 }
 
-// complain adds everything else that is wrong to r.Complaints, for example messages
-// that are still in a queue.
+// complain adds the errors to r.Complaints that no other field of the report shows, for
+// example messages that are still in a queue.
 func (d *Demo) complain(ctx context.Context, b books, r *Report) error {
 	waiting, dead, err := d.Audit.underWay(ctx)
 	if err != nil {

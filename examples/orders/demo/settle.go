@@ -77,7 +77,7 @@ func (d *Demo) settled(ctx context.Context) (yes bool, effects int, err error) {
 }
 
 // orderOf returns the id of the order that a message belongs to, or "" if the message
-// names none.
+// names no order.
 func orderOf(e poison.Entry) string {
 	var event struct {
 		OrderID string `json:"order_id"`

@@ -2,8 +2,8 @@ package demo
 
 import "context"
 
-// Wire lets the demo use the transport without the service: it sends malformed
-// messages, and counts the messages in the queues.
+// Wire lets the demo use the transport without the service, to send malformed messages
+// and to count the messages in the queues.
 type Wire interface {
 	// Backend returns "embedded" or "servers".
 	Backend() string

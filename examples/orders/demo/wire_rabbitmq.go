@@ -91,9 +91,9 @@ func (w *RabbitMQWire) Waiting(context.Context) (int, error) {
 	return waiting, nil
 }
 
-// reason returns the reason for which the broker closed the channel. The error of a
-// later call says only that the channel is closed, and reason returns that error if it
-// knows no other.
+// reason returns the broker's reason for closing the channel, or err if the broker has
+// given no reason. The parameter err is the error of a later call, and says only that
+// the channel is closed.
 func (w *RabbitMQWire) reason(err error) error {
 	select {
 	case closed, ok := <-w.closed:

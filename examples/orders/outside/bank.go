@@ -8,7 +8,7 @@ import (
 )
 
 // bankTable contains the movements of money. The column tries counts the requests for a
-// movement: only the first one moves money.
+// movement: only the first request moves money.
 const bankTable = `
 	CREATE TABLE IF NOT EXISTS bank (
 		idempotency_key text    PRIMARY KEY,

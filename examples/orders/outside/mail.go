@@ -19,7 +19,7 @@ const mailTable = `
 	);
 	CREATE INDEX IF NOT EXISTS mail_provider_reference ON mail_provider (reference)`
 
-// MailProvider sends a mail each time it is asked to, by writing to its table.
+// MailProvider sends a mail at each call of Send, by writing to its table.
 type MailProvider struct{ pool *sql.DB }
 
 var _ service.Mailer = (*MailProvider)(nil)

@@ -18,16 +18,16 @@ import (
 
 // Config configures a [Service]. The zero value is ready for use.
 type Config struct {
-	// Services are the services to run: [Orders], [Payments], or both. Several that run with
-	// one database are one service for the transport. Defaults to both.
+	// Services are the services to run: [Orders], [Payments], or both. If both use one
+	// database, the transport treats them as one service. Defaults to both.
 	Services []string
 
 	// Retry says when a failed message is tried again. Defaults to the default policy
 	// of package retry.
 	Retry retry.Policy
 
-	// Lease is how long it takes until another process continues the work of a process
-	// that has died. Defaults to 5 seconds.
+	// Lease is the time after which another process continues the work of a process that
+	// has died. Defaults to 5 seconds.
 	Lease time.Duration
 
 	// KeyTimeout is how long a request waits for an earlier request that has the
@@ -43,8 +43,8 @@ type Config struct {
 	// Metrics serves GET /metrics. Defaults to nil, and the path then returns 404.
 	Metrics http.Handler
 
-	// Operators says who may do what in the console at /console/. Defaults to
-	// console.ReadOnly: everybody may look, nobody may change anything.
+	// Operators decides who may do which action in the console at /console/. Defaults to
+	// console.ReadOnly: everybody may read, and nobody may change anything.
 	Operators func(r *http.Request, action console.Action) (actor string, err error)
 
 	// Logger defaults to slog's default logger.
@@ -64,7 +64,7 @@ type Hooks struct {
 }
 
 // hookedBatch returns a handler that calls the hook for each message before it calls
-// handle.
+// the given handler.
 func (s *Service) hookedBatch(consumer string, handle dedup.BatchHandlerFunc) dedup.BatchHandlerFunc {
 	if s.hooks.Handler == nil {
 		return handle

@@ -10,7 +10,8 @@ import (
 )
 
 // The names of the two services. One process can run both, with one database. Or each
-// runs alone, with its own database, and RabbitMQ between them.
+// service runs alone, with its own database, and RabbitMQ carries the events between
+// them.
 const (
 	Orders   = "orders"   // takes orders, and delivers them
 	Payments = "payments" // moves money, and tells the customers about it
@@ -26,8 +27,8 @@ type Subscription struct {
 	InOrder  bool // only one instance receives at a time
 }
 
-// Subscriptions returns the subscriptions of the given services, or all subscriptions
-// without an argument.
+// Subscriptions returns the subscriptions of the given services. Without arguments, it
+// returns all subscriptions.
 func Subscriptions(services ...string) []Subscription {
 	all := []Subscription{
 		{Service: Payments, Consumer: "payments", Topic: TopicOrdersPlaced, InFlight: inFlight},
@@ -46,7 +47,8 @@ func Subscriptions(services ...string) []Subscription {
 }
 
 // adder returns the function that adds the handler of a consumer to the router. The
-// handler gets its messages in the mode that suits it.
+// returned function also decides how the handler gets its messages: one by one, in
+// batches, or in the order of their keys or versions.
 func (s *Service) adder(consumer string) func(to Subscription, sub message.Subscriber) {
 	each := func(add addHandler, handle once.HandlerFunc) func(Subscription, message.Subscriber) {
 		if s.hooks.Handler != nil {

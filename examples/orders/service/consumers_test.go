@@ -46,7 +46,7 @@ func TestConsumersAreSafe(t *testing.T) {
 				"history":       {record, changedOrders(t)},
 			} {
 				if testing.Short() && (consumer == "shipping" || consumer == "cancellations" || consumer == "history") {
-					continue // these are like the others
+					continue // these consumers work like the other ones
 				}
 				t.Run(consumer, func(t *testing.T) {
 					oncetest.Run(t, oncetest.Config{
@@ -91,7 +91,8 @@ func reservedOrders(t *testing.T) []*message.Message {
 		StockReserved{OrderID: "18", Shop: "berlin", Currency: "EUR", Amount: 450})
 }
 
-// refusedOrders returns the events of two orders that are paid, see [reset].
+// refusedOrders returns two events. Each says that the stock for an order was refused.
+// Both orders are paid, because [reset] writes their payments.
 func refusedOrders(t *testing.T) []*message.Message {
 	t.Helper()
 	return messages(t, TopicStockRefused,
@@ -131,8 +132,8 @@ func messages[E event](t *testing.T, topic string, events ...E) []*message.Messa
 	return all
 }
 
-// reset empties the tables. Then it writes the lines of three orders, of which the third
-// one cannot be delivered, and the payments of two others.
+// reset empties the tables. Then it writes the order lines of three orders, and the
+// payments of two other orders. The third of the three orders cannot be delivered.
 func reset(ctx context.Context, db *sql.DB) error {
 	_, err := db.ExecContext(ctx, `
 		DELETE FROM payments; DELETE FROM refunds; DELETE FROM reservations; DELETE FROM shipments; DELETE FROM cancellations;

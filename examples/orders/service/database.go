@@ -22,7 +22,8 @@ type Database struct {
 	statements map[string]string // create the tables of each service
 	mostOpen   int               // maximum number of connections of a pool; 0 means no limit
 
-	// lock is a statement that makes a transaction wait for others that create tables.
+	// lock is a statement that makes a transaction wait for other transactions that create
+	// tables.
 	lock string
 }
 
@@ -38,9 +39,9 @@ func (d Database) Pool(size int) *sql.DB {
 	return pool
 }
 
-// Migrate creates those tables of the library and of the given services that are missing.
-// Without a name, it creates the tables of both services. Several instances may call it
-// at the same time: one creates the tables, and the others wait.
+// Migrate creates the missing tables of the library and of the given services. If
+// services is empty, it creates the tables of both services. Several instances may call
+// it at the same time: one creates the tables, and the others wait.
 func (d Database) Migrate(ctx context.Context, services ...string) error {
 	if len(services) == 0 {
 		services = []string{Orders, Payments}
@@ -58,8 +59,9 @@ func (d Database) Migrate(ctx context.Context, services ...string) error {
 	return nil
 }
 
-// Apply executes statements in one transaction. It must be possible to repeat them, as
-// with CREATE TABLE IF NOT EXISTS. Several instances may call Apply at the same time.
+// Apply executes statements in one transaction. A second execution of the statements
+// must do no harm, as with CREATE TABLE IF NOT EXISTS. Several instances may call Apply
+// at the same time.
 func (d Database) Apply(ctx context.Context, statements string) error {
 	pool := d.Pool(1)
 	defer pool.Close()

@@ -29,8 +29,9 @@ func SQLite(path string) (Database, error) {
 		Tables:     schema.Config{Dialect: schema.SQLite},
 		connector:  connector,
 		statements: map[string]string{Orders: sqliteOrders, Payments: sqlitePayments},
-		// SQLite has one writer at a time. If work waits for a connection, the pool
-		// wakes it. If it waited for SQLite's lock, it would sleep and poll.
+		// SQLite has one writer at a time. With one connection, a goroutine waits for the
+		// connection, and the pool wakes it. If it waited for SQLite's lock, it would sleep
+		// and poll.
 		mostOpen: 1,
 	}, nil
 }

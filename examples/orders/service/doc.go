@@ -12,7 +12,8 @@
 //	orders.changed, at each step of an order ──▶ history, tracking
 //
 // It consists of two services, [Orders] and [Payments]. One process can run both with
-// one database, or each runs alone with its own database, see [Config.Services].
+// one database, or each service runs alone with its own database, see
+// [Config.Services].
 //
 // [New] builds the service. [Service.Run] starts its parts and stops them in
 // order. [Subscriptions] lists the consumers.

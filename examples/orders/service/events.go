@@ -20,11 +20,11 @@ const (
 	cancelled = "cancelled"
 )
 
-// versions contains the version of an order that each status stands for.
+// versions maps the status of an order to the version of the order.
 var versions = map[string]int64{placed: 1, paid: 2, shipped: 3, cancelled: 3}
 
-// changed returns an event which says that an order has a new status. e is any event of
-// this order.
+// changed returns the event which says that an order has a new status. The parameter e
+// is any event of this order.
 func changed(e event, status string) (*message.Message, error) {
 	shop, order := e.order()
 	msg, err := newMessage(TopicOrdersChanged, OrderChanged{OrderID: order, Shop: shop, Version: versions[status], Status: status})

@@ -5,8 +5,8 @@ import (
 )
 
 // newHealth returns the checks of /health/live and /health/ready. This instance can take
-// orders if it can reach its database and its parts run. It needs no broker for that:
-// the outbox stores the events. The lag of the outbox is reported, too.
+// orders if its parts run and it can reach its database. It needs no broker for this,
+// because the outbox stores the events. The lag of the outbox is reported, too.
 func (s *Service) newHealth() (*health.Health, error) {
 	return health.New(s.requests, health.Config{
 		Schema: s.database.Tables,

@@ -25,7 +25,8 @@ const (
 	tracerName = "orders/service"
 )
 
-// Handler returns the service's HTTP interface. Only the service orders takes orders.
+// Handler returns the service's HTTP interface. It has the paths for orders only if the
+// service [Orders] runs in this process.
 func (s *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
 	if slices.Contains(s.services, Orders) {

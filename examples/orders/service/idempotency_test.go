@@ -13,7 +13,7 @@ import (
 
 func TestSameKeySameAnswer(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, database service.Database) {
+	eachDatabase(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		first := r.order("key", anOrder)
 		second := r.order("key", anOrder)
@@ -29,7 +29,7 @@ func TestSameKeySameAnswer(t *testing.T) {
 
 func TestAnotherBodyUnderTheSameKey(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, database service.Database) {
+	eachDatabase(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		r.order("key", anOrder)
 		got := r.order("key", strings.Replace(anOrder, "Ada", "Eve", 1))
@@ -55,7 +55,7 @@ func TestWithoutAKeyEachRequestIsAnOrder(t *testing.T) {
 // order, and all get the same answer.
 func TestManyAtOnceUnderOneKey(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, database service.Database) {
+	eachDatabase(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		answers := make([]answer, 20)
 		var asking sync.WaitGroup
@@ -78,8 +78,8 @@ func TestManyAtOnceUnderOneKey(t *testing.T) {
 	})
 }
 
-// A request gets 409 if an earlier one with the same key takes too long. If the earlier
-// one is rolled back, the key can be used again.
+// A request gets 409 if an earlier request with the same key takes too long. If the
+// earlier request is rolled back, the key can be used again.
 func TestKeyOfARunningRequest(t *testing.T) {
 	t.Parallel()
 	r := start(t, postgres(t, testenv.Postgres(t)), func(c *service.Config) { c.KeyTimeout = 50 * time.Millisecond })

@@ -17,13 +17,13 @@ import (
 // back, and the message is tried again.
 var errWarehouse = errors.New("inventory: the warehouse does not answer")
 
-// errUnknownOrder is permanent: the payment says that the order exists, and an order is
-// written before it is paid.
+// errUnknownOrder is permanent, because another attempt would not find the order
+// either: an order is always written before it is paid.
 var errUnknownOrder = errors.New("inventory: no such order")
 
-// reserveStock reserves the items of a paid order, or refuses the order if one of them
-// is sold out. A refusal is an answer and not a failure: another attempt would not help.
-// So reserveStock returns an event about it, which causes the refund, and no error.
+// reserveStock reserves the items of a paid order, or refuses the order if one of them is
+// sold out. A refusal is an answer and not a failure: another attempt would not help. So
+// reserveStock returns no error, but an event that causes the refund.
 //
 // About one call in twenty fails, as in a handler that depends on another service.
 func reserveStock(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -60,8 +60,8 @@ func reserveStock(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*mes
 	return []*message.Message{once.To(TopicOrdersChanged, status), once.To(topic, answered)}, nil
 }
 
-// reserve reserves all items of an order, or none. In the second case it returns an item
-// that is sold out.
+// reserve reserves all items of an order. If an item is sold out, reserve reserves
+// nothing and returns this item.
 func reserve(ctx context.Context, tx *sql.Tx, order string) (soldOut string, err error) {
 	lines, err := itemsOf(ctx, tx, order)
 	if err != nil {
@@ -95,8 +95,8 @@ func reserve(ctx context.Context, tx *sql.Tx, order string) (soldOut string, err
 	return "", nil
 }
 
-// itemsOf returns how many of each item an order needs. They are sorted, because two
-// transactions that lock the same rows of the stock in different orders deadlock.
+// itemsOf returns how many of each item an order needs. The items are sorted, because
+// two transactions that lock the same rows of the stock in different orders deadlock.
 func itemsOf(ctx context.Context, tx *sql.Tx, order string) ([]Line, error) {
 	rows, err := tx.QueryContext(ctx,
 		`SELECT sku, CAST(SUM(quantity) AS bigint) FROM order_lines WHERE order_id = $1 GROUP BY sku ORDER BY sku`, order)

@@ -9,8 +9,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Mailer sends mail. It knows no idempotency keys: each call of Send sends a mail. But
-// it remembers the reference of each mail, and can be asked for it.
+// Mailer sends mail. It does not support idempotency keys: each call of Send sends a
+// mail. But it remembers the reference of each mail, so the caller can ask Find whether a
+// mail was sent.
 type Mailer interface {
 	// Find reports whether a mail with this reference was sent.
 	Find(ctx context.Context, reference string) (sent bool, err error)
@@ -26,8 +27,9 @@ type Mail struct {
 }
 
 // intendMail returns the intent to send a mail. A handler that returns it writes the
-// intent into the outbox, together with its other effects: the intent exists exactly if
-// they do. purpose tells the mails about an order apart.
+// intent into the outbox, in the transaction of its other effects. So the intent exists
+// if and only if these effects exist. The parameter purpose distinguishes the mails
+// about one order.
 func intendMail(purpose string, mail MailIntended) (*message.Message, error) {
 	msg, err := newMessage(TopicMailsIntended, mail)
 	if err != nil {
@@ -38,8 +40,8 @@ func intendMail(purpose string, mail MailIntended) (*message.Message, error) {
 }
 
 // notify carries out the intent to send a mail. If the process dies after Send and
-// before the commit, the message is handled again. The guard is Find: the next attempt
-// sees that the mail was sent. Two attempts never run at the same time.
+// before the commit, the message is handled again. In the next attempt, Find reports
+// that the mail was sent. Two attempts never run at the same time.
 func (s *Service) notify(ctx context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	intent, err := decode[MailIntended](msg)
 	if err != nil {

@@ -83,7 +83,8 @@ func (o NewOrder) total() int64 {
 }
 
 // textProblem returns why a text is invalid, or "" if it is valid. Control characters
-// are invalid, because PostgreSQL cannot store NUL, and people cannot read the others.
+// are invalid, because PostgreSQL cannot store NUL, and people cannot read the other
+// characters.
 func textProblem(text string, limit int) string {
 	switch {
 	case strings.TrimSpace(text) == "":

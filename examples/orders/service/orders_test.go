@@ -14,7 +14,7 @@ import (
 // An order is paid, reserved and shipped once, and its customer gets one mail.
 func TestOrder(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, database service.Database) {
+	eachDatabase(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		got := r.order("", anOrder)
 		if got.status != http.StatusCreated || !strings.HasPrefix(got.header.Get("Location"), "/orders/") {
@@ -30,7 +30,7 @@ func TestOrder(t *testing.T) {
 		if d.Customer != "Ada" || d.Total != 1290 || len(d.Lines) != 2 || d.Lines[1].SKU != "cake" || time.Since(d.PlacedAt).Abs() > time.Minute {
 			t.Errorf("%+v", d)
 		}
-		if err := r.stop(); err != nil { // after this nothing changes any more
+		if err := r.stop(); err != nil { // from now on nothing changes
 			t.Fatal(err)
 		}
 		for _, table := range []string{"payments", "reservations", "shipments"} {
@@ -105,7 +105,7 @@ func TestRefusals(t *testing.T) {
 
 func TestNoSuchOrder(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, database service.Database) {
+	eachDatabase(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		for _, id := range []string{"01890a5d-ac96-774b-bcce-b302099a8057", "17", "%00", "'--"} {
 			if got := r.do(http.MethodGet, "/orders/"+id, ""); got.status != http.StatusNotFound {
@@ -115,11 +115,11 @@ func TestNoSuchOrder(t *testing.T) {
 	})
 }
 
-// If the events of an order cannot be stored, the order is not placed, because both are
-// in one transaction.
+// If the events of an order cannot be stored, the order is not placed, because the order
+// and its events are written in one transaction.
 func TestOrderAndEventsAreOneTransaction(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, database service.Database) {
+	eachDatabase(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		r.exec(`ALTER TABLE once_outbox RENAME TO elsewhere`)
 		got := r.order("key", anOrder)

@@ -35,7 +35,7 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 // page contains what the page for operators shows.
 type page struct {
 	Ready   bool
-	Problem string // why the rest is missing, or ""
+	Problem string // why the other fields are empty, or ""
 	Now     time.Time
 
 	Orders      []orderRow
@@ -87,10 +87,11 @@ func (s *Service) readPage(ctx context.Context) (p page, err error) {
 	if p.Orders, err = s.latestOrders(ctx); err != nil {
 		return p, fmt.Errorf("service: read the latest orders: %w", err)
 	}
-	p.Quarantined, err = s.Quarantine().List(ctx, poison.Filter{Limit: pageEntries + 1})
+	quarantined, err := s.Quarantine().List(ctx, poison.Filter{Limit: pageEntries + 1})
 	if err != nil {
 		return p, err
 	}
+	p.Quarantined = quarantined.Entries
 	if len(p.Quarantined) > pageEntries {
 		p.Quarantined, p.MoreEntries = p.Quarantined[:pageEntries], true
 	}
@@ -132,11 +133,12 @@ func shorten(text string, limit int) string {
 	return string([]rune(text)[:limit-1]) + "…"
 }
 
-// suffix returns the end of an ASCII text. It has at most limit characters.
+// suffix returns the last limit characters of an ASCII text, or the whole text if it is
+// shorter.
 func suffix(text string, limit int) string { return text[max(0, len(text)-limit):] }
 
-// failedAt returns when the last attempt of an entry failed. If no handler could be
-// called, it returns when the entry was stored.
+// failedAt returns the time at which the last attempt of an entry failed. If no handler
+// could be called, it returns the time at which the entry was stored.
 func failedAt(e poison.Entry) time.Time {
 	if e.LastFailedAt.IsZero() {
 		return e.CreatedAt

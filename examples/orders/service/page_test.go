@@ -21,7 +21,7 @@ import (
 // of clients and of errors.
 func TestPage(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, database service.Database) {
+	eachDatabase(t, func(t *testing.T, database service.Database) {
 		r := start(t, database, func(c *service.Config) {
 			c.Hooks.Handler = func(consumer string, handle once.HandlerFunc) once.HandlerFunc {
 				if consumer != "revenue" {
@@ -59,7 +59,7 @@ func TestPage(t *testing.T) {
 			!strings.HasPrefix(got.header.Get("Content-Security-Policy"), "default-src 'none'") {
 			t.Errorf("header %v", got.header)
 		}
-		// The console shows the entry too, and changes nothing without an operator.
+		// The console shows the entry too. Without an operator, it changes nothing.
 		entries := r.do(http.MethodGet, "/console/quarantine", "")
 		if entries.status != http.StatusOK || !strings.Contains(entries.body, "the &lt;b&gt;shelf&lt;/b&gt;") {
 			t.Errorf("%+v", entries)
@@ -70,7 +70,7 @@ func TestPage(t *testing.T) {
 	})
 }
 
-// If the database cannot be reached, the page says so, without the details of the
+// If the database cannot be reached, the page reports this, without the details of the
 // error.
 func TestPageWithoutTheDatabase(t *testing.T) {
 	t.Parallel()

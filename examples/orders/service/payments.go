@@ -12,7 +12,7 @@ import (
 )
 
 // Bank moves money. This is an effect outside the database, which a rollback does not
-// undo. Therefore the bank, as most payment providers do, accepts an idempotency key: it
+// undo. Therefore the bank accepts an idempotency key, as most payment providers do. It
 // moves money once for each key, and later calls with the same key do nothing.
 type Bank interface {
 	Charge(ctx context.Context, idempotencyKey, orderID string, amount int64) error

@@ -16,8 +16,8 @@ import (
 )
 
 // place returns a handler that writes the order and its events, and answers with the
-// order. Package idempotency calls it in the transaction that also stores the key and
-// the answer: all of this is committed, or nothing is.
+// order. Package idempotency calls the handler in the transaction that also stores the
+// key and the answer. So either all of this is committed, or nothing.
 func (s *Service) place(wanted NewOrder) idempotency.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 		order, err := newOrder(wanted)
@@ -41,7 +41,8 @@ func (s *Service) place(wanted NewOrder) idempotency.HandlerFunc {
 	}
 }
 
-// publishPlaced publishes the events of a new order. ctx has the trace of the request.
+// publishPlaced publishes the events of a new order. ctx contains the trace of the
+// request, which the events continue.
 func publishPlaced(ctx context.Context, events message.Publisher, e OrderPlaced) error {
 	msg, err := newMessage(TopicOrdersPlaced, e)
 	if err != nil {
@@ -56,7 +57,7 @@ func publishPlaced(ctx context.Context, events message.Publisher, e OrderPlaced)
 	return errors.Join(events.Publish(TopicOrdersPlaced, msg), events.Publish(TopicOrdersChanged, status))
 }
 
-// newOrder returns the order that a client wants.
+// newOrder returns a new order with an id and the content that a client has sent.
 func newOrder(wanted NewOrder) (Order, error) {
 	id, err := uuid.NewV7() // such ids ascend with time, so inserts into the indexes stay fast
 	if err != nil {

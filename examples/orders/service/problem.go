@@ -18,7 +18,7 @@ type problem struct {
 var noSuchOrder = problem{Status: http.StatusNotFound, Detail: "there is no such order"}
 
 // unavailable is the response to an internal failure. It does not say why the request
-// failed; the log does.
+// failed. The log contains the reason.
 var unavailable = problem{
 	Status: http.StatusServiceUnavailable, RetryAfter: time.Second,
 	Detail: "try again",

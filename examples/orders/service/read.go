@@ -26,8 +26,8 @@ func (s *Service) details(ctx context.Context, id string) (Details, error) {
 	defer func() { _ = tx.Rollback() }() // there is nothing to commit
 
 	d := Details{Order: Order{ID: id}}
-	// The payments may be in the database of another service. What is known of them here
-	// are the events that came from it.
+	// The payments may be in the database of another service. So derive their state from
+	// the effects of the events that this service has received.
 	err = tx.QueryRowContext(ctx, `
 		SELECT shop, customer, currency, total, placed_at,
 		       CASE WHEN EXISTS (SELECT 1 FROM cancellations WHERE order_id = orders.id) THEN 'refunded'

@@ -10,13 +10,13 @@ import (
 	"github.com/watermill-once/once"
 )
 
-// refund compensates a payment whose order cannot be delivered. How much it returns to
-// the customer is in this service's own table, not in the event: a compensation undoes
+// refund compensates a payment whose order cannot be delivered. It reads the amount
+// from this service's own table, not from the event, because a compensation must undo
 // what was really done.
 //
-// A refund must succeed in the end, so no business rule may refuse it. If it fails, it
-// is tried again; if it ends in quarantine, the shop owes the customer money, and an
-// operator must look at it.
+// A refund must succeed in the end, so no business rule may refuse it. If the refund
+// fails, it is tried again. If its message ends in quarantine, the shop owes the
+// customer money, and an operator must act.
 func (s *Service) refund(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	refused, err := decode[StockRefused](msg)
 	if err != nil {
@@ -24,8 +24,8 @@ func (s *Service) refund(ctx context.Context, tx *sql.Tx, msg *message.Message) 
 	}
 	refunded := PaymentRefunded{OrderID: refused.OrderID, Shop: refused.Shop}
 	var customer string
-	// The payment exists: the stock was refused because of it. If it did not, the error
-	// would keep the message until it does.
+	// The payment exists, because the stock is refused only for a paid order. If the
+	// payment were missing, the error would make retry try the message again later.
 	err = tx.QueryRowContext(ctx, `SELECT customer, currency, amount FROM payments WHERE order_id = $1`, refused.OrderID).
 		Scan(&customer, &refunded.Currency, &refunded.Amount)
 	if err != nil {

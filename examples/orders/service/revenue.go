@@ -9,8 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// book writes the revenue of all messages with one statement. If it fails, each message
-// is handled again in a separate call.
+// book writes the revenue of all messages with one statement. If book fails, it is
+// called again for each message separately.
 func book(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error) {
 	var (
 		rows []string

@@ -9,11 +9,11 @@ import (
 	"sync"
 )
 
-// Run serves until ctx ends or a part of the service fails. Then it stops all parts.
-// Call it only once. When it returns, all goroutines have ended, and all connections
-// are closed.
+// Run runs the service until ctx ends or a part of the service fails. Then it stops all
+// parts. Call it only once. When it returns, all goroutines have ended, and all
+// connections are closed.
 func (s *Service) Run(ctx context.Context, listener net.Listener) error {
-	defer listener.Close() // the server also closes it, if it has run
+	defer listener.Close() // if the server has run, it has closed the listener too
 	server := newServer(s.Handler())
 
 	var running sync.WaitGroup
@@ -58,11 +58,11 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 	return err
 }
 
-// errEnded reports that a part has ended before it was stopped, without an error.
+// errEnded reports that a part has returned without an error before it was stopped.
 var errEnded = errors.New("ended by itself")
 
 // awaitConsumers waits until all consumers have subscribed. If ctx ends first, it calls
-// abandon, and waits until the router has ended.
+// the function abandon, and waits until the router has ended.
 func (s *Service) awaitConsumers(ctx context.Context, abandon func(), failed <-chan error) error {
 	defer context.AfterFunc(ctx, abandon)()
 	select {
@@ -88,8 +88,8 @@ func (s *Service) awaitForwarder(ctx context.Context, failed <-chan error) error
 	}
 }
 
-// stop stops the parts in this order, so that each part can still use the later
-// ones:
+// stop stops the parts in this order, so that each part can still use the parts after
+// it:
 //
 //  1. HTTP accepts no new orders, and answers the requests that have begun.
 //  2. The console stops the changes of operators. A replay is paused.
@@ -100,14 +100,14 @@ func (s *Service) awaitForwarder(ctx context.Context, failed <-chan error) error
 //  5. The publisher and the connections to the broker are closed.
 //  6. The connections to the database are closed.
 //
-// HTTP, the consumers and the forwarder may each take s.stopTimeout. Work that is not finished by
-// then is rolled back, and repeated after the next start.
+// HTTP, the consumers and the forwarder may each take s.stopTimeout. Work that is not
+// finished after this time is rolled back, and repeated after the next start.
 func (s *Service) stop(ctx context.Context, server *http.Server, consumed <-chan struct{}) error {
 	close(s.stopping)
 	ctx, cancel := context.WithTimeout(ctx, s.stopTimeout)
 	defer cancel()
 	err := server.Shutdown(ctx)
-	if err != nil { // some requests have not ended, so close their connections
+	if err != nil { // some requests are still running, so close their connections
 		err = errors.Join(fmt.Errorf("service: stop http: %w", err), server.Close())
 	}
 	return errors.Join(err,
@@ -117,8 +117,8 @@ func (s *Service) stop(ctx context.Context, server *http.Server, consumed <-chan
 		stopError("connections", s.Close()))
 }
 
-// stopConsumers closes the router if it has run. If it has never run, Close would wait
-// for handlers that never started.
+// stopConsumers closes the router if it runs. A router that has never run is not closed,
+// because Close would wait for handlers that never started.
 func (s *Service) stopConsumers(ctx context.Context, consumed <-chan struct{}) error {
 	select {
 	case <-s.router.Running():

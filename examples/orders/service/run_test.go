@@ -20,7 +20,7 @@ import (
 )
 
 // When the service stops, it waits for the messages that are being handled. The events
-// that they have produced are in the outbox, and are sent after the next start.
+// of these messages are in the outbox, and are sent after the next start.
 func TestStopFinishesRunningHandlers(t *testing.T) {
 	t.Parallel()
 	database := postgres(t, testenv.Postgres(t))
@@ -94,10 +94,10 @@ func TestStopIsBounded(t *testing.T) {
 	r.stop = func() error { return nil }
 }
 
-// If its tables are missing, the service does not run. The error says what to do.
+// The service does not run if its tables are missing. The error says what to do.
 func TestMissingTables(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, database service.Database) {
+	eachDatabase(t, func(t *testing.T, database service.Database) {
 		transport, err := service.NewEmbedded(database)
 		if err != nil {
 			t.Fatal(err)

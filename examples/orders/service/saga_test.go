@@ -21,11 +21,12 @@ import (
 const soldOut = `{"shop":"berlin","customer":"Ada","currency":"EUR","lines":[` +
 	`{"sku":"tea","quantity":2,"unit_price":450},{"sku":"unicorn","quantity":1,"unit_price":390}]}`
 
-// An order with an item that is sold out is refunded once and cancelled, although each
-// consumer of the saga fails at first: before its commit, after all its effects.
+// An order with an item that is sold out is refunded once and cancelled, although the
+// first call of each consumer of the saga fails. The call fails after all its effects,
+// before the commit.
 func TestSoldOutOrderIsRefunded(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, database service.Database) {
+	eachDatabase(t, func(t *testing.T, database service.Database) {
 		r := start(t, database, failAtFirst("payments", "inventory", "refunds", "cancellations", "notifications"))
 		got := r.order("", soldOut)
 		if got.status != http.StatusCreated {
@@ -37,7 +38,7 @@ func TestSoldOutOrderIsRefunded(t *testing.T) {
 			return d.Payment == "refunded" && d.Reservation == "refused" && d.Shipment == "cancelled" &&
 				r.count("once_outbox") == 0 && r.count("once_parked") == 0
 		})
-		if err := r.stop(); err != nil { // after this nothing changes any more
+		if err := r.stop(); err != nil { // from now on nothing changes
 			t.Fatal(err)
 		}
 		for table, want := range map[string]int{
@@ -63,8 +64,8 @@ func TestSoldOutOrderIsRefunded(t *testing.T) {
 
 var errAtFirst = errors.New("fails at first")
 
-// failAtFirst makes the first call of each of these consumers fail, after it has done
-// everything.
+// failAtFirst makes the first call of each of these consumers fail, after the handler
+// has done all its work.
 func failAtFirst(consumers ...string) func(*service.Config) {
 	return func(c *service.Config) {
 		c.Hooks.Handler = func(consumer string, handle once.HandlerFunc) once.HandlerFunc {
@@ -80,7 +81,7 @@ func failAtFirst(consumers ...string) func(*service.Config) {
 	}
 }
 
-// A mail whose provider has sent it, and then answered with an error, is not sent again.
+// A mail is not sent again if the provider has sent it and then answered with an error.
 func TestMailThatWasSentIsNotSentAgain(t *testing.T) {
 	t.Parallel()
 	r := start(t, sqlite(t))
@@ -102,10 +103,11 @@ func TestMailThatWasSentIsNotSentAgain(t *testing.T) {
 	}
 }
 
-// An order whose items can be reserved only in part takes nothing from the stock.
+// If only some items of an order can be reserved, the order takes nothing from the
+// stock.
 func TestStockIsReservedCompletelyOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, database service.Database) {
+	eachDatabase(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		r.exec(`UPDATE stock SET on_hand = 3 WHERE sku = 'tea'`)
 		orders := []string{r.placed()} // two teas and a cake

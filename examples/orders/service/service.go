@@ -25,7 +25,7 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// Service is the order service, or a part of it, see [Config.Services].
+// Service runs the order service, or one of its two services, see [Config.Services].
 type Service struct {
 	services  []string
 	database  Database
@@ -55,15 +55,15 @@ type Service struct {
 	health      *health.Health
 }
 
-// How many messages one subscription handles at the same time.
+// The numbers of messages that one subscription handles at the same time.
 const (
 	inFlight     = 2 // messages from the broker
 	parkedAtOnce = 2 // parked messages
 )
 
-// connections returns how many connections the subscriptions need: one for each message
-// that is handled, or for each batch, and another one to claim parked messages and to
-// renew the claims.
+// connections returns how many connections the subscriptions need. Each subscription
+// needs one connection for each message or batch that it handles at the same time, and
+// one more to claim parked messages and to renew the claims.
 func connections(subscriptions []Subscription) (n int) {
 	for _, s := range subscriptions {
 		if s.InFlight > inFlight { // in batches, one at a time
@@ -75,19 +75,20 @@ func connections(subscriptions []Subscription) (n int) {
 	return n
 }
 
-// maxLag is how long an event may wait in the outbox before the service says that it is
-// degraded.
+// maxLag is how long an event may wait in the outbox before the service reports that it
+// is degraded.
 const maxLag = time.Minute
 
-// keepSent is how long the forwarder remembers which events it has sent, so that they can
-// be compared with those that were handled, see package reconcile.
+// keepSent is how long the forwarder remembers which events it has sent. Package
+// reconcile compares them with the handled events.
 const keepSent = 24 * time.Hour
 
 // batchSize is the largest number of messages that one transaction handles, or
 // one statement stores.
 const batchSize = 50
 
-// Outside contains the other companies that the service payments uses.
+// Outside contains the other companies that the service calls: a bank and a mail
+// provider.
 type Outside struct {
 	Bank   Bank
 	Mailer Mailer
@@ -184,7 +185,8 @@ func (s *Service) build(config Config) (err error) {
 	return err
 }
 
-// durable returns the consumers of this service that store their messages first.
+// durable returns the durable consumers of this service, which store their messages
+// before they handle them.
 func (s *Service) durable() []string {
 	if slices.Contains(s.services, Payments) {
 		return []string{"notifications"}

@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// each runs a test with each kind of database.
-func each(t *testing.T, test func(t *testing.T, database service.Database)) {
+// eachDatabase runs a test with each kind of database.
+func eachDatabase(t *testing.T, test func(t *testing.T, database service.Database)) {
 	t.Helper()
 	t.Run("postgres", func(t *testing.T) {
 		test(t, postgres(t, testenv.Postgres(t)))
@@ -53,13 +53,14 @@ func postgres(t *testing.T, dsn string) service.Database {
 	return database
 }
 
-// world records what the bank and the mail provider are asked to do.
+// world records the calls of the bank and of the mail provider.
 type world struct {
 	mu    sync.Mutex
 	moved map[string]int64          // by idempotency key; a refund is negative
 	sent  map[string][]service.Mail // by reference
 
-	// afterSend is called when a mail was sent, and may return an error to the handler.
+	// afterSend is called after a mail was sent. If it returns an error, the handler gets
+	// this error from Send.
 	afterSend func() error
 }
 
@@ -94,7 +95,7 @@ func (w *world) Send(_ context.Context, reference string, mail service.Mail) err
 	return nil
 }
 
-// mails returns the subjects of the mails with a reference.
+// mails returns the subjects of the mails with the given reference.
 func (w *world) mails(reference string) (subjects []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,7 +105,7 @@ func (w *world) mails(reference string) (subjects []string) {
 	return subjects
 }
 
-// money returns the sum of all movements.
+// money returns the sum of all charges minus the sum of all refunds.
 func (w *world) money() (sum int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -48,7 +48,7 @@ func startGated(t *testing.T, gate func(ctx context.Context), configure ...func(
 	return startOn(t, database, gated{transport, gate}, configure...)
 }
 
-// observed is a forwarder that closes run when its Run is called.
+// observed is a forwarder. Its method Run closes the channel in the field run.
 type observed struct {
 	service.Forwarder
 
@@ -83,7 +83,7 @@ func TestForwardingStartsWhenAllAreSubscribed(t *testing.T) {
 	}
 }
 
-// The service stops even while a broker does not answer a subscription.
+// The service can be stopped while it waits for the broker's answer to a subscription.
 func TestStopWhileSubscribing(t *testing.T) {
 	t.Parallel()
 	subscribing := make(chan struct{}, len(service.Subscriptions()))

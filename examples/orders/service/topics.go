@@ -1,7 +1,7 @@
 package service
 
-// The topics, and who publishes to them. Each topic has one publisher: only a service
-// that owns something says what happened to it.
+// The topics, with the services that publish to them. Each topic has one publisher,
+// because only the service that owns a thing publishes events about it.
 const (
 	TopicOrdersPlaced     = "orders.placed"     // orders: a client has placed an order
 	TopicPaymentsCaptured = "payments.captured" // payments: the customer has paid

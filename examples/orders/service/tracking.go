@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// track stores the latest status of an order. It need not compare versions, because
+// track stores the latest status of an order. It does not compare versions, because
 // package sequence ignores a message whose version is not above the stored one.
 func track(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	order, err := decode[OrderChanged](msg)

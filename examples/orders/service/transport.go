@@ -3,8 +3,9 @@ package service
 import "github.com/ThreeDotsLabs/watermill/message"
 
 // Transport carries events from the forwarder to the consumers. [RabbitMQ] uses a
-// broker, and [Embedded] uses the service's own database. Keep one of the two files,
-// and delete the other one.
+// broker, and [Embedded] uses the service's own database. Each has its own file:
+// transport_rabbitmq.go and transport_embedded.go. Keep the file that you need, and
+// delete the other one.
 type Transport interface {
 	// Publisher returns the publisher for the forwarder.
 	Publisher() message.Publisher

@@ -33,8 +33,8 @@ func (e *Embedded) Subscriber(Subscription) (message.Subscriber, error) {
 	return e.transport.Subscriber(), nil
 }
 
-// Check implements [Transport]. The embedded transport carries all messages that the
-// outbox stores.
+// Check implements [Transport]. It returns nil, because the embedded transport can carry
+// every message that the outbox stores.
 func (e *Embedded) Check(string, *message.Message) error { return nil }
 
 // Close implements [Transport].

@@ -23,10 +23,10 @@ type RabbitMQ struct {
 	subscribers []*rabbit.Subscriber
 }
 
-// NewRabbitMQ returns a transport that uses the broker at url. The names of exchanges
-// and queues begin with namespace. NewRabbitMQ fails if it cannot connect. Without this
-// check, the publisher and the subscribers would wait for the broker, but a wrong
-// address or password should stop the start.
+// NewRabbitMQ returns a transport that uses the broker at url. The names of exchanges and
+// queues begin with namespace. NewRabbitMQ fails if it cannot connect, so that a wrong
+// address or password stops the start. Without this check, the publisher and the
+// subscribers would wait for the broker, and return no error.
 func NewRabbitMQ(url, namespace string, logger watermill.LoggerAdapter) (*RabbitMQ, error) {
 	if _, err := amqp091.ParseURI(url); err != nil {
 		return nil, errors.New("service: the AMQP URL cannot be parsed") // err may contain the password
@@ -51,8 +51,8 @@ func (t *RabbitMQ) Exchange(topic string) string { return t.namespace + "." + to
 // Queue returns the name of a subscription's queue.
 func (t *RabbitMQ) Queue(to Subscription) string { return t.Exchange(to.Topic) + "." + to.Consumer }
 
-// config returns the configuration of the subscriber for a subscription. For the
-// publisher, to is empty.
+// config returns the configuration of the subscriber for a subscription. The publisher
+// uses the configuration for an empty Subscription.
 func (t *RabbitMQ) config(to Subscription) amqp.Config {
 	config := amqp.NewDurablePubSubConfig(t.url, func(string) string { return t.Queue(to) })
 	config.Exchange.GenerateName = t.Exchange

@@ -16,9 +16,10 @@ import (
 	"github.com/watermill-once/once/reconcile"
 )
 
-// Orders and payments run as two services with two databases. An order that is sold out
-// goes through both of them, forth and back, in one trace. Reconciliation across the two
-// databases finds nothing, and finds a message that one of them has lost.
+// Orders and payments run as two services with two databases. The events of an order that
+// is sold out pass between them several times, in one trace. Reconciliation across the
+// two databases finds no difference. After the test has deleted a row of an inbox, it
+// reports this message as missing.
 func TestTwoServices(t *testing.T) { // not parallel, because it sets the global provider of traces
 	spans := tracetest.NewSpanRecorder()
 	before := otel.GetTracerProvider()
@@ -59,7 +60,7 @@ func TestTwoServices(t *testing.T) { // not parallel, because it sets the global
 		t.Errorf("the bank has %d", sum)
 	}
 
-	var names []string // of the spans in the trace of the second order
+	var names []string // names of the spans in the trace of the second order
 	for _, span := range spans.Ended() {
 		if span.SpanContext().TraceID().String() == "0af7651916cd43dd8448eb211c80319c" {
 			names = append(names, span.Name())
@@ -74,7 +75,7 @@ func TestTwoServices(t *testing.T) { // not parallel, because it sets the global
 		}
 	}
 
-	// Reconciliation leaves out what was sent recently, so the messages become older.
+	// Reconciliation leaves out recent messages, so make these messages older.
 	for _, r := range both {
 		r.exec(`UPDATE once_outbox_sent SET sent_at = sent_at - interval '3 hours' WHERE message_id <> 'first'`)
 		r.exec(`UPDATE once_inbox SET processed_at = processed_at - interval '3 hours' WHERE message_id <> 'first'`)
@@ -94,8 +95,8 @@ func TestTwoServices(t *testing.T) { // not parallel, because it sets the global
 	}
 }
 
-// begin makes the sent log and the inbox begin 20 hours ago. Before that, there is nothing
-// to compare.
+// begin adds a row that is 20 hours old to the sent log and to the inbox. Reconciliation
+// compares only messages that are younger than the oldest row of each table.
 func begin(t *testing.T, database service.Database) {
 	t.Helper()
 	_, err := pool(t, database).ExecContext(t.Context(), `
@@ -108,8 +109,8 @@ func begin(t *testing.T, database service.Database) {
 	}
 }
 
-// compare compares what one service has sent with what a consumer of the other one has
-// handled.
+// compare compares the messages that one service has sent with the messages that a
+// consumer of the other service has handled.
 func compare(t *testing.T, from, to *running, topic, consumer string) reconcile.Report {
 	t.Helper()
 	sender, err := reconcile.NewSender(from.db, reconcile.SenderConfig{

@@ -35,20 +35,20 @@ type Telemetry struct {
 // metrics and traces.
 //
 // Traces are sent over HTTP to the collector that OTEL_EXPORTER_OTLP_ENDPOINT or
-// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT names. The other variables of the OTLP exporter
-// work, too. If neither of the two is set, no traces are recorded. The name of the
-// service is OTEL_SERVICE_NAME, and defaults to service.
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT names. If neither of these two variables is set, no
+// traces are recorded. The other variables of the OTLP exporter work, too. The name of
+// the service is OTEL_SERVICE_NAME, and defaults to the parameter service.
 func Start(ctx context.Context, service string, logger *slog.Logger) (*Telemetry, error) {
 	about, err := resource.New(ctx,
 		resource.WithAttributes(attribute.String("service.name", service)),
 		resource.WithTelemetrySDK(),
-		resource.WithFromEnv()) // values of the last one take precedence
+		resource.WithFromEnv()) // the values of the last option take precedence
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { logger.Error("Telemetry failed", "error", err) }))
 
-	registry := prometheus.NewRegistry() // the global registry can be filled only once
+	registry := prometheus.NewRegistry() // a collector can be registered only once in the global registry
 	reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo())
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
@@ -71,7 +71,7 @@ func Start(ctx context.Context, service string, logger *slog.Logger) (*Telemetry
 	return t, nil
 }
 
-// Close sends the traces that were not sent yet, and stops recording.
+// Close sends the remaining traces, and stops recording.
 func (t *Telemetry) Close(ctx context.Context) error {
 	errs := []error{t.metrics.Shutdown(ctx)}
 	if t.traces != nil {

@@ -1,5 +1,5 @@
-// Command service is what the test of upgrades builds, with migrations that no
-// release has. It does one thing to the database and ends:
+// Command service is the program that the test of upgrades builds, with migrations that no release
+// has. It runs one command on the database and ends:
 //
 //	service postgres|sqlite DSN up|check|work|sql-from ARGUMENT
 package main
@@ -60,8 +60,9 @@ func run(ctx context.Context, args []string) error {
 	}
 }
 
-// work commits so many events, forwards them and has each handled, by this
-// process or another, one after the other: the tables are migrated meanwhile.
+// work commits the given number of events, one after the other. It forwards each event, and waits
+// until this process or another one has handled it. While it does so, the test migrates the tables
+// with a newer build.
 func work(ctx context.Context, db *sql.DB, config schema.Config, events int) error {
 	const topic = "events"
 	logger := watermill.NopLogger{}

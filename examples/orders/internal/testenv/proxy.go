@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Proxy relays TCP connections to a server, until a test breaks it.
+// Proxy relays TCP connections to a server until a test calls Break.
 type Proxy struct {
 	server string // host:port
 
@@ -20,8 +20,8 @@ type Proxy struct {
 	copying     sync.WaitGroup
 }
 
-// NewProxy returns a proxy for the server of a URL, and a URL that leads through the
-// proxy.
+// NewProxy returns a proxy for the server that a URL names. It also returns the URL
+// that reaches the same server through the proxy.
 func NewProxy(t testing.TB, server string) (proxy *Proxy, through string) {
 	t.Helper()
 	address, err := url.Parse(server)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// variable returns the value of an environment variable. If that is not set, it skips
-// the test, or fails it with REQUIRE_BACKENDS=1.
+// variable returns the value of an environment variable. If the variable is not set, it
+// skips the test, or fails the test with REQUIRE_BACKENDS=1.
 func variable(t testing.TB, name string) string {
 	t.Helper()
 	value := os.Getenv(name)
@@ -31,9 +31,10 @@ func variable(t testing.TB, name string) string {
 // uniqueName returns a name that no other test uses.
 func uniqueName() string { return "orders_test_" + strings.ToLower(rand.Text()) }
 
-// Eventually calls cond again and again until it returns true. It fails the test if
-// this does not happen within the given time. what describes cond in the error.
-func Eventually(t testing.TB, within time.Duration, what string, cond func() bool) {
+// Eventually calls cond again and again until it returns true. It fails the test if this
+// does not happen within the given time. The error contains the given description of
+// cond.
+func Eventually(t testing.TB, within time.Duration, description string, cond func() bool) {
 	t.Helper()
 	deadline := time.After(within)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -42,7 +43,7 @@ func Eventually(t testing.TB, within time.Duration, what string, cond func() boo
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("not within %v: %s", within, what)
+			t.Fatalf("not within %v: %s", within, description)
 		}
 	}
 }
