@@ -4,7 +4,7 @@
 #   docker run --env ONCE_DSN --env ONCE_AMQP_URL --publish 9464:9464 once forward --listen :9464
 FROM golang:1.26-alpine AS build
 WORKDIR /src
-# The modules first: they stay in the cache while the source changes.
+# The modules are downloaded first, so that they stay in the cache when the source changes.
 COPY go.mod go.sum ./
 COPY cmd/once/go.mod cmd/once/go.sum ./cmd/once/
 WORKDIR /src/cmd/once
@@ -15,10 +15,10 @@ ARG VERSION=
 RUN go build -trimpath -buildvcs=false -ldflags "-s -w -X main.release=${VERSION}" -o /once .
 
 FROM scratch
-# For TLS to the database and the broker.
+# The certificates are for TLS connections to the database and the broker.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /once /once
-# A number, because scratch has no names of users.
+# The user is a number, because scratch has no user names.
 USER 65532:65532
 EXPOSE 9464
 ENTRYPOINT ["/once"]

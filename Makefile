@@ -14,8 +14,8 @@ export ONCE_TEST_DRIVER = $(DRIVER)
 # Installs missing servers. Set DEPS=: to install them yourself.
 DEPS    ?= scripts/deps.sh
 
-# The modules of the repository. All but tools and tests/peers share the workspace
-# go.work. Peers need newer versions of pgx than the library.
+# The modules of the repository. All but tools and tests/peers share the workspace go.work.
+# tests/peers needs a newer version of pgx than the library.
 MODULES = . cmd/once examples examples/recipes outbox/pgxoutbox tests tests/peers tools
 
 # Runs a command with PG_DSN and AMQP_URL of running servers or of new servers.
@@ -42,12 +42,12 @@ else
 	@echo "make demo: BACKEND is '$(BACKEND)': embedded (nothing to install) or servers (PostgreSQL and RabbitMQ); SERVICES is '$(SERVICES)': 1 or 2" >&2; exit 2
 endif
 
-# Tests against real servers. PKG, RUN, COUNT, TIMEOUT and ARGS choose.
-# Three packages at a time, because tests mostly wait. make check vets the code.
+# Tests against real servers. PKG, RUN, COUNT, TIMEOUT and ARGS select the tests. Three packages run
+# at a time, because tests mostly wait. make check vets the code.
 GO_TEST = $(WITH_SERVERS) $(GO) test -vet off -p 3 -timeout '$(TIMEOUT)'$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count '$(COUNT)')
 
-# SQLite is C translated to Go, and its locks are not those that the race detector
-# knows. The detector finds nothing in it, and makes it fourteen times slower.
+# SQLite is C code translated to Go, with locks that the race detector does not know. The detector
+# finds no races in it, and makes it fourteen times slower.
 RACE = -race -gcflags='modernc.org/...=-race=false'
 
 .PHONY: test
@@ -60,7 +60,8 @@ test-all: ## run all tests with the race detector       the same variables
 	$(DEPS)
 	$(GO_TEST) $(RACE) $(ARGS) $(PKG)
 
-# The rows of the last release, with which make bench compares. BASELINE= compares with nothing.
+# make bench compares its rows with the rows of the last release in this file. With BASELINE= it
+# does not compare.
 BASELINE ?= tests/bench/baseline.json
 
 .PHONY: bench
@@ -74,7 +75,8 @@ peers: ## measure beside River and stock Watermill  ARGS='flags of tests/peers'
 	dir=$$(mktemp -d) && (cd tests/peers && GOWORK=off $(GO) build -o $$dir/peers .) && $(WITH_SERVERS) $$dir/peers $(ARGS); \
 		status=$$?; rm -r $$dir; exit $$status
 
-# Chaos also runs processes of an earlier release: of OLD, or of the last tag.
+# Chaos also runs processes of an earlier release: of the commit OLD, which is the last tag by
+# default.
 OLD   ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
 CHAOS  = $(if $(OLD),old=$$(scripts/build-chaos.sh '$(OLD)') && )$(GO) run ./tests/chaos$(if $(OLD), -old "$$old")
 
@@ -93,7 +95,7 @@ guards: ## show that each trap's test fails without its guard   ARGS='flags of t
 	$(DEPS)
 	$(WITH_SERVERS) $(GO) run ./tests/guards $(ARGS)
 
-# VERSION is what once --version says.
+# VERSION is the version that once --version prints.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
 .PHONY: once
@@ -108,7 +110,7 @@ release: ## build static binaries of the command line for Linux and macOS, with 
 charts: ## draw the charts of the docs
 	$(GO) run ./tests/charts > docs/img/retry-policy.svg
 
-# All pages are drawn; some of them are in the docs.
+# The test draws all pages. Only some of the pictures are in the docs.
 .PHONY: screenshots
 screenshots: ## draw the pictures of the console for the docs, in Chromium
 	$(DEPS)
@@ -134,8 +136,8 @@ check: ## check format, vet, lint, modules
 fmt: ## format the code
 	$(LINT) fmt
 
-# The examples are not synced, because their exporters would raise versions in the
-# go.mod of the library, which its users would have to take.
+# The examples are not synced, because their exporters would raise versions in the go.mod of the
+# library, and then users of the library would have to raise theirs.
 .PHONY: tidy
 tidy: ## tidy the modules and use the same versions in all of them
 	dir=$$(mktemp -d) && (cd $$dir && $(GO) work init '$(CURDIR)' '$(CURDIR)/tests' && $(GO) work sync); status=$$?; rm -r $$dir; exit $$status

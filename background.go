@@ -7,7 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// background runs work while a router has subscriptions.
+// background runs work as long as a router has subscriptions.
 type background struct {
 	work func(ctx context.Context)
 
@@ -42,13 +42,13 @@ func (b *background) unsubscribed() {
 	}
 }
 
-// countedSubscriber counts the subscriptions of a handler. A subscription ends
-// with the context of Subscribe, which the router cancels when the handler stops.
+// countedSubscriber counts the subscriptions of a handler. A subscription ends when the
+// context of Subscribe ends. The router cancels this context when the handler stops.
 type countedSubscriber struct {
 	message.Subscriber
 
 	background *background
-	before     func() error // runs before Subscribe; or nil
+	before     func() error // runs before Subscribe; may be nil
 }
 
 func (s *countedSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/internal/start"
 )
 
-// batchSubscriber is the subscriber of a handler with batches. It tells the subscribers
-// that it wraps how many messages the batches need in flight.
+// batchSubscriber is the subscriber of a handler with batches. It passes the number of
+// messages that the batches need in flight to the subscribers that it wraps.
 type batchSubscriber struct {
 	message.Subscriber
 
@@ -25,9 +25,9 @@ func (s *batchSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *
 	return s.Subscriber.Subscribe(gather.With(ctx, s.inFlight), topic)
 }
 
-// checkBatches checks that the batches of a handler can be full. With few messages in
-// flight, a handler is slower in batches than without, because batches run one after
-// another.
+// checkBatches checks that the batches of a handler can be full. If few messages are in
+// flight, a handler with batches is slower than one without, because batches run one
+// after another.
 func (s *starter) checkBatches(h routed.Handler) error {
 	batches, byConsumer := routed.Find[*batchSubscriber](h.Subscriber)
 	if !byConsumer && !slices.ContainsFunc(h.Chain, func(f routed.Func) bool { return f.Name == batchMiddleware }) {

@@ -9,7 +9,8 @@ import (
 	"github.com/watermill-once/once/internal/routed"
 )
 
-// order is the order of the middlewares, from the outside in.
+// order lists the parts of a handler's chain in the order in which their middlewares
+// must be nested. The outermost part comes first.
 var order = []string{"poison", "retry", "dedup", "sequence"}
 
 const (
@@ -19,7 +20,9 @@ const (
 
 const batchMiddleware = module + "dedup.(*Inbox).BatchMiddleware-fm"
 
-// methods are the parts by the name of the method value passed to AddMiddleware.
+// methods maps the function names of middlewares to the names of their parts. These
+// middlewares are method values, such as retries.Middleware, that services pass to
+// AddMiddleware.
 var methods = map[string]string{
 	module + "poison.(*Quarantine).Middleware-fm":    "poison",
 	module + "retry.(*Retries).Middleware-fm":        "retry",
@@ -28,9 +31,10 @@ var methods = map[string]string{
 	module + "sequence.(*Resequencer).Middleware-fm": "sequence",
 }
 
-// closures describe the handlers that our middlewares return: file, type, part. The
-// file is needed because the compiler may name a closure after the function that it
-// was inlined into.
+// closures describes the functions that our middlewares return. Each entry contains the
+// end of the file name, a substring of the function name, and the name of the part to
+// which the middleware belongs. The file name is needed because the compiler may name a
+// closure after the function into which it was inlined.
 var closures = [][3]string{
 	{"/poison/middleware.go", "(*Quarantine).Middleware.", "poison"},
 	{"/retry/middleware.go", "(*Retries).Middleware.", "retry"},
@@ -38,7 +42,8 @@ var closures = [][3]string{
 	{"/sequence/resequencer.go", "(*Resequencer).Middleware.", "sequence"},
 }
 
-// partOf returns the part whose middleware f is, or "".
+// partOf returns the part to which the middleware f belongs, or "" if f is another
+// function.
 func partOf(f routed.Func) string {
 	if part, ok := methods[f.Name]; ok {
 		return part
@@ -51,8 +56,8 @@ func partOf(f routed.Func) string {
 	return ""
 }
 
-// chain returns the parts whose middlewares are visible around h, from the outside
-// in.
+// chain returns the parts whose middlewares it can see around h, from the outside in.
+// Plugin describes the middlewares that it cannot see.
 func chain(h routed.Handler) (parts []string) {
 	for _, f := range h.Chain {
 		if part := partOf(f); part != "" {
@@ -64,7 +69,8 @@ func chain(h routed.Handler) (parts []string) {
 
 func hasPart(h routed.Handler, part string) bool { return slices.Contains(chain(h), part) }
 
-// checkSettings compares the configurations of the parts.
+// checkSettings returns an error if the parts have different schemas, or if the inbox
+// forgets messages that retry may still run.
 func (s *starter) checkSettings() error {
 	if len(s.parts) == 0 {
 		return errors.New("Plugin was called without parts: pass the parts that the handlers use, as Plugin(quarantine, retries, inbox)")

@@ -17,7 +17,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// checkHandlers checks the handlers of a router, as far as they are visible.
+// checkHandlers checks the handlers of a router. It can check only the middlewares that
+// it sees, see Plugin.
 func (s *starter) checkHandlers(all []routed.Handler) error {
 	var errs []error
 	for _, h := range all {
@@ -54,7 +55,7 @@ func (s *starter) checkOrder(h routed.Handler) error {
 		case stock + "(*Deduplicator).Middleware-fm":
 			name, why = "Deduplicator", "it remembers a message before it is handled, so a message that failed is skipped when it is delivered again"
 		case stock + "poisonQueue.Middleware-fm":
-			if s.addedByConsumer(h.Name) || slices.Contains(parts, "poison") { // around dedup alone it may have a useful filter
+			if s.addedByConsumer(h.Name) || slices.Contains(parts, "poison") { // without poison, its filter may be useful
 				name, why = "PoisonQueue", "it takes messages away from their consumer during an outage of the database, and when the process stops"
 			}
 		}
@@ -65,8 +66,8 @@ func (s *starter) checkOrder(h routed.Handler) error {
 	return nil
 }
 
-// checkSubscriber checks that a handler with the middleware of retry has its
-// Subscriber, which delivers parked messages again.
+// checkSubscriber checks that a handler with the middleware of retry also has the
+// Subscriber of retry, which delivers parked messages again.
 func (s *starter) checkSubscriber(h routed.Handler) error {
 	if !hasPart(h, "retry") {
 		return nil
@@ -78,9 +79,10 @@ func (s *starter) checkSubscriber(h routed.Handler) error {
 		"a failed message would be retried at once and never later; add the handler with retries.Subscriber(%q, subscriber)", h.Name, h.Name)
 }
 
-// consumerOf returns the consumer name of h, and where it is set. from is "" if h
-// remembers no messages.
-func (s *starter) consumerOf(h routed.Handler) (name, from string) {
+// consumerOf returns the consumer name of h. The result source says where the name was
+// set. If h has neither the subscriber of retry nor the middleware of dedup, both
+// results are "".
+func (s *starter) consumerOf(h routed.Handler) (name, source string) {
 	if named, ok := routed.Find[start.Named](h.Subscriber); ok {
 		return named.ConsumerName(), "retries.Subscriber"
 	}
@@ -109,7 +111,8 @@ func (s *starter) dedupConsumer() (name string) {
 	return name
 }
 
-// checkName checks the consumer name of a handler.
+// checkName returns an error if the consumer name of a handler is empty or invalid, or
+// differs from dedup.Config.Consumer.
 func (s *starter) checkName(h routed.Handler) error {
 	name, from := s.consumerOf(h)
 	switch {
@@ -128,8 +131,8 @@ func (s *starter) checkName(h routed.Handler) error {
 	return nil
 }
 
-// checkSharedNames finds handlers with the same consumer name and topic, which
-// would skip each other's messages.
+// checkSharedNames returns an error for handlers with the same consumer name and topic,
+// because they would skip each other's messages.
 func (s *starter) checkSharedNames(all []routed.Handler) error {
 	type name struct{ consumer, topic string }
 	first := map[name]string{}
@@ -168,7 +171,7 @@ func (s *starter) checkOutbox(h routed.Handler) error {
 		"set dedup.Config.Outbox to outbox.Publisher", h.Name, h.PublishTopic)
 }
 
-// logSmallPool logs a connection pool that is too small for the handlers, or that
+// logSmallPool logs an error if a connection pool is too small for the handlers, or
 // keeps too few idle connections.
 func (s *starter) logSmallPool(ctx context.Context, part start.Part, handlers []routed.Handler) {
 	if part.Schema.Dialect == schema.SQLite { // SQLite has one writer, so more connections do not help
@@ -182,7 +185,7 @@ func (s *starter) logSmallPool(ctx context.Context, part start.Part, handlers []
 				"of the broker that is handled at the same time: raise SetMaxOpenConns or lower Concurrency", most, s.subscriptions(handlers), needed),
 			watermill.LogFields{"max_open": most, "needed": needed})
 	}
-	const probe = 3 // one more than database/sql keeps by default
+	const probe = 3 // one connection more than database/sql keeps by default
 	if needed >= probe && (most == 0 || most >= probe) && closesIdle(ctx, part.DB, probe) {
 		s.logger.Error("The connection pool keeps too few idle connections",
 			fmt.Errorf("it keeps fewer than %d idle connections, the default is 2, and the handlers need %d: most transactions would wait "+
@@ -201,9 +204,9 @@ func (s *starter) subscriptions(handlers []routed.Handler) (n int) {
 	return n
 }
 
-// connections returns the minimum number of connections for the parked messages of
-// all handlers: one for each message that is handled at the same time, and one for
-// each subscription, to claim messages and renew their leases.
+// connections returns the minimum number of connections for the parked messages of all
+// handlers. Each message that is handled needs one connection. Each subscription needs
+// one more, to claim messages and to renew their leases.
 func (s *starter) connections(db *sql.DB, handlers []routed.Handler) int {
 	concurrency := 0
 	for _, part := range s.parts {
@@ -217,8 +220,8 @@ func (s *starter) connections(db *sql.DB, handlers []routed.Handler) int {
 	return s.subscriptions(handlers) * (concurrency + 1)
 }
 
-// closesIdle reports whether the pool closes connections when n of them become
-// free at once.
+// closesIdle reports whether the pool closes connections if n of them become idle at
+// the same time.
 func closesIdle(ctx context.Context, db *sql.DB, n int) bool {
 	before := db.Stats().MaxIdleClosed
 	conns := make([]*sql.Conn, 0, n)

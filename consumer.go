@@ -19,36 +19,38 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// HandlerFunc handles a message in a transaction. Its writes through tx and the
-// messages that it returns take effect together, once per message id, or not at
+// HandlerFunc handles a message in a transaction. The writes of the function through tx
+// and the messages that it returns take effect together, once per message id, or not at
 // all. A returned message goes to the topic in its "once_topic" metadata, see [To].
 //
-// The handler must write through tx only. Writes through a *sql.DB remain if the
-// attempt fails, and the next attempt repeats them; oncetest.Run detects this in
-// your tests.
+// The handler must write only through tx. Writes through a *sql.DB remain if the
+// attempt fails, and the next attempt repeats them; oncetest.Run detects this in your
+// tests.
 //
-// The handler must not commit or roll back tx. An error or a panic rolls back and
-// counts as a failed attempt; see [retry.Permanent] and [retry.After].
+// The handler must not commit or roll back tx. If it returns an error or panics, tx is
+// rolled back, and the call counts as a failed attempt; see [retry.Permanent] and
+// [retry.After].
 type HandlerFunc func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error)
 
-// Consumer adds handlers with the whole chain to a router: quarantine, retries,
-// inbox, and on request durable storage and the comparison of versions.
+// Consumer adds handlers with the whole chain to a router: quarantine, retries and
+// inbox. If configured, it also adds durable storage and the comparison of versions.
 type Consumer struct {
 	durable    []string
 	storage    *durable.Storage
 	once       *dedup.Inbox
 	retries    *retry.Retries
 	quarantine *poison.Quarantine
-	sequence   *sequence.Resequencer // or nil
+	sequence   *sequence.Resequencer // may be nil
 	handlers   *handlers
 
 	batchSize, batchInFlight int // see start.Part
 }
 
-// NewConsumer returns a Consumer whose handlers keep their state in db. It returns
-// an error that names the invalid fields of config; it does not connect to db. The
-// tables must exist when a router with its handlers starts, see schema.Up. Then
-// Router.Run makes the checks of [Plugin], and returns all mistakes in one error.
+// NewConsumer returns a Consumer whose handlers keep their state in db. If config is
+// invalid, the error names the invalid fields. NewConsumer does not connect to db. The
+// tables must exist when a router with handlers of the Consumer starts, see schema.Up.
+// When the router starts, Router.Run makes the checks of [Plugin], and returns all
+// mistakes in one error.
 func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	config, err := config.withSharedDefaults()
 	if err != nil {
@@ -100,13 +102,14 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	return consumer, nil
 }
 
-// AddHandler adds a handler to router that consumes topic from sub. consumer is the
-// name of the handler and of the consumer: its messages are remembered under it, so
-// never change it. Under a new name every message counts as new.
+// AddHandler adds a handler to router that consumes topic from sub. The parameter
+// consumer is the name of the handler and of the consumer. The inbox remembers messages
+// under this name, so never change it: under a new name, every message counts as new.
 //
-// sub is the subscriber of the transport: any Watermill subscriber, such as those of
-// the packages rabbit and embedded. Middlewares of the router wrap the whole chain.
-// AddHandler panics if handle is nil, or if router has a handler with that name.
+// The parameter sub is the subscriber of the transport: any Watermill subscriber, such
+// as the subscriber of package rabbit or embedded. Middlewares of the router wrap the
+// whole chain. AddHandler panics if handle is nil, or if router already has a handler
+// with this name.
 func (c *Consumer) AddHandler(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
 ) *message.Handler {
@@ -114,11 +117,11 @@ func (c *Consumer) AddHandler(
 	return c.add(router, consumer, topic, c.subscriber(consumer, sub), c.once.Middleware(c.inOrder(inTx(handle))))
 }
 
-// AddHandlerInBatches is [Consumer.AddHandler] for a handler whose messages may
-// share a transaction: up to ConsumerConfig.Dedup.Batch.Size messages in flight are
-// committed at once, see [dedup.Inbox.BatchMiddleware]. If sub is a rabbit.Subscriber
-// without a configured InFlight, it has enough messages in flight for full batches. If
-// InFlight is smaller than a batch, Router.Run returns an error.
+// AddHandlerInBatches is like [Consumer.AddHandler], but messages may share a
+// transaction: up to ConsumerConfig.Dedup.Batch.Size messages in flight are committed
+// together, see [dedup.Inbox.BatchMiddleware]. If sub is a rabbit.Subscriber whose
+// InFlight is not configured, it has enough messages in flight for full batches. If
+// InFlight is configured and smaller than a batch, Router.Run returns an error.
 func (c *Consumer) AddHandlerInBatches(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
 ) *message.Handler {
@@ -126,10 +129,10 @@ func (c *Consumer) AddHandlerInBatches(
 	return c.addBatches(router, consumer, topic, sub, c.once.BatchMiddleware(c.inOrder(inTx(handle))))
 }
 
-// AddBatchHandler is [Consumer.AddHandlerInBatches] for a handler that receives all
-// messages of a batch in one call, so that it can write them with few statements,
-// see [dedup.BatchHandlerFunc]. Call [dedup.CausedBy] to link a produced message to
-// the message that caused it.
+// AddBatchHandler is like [Consumer.AddHandlerInBatches], but the handler receives all
+// messages of a batch in one call, so that it can write them with few statements, see
+// [dedup.BatchHandlerFunc]. Call [dedup.CausedBy] to link a produced message to the
+// message that caused it.
 //
 // AddBatchHandler panics if ConsumerConfig.Sequence is set, because versions are
 // compared message by message.
@@ -143,8 +146,8 @@ func (c *Consumer) AddBatchHandler(
 	return c.addBatches(router, consumer, topic, sub, c.once.BatchHandler(handle))
 }
 
-// mustHandle panics while the service starts if a handler is nil. Otherwise every
-// message would end in quarantine later.
+// mustHandle panics if a handler is nil. The service then fails at its start. Otherwise
+// every message would go to quarantine later.
 func mustHandle(consumer string, set bool) {
 	if !set {
 		panic(fmt.Sprintf("once: the handler of %q is nil", consumer))
@@ -167,19 +170,19 @@ func (c *Consumer) subscriber(consumer string, sub message.Subscriber) message.S
 	return c.retries.Subscriber(consumer, sub)
 }
 
-// addBatches is like add for a handler with batches.
+// addBatches works like add, for a handler with batches.
 func (c *Consumer) addBatches(
-	router *message.Router, consumer, topic string, sub message.Subscriber, once message.HandlerFunc,
+	router *message.Router, consumer, topic string, sub message.Subscriber, deduplicated message.HandlerFunc,
 ) *message.Handler {
-	return c.add(router, consumer, topic, &batchSubscriber{c.subscriber(consumer, sub), c.batchSize, c.batchInFlight}, once)
+	return c.add(router, consumer, topic, &batchSubscriber{c.subscriber(consumer, sub), c.batchSize, c.batchInFlight}, deduplicated)
 }
 
-// add wraps a handler, which includes the inbox, in retry and poison, and adds it to
-// router.
+// add adds a handler to router. The parameter deduplicated is the handler with the
+// inbox around it; add wraps it in retry and poison.
 func (c *Consumer) add(
-	router *message.Router, consumer, topic string, sub message.Subscriber, once message.HandlerFunc,
+	router *message.Router, consumer, topic string, sub message.Subscriber, deduplicated message.HandlerFunc,
 ) *message.Handler {
-	chain := c.quarantine.Middleware(c.retries.Middleware(once))
+	chain := c.quarantine.Middleware(c.retries.Middleware(deduplicated))
 	sub = c.handlers.add(router, consumer, sub)
 	return router.AddConsumerHandler(consumer, topic, sub,
 		func(msg *message.Message) error {
@@ -188,7 +191,7 @@ func (c *Consumer) add(
 		})
 }
 
-// inTx calls handle with the transaction of the inbox.
+// inTx returns a handler that calls handle with the transaction of the inbox.
 func inTx(handle HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		tx, ok := dedup.TxFromContext(msg.Context())
@@ -199,13 +202,13 @@ func inTx(handle HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// Run removes expired rows until ctx ends, see [dedup.Inbox.Run]. You need it only in
-// a process without a router, see dedup.Config.SweptElsewhere: a router with a
-// handler of this Consumer calls it while the router runs.
+// Run removes expired rows until ctx ends, see [dedup.Inbox.Run]. A router with a
+// handler of this Consumer calls Run itself. Call Run only in a process that has no
+// such router, see dedup.Config.SweptElsewhere.
 func (c *Consumer) Run(ctx context.Context) error { return c.once.Run(ctx) }
 
-// Quarantine returns the quarantine, to list, replay, edit or discard the messages
-// that were given up on.
+// Quarantine returns the quarantine. Use it to list, replay, edit or discard the
+// messages that the handlers could not handle.
 func (c *Consumer) Quarantine() *poison.Quarantine { return c.quarantine }
 
 // To sets the topic of a message that a handler returns, and returns the message.

@@ -21,63 +21,63 @@ import (
 )
 
 // ConsumerConfig configures a [Consumer]. The zero value is ready for use. Schema,
-// Logger and the providers are the defaults for the parts.
+// Logger, MeterProvider and TracerProvider are the defaults for all parts.
 type ConsumerConfig struct {
 	// Schema selects the kind of database and the prefix of the tables. Defaults
 	// to PostgreSQL and "once_".
 	Schema schema.Config
 
-	// DurableConsumers are the names of durable consumers: their messages are
-	// stored and acked first, and handled later, as Durable configures. All other
-	// consumers handle a message while the transport waits for the ack. If no
-	// handler has a name in DurableConsumers or Dedup.Idempotent when a router
-	// starts, an error is logged, because the name may be misspelt. Defaults to
-	// none.
+	// DurableConsumers are the names of durable consumers. The messages of these consumers
+	// are stored and acked first, and handled later, as Durable configures. All other
+	// consumers handle a message while the transport waits for the ack. When a router
+	// starts, each name in DurableConsumers or Dedup.Idempotent that no handler has is
+	// logged as an error, because it may be misspelt. Defaults to none.
 	DurableConsumers []string
 	Durable          durable.Config
 
-	// Dedup, Retry and Poison configure the three parts of the chain. Their zero
-	// values are ready for use. Dedup.Outbox defaults to the outbox of the same
-	// Schema. Dedup.Consumer must be empty, because each handler has the consumer
-	// name that it is added with.
+	// Dedup, Retry and Poison configure the three parts of the chain. Their zero values are
+	// ready for use. Dedup.Outbox defaults to the outbox of the same Schema. Dedup.Consumer
+	// must be "", because each handler has its own consumer name.
 	Dedup  dedup.Config
 	Retry  retry.Config
 	Poison poison.Config
 
-	// Check is outbox.Config.Check for the messages that handlers return: set it to
+	// Check is outbox.Config.Check for the messages that handlers return. Set it to
 	// rabbit.Check if the forwarder sends to RabbitMQ. It must be nil if Dedup.Outbox is
-	// set. Defaults to nil: a message that the broker can never accept becomes a dead
+	// set. Defaults to nil: a message that the broker can never accept then becomes a dead
 	// letter.
 	Check func(topic string, msg *message.Message) error
 
-	// Sequence compares the aggregate versions of messages with the versions that
-	// were applied: &sequence.Config{} ignores older versions. Its Tx defaults to
-	// dedup.TxFromContext. Its Window defaults to 15 minutes, or longer if Retry
-	// retries messages for longer. Defaults to nil: no versions are compared.
+	// Sequence configures the comparison of the aggregate versions of messages with the
+	// versions that were applied. With &sequence.Config{}, older versions are ignored. In
+	// this field, Tx defaults to dedup.TxFromContext, and Window defaults to 15 minutes, or
+	// longer if Retry retries messages for longer. Defaults to nil: no versions are
+	// compared.
 	Sequence *sequence.Config
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
 	// silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics, TracerProvider the spans, also those of
-	// the outbox for produced messages. Default to OpenTelemetry's global providers,
-	// which do nothing until you set others.
+	// MeterProvider creates the metrics of all parts, and TracerProvider creates their
+	// spans. The two providers also apply to the outbox for produced messages. They default
+	// to OpenTelemetry's global providers, which do nothing until you set others.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
 
-// windowFor returns the default of sequence.Config.Window if messages are retried
-// for up to longestRetry. It is an eighth longer, so that the handler has time, and
-// at least 15 minutes.
+// windowFor returns the default of sequence.Config.Window. The parameter longestRetry
+// is the longest time for which messages are retried. The window is an eighth longer
+// than this, so that the handler can finish its last attempt. It is at least 15
+// minutes.
 func windowFor(longestRetry time.Duration) time.Duration {
 	const limit = 30 * 24 * time.Hour
 	longestRetry = min(longestRetry, limit)
 	return max(defaults.SequenceWindow, longestRetry+longestRetry/8)
 }
 
-// withSharedDefaults returns c with its schema, logger, providers and outbox as the
-// defaults of the parts. It fails if a part has another schema.
+// withSharedDefaults returns c with its schema, logger, providers and outbox as
+// defaults of the parts. If a part has another schema, it returns an error.
 func (c ConsumerConfig) withSharedDefaults() (ConsumerConfig, error) {
 	order := sequence.Config{} // a placeholder if c.Sequence is nil
 	if c.Sequence != nil {

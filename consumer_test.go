@@ -15,8 +15,7 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// Trap 36. The inbox must remember a message for longer than retry may run it
-// again.
+// Trap 36. The inbox must remember a message until retry can no longer run it again.
 func TestInboxRemembersForLongerThanRetryRetries(t *testing.T) {
 	t.Parallel()
 	db, err := sql.Open("sqlite", "file:unused?mode=memory")
@@ -66,7 +65,8 @@ func TestPartWithAnotherSchemaIsRefused(t *testing.T) {
 	}
 }
 
-// With a nil handler every message would fail and end in quarantine.
+// With a nil handler every message would fail and end in quarantine. So each method
+// that adds a handler must panic if the handler is nil.
 func TestNilHandlerIsRefused(t *testing.T) {
 	t.Parallel()
 	db, err := sql.Open("sqlite", "file:unused?mode=memory")

@@ -8,8 +8,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Trap 79. Messages behind a version are held for longer than that version is
-// retried.
+// Trap 79. If the message with the next version fails, messages with higher versions
+// are held for longer than retry retries it.
 func TestVersionsAreHeldForLongerThanRetryRetries(t *testing.T) {
 	for name, c := range map[string]struct {
 		retried, least, most time.Duration

@@ -16,7 +16,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// refusedBefore are the methods whose arguments the test cannot make.
+// refusedBefore lists methods that refuse the arguments of the test before they use the
+// database.
 var refusedBefore = map[string]bool{
 	"outbox.Outbox.InTx": true, "outbox.Outbox.LockKey": true, "outbox.Outbox.LockStatement": true,
 	"poison.Quarantine.Import": true, "reconcile.Sender.Read": true, "reconcile.Receiver.Answer": true, "reconcile.Archive.Keep": true,
@@ -24,7 +25,7 @@ var refusedBefore = map[string]bool{
 
 var version = regexp.MustCompile(`(SQLite|PostgreSQL) [0-9.]+`)
 
-// Behind the wrong dialect every statement is a syntax error. The errors of all methods
+// With the wrong dialect, every statement is a syntax error. The errors of all methods
 // must name the kind of the database and the remedy instead. Their texts are in
 // testdata/dialect.txt.
 func TestErrorsNameTheWrongDialect(t *testing.T) {

@@ -114,14 +114,15 @@ var (
 	trapRow  = regexp.MustCompile(`(?m)^\| (\d+) \|.*\| ([^|]*) \|$`)
 )
 
-// Each trap with a test has a row, and the row links to all packages with such
-// tests. The comment above a test begins with its trap, or the test's name does.
+// Each trap with a test must have a row in docs/traps.md, and the row must link to all
+// packages with such tests. A test names its trap at the beginning of the comment above
+// it, or in its own name.
 func TestEveryTrapIsInTheDocs(t *testing.T) {
 	page, err := os.ReadFile("docs/traps.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := map[string]string{} // of the column of tests, by trap
+	rows := map[string]string{} // cells of the column of tests, by trap
 	for _, row := range trapRow.FindAllStringSubmatch(string(page), -1) {
 		rows[row[1]] = row[2]
 	}

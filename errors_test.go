@@ -242,7 +242,7 @@ func call(t *testing.T, name string, method reflect.Value) error {
 	return err
 }
 
-// filled returns a filter, a scope or a query with the one field that it needs.
+// filled returns a filter, a scope or a query whose only required field is set.
 func filled(of reflect.Type) reflect.Value {
 	value := reflect.New(of).Elem()
 	for _, name := range []string{"All", "MessageID", "Topic"} {

@@ -17,9 +17,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A mail is outside of the database, so the transaction of an order stores the intent to
-// send it. A durable consumer sends it, and asks the mail server first. The first attempt
-// fails after the mail was sent, and the second one finds it.
+// A transaction cannot undo a mail. So the transaction of an order stores only the intent
+// to send a mail, as an event. A durable consumer handles the event: it asks the mail
+// server whether the mail was sent already, and sends it if it was not. Here the first
+// attempt fails after it has sent the mail. The second attempt finds the sent mail.
 func ExampleConsumer_intent() {
 	ctx := context.Background()
 	db, remove := database()
@@ -53,8 +54,9 @@ func ExampleConsumer_intent() {
 	// recorded: order 17
 }
 
-// An order is paid, but there is no stock. The inventory refuses it with an event, and
-// not with an error, which would be retried. The event causes the refund.
+// An order is paid, but there is no stock. The inventory refuses the order with an
+// event, which causes the refund. It does not return an error, because an error would
+// be retried.
 func ExampleConsumer_compensation() {
 	ctx := context.Background()
 	db, remove := database()
@@ -94,8 +96,9 @@ func ExampleConsumer_compensation() {
 	// Output: refunded: order 17
 }
 
-// service runs the consumers that add adds, and a forwarder, with the embedded transport.
-// publish stores a message in the outbox, in a transaction.
+// service calls add, which adds consumers to a router. It runs the router and a forwarder
+// with the embedded transport. The returned function publish stores a message in the
+// outbox, in a transaction.
 func service(ctx context.Context, db *sql.DB, config once.ConsumerConfig,
 	add func(consumer *once.Consumer, router *message.Router, subscriber message.Subscriber),
 ) (publish func(topic string, msg *message.Message), stop func()) {

@@ -62,8 +62,9 @@ func ExampleConsumer_sequence() {
 	// closed
 }
 
-// The name of a customer arrives after a newer one. The handler is not called for it:
-// OnStale keeps the newest name, and records the older one.
+// An old name of a customer arrives after the newer name. The handler is not called for
+// the old name, so the newer name stays. OnStale is called instead, and records the old
+// name.
 func ExampleConsumer_onStale() {
 	ctx := context.Background()
 	db, remove := database()

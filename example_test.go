@@ -20,8 +20,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// An event is committed with the business row it tells of, forwarded, and
-// applied by its consumer in one transaction, once: the duplicate is skipped.
+// An order and its event are committed in one transaction. The forwarder sends the
+// event to the consumer, which handles it in another transaction. Here the event is
+// published twice with the same id, and the consumer ignores the duplicate.
 //
 // With PostgreSQL and RabbitMQ the transport is rabbit.NewPublisher and an AMQP
 // subscriber; nothing else changes.

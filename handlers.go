@@ -10,24 +10,26 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// handlers registers the handlers that a Consumer adds, so that their routers and
-// the configured names are checked.
+// handlers contains the handlers that a Consumer adds to routers. It makes sure that
+// each of these routers is checked when it starts. If a router already runs, the check
+// is made before the handler subscribes. Configured consumer names that no handler has
+// are logged.
 type handlers struct {
-	configured map[string][]string // consumer names, by field of ConsumerConfig
+	configured map[string][]string // configured consumer names of each field of ConsumerConfig
 	parts      []Part
 	logger     watermill.LoggerAdapter
 
 	mu      sync.Mutex
-	names   map[string]bool // of all handlers
+	names   map[string]bool // names of all handlers
 	routers map[*message.Router]*routerHandlers
 }
 
-// routerHandlers are the handlers of a Consumer on one router.
+// routerHandlers contains the handlers of a Consumer on one router.
 type routerHandlers struct {
 	*starter
 
-	added           map[string]bool // by name
-	beforeSubscribe func() error    // makes the checks if the router already runs; or nil
+	added           map[string]bool // names of the handlers
+	beforeSubscribe func() error    // makes the checks if the router already runs; may be nil
 }
 
 func newHandlers(c ConsumerConfig, parts []Part) *handlers {
@@ -47,9 +49,9 @@ func newHandlers(c ConsumerConfig, parts []Part) *handlers {
 	return h
 }
 
-// add registers a handler and returns its subscriber. A plugin checks the router
-// when it starts. A router that already runs calls no plugins; then the returned
-// subscriber makes the checks before it subscribes.
+// add registers a handler and returns its subscriber. A plugin checks the router when
+// the router starts. If the router already runs, it calls no plugins. In this case, the
+// returned subscriber makes the checks before it subscribes.
 func (h *handlers) add(router *message.Router, name string, sub message.Subscriber) message.Subscriber {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,8 +79,8 @@ func (h *handlers) add(router *message.Router, name string, sub message.Subscrib
 	return &countedSubscriber{Subscriber: sub, background: &r.background, before: r.beforeSubscribe}
 }
 
-// checkUntilPassed returns a function that makes the checks until they have passed
-// once.
+// checkUntilPassed returns a function that makes the checks. After the checks have
+// passed once, the function does nothing.
 func (r *routerHandlers) checkUntilPassed(router *message.Router) func() error {
 	var mu sync.Mutex
 	passed := false
@@ -94,10 +96,10 @@ func (r *routerHandlers) checkUntilPassed(router *message.Router) func() error {
 	}
 }
 
-// logUnknownNames logs configured consumer names that no handler has. It counts
-// all handlers of the router, because several Consumers may share a configuration.
-// It returns no error, because handlers can be added while the router runs, and a
-// service may run some handlers in another process.
+// logUnknownNames logs configured consumer names that no handler has. It includes all
+// handlers of the router, because several Consumers may share a configuration. It
+// returns no error, because handlers can be added while the router runs, and a service
+// may run some handlers in another process.
 func (h *handlers) logUnknownNames(router *message.Router) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

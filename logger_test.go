@@ -62,8 +62,9 @@ func (b *lockedBuffer) String() string {
 	return b.buffer.String()
 }
 
-// loggers are all public structs with a Logger. Each case does something that must be
-// logged, until ctx ends. up has tables, and every statement on down fails.
+// loggers has a case for each public struct with a Logger. The function run does
+// something that must be logged, until ctx ends. The database up has tables. Every
+// statement on the database down fails.
 var loggers = map[string]struct {
 	says string // a part of the line
 	run  func(ctx context.Context, b *logBench, logger watermill.LoggerAdapter) error
@@ -207,7 +208,7 @@ var loggers = map[string]struct {
 
 var nowhere = amqp.NewDurableQueueConfig("amqp://guest:guest@127.0.0.1:1/")
 
-// logBench has what the parts need.
+// logBench has the databases that the parts need.
 type logBench struct {
 	*testing.T
 
@@ -230,7 +231,7 @@ func (b *logBench) channel() *gochannel.GoChannel {
 	return c
 }
 
-// route runs a router, which is silent itself.
+// route runs a router that logs nothing itself.
 func (b *logBench) route(ctx context.Context, add func(router *message.Router)) error {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {
@@ -248,7 +249,7 @@ func (b *logBench) request(ctx context.Context, handler http.Handler) {
 
 // A part without a Logger must not hide that its database or broker cannot be reached,
 // or that a setting has no effect. A part with a Logger, such as watermill.NopLogger,
-// must use no other.
+// must not use another logger.
 func TestPartsLogToSlogsDefaultUnlessTheyHaveALogger(t *testing.T) {
 	for name, part := range loggers {
 		for _, own := range []bool{false, true} {
@@ -286,7 +287,7 @@ func TestPartsLogToSlogsDefaultUnlessTheyHaveALogger(t *testing.T) {
 	}
 }
 
-// A new part with a Logger needs a case above.
+// A new struct with a Logger needs a case in the variable loggers.
 func TestAllPartsWithALoggerAreTested(t *testing.T) {
 	t.Parallel()
 	found := []string{"once.Plugin"} // uses the Logger of a part

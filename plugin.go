@@ -24,43 +24,50 @@ type Part interface {
 	Part() start.Part
 }
 
-// Plugin returns a router plugin for the single middlewares. When the router
-// starts, before any message is delivered, it checks their configuration. While the
-// router runs, it removes expired rows of the inbox (dedup.Inbox.Run). A [Consumer]
-// adds the plugin itself. Pass every part that the handlers of the router use, once
-// for each router:
+// Plugin returns a router plugin for services that use the middlewares without a
+// [Consumer]. When the router starts, before any message is delivered, it checks the
+// configuration of the middlewares. While the router runs, it removes expired rows of
+// the inbox (dedup.Inbox.Run). A Consumer adds the plugin itself. Call Plugin once for
+// each router, with every middleware that its handlers use:
 //
 //	router.AddPlugin(once.Plugin(quarantine, retries, inbox))
 //	router.AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)
 //
-// Router.Run then returns all mistakes in one error: tables that are missing or
-// have another version, rights that the database user lacks, a wrong order of
-// middlewares, a consumer name that is invalid or used twice, retry without its
-// Subscriber, a handler that publishes without an outbox, a retention that is
-// shorter than the retries, and a database or broker that rejects the password. If
-// a connection pool is too small, the plugin logs an error, with the logger of the first
-// part.
+// Router.Run then returns all mistakes in one error. The mistakes are
 //
-// An unreachable database or broker is not a mistake. The plugin waits for it for
-// 5 seconds, and then the router starts. The database is checked as soon as it is
-// reachable; mistakes found then are logged as errors.
+//   - tables that are missing, or whose version does not fit this code
+//   - rights that the database user lacks
+//   - a wrong order of middlewares
+//   - a consumer name that is invalid or used twice
+//   - package retry's Middleware without its Subscriber
+//   - a handler that publishes without an outbox
+//   - an inbox retention that is shorter than the retries
+//   - a database or broker that rejects the password
+//
+// If a connection pool is too small, the plugin only logs an error, with the logger of
+// the first argument.
+//
+// An unreachable database or broker is not a mistake. The plugin waits for it for 5
+// seconds, and then the router starts. The plugin checks the database as soon as it can
+// be reached, and logs the mistakes that it then finds.
 //
 // The plugin recognizes a middleware only if it was added as a method value
 // (inbox.Middleware). Among the middlewares that were added to a single handler, it
-// sees only the outermost one. It cannot report mistakes in the others.
+// sees only the outermost one. It cannot report mistakes in the other middlewares of
+// the handler.
 func Plugin(parts ...Part) message.RouterPlugin {
 	return func(router *message.Router) error { return newStarter(parts).plugin(router) }
 }
 
-// starter checks a router when it starts, and runs the background work of the
-// parts while the router runs.
+// starter checks a router when the router starts. While the router runs, it runs the
+// background work of the parts.
 type starter struct {
 	parts           []start.Part
 	logger          watermill.LoggerAdapter
 	addedByConsumer func(handler string) bool
 
 	background background
-	laterCheck func(ctx context.Context) error // check of a database that was unreachable; or nil
+	laterCheck func(ctx context.Context) error // checks a database that was unreachable at the start; may be nil
 }
 
 func newStarter(parts []Part) *starter {
@@ -131,7 +138,8 @@ func (s *starter) runBackground(ctx context.Context) {
 	}
 }
 
-// checkLater checks the database until it is reachable and passes the check.
+// checkLater checks the database again and again until it can be reached and passes the
+// check.
 func (s *starter) checkLater(ctx context.Context) {
 	var logged string
 	for {
@@ -154,8 +162,8 @@ func (s *starter) checkLater(ctx context.Context) {
 	}
 }
 
-// checkDatabases checks the database of each part once. start.MayPass is true for
-// the error of a database that cannot be reached.
+// checkDatabases checks the database of each part once. If a database cannot be
+// reached, start.MayPass returns true for the error.
 func (s *starter) checkDatabases(ctx context.Context, handlers []routed.Handler) error {
 	var checked []*sql.DB
 	for _, part := range s.parts {
@@ -206,8 +214,9 @@ func (s *starter) checkTables(ctx context.Context, part start.Part, handlers []r
 	if !outbox || start.MayPass(err) {
 		return err
 	}
-	// Only handlers that return messages need the outbox. A publish topic shows that
-	// a handler does; without one it is not known, so a missing right is only logged.
+	// Only handlers that return messages need the outbox. A handler with a publish
+	// topic returns messages. Other handlers may return messages too, so for them a
+	// missing right is only logged.
 	missing := schema.CheckRights(ctx, part.DB, part.Schema, "producer", "outbox", "outbox_position")
 	publishes := slices.ContainsFunc(handlers, func(h routed.Handler) bool { return h.PublishTopic != "" && hasPart(h, "dedup") })
 	if missing != nil && !publishes {
@@ -218,8 +227,9 @@ func (s *starter) checkTables(ctx context.Context, part start.Part, handlers []r
 	return errors.Join(err, missing)
 }
 
-// checkBrokers checks that each broker accepts the subscriber of its handlers. A
-// broker that cannot be reached is no error, because its transport waits for it.
+// checkBrokers checks that each broker accepts a connection from the subscribers of the
+// handlers. If a broker cannot be reached, it returns no error, because the transport
+// waits for the broker.
 func (s *starter) checkBrokers(ctx context.Context, handlers []routed.Handler) error {
 	refusals := make([]string, len(handlers))
 	var pings sync.WaitGroup

@@ -78,7 +78,7 @@ func (b *startBench) plugin() *startBench {
 	return b
 }
 
-// address matches the address of the plugin in the error of Run.
+// address matches the memory address by which the error of Run identifies the plugin.
 var address = regexp.MustCompile(`0x[0-9a-f]+`)
 
 // run returns the error of Router.Run. If the router starts, run closes it.
@@ -172,13 +172,13 @@ func TestStartChecksTheLayout(t *testing.T) {
 	b.says(`schema: the table has another layout: "once_inbox" has no partitions by day: run schema.Up, or apply the end of schema.SQL`)
 }
 
-// pinged is a transport whose broker returns the error says.
+// pinged is a transport whose method Ping returns err.
 type pinged struct {
 	message.Subscriber
-	says error
+	err error
 }
 
-func (p pinged) Ping(context.Context) error { return p.says }
+func (p pinged) Ping(context.Context) error { return p.err }
 
 type unavailable struct{ error }
 
@@ -256,8 +256,8 @@ func (b *startBench) remembered() (n int) {
 	return n
 }
 
-// For a handler that is added to a running router, the checks run at its
-// subscription, and the retention runs too.
+// When a handler that was added to a running router subscribes, it is checked, and the
+// removal of expired inbox rows begins.
 func TestHandlerAddedToARunningRouterIsChecked(t *testing.T) {
 	t.Parallel()
 	b := newStartBench(t, testkit.SQLite(t))

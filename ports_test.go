@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// SECURITY.md: the library opens no port, except in package hint, and starts no
-// program. Tests, examples and the command line may.
+// SECURITY.md promises that the library opens no port, except in package hint, and
+// starts no program. The promise does not apply to tests, examples and the command
+// line.
 func TestOnlyHintOpensPorts(t *testing.T) {
 	t.Parallel()
 	others := []string{"cmd/", "examples/", "tests/", "tools/", "internal/testkit/", "internal/servers/"}

@@ -39,8 +39,8 @@ func (f fanout) Publish(topic string, msgs ...*message.Message) error {
 
 func (f fanout) Close() error { return nil }
 
-// Direct, durable and embedded consumers are compared in the same way. What they
-// have handled or parked is not missing.
+// Direct, durable and embedded consumers are compared in the same way. Messages that
+// they have handled or parked are not missing.
 func TestReconcileComparesEveryKindOfConsumer(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		tables := schema.Config{Dialect: schema.Dialect(db.Dialect)}
@@ -95,7 +95,7 @@ func TestReconcileComparesEveryKindOfConsumer(t *testing.T) {
 			if got := r.Quarantined(); got != 1 {
 				t.Fatalf("r.Quarantined is %d, want 1: %+v", got, r)
 			}
-			if r.Sent != 20 { // the first begins the log
+			if r.Sent != 20 { // the first message is the beginning of the log, and is not compared
 				t.Fatalf("r.Sent is %d, want 20", r.Sent)
 			}
 		}

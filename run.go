@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// defaultGrace is 5 seconds less than Kubernetes gives a pod by default
-// (terminationGracePeriodSeconds). The 5 seconds are for an HTTP server before Run
-// stops, and for the end of the process.
+// defaultGrace is 5 seconds less than the time that Kubernetes gives a pod by default
+// (terminationGracePeriodSeconds). The remaining 5 seconds are for code outside of Run:
+// an HTTP server may have to shut down before Run stops its parts, and afterwards the
+// process must end.
 const defaultGrace = 25 * time.Second
 
-// ErrStillRunning reports that a part did not stop in time. Its messages are not
-// lost: transactions without a commit are rolled back when the process ends, and
-// their messages are handled again.
+// ErrStillRunning means that a part did not stop in time. No message is lost:
+// transactions without a commit are rolled back when the process ends, and the messages
+// of these transactions are handled again.
 var ErrStillRunning = errors.New("still running")
 
-// Closer is a part of a service that [Run] closes. Run also runs a Closer that has
-// a method Run(context.Context) error, such as a *message.Router or a
+// Closer is a part of a service that [Run] closes. If a Closer has a method
+// Run(context.Context) error, [Run] also runs it. Examples are a *message.Router and a
 // *forwarder.Forwarder.
 type Closer interface {
 	Close() error
@@ -28,26 +29,27 @@ type runner interface {
 	Run(ctx context.Context) error
 }
 
-// Run runs the parts of a service until ctx ends or a part ends. Then it stops the
-// parts one after the other, in the order of the arguments:
+// Run runs the parts of a service until ctx ends or a part ends. It then stops the
+// parts one after another, in the order of the arguments:
 //
 //	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 //	defer stop()
 //	err := once.Run(ctx, 0, router, fwd, publisher, db)
 //
-// So consumers finish the messages in flight, then the forwarder sends the messages
-// that they produced, then the publisher and the database close. Parts start in the
-// same order. If a part has a method Running, the next part starts when that part
-// is running.
+// In this example, consumers first finish the messages in flight. Then the forwarder
+// sends the messages that they produced. Then the publisher and the database close.
+// Parts start in the same order. If a part has a method Running, the next part starts
+// when that part is running.
 //
-// Stopping takes at most grace, even if a handler ignores its context or a broker
-// does not answer. Each part may use half of the remaining time, the last part all
-// of it. For a part that needs longer, Run returns [ErrStillRunning]; it stops the
-// other parts, and the process should exit. grace defaults to 25 seconds.
+// Stopping takes at most grace, even if a handler ignores its context or a broker does
+// not answer. Each part may use half of the remaining time, and the last part may use
+// all of it. If a part needs longer, Run stops the other parts and returns
+// [ErrStillRunning]. The process should then exit. If grace is 0, it defaults to 25
+// seconds.
 //
 // Run returns nil if ctx ended and all parts stopped without an error. Otherwise it
-// returns the error of the part that failed or ended by itself, joined with the
-// errors of stopping.
+// returns the error of the part that failed or ended by itself, joined with the errors
+// of stopping.
 func Run(ctx context.Context, grace time.Duration, parts ...Closer) error {
 	if grace <= 0 {
 		grace = defaultGrace
@@ -75,7 +77,7 @@ type run struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	parts  []*running
-	ended  chan struct{} // receives once for each part that has ended
+	ended  chan struct{} // receives a value for each part that has ended
 }
 
 type running struct {
@@ -83,11 +85,11 @@ type running struct {
 
 	started bool
 	ended   chan struct{} // closed when Run of the part has returned
-	err     error         // the result of Run, set before ended is closed
+	err     error         // result of Run; set before ended is closed
 }
 
-// start starts every part that has a method Run. It returns the error of a part
-// that fails meanwhile. It returns nil early if ctx ends.
+// start starts every part that has a method Run. If a part fails during the start,
+// start returns its error. If ctx ends before all parts have started, it returns nil.
 func (r *run) start(ctx context.Context) error {
 	for _, part := range r.parts {
 		run, ok := part.Closer.(runner)
@@ -126,7 +128,7 @@ func (p *running) ready() <-chan struct{} {
 	return closedChan
 }
 
-// failed returns the errors of the parts that have ended before Run stopped them.
+// failed returns the errors of the parts that ended before Run stopped them.
 func (r *run) failed() error {
 	var errs []error
 	for _, part := range r.parts {
@@ -158,7 +160,8 @@ func (r *run) stop(deadline time.Time) error {
 	return errors.Join(errs...)
 }
 
-// stop closes the part and waits until it has stopped, for left at most.
+// stop closes the part, and waits until the part has stopped. The parameter left is the
+// maximum time for this.
 func (p *running) stop(r *run, left time.Duration) error {
 	closed := make(chan error, 1)
 	go func() {

@@ -38,7 +38,7 @@ func (d *diary) has(t *testing.T, want ...string) {
 	}
 }
 
-// connection is a part with Close only.
+// connection is a part that has only the method Close.
 type connection struct {
 	*diary
 
@@ -53,12 +53,12 @@ func (c *connection) Close() error {
 	return c.fails
 }
 
-// worker is a part with Run.
+// worker is a part that also has the method Run.
 type worker struct {
 	connection
 
 	running chan struct{}
-	end     chan error // what Run returns, before it is closed
+	end     chan error // an error with which Run ends by itself
 	closing chan struct{}
 }
 
@@ -91,7 +91,7 @@ func (w *worker) Close() error {
 	return err
 }
 
-// Producers of work stop before the parts that they need.
+// Parts that produce work stop before the parts that they need.
 func TestRunStopsPartsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &diary{}
@@ -131,8 +131,8 @@ func TestRunEndsWhenAPartEnds(t *testing.T) {
 	}
 }
 
-// Each part may take half of the remaining time, and Run returns within the
-// grace.
+// Each part may use half of the remaining time, and the last part all of it, so Run
+// returns within its grace period.
 func TestRunStopsWithinItsGrace(t *testing.T) {
 	for grace, want := range map[time.Duration]time.Duration{0: 25 * time.Second, 8 * time.Second: 8 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -180,8 +180,8 @@ func TestRunDoesNotWaitForARouterThatDidNotStart(t *testing.T) {
 	d.has(t, "closed db")
 }
 
-// Run waits for a router whose handler ignores its context only for the
-// router's share of the grace, and then stops the remaining parts.
+// If a handler ignores its context, Run waits for the router only for half of the grace
+// period. Then Run stops the remaining parts.
 func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	t.Parallel()
 	d := &diary{}

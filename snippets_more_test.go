@@ -100,11 +100,11 @@ func _(ctx context.Context, router *message.Router, handle once.HandlerFunc) err
 }
 
 func _(ctx context.Context, quarantine *poison.Quarantine) error {
-	entries, err := quarantine.List(ctx, poison.Filter{Consumer: "payments"})
-	if err != nil || len(entries) == 0 {
+	page, err := quarantine.List(ctx, poison.Filter{Consumer: "payments"})
+	if err != nil || len(page.Entries) == 0 {
 		return err
 	}
-	return quarantine.Replay(ctx, poison.Act{Actor: "ann", Why: "the card gateway is back"}, entries[0].ID)
+	return quarantine.Replay(ctx, poison.Act{Actor: "ann", Why: "the card gateway is back"}, page.Entries[0].ID)
 }
 
 func _(ctx context.Context, db *sql.DB, group string) error {
@@ -147,11 +147,11 @@ func _(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	groups, err := letters.Groups(ctx, deadletter.Filter{})
+	page, err := letters.Groups(ctx, deadletter.Filter{})
 	if err != nil {
 		return err
 	}
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		log.Printf("%d letters of %v: %s: %s", g.Count, g.Topics, g.Reason, g.Error)
 	}
 	act := deadletter.Act{Actor: "ann", Why: "the exchange is declared again"}
@@ -224,11 +224,11 @@ func _(db *sql.DB, errGatewayAway error) error {
 }
 
 func _(ctx context.Context, quarantine *poison.Quarantine) error {
-	groups, err := quarantine.Groups(ctx, poison.Filter{Consumer: "payments"})
+	page, err := quarantine.Groups(ctx, poison.Filter{Consumer: "payments"})
 	if err != nil {
 		return err
 	}
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		log.Printf("%s %6d  %s  since %s: %s\n", g.Fingerprint, g.Count, g.Reason, g.FirstFailedAt, g.Error)
 	}
 
@@ -239,7 +239,7 @@ func _(ctx context.Context, quarantine *poison.Quarantine) error {
 	log.Println(entry.Message.UUID, entry.Message.Metadata, string(entry.Message.Payload), entry.Error)
 
 	ann := poison.Act{Actor: "ann", Why: "the card gateway is back"}
-	gateway := poison.Filter{Consumer: "payments", Fingerprint: groups[0].Fingerprint}
+	gateway := poison.Filter{Consumer: "payments", Fingerprint: page.Groups[0].Fingerprint}
 	slowly := poison.Plan{
 		Canary:        10,
 		Rate:          50, // a second
@@ -298,7 +298,7 @@ func _(db *sql.DB) (*poison.Quarantine, error) {
 	})
 }
 
-// accounts is a service of a reader.
+// accounts stands for a service that a reader of the docs has written.
 type accounts struct{ db *sql.DB }
 
 func (accounts) credit(context.Context, string, int) error { return nil }

@@ -30,8 +30,8 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// The functions below are the code of README.md and docs/: what stands there
-// in a Go block stands here too, and so it compiles.
+// The functions below contain the Go code blocks of README.md and docs/, so that the
+// compiler checks the blocks.
 
 func serve(ctx context.Context, db *sql.DB, config amqp.Config, router *message.Router) error {
 	if err := schema.Up(ctx, db, schema.Config{}); err != nil { // creates the tables
@@ -125,7 +125,7 @@ func _() *sequence.Config {
 	return &sequence.Config{
 		Policy:      sequence.HoldForGap,
 		First:       sequence.FromZero, // versions begin at 0; the default is 1
-		Window:      time.Hour,         // the default is 15 minutes, or longer than retry tries a message
+		Window:      time.Hour,         // the default is 15 minutes, or more if retry tries for longer
 		AfterWindow: sequence.Apply,    // the default is Quarantine; or a function: OnGap
 	}
 }
@@ -195,12 +195,12 @@ func _(router *message.Router, quarantine *poison.Quarantine, retries *retry.Ret
 }
 
 func _(dsn string, fwd *forwarder.Forwarder) error {
-	listener := pq.NewListener(dsn, time.Second, time.Minute, nil) // directly: LISTEN does not pass a pooler in transaction mode
+	listener := pq.NewListener(dsn, time.Second, time.Minute, nil) // not through a pooler in transaction mode
 	defer listener.Close()
 	if err := listener.Listen("once_outbox"); err != nil {
 		return err
 	}
-	for range listener.NotificationChannel() { // also after a connection was lost, when some may have been missed
+	for range listener.NotificationChannel() { // also after a reconnect
 		fwd.Hint()
 	}
 	return nil

@@ -113,8 +113,8 @@ func TestEveryConsumerOfProcessReceivesEveryMessageAtOnce(t *testing.T) {
 	})
 }
 
-// Trap 66. If Publish returns nil, the rows are committed. If it returns an error, they
-// may not be.
+// Trap 66. If Publish returns nil, the rows are committed. If it returns an error, the
+// rows may be missing.
 func TestTrap66NilMeansCommitted(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -215,8 +215,8 @@ func TestConfigErrorNamesField(t *testing.T) {
 	}
 }
 
-// The first registration of a consumer names its owner. Otherwise an operator would
-// read that the consumer never ran with retry's Subscriber.
+// The first registration of a consumer must contain its owner. Otherwise an operator
+// would read that the consumer never ran with retry's Subscriber.
 func TestFirstRegistrationHasOwner(t *testing.T) {
 	t.Parallel()
 	db := testkit.SQLite(t)

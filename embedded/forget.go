@@ -11,19 +11,19 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// ErrRunning reports that Forget was called for a consumer that is running, or was
+// ErrRunning means that Forget was called for a consumer that is running, or was
 // running less than two minutes ago.
 var ErrRunning = errors.New("the consumer is running")
 
-// Forget ends the registration of a consumer for topic, as if its queue were deleted.
-// No more messages are stored for the consumer, and its waiting messages are deleted.
-// Forget returns how many it has deleted. Messages in quarantine and replayed messages
-// stay.
+// Forget ends the registration of a consumer for topic. This is like deleting a queue:
+// no more messages are stored for the consumer, and its waiting messages are deleted.
+// Forget returns the number of deleted messages. Messages in quarantine and replayed
+// messages stay.
 //
 // Call Forget when you retire or rename a consumer. Otherwise messages accumulate under
-// the old name. It fails with [ErrRunning] until the consumer has been stopped for two
-// minutes. After another error, or if a Publish runs at the same time, some messages
-// may remain; then call Forget again.
+// the old name. Forget fails with [ErrRunning] until the consumer has been stopped for
+// two minutes. After another error, or if a Publish runs at the same time, some
+// messages may remain. In this case, call Forget again.
 func (t *Transport) Forget(ctx context.Context, consumer, topic string) (deleted int64, err error) {
 	deleted, err = t.store.Unregister(ctx, consumer, topic)
 	if running, ok := errors.AsType[*parked.RunningError](err); ok {

@@ -14,12 +14,12 @@ type closedError struct{}
 
 func (closedError) Error() string { return "embedded: the transport or subscriber is closed" }
 
-// Unavailable tells the forwarder that no message can be published at present.
+// Unavailable tells the forwarder that no message can be published now.
 func (closedError) Unavailable() bool { return true }
 
-// NoConsumerError reports that no consumer is registered for the topic, so the message
-// would be lost. The forwarder treats it as a refusal: it waits, and publishes the
-// message again.
+// NoConsumerError means that no consumer is registered for the topic, so the message
+// would be lost. The forwarder treats this error as a refusal: it waits, and publishes
+// the message again.
 type NoConsumerError struct {
 	Topic string
 }
@@ -31,13 +31,13 @@ func (e *NoConsumerError) Error() string {
 // Refused tells the forwarder that only this message was refused.
 func (e *NoConsumerError) Refused() bool { return true }
 
-// Publish stores messages for every consumer that is registered for topic, whether it
-// is running or not. It stores all messages or none. Consumers of this process receive
-// them immediately, and consumers of other processes with their next poll. If you
-// publish a message again while its row exists, no second row is stored. Later copies
-// are ignored by dedup.
+// Publish stores messages for every consumer that is registered for topic, whether the
+// consumer is running or not. It stores all messages or none. Consumers of this process
+// receive them immediately, and consumers of other processes with their next poll. If a
+// message is published again while its row exists, no second row is stored. If it is
+// published again later, dedup ignores the copy.
 //
-// Publish fails with a [NoConsumerError] if no consumer is registered for topic. A new
+// If no consumer is registered for topic, Publish fails with a [NoConsumerError]. A new
 // consumer receives only messages that are published after its first subscription.
 func (t *Transport) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {

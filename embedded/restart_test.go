@@ -65,7 +65,7 @@ func register(t *testing.T, db testkit.Database, config schema.Config, transport
 }
 
 // Trap 84: After a restart, a backlog is published before either of the two consumers
-// runs again. They receive all of it.
+// runs again. Both consumers receive the whole backlog.
 func TestConsumerThatRestartsLateLosesNothing(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -88,7 +88,8 @@ func TestConsumerThatRestartsLateLosesNothing(t *testing.T) {
 	})
 }
 
-// age changes when a consumer last ran.
+// age changes the time at which a consumer last ran. The argument ago is an interval,
+// such as "1 hour".
 func age(t *testing.T, db testkit.Database, consumer, ago string) {
 	t.Helper()
 	query := `UPDATE once_consumers SET seen_at = now() - interval '` + ago + `' WHERE consumer = $1`
@@ -158,8 +159,8 @@ func TestConsumerOfAnotherProcessReceivesMessages(t *testing.T) {
 	})
 }
 
-// A consumer keeps the order of keys even for messages that a later process publishes,
-// although the consumer has no subscription in that process.
+// A consumer has subscribed in an earlier process, and a later process publishes
+// messages. The consumer also keeps the order of the keys of these messages.
 func TestKeyOrderOutlivesTheProcess(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -215,8 +216,9 @@ func TestSubscribeFailsWithoutRegistration(t *testing.T) {
 	})
 }
 
-// If its context has ended, Subscribe returns no error, because a service that stops
-// while it starts has not failed. If tables are missing, its error says what to do.
+// Subscribe returns no error if its context has ended, because a service that stops
+// while it starts has not failed. If tables are missing, the error of Subscribe names
+// the remedy.
 func TestSubscribeWithEndedContextAndWithoutTables(t *testing.T) {
 	t.Parallel()
 	testkit.EachEmptyDatabase(t, func(t *testing.T, db testkit.Database) {

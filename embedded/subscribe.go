@@ -25,7 +25,7 @@ type subscriber struct {
 	running   sync.WaitGroup
 }
 
-// subscription is a subscription in this process.
+// subscription is the subscription of a consumer to a topic in this process.
 type subscription struct {
 	registration
 
@@ -34,11 +34,11 @@ type subscription struct {
 
 // Subscribe registers the consumer for topic in the database. The consumer stays
 // registered when the subscription or the process ends, and messages that are published
-// meanwhile wait for it. [Transport.Forget] ends the registration. If Subscribe fails,
-// or ctx has ended, the consumer may not be registered.
+// while it does not run wait for it. [Transport.Forget] ends the registration. If
+// Subscribe fails, or if ctx has ended, the consumer may not be registered.
 //
 // The returned channel delivers no messages, because retry's Subscriber fetches them.
-// It is closed when ctx ends or Close is called.
+// The channel is closed when ctx ends or Close is called.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	to, ok := parked.SubscriptionOf(ctx)
 	if !ok {
@@ -105,7 +105,7 @@ func (t *Transport) end(s *subscription) {
 }
 
 // wake makes the subscriptions to topic in this process fetch messages immediately.
-// Subscriptions in other processes fetch every retry.Config.PollInterval.
+// Subscriptions in other processes fetch messages every retry.Config.PollInterval.
 func (t *Transport) wake(topic string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -17,18 +17,19 @@ import (
 
 // Config configures a [Transport]. The zero value is ready for use.
 type Config struct {
-	// Schema names the tables and the kind of database. Use the same value for the
-	// consumers' retry and poison. Defaults to PostgreSQL and the prefix "once_".
+	// Schema names the tables and the kind of database. Use the same value in the
+	// retry.Config and the poison.Config of the consumers. Defaults to PostgreSQL
+	// and the prefix "once_".
 	Schema schema.Config
 
-	// PublishTimeout limits how long Publish, and the registration in Subscribe, may
-	// take. Defaults to 30 seconds.
+	// PublishTimeout is the maximum time for Publish, and for the registration in
+	// Subscribe. Defaults to 30 seconds.
 	PublishTimeout time.Duration
 
-	// AbsentAfter is how long a registered consumer may be down before Publish logs an
-	// error about it, at most once an hour. Meanwhile its messages accumulate, until it
-	// runs again or [Transport.Forget] ends its registration. Must be at least 2
-	// minutes. Defaults to 10 minutes.
+	// AbsentAfter is how long a registered consumer may be absent before Publish logs an
+	// error, at most once an hour. Until the consumer runs again, or [Transport.Forget]
+	// ends its registration, its messages accumulate. The minimum is 2 minutes. Defaults to
+	// 10 minutes.
 	AbsentAfter time.Duration
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
@@ -37,22 +38,22 @@ type Config struct {
 }
 
 // Transport delivers messages from publishers to consumers that use the same database.
-// It implements message.Publisher. Its method Subscriber returns subscribers.
+// Transport implements message.Publisher. The method Subscriber returns subscribers.
 type Transport struct {
 	config Config
 	store  *parked.Store
 
 	mu      sync.Mutex
 	running map[*subscription]struct{} // subscriptions of this process
-	warned  map[registration]time.Time // when an absent consumer was last logged
+	warned  map[registration]time.Time // when each absent consumer was last logged
 	closed  bool
 }
 
-// registration names a consumer of a topic.
+// registration identifies a consumer of a topic.
 type registration struct{ consumer, topic string }
 
-// New returns a Transport that stores messages in db. It fails if db is nil or a
-// field of config is invalid. The tables must exist, see schema.Up.
+// New returns a Transport that stores messages in db. It returns an error if db is nil
+// or a field of config is invalid. The tables must exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Transport, error) {
 	config.PublishTimeout = cmp.Or(config.PublishTimeout, 30*time.Second)
 	config.AbsentAfter = cmp.Or(config.AbsentAfter, 10*time.Minute)
@@ -91,8 +92,8 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// Destination returns the name of the destination for forwarder.Config.Destination: the
-// embedded transport, and its tables.
+// Destination returns a name for forwarder.Config.Destination. The name contains the
+// name of the transport, and of the table that receives the messages.
 func (t *Transport) Destination() string {
 	return fmt.Sprintf("embedded transport, tables %s", t.config.Schema.Table("parked"))
 }

@@ -19,10 +19,10 @@ type CommandEventMarshaler interface {
 	NameFromMessage(msg *message.Message) string
 }
 
-// Marshaler is a marshaler whose errors of Unmarshal are permanent: a payload that
-// cannot be unmarshaled now can never be, so the message goes to the quarantine at
-// once, without retries. Correct the payload there and replay it, or replay it after
-// the deploy of a new version.
+// Marshaler is a marshaler whose errors of Unmarshal are permanent. If a payload cannot
+// be unmarshaled, a retry would not help, so the message goes to the quarantine
+// immediately. Correct the payload there and replay it, or replay it after you have
+// deployed a new version.
 type Marshaler struct {
 	CommandEventMarshaler
 }
@@ -35,13 +35,14 @@ func (m Marshaler) Unmarshal(msg *message.Message, v any) error {
 	return nil
 }
 
-// KnownEvents returns a middleware that refuses messages whose type is not that of
-// one of the events. They go to the quarantine at once. Without it, a processor of
-// Watermill acks them (AckOnUnknownEvent), or fails, and they are retried like any
-// other failure.
+// KnownEvents returns a middleware that refuses messages whose type is not the type of
+// one of the events. These messages go to the quarantine immediately. Without this
+// middleware, Watermill's event processor either acks them (AckOnUnknownEvent), or
+// returns an error, after which they are retried like any other failure.
 //
-// Add it to the handlers of a topic that has only these events. It must be inside of
-// poison and retry, so add it after them. KnownEvents panics without an event.
+// Add the middleware to the handlers of a topic that contains only these events. It
+// must be inside of poison and retry, so add it after them. KnownEvents panics if
+// events is empty.
 func KnownEvents(marshaler CommandEventMarshaler, events ...any) message.HandlerMiddleware {
 	if len(events) == 0 {
 		panic("eventbus: KnownEvents: no events: all messages would be refused")

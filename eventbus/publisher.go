@@ -10,9 +10,9 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// ErrNoTransaction reports that the context of an event has no transaction. No
-// connection is taken instead, because the event would then be sent even if the
-// business transaction rolls back.
+// ErrNoTransaction means that the context of an event has no transaction. The publisher
+// does not use its own connection instead, because the event would then be sent even if
+// the business transaction is rolled back.
 var ErrNoTransaction = errors.New("eventbus: the context of the event has no transaction: " +
 	"in a handler, pass the context that the handler got; elsewhere, pass eventbus.WithTx(ctx, tx)")
 
@@ -25,15 +25,16 @@ func WithTx(ctx context.Context, tx *sql.Tx) context.Context {
 }
 
 // Publisher returns a publisher for cqrs.NewEventBusWithConfig and
-// cqrs.NewCommandBusWithConfig. It stores each message in the outbox, in the
-// transaction of the message's context: that of WithTx, or else that of the message
-// which a handler is handling. Without a transaction it returns [ErrNoTransaction].
+// cqrs.NewCommandBusWithConfig. It stores each message in the outbox, in a transaction
+// from the message's context. This is the transaction that was passed to WithTx. If
+// there is none, it is the transaction of the message that a handler is handling. If
+// the context has no transaction, Publish returns [ErrNoTransaction].
 //
-// A message that a handler sends gets the causation id and the tenant of the
-// handled message, and its trace, like messages that the handler returns.
+// A message that a handler sends gets the causation id, the tenant and the trace of the
+// handled message, like messages that the handler returns.
 //
-// outbox is outbox.Publisher, or the method Publisher of an *outbox.Outbox. Publisher
-// panics if it is nil.
+// The parameter outbox is outbox.Publisher, or the method Publisher of an
+// *outbox.Outbox. Publisher panics if outbox is nil.
 func Publisher(outbox func(tx *sql.Tx) message.Publisher) message.Publisher {
 	if outbox == nil {
 		panic("eventbus: Publisher: outbox is nil: pass outbox.Publisher")
@@ -45,8 +46,8 @@ type publisher struct {
 	outbox func(tx *sql.Tx) message.Publisher
 }
 
-// Publish implements message.Publisher. A message is stored, or the error is
-// returned and the messages after it are not stored.
+// Publish implements message.Publisher. It stores the messages one after another, and
+// stops at the first error.
 func (p publisher) Publish(topic string, msgs ...*message.Message) error {
 	for _, msg := range msgs {
 		ctx := msg.Context()

@@ -1,11 +1,13 @@
-// Package handled reads the inbox: which messages each consumer has handled, and when.
-// [Log.Export] writes the rows as JSON lines, so that they can be kept for longer than
-// the retention of the inbox.
+// Package handled reads the inbox. The inbox contains the ids of the messages that each
+// consumer has handled, and the times at which they were handled. [Log.Export] writes
+// the rows as JSON lines, so that you can keep them for longer than the retention of
+// the inbox.
 //
 //	once_inbox ─── Export ───▶ {"message_id": ..., "consumer": ..., "handled_at": ...}
 //
-// An archive is made of many exports. Each one continues at the [Cursor] of the one
-// before, and ends at [Log.Settled], so that it contains each row once.
+// An archive consists of many exports. Each export begins at the [Cursor] at which the
+// previous export ended, and ends at [Log.Settled]. So the archive contains each row
+// once.
 //
 // To read the code, start with log.go, then export.go and settled.go.
 package handled

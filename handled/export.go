@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// exportVersion is the form of a line.
+	// exportVersion is the version of the format of exported lines.
 	exportVersion = 1
 
 	// page is the number of rows that one query reads.
@@ -31,20 +31,21 @@ const (
 // before the first row.
 type Cursor struct {
 	HandledAt time.Time
-	ID        string // the message id, or "key:" and the business key
+	ID        string // message id, or "key:" followed by the business key
 	Consumer  string
 }
 
 // Filter selects rows for an export. The zero value selects all rows.
 type Filter struct {
-	// After selects the rows after this place. Defaults to all rows.
+	// After selects the rows after this place. Defaults to the zero Cursor, which selects
+	// all rows.
 	After Cursor
 
 	// Until selects the rows that were handled before this time. Defaults to no limit.
 	// An archive sets it to the result of [Log.Settled].
 	Until time.Time
 
-	// Limit is the largest number of rows. Defaults to no limit.
+	// Limit is the maximum number of rows. Defaults to no limit.
 	Limit int
 }
 
@@ -59,7 +60,7 @@ func (f Filter) validate() error {
 	return errors.Join(errs...)
 }
 
-// line is an exported row. It has either a message id or a business key.
+// line is an exported row. It contains either a message id or a business key.
 type line struct {
 	Version   int       `json:"version"`
 	MessageID string    `json:"message_id,omitempty"`
@@ -69,8 +70,8 @@ type line struct {
 	Tenant    string    `json:"tenant,omitempty"`
 }
 
-// CursorOf returns the place of the row in a line that [Log.Export] has written. With
-// the last line of an archive, the next export continues there.
+// CursorOf returns the place of the row in a line of [Log.Export]. Call it with the
+// last line of an archive, and use the result as After of the next export.
 func CursorOf(text []byte) (Cursor, error) {
 	var l line
 	if err := json.Unmarshal(text, &l); err != nil {
@@ -89,16 +90,18 @@ func CursorOf(text []byte) (Cursor, error) {
 	return c, nil
 }
 
-// Export writes the rows that match to w, one JSON object a line, in the order of the
-// times at which they were handled. It returns the number of written rows, and the place
-// of the last row. Without rows, the place is After. A line has "key" instead of
-// "message_id" if its row has a business key instead of a message id. Digests are left out.
+// Export writes the rows that match f to w, one JSON object per line, in the order of
+// the times at which their messages were handled. It returns the number of written
+// rows, and the place of the last row. If there are no rows, this place is f.After. If
+// a row contains a business key instead of a message id, its line has "key" instead of
+// "message_id". The lines contain no digests.
 //
-// If there is an error, w may contain more lines than Export returns, and an incomplete
-// last line: begin again with the same After, and a new file.
+// If Export fails, w may contain more lines than the returned number, and an incomplete
+// last line. Begin again with the same After and a new file.
 //
-// Rows may be committed in another order than they were handled. So an export that
-// continues another one is complete only if the first one ended at [Log.Settled].
+// Messages may be committed in a different order than they were handled. So an export
+// that continues an earlier export is complete only if the earlier export ended at
+// [Log.Settled].
 func (l *Log) Export(ctx context.Context, f Filter, w io.Writer) (exported int, last Cursor, err error) {
 	exported, last, err = l.export(ctx, f, w)
 	if err != nil {
@@ -134,7 +137,8 @@ func (l *Log) export(ctx context.Context, f Filter, w io.Writer) (exported int, 
 	return exported, f.After, nil
 }
 
-// page writes at most limit rows, and returns their number and the place of the last.
+// page writes at most limit rows. It returns their number, and the place of the last
+// row.
 func (l *Log) page(ctx context.Context, f Filter, limit int, encoder *json.Encoder) (n int, last Cursor, err error) {
 	last = f.After
 	query, args := l.query(f, limit)
@@ -167,8 +171,9 @@ func (l *Log) page(ctx context.Context, f Filter, limit int, encoder *json.Encod
 	return len(lines), last, nil
 }
 
-// query returns the query for a page. The index on processed_at finds its rows in order,
-// in each partition of an inbox by day.
+// query returns the query that reads one page of rows. The database finds these rows in
+// order through the index on processed_at, also if the inbox has one partition for each
+// day.
 func (l *Log) query(f Filter, limit int) (query string, args []any) {
 	arg := func(value any) string {
 		args = append(args, value)
@@ -189,8 +194,8 @@ func (l *Log) query(f Filter, limit int) (query string, args []any) {
 		WHERE ` + conditions + ` ORDER BY processed_at, message_id, consumer LIMIT ` + arg(limit)), args
 }
 
-// The times of PostgreSQL have microseconds, and those of SQLite milliseconds. An
-// export needs them exactly, to continue where another one has ended.
+// PostgreSQL stores times in microseconds, SQLite in milliseconds. An export needs the
+// exact times, to continue where an earlier export has ended.
 
 func (l *Log) exact(column string) string {
 	if l.dialect.SQLite() {

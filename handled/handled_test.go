@@ -116,8 +116,8 @@ func TestExportWritesRowsInTheOrderOfTheirTimes(t *testing.T) {
 	})
 }
 
-// Each export continues behind the last line of the one before, whatever the rows are
-// that have the same time.
+// Each export continues after the last line of the previous export, even if several
+// rows have the same time.
 func TestExportContinuesAfterEachLine(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		for n := range 12 {
@@ -190,7 +190,8 @@ func TestExportReadsAllPages(t *testing.T) {
 }
 
 // The row of a handler has the time at which its transaction began. So an archive must
-// not go beyond that time while the transaction runs, even if it has not yet written.
+// not go beyond that time while the transaction runs, even if the transaction has not
+// written anything yet.
 func TestSettledWaitsForTransactionsThatBeganBefore(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []schema.Layout{schema.Plain, schema.ByDay} {
@@ -235,7 +236,7 @@ func TestSettledWaitsForTransactionsThatBeganBefore(t *testing.T) {
 	}
 }
 
-// The latest minute is left out, because a server can be slow to register a
+// Settled leaves out the latest minute, because a server can be slow to register a
 // transaction that begins.
 func TestSettledIsAMinuteAgo(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
@@ -247,7 +248,7 @@ func TestSettledIsAMinuteAgo(t *testing.T) {
 	})
 }
 
-// SQLite's rows have the time at which they were inserted, and appear with the commit.
+// SQLite's rows have the time of their insert, and appear with the commit.
 func TestSettledWaitsForTheWriterOfSQLite(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), "")
@@ -326,7 +327,8 @@ func TestExportReportsAnErrorOfTheWriter(t *testing.T) {
 	})
 }
 
-// The index on the time finds a page, so an export of a large inbox does not sort it.
+// The query of an export finds its rows through the index on the time, so an export of a
+// large inbox does not sort the rows.
 func TestExportReadsTheIndex(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), "")

@@ -24,8 +24,8 @@ type Log struct {
 	dialect dialect.Dialect
 }
 
-// New returns the log in db, or an error that names each field of config that cannot be
-// used. The tables must exist, see schema.Up.
+// New returns a Log for the inbox in db. If config is invalid, the error names each
+// invalid field. The tables must exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Log, error) {
 	config.Schema = config.Schema.WithDefaults()
 	err := config.Schema.Validate()

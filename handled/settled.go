@@ -14,28 +14,29 @@ import (
 )
 
 const (
-	// settlePoll is the pause between two looks at the transactions.
+	// settlePoll is the pause between two queries for running transactions.
 	settlePoll = 100 * time.Millisecond
 
-	// margin is how far the result of Settled lies before the time of the call. A
-	// server can be slow to register a transaction that begins, and its clock can be
-	// set back.
+	// margin is the time between the result of Settled and the time of the call. It is
+	// needed because a server can be slow to register a transaction that begins, and its
+	// clock can be set back.
 	margin = time.Minute
 )
 
-// ErrReplica says that the database is a replica. A replica does not know which
+// ErrReplica means that the database is a replica. A replica does not know which
 // transactions run on its primary.
 var ErrReplica = errors.New("the database is a replica: use the primary")
 
-// Settled returns a time, about a minute ago. No more rows will appear that were handled
-// before it, so an export up to it is complete.
+// Settled returns a time about a minute ago. No further rows will appear whose messages
+// were handled before this time, so an export up to this time is complete.
 //
-// The time of a row is that at which its transaction began, and the row appears when the
-// transaction ends. So Settled waits until the transactions of this database that run
-// now have ended, because each of them may still add a row. If ctx ends before that, the
-// error names their sessions.
+// The time of a row is the beginning of its transaction, but the row appears only at
+// the end of the transaction. Settled therefore waits until the transactions of this
+// database that run now have ended, because each of them may still add a row. If ctx
+// ends before that, the error names the sessions of these transactions.
 //
-// PostgreSQL must be the primary, otherwise Settled fails with [ErrReplica].
+// With PostgreSQL, the database must be the primary. Otherwise Settled fails with
+// [ErrReplica].
 func (l *Log) Settled(ctx context.Context) (time.Time, error) {
 	at, err := l.settled(ctx)
 	if err != nil {
@@ -44,9 +45,9 @@ func (l *Log) Settled(ctx context.Context) (time.Time, error) {
 	return at.Add(-margin), nil
 }
 
-// running lists the transactions that may still insert into the inbox. Every running
-// transaction has a lock on its own virtual id. One that was prepared has no session,
-// but still its lock on the inbox.
+// running is a query for the transactions that may still insert into the inbox. Every
+// running transaction has a lock on its own virtual id. A prepared transaction has no
+// session, but keeps its lock on the inbox.
 const running = `
 	SELECT virtualtransaction, COALESCE(CAST(pid AS text), 'prepared') FROM pg_locks
 	WHERE granted AND (
@@ -64,7 +65,7 @@ func (l *Log) settled(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	// A transaction that begins after this look has a later time.
+	// A transaction that begins after this query has a later time than at.
 	waitFor, err := l.transactions(ctx, running)
 	tick := time.NewTicker(settlePoll)
 	defer tick.Stop()
@@ -84,8 +85,8 @@ func (l *Log) settled(ctx context.Context) (time.Time, error) {
 	return at, err
 }
 
-// lastWriterEnded returns a time at which no other transaction was writing. Rows of
-// SQLite have the time at which they were inserted.
+// lastWriterEnded returns a time at which no other transaction was writing. In SQLite,
+// the time of a row is the time of its insert.
 func (l *Log) lastWriterEnded(ctx context.Context) (at time.Time, err error) {
 	err = l.dialect.Write(ctx, l.db, func(tx *sql.Tx) error {
 		// This takes the write lock and changes nothing.
@@ -113,7 +114,8 @@ func (l *Log) clock(ctx context.Context) (at time.Time, err error) {
 	return time.UnixMicro(micros), err
 }
 
-// transactions returns sessions by their transactions.
+// transactions executes query. It returns the process ids of the sessions, by the ids
+// of their transactions.
 func (l *Log) transactions(ctx context.Context, query string, args ...any) (sessions map[string]string, err error) {
 	err = l.dialect.Read(ctx, l.db, func(tx *sql.Tx) error {
 		sessions = map[string]string{}

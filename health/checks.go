@@ -25,13 +25,15 @@ const (
 	checkService   = "service"
 )
 
-// slack is how far retention may lag behind. With the inbox by day an id lives up to a
-// day longer.
+// slack is the time by which an id in the inbox may be older than the retention before
+// the check fails. The inbox by day keeps an id for up to a day longer than the
+// retention. The second day is a margin.
 const slack = 48 * time.Hour
 
 type queries struct{ lag, slots, oldest string }
 
-// newQueries returns queries that an index answers, however large the tables are.
+// newQueries returns the queries. Each of them uses an index, so it is quick however
+// large the tables are.
 func newQueries(d dialect.Dialect) queries {
 	return queries{
 		lag: d.SQL(`SELECT ` + outboxrow.WaitingSince + `, {clock}`),
@@ -56,7 +58,7 @@ func (h *Health) Health(ctx context.Context) Report {
 		defer mu.Unlock()
 		all.Checks = append(all.Checks, Check{Name: name, Err: err, Needed: needed})
 	}
-	var brokers sync.WaitGroup // they wait until the time is over if the broker cannot be reached
+	var brokers sync.WaitGroup // if a broker cannot be reached, its check waits until ctx ends
 	for name, broker := range h.config.Brokers {
 		brokers.Go(func() { add(name, h.config.NeedsBroker, broker.Ping(ctx)) })
 	}
@@ -93,7 +95,7 @@ func isOpen(stopping <-chan struct{}) error {
 	return nil
 }
 
-// checkDatabase makes the checks of the database, one after the other.
+// checkDatabase makes the checks of the database, one after another.
 func (h *Health) checkDatabase(ctx context.Context, add func(name string, needed bool, err error)) {
 	err := h.db.PingContext(ctx)
 	if err != nil {

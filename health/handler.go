@@ -5,18 +5,19 @@ import (
 	"net/http"
 )
 
-// The states of a process in a response.
+// States of a process in a response.
 const (
 	statusOK          = "ok"
-	statusDegraded    = "degraded"    // ready, but a check that it does not need has failed
+	statusDegraded    = "degraded"    // ready, but a check that is not needed has failed
 	statusUnavailable = "unavailable" // not ready
 
 	checkFailed = "failed"
 )
 
 // Handler serves GET /health/live and GET /health/ready. The body of a response is
-// JSON. It names the checks and says "ok" or "failed", and no more: an error may name
-// hosts and users, and the endpoints have no login. [Health.Health] returns the errors.
+// JSON. For each check, it contains only the name with "ok" or "failed", because an
+// error may name hosts and users, and the endpoints have no login. [Health.Health]
+// returns the errors.
 func (h *Health) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health/live", Live)
@@ -24,14 +25,14 @@ func (h *Health) Handler() http.Handler {
 	return mux
 }
 
-// Live answers a probe of liveness: 200 and {"status":"ok"}. It checks nothing but that
-// the process answers, because a restart repairs neither database nor broker.
+// Live answers a liveness probe with 200 and {"status":"ok"}. It makes no checks,
+// because a restart repairs neither the database nor the broker.
 func Live(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusOK, map[string]any{"status": statusOK})
 }
 
-// Ready answers a probe of readiness: 200 if [Report.Ready], else 503. The status in the
-// body is "ok", "degraded" or "unavailable".
+// Ready answers a readiness probe with 200 if [Report.Ready] returns true, and with 503
+// otherwise. The status in the body is "ok", "degraded" or "unavailable".
 func (h *Health) Ready(w http.ResponseWriter, r *http.Request) {
 	report := h.Health(r.Context())
 	checks := make(map[string]string, len(report.Checks))

@@ -14,10 +14,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Pinger is a connection to a broker, such as rabbit.Publisher and rabbit.Subscriber.
+// Pinger is a connection to a broker, such as a rabbit.Publisher or a
+// rabbit.Subscriber.
 type Pinger interface {
-	// Ping waits until the broker can be used, and returns nil. It returns an error
-	// at the latest when ctx ends.
+	// Ping waits until the broker can be used, and then returns nil. If ctx ends first, it
+	// returns an error.
 	Ping(ctx context.Context) error
 }
 
@@ -27,35 +28,39 @@ type Config struct {
 	// PostgreSQL and "once_".
 	Schema schema.Config
 
-	// Running are the parts that must run, by name: the channels Running of a router
-	// and of a forwarder, which are closed when they run. Defaults to none.
+	// Running contains the parts that must run, by name. The value is the channel that the
+	// method Running of a router or a forwarder returns. The channel is closed when the
+	// part runs. Defaults to none.
 	Running map[string]<-chan struct{}
 
-	// Brokers are the connections to brokers, by name. Defaults to none.
+	// Brokers contains the connections to brokers, by name. Defaults to none.
 	Brokers map[string]Pinger
 
-	// NeedsBroker makes the process unready while a broker cannot be reached. Set it
-	// in a process that only forwards or consumes, so that a new version that cannot
-	// log in to the broker does not replace the old one. Defaults to false: a
-	// service that publishes through the outbox needs no broker to take requests.
+	// NeedsBroker makes the process unready while a broker cannot be reached. Set it in a
+	// process that only forwards or consumes. A new version that cannot log in to the
+	// broker then does not replace the old one. Defaults to false: a service that publishes
+	// through the outbox needs no broker to accept requests.
 	NeedsBroker bool
 
-	// MaxLag is the longest time that a message may wait in the outbox. With it,
-	// slots without a forwarder are also checked, if messages wait. The login needs
-	// the rights of the role forwarder or watcher. Defaults to 0: neither is checked.
+	// MaxLag is the longest time that a message may wait in the outbox. If it is set, slots
+	// without a forwarder are also checked while messages wait. The database login then
+	// needs the rights of the role forwarder or watcher. Defaults to 0: neither the lag nor
+	// the slots are checked.
 	MaxLag time.Duration
 
-	// Retention is the longest dedup.Config.Retention of the consumers. An inbox with
-	// ids that are two days older is not swept. The login needs the rights of the
-	// role consumer or watcher. Defaults to 0: retention is not checked.
+	// Retention is the longest dedup.Config.Retention of the consumers. The check fails if
+	// the inbox contains ids that are more than two days older than this. In this case no
+	// process deletes old ids. The database login needs the rights of the role consumer or
+	// watcher. Defaults to 0: retention is not checked.
 	Retention time.Duration
 
-	// Stopping makes the process unready when it is closed, such as the Done of the
-	// context that ends with a signal. Defaults to nil: never.
+	// Stopping makes the process unready when this channel is closed. It can be the Done
+	// channel of a context that ends when the process gets a signal. Defaults to nil: the
+	// process never becomes unready for this reason.
 	Stopping <-chan struct{}
 
-	// Timeout is how long all checks together may take. Set it below the timeout of
-	// the orchestrator's probe. Defaults to 2 seconds.
+	// Timeout is the maximum time for all checks together. Set it below the timeout of the
+	// orchestrator's probe. Defaults to 2 seconds.
 	Timeout time.Duration
 }
 
@@ -67,9 +72,9 @@ type Health struct {
 	sql     queries
 }
 
-// New returns a Health of the process that uses db, or an error that names each field
-// of config that cannot be used. It does not connect to db. Checks take one connection
-// of db at a time; a check that gets none in time fails.
+// New returns a Health of the process that uses db. If config is invalid, the error
+// names each invalid field. New does not connect to db. Checks use one connection of db
+// at a time. If a check gets no connection in time, it fails.
 func New(db *sql.DB, config Config) (*Health, error) {
 	config.Schema = config.Schema.WithDefaults()
 	if config.Timeout == 0 {
@@ -112,7 +117,7 @@ func New(db *sql.DB, config Config) (*Health, error) {
 	return &Health{db: db, config: config, dialect: d, sql: newQueries(d)}, nil
 }
 
-// usable returns an error for a name that is empty or that of another check.
+// usable returns an error if a name is empty, or if another check has this name.
 func usable(field, name string) error {
 	switch name {
 	case "":
@@ -125,28 +130,29 @@ func usable(field, name string) error {
 
 // Check is the result of one check.
 type Check struct {
-	// Name is "database", "tables", "lag", "slots", "retention", "service" (it is
-	// stopping), or a name of Config.Running and Config.Brokers.
+	// Name is "database", "tables", "lag", "slots", "retention", "service" (it fails while
+	// the process is stopping), or a name in Config.Running or Config.Brokers.
 	Name string
 
-	// Err is nil if all is well. Otherwise it says what is wrong and what to do. It
-	// may name hosts and users, but has no passwords.
+	// Err is nil if the check has succeeded. Otherwise its text names the problem, and says
+	// what to do. The text may name hosts and users, but contains no passwords.
 	Err error
 
-	// Needed reports whether the process is not ready without it.
+	// Needed means that the process is not ready if this check fails.
 	Needed bool
 }
 
-// Report has the results of all checks, sorted by name.
+// Report contains the results of all checks, sorted by name.
 type Report struct{ Checks []Check }
 
-// Ready reports whether the process can do its work: all checks that it needs are well.
+// Ready reports whether the process can do its work, because no needed check has
+// failed.
 func (r Report) Ready() bool {
 	return !slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Needed && c.Err != nil })
 }
 
-// Err returns nil if every check is well, and otherwise one error with a line for each
-// check that is not.
+// Err returns nil if every check has succeeded. Otherwise it returns one error with a
+// line for each failed check.
 func (r Report) Err() error {
 	var errs []error
 	for _, c := range r.Checks {

@@ -71,7 +71,8 @@ func (b *bench) exec(query string) {
 	}
 }
 
-// ago returns SQL for the time before now.
+// ago returns an SQL expression for a time in the past. The argument is the time since
+// then.
 func (b *bench) ago(before time.Duration) string {
 	if b.tables.Dialect == schema.SQLite {
 		return fmt.Sprintf(`%s - (%d)`, b.now, before.Milliseconds())
@@ -79,9 +80,10 @@ func (b *bench) ago(before time.Duration) string {
 	return fmt.Sprintf(`%s - interval '%d milliseconds'`, b.now, before.Milliseconds())
 }
 
-// says checks the readiness, and the text of one failed check, a regular expression for
-// the whole text. Without a name, all checks must be well.
-func (b *bench) says(h *health.Health, ready bool, name, text string) {
+// expect runs the checks. It fails the test unless Report.Ready returns the same value as
+// the parameter ready, and the regular expression text matches the whole error of the
+// check with the given name. If name is "", all checks must succeed.
+func (b *bench) expect(h *health.Health, ready bool, name, text string) {
 	b.Helper()
 	report := h.Health(b.Context())
 	if report.Ready() != ready {
@@ -108,22 +110,22 @@ func (b *bench) says(h *health.Health, ready bool, name, text string) {
 func TestDatabaseAndTables(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		h := b.health(health.Config{MaxLag: time.Minute, Retention: time.Hour})
-		b.says(h, true, "", "")
+		b.expect(h, true, "", "")
 		b.exec(`ALTER TABLE once_migrations RENAME TO away`)
-		b.says(h, false, "tables", `schema: the tables are missing: no table "once_migrations": run schema.Up, or apply schema.SQL`)
-		b.says(h, false, "lag", "not checked, because the database cannot be used")
+		b.expect(h, false, "tables", `schema: the tables are missing: no table "once_migrations": run schema.Up, or apply schema.SQL`)
+		b.expect(h, false, "lag", "not checked, because the database cannot be used")
 		b.exec(`ALTER TABLE away RENAME TO once_migrations`)
-		b.says(h, true, "", "")
+		b.expect(h, true, "", "")
 		if err := b.db.Close(); err != nil {
 			b.Fatal(err)
 		}
-		b.says(h, false, "database", "it cannot be reached; check its address, its login and the size of the pool: sql: database is closed")
-		b.says(h, false, "retention", "not checked, because the database cannot be used")
+		b.expect(h, false, "database", "it cannot be reached; check its address, its login and the size of the pool: sql: database is closed")
+		b.expect(h, false, "retention", "not checked, because the database cannot be used")
 	})
 }
 
-// The lag is that of the oldest message that should have been sent, also if it backs off
-// after a refusal. It does not make a process unready.
+// The lag is the time since the oldest message became due, also if the message backs
+// off after a refusal. A high lag does not make a process unready.
 func TestLag(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		h := b.health(health.Config{MaxLag: time.Minute})
@@ -134,7 +136,7 @@ func TestLag(t *testing.T) {
 		b.exec(`UPDATE once_slots SET owner = 'f', lease_until = ` + b.ago(-time.Hour))
 		insert("new", "created_at", b.now)
 		insert("delayed", "created_at, due_at", b.ago(time.Hour)+`, `+b.ago(-time.Hour))
-		b.says(h, true, "", "")
+		b.expect(h, true, "", "")
 		for _, late := range []struct{ id, column, value string }{
 			{"waits", "created_at", b.ago(2 * time.Minute)},
 			{"due", "due_at", b.ago(2 * time.Minute)},
@@ -142,7 +144,7 @@ func TestLag(t *testing.T) {
 		} {
 			b.exec(`DELETE FROM once_outbox`)
 			insert(late.id, late.column, late.value)
-			b.says(h, true, "lag", "a message has waited in the outbox for 2m[0-9]+s, longer than 1m0s; "+
+			b.expect(h, true, "lag", "a message has waited in the outbox for 2m[0-9]+s, longer than 1m0s; "+
 				"the log of the forwarder and once doctor say why")
 		}
 	})
@@ -152,14 +154,14 @@ func TestLag(t *testing.T) {
 func TestSlots(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		h := b.health(health.Config{MaxLag: time.Hour})
-		b.says(h, true, "", "")
+		b.expect(h, true, "", "")
 		b.exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('1', 't', 0, '', '{}')`)
 		const remedy = " slots have no forwarder, and messages wait in the outbox; start a forwarder, or wait until another one takes over"
-		b.says(h, true, "slots", "64 of 64"+remedy)
+		b.expect(h, true, "slots", "64 of 64"+remedy)
 		b.exec(`UPDATE once_slots SET owner = 'f', lease_until = ` + b.ago(-time.Hour))
-		b.says(h, true, "", "")
+		b.expect(h, true, "", "")
 		b.exec(`UPDATE once_slots SET lease_until = ` + b.ago(time.Second) + ` WHERE slot < 3`)
-		b.says(h, true, "slots", "3 of 64"+remedy)
+		b.expect(h, true, "slots", "3 of 64"+remedy)
 	})
 }
 
@@ -170,14 +172,15 @@ func TestRetention(t *testing.T) {
 			b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('` + id + `', 'c', '', ` + b.ago(age) + `)`)
 		}
 		insert("young", 70*time.Hour)
-		b.says(h, true, "", "")
+		b.expect(h, true, "", "")
 		insert("old", 74*time.Hour)
-		b.says(h, true, "retention", "the inbox has ids that are 74h0m0s old, and the retention is 24h0m0s; run dedup.Inbox.Run in one process, "+
-			"or once sweep. Ids of parked and quarantined messages are kept on purpose")
+		b.expect(h, true, "retention", "the inbox has ids that are 74h0m0s old, and the retention is 24h0m0s; run dedup.Inbox.Run in one "+
+			"process, or once sweep. Ids of parked and quarantined messages are kept on purpose")
 	})
 }
 
-// A forwarder process has a broker that it needs. Its forwarder runs, and it stops.
+// A process with a forwarder needs its broker. It is ready while the forwarder runs,
+// and not ready once it stops.
 func TestPartsOfAProcess(t *testing.T) {
 	broker := testkit.Rabbit(t)
 	eachDatabase(t, func(b *bench) {
@@ -203,13 +206,13 @@ func TestPartsOfAProcess(t *testing.T) {
 			Brokers: map[string]health.Pinger{"publisher": publisher, "subscriber": subscriber},
 			MaxLag:  time.Minute, NeedsBroker: true, Stopping: stopping,
 		})
-		b.says(h, false, "forwarder", "it does not run yet; the log says what it waits for")
+		b.expect(h, false, "forwarder", "it does not run yet; the log says what it waits for")
 		ended := make(chan error, 1)
 		go func() { ended <- fwd.Run(context.WithoutCancel(b.Context())) }()
 		<-fwd.Running()
-		b.says(h, true, "", "")
+		b.expect(h, true, "", "")
 		close(stopping)
-		b.says(h, false, "service", "the process is stopping")
+		b.expect(h, false, "service", "the process is stopping")
 		if err := errors.Join(fwd.Close(), <-ended); err != nil {
 			b.Error(err)
 		}
@@ -227,7 +230,7 @@ func (u unreachable) Ping(ctx context.Context) error {
 }
 
 // Without a broker a process is live. It is ready unless it needs the broker. The
-// endpoints do not say what only an operator should see.
+// endpoints do not contain details that only an operator should see.
 func TestEndpointsWithoutABroker(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		for _, needed := range []bool{false, true} {
@@ -256,16 +259,17 @@ func TestEndpointsWithoutABroker(t *testing.T) {
 	})
 }
 
-// A report is made in time, whatever a broker does.
+// A report is complete in time, even if a broker does not answer.
 func TestTimeout(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.says(b.health(health.Config{
+		b.expect(b.health(health.Config{
 			Brokers: map[string]health.Pinger{"publisher": unreachable{waits: true}}, NeedsBroker: true, Timeout: 100 * time.Millisecond,
 		}), false, "publisher", "no connection to 10.1.2.3 as user guest")
 	})
 }
 
-// The lag of a topic without a queue is seen through the whole chain.
+// If a topic has no queue, the lag shows this. The test uses a real forwarder, a real
+// publisher and a real broker.
 func TestTopicWithoutAQueue(t *testing.T) {
 	broker := testkit.Rabbit(t)
 	eachDatabase(t, func(b *bench) {
@@ -337,7 +341,7 @@ func TestConfigErrorsNameFields(t *testing.T) {
 	}
 }
 
-// No error has the password of a refused login.
+// No error contains the password of a refused login.
 func TestErrorsHaveNoPassword(t *testing.T) {
 	broker := testkit.Rabbit(t)
 	uri, err := amqp091.ParseURI(broker.URL)

@@ -49,8 +49,8 @@ func sender(t *testing.T, config hint.Config, addresses ...string) *hint.Sender 
 	return s
 }
 
-// Each forwarder gets the hint, also one whose address is a name. Many hints are few
-// datagrams, and a datagram is sent after the last one.
+// Each forwarder gets the hint, also if its address is a name. Many hints need only few
+// datagrams, and a datagram is sent after the last hint.
 func TestEachForwarderGetsTheHint(t *testing.T) {
 	t.Parallel()
 	var first, second atomic.Int64
@@ -76,7 +76,7 @@ func TestEachForwarderGetsTheHint(t *testing.T) {
 	}
 }
 
-// Other datagrams are no hints. They do not stop the receiver.
+// The receiver ignores other datagrams. They do not stop it.
 func TestOtherDatagramsAreIgnored(t *testing.T) {
 	t.Parallel()
 	hints := make(chan struct{}, 100)
@@ -119,8 +119,8 @@ func TestInvalidAddressIsRefused(t *testing.T) {
 	}
 }
 
-// A name that does not exist is logged once, and does not block producers or hints to
-// others.
+// A name that does not exist is logged once. It does not block producers, or hints to
+// other forwarders.
 func TestUnknownHostIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var got atomic.Int64
@@ -146,8 +146,8 @@ func (b *broker) Publish(_ string, msgs ...*message.Message) error {
 
 func (b *broker) Close() error { return nil }
 
-// A hint from another process makes a forwarder read at once. If hints are lost, its
-// poll finds the messages.
+// A hint from another process makes a forwarder read immediately. If hints are lost,
+// its poll finds the messages.
 func TestHintWakesAForwarder(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -19,10 +19,11 @@ type Receiver struct {
 	ended chan struct{}
 }
 
-// Listen receives hints at address, such as ":7946", and calls hint for each of them.
-// Pass the method Hint of a forwarder.Forwarder. Use an address that only your own
-// services can reach: a datagram contains no data, but each one may cause a read of the
-// outbox. Listen fails if it cannot use the address.
+// Listen receives hints at address, such as ":7946", and calls the function hint for
+// each of them. Pass the method Hint of a forwarder.Forwarder as this function. Use an
+// address that only your own services can reach: a datagram contains none of your data,
+// but each datagram may cause a read of the outbox. Listen fails if it cannot use the
+// address.
 func Listen(address string, hint func()) (*Receiver, error) {
 	if hint == nil {
 		return nil, errors.New("hint: the function is nil: pass the method Hint of a forwarder")
@@ -39,8 +40,8 @@ func Listen(address string, hint func()) (*Receiver, error) {
 // Addr returns the address at which the Receiver listens.
 func (r *Receiver) Addr() net.Addr { return r.conn.LocalAddr() }
 
-// Close ends the Receiver. When it returns, the function of Listen is not called any
-// more.
+// Close ends the Receiver. After it has returned, the function passed to Listen is not
+// called any more.
 func (r *Receiver) Close() error {
 	r.once.Do(func() {
 		r.err = r.conn.Close()
@@ -51,7 +52,7 @@ func (r *Receiver) Close() error {
 
 func (r *Receiver) run() {
 	defer close(r.ended)
-	buffer := make([]byte, len(datagram)+1) // one more, to recognize a longer datagram
+	buffer := make([]byte, len(datagram)+1) // one byte more, to recognize a longer datagram
 	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	for {
@@ -60,7 +61,7 @@ func (r *Receiver) run() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			<-ticker.C // such as an ICMP error on some systems; it must not become a busy loop
+			<-ticker.C // an error, such as an ICMP error on some systems, must not cause a busy loop
 		case string(buffer[:n]) == datagram:
 			r.hint()
 		}

@@ -13,16 +13,18 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// datagram is the content of each datagram. The receiver ignores others.
+// datagram is the content of each datagram. The receiver ignores datagrams with a
+// different content.
 const datagram = "once hint 1"
 
 const (
-	// pause is the shortest time between two datagrams. A forwarder cannot read more
-	// often.
+	// pause is the shortest time between two datagrams. A forwarder cannot read more often
+	// than this.
 	pause = time.Millisecond
 
-	// lookUpEvery is how long the addresses of a name are used. Each instance of the
-	// forwarder must get the hint, because each reads other slots.
+	// lookUpEvery is how long the addresses of a name are used before the name is looked up
+	// again. A new lookup finds new instances of the forwarder. All instances must get the
+	// hint, because each instance reads different slots.
 	lookUpEvery = 5 * time.Second
 
 	lookUpTimeout = time.Second
@@ -30,7 +32,7 @@ const (
 
 // Config configures a [Sender]. The zero value is ready for use.
 type Config struct {
-	// Logger receives a line when a name cannot be looked up, and when it can be again.
+	// Logger receives a line when the lookup of a name fails, and when it succeeds again.
 	// Defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 }
@@ -49,21 +51,22 @@ type Sender struct {
 	err    error
 }
 
-// host is a name or an IP address with a port.
+// host is a name or an IP address, with a port.
 type host struct {
 	name string
 	port uint16
 
 	found   []netip.AddrPort
-	lookUp  time.Time // when to look up the name again; zero for an IP address that was found
-	fixed   bool      // name is an IP address
+	lookUp  time.Time // when to look up the name again; zero for an IP address
+	fixed   bool      // whether the name is an IP address
 	failing bool
 }
 
-// NewSender returns a Sender to forwarders at addresses, each a host with a port such as
-// "forwarder.shop.svc:7946". If a name has several IP addresses, as that of a headless
-// service in Kubernetes, each of them gets every hint. NewSender does not look up names,
-// so the forwarders need not run. It fails if an address is invalid, and names it.
+// NewSender returns a Sender that sends hints to the forwarders at addresses. Each
+// address is a host with a port, such as "forwarder.shop.svc:7946". If a name has
+// several IP addresses, such as the name of a headless service in Kubernetes, each
+// address gets every hint. NewSender does not look up names, so the forwarders need not
+// run. If an address is invalid, NewSender fails with an error that names the address.
 func NewSender(addresses []string, config Config) (*Sender, error) {
 	if config.Logger == nil {
 		config.Logger = watermill.NewSlogLogger(nil)
@@ -111,9 +114,10 @@ func newHost(address string) (*host, error) {
 	return h, nil
 }
 
-// Hint tells the forwarders that a transaction was committed. It never blocks, and
-// returns no error, because a lost hint only makes a message later. Pass it to
-// outbox.InTx, or call it after a commit. Hints within a millisecond are sent as one.
+// Hint tells the forwarders that a transaction was committed. It never blocks. It
+// returns no error, because a lost hint only delays a message. Pass this method to
+// outbox.InTx, or call it after a commit. Several hints within a millisecond are sent
+// as one.
 func (s *Sender) Hint() {
 	select {
 	case s.wanted <- struct{}{}:
@@ -157,8 +161,8 @@ func (s *Sender) run() {
 	}
 }
 
-// find looks up the IP addresses of a host, if they are old. If this fails, the old ones
-// stay.
+// find looks up the IP addresses of a host if the known addresses are old. If the
+// lookup fails, it keeps the old addresses.
 func (s *Sender) find(h *host) {
 	now := time.Now()
 	if h.fixed || now.Before(h.lookUp) {

@@ -21,49 +21,50 @@ type Config struct {
 	// PostgreSQL and "once_".
 	Schema schema.Config
 
-	// Client returns who sends a request, such as the id of the authenticated user or
-	// tenant. Keys of different clients do not meet. Without this, a client that
-	// guesses the key of another would get its answer. Use OneClient for a service
-	// with a single client.
+	// Client returns an id of the client that sends a request, such as the id of the
+	// authenticated user or tenant. Each client has its own keys. Otherwise a client that
+	// guesses another client's key would get that client's answer. Use OneClient for a
+	// service with a single client.
 	Client func(r *http.Request) string
 
-	// Required refuses requests without a key with status 400. By default they are
-	// handled, each one anew.
+	// Required makes the handler answer requests without a key with status 400. Defaults to
+	// false: such requests are handled, and a repeated request takes effect again.
 	Required bool
 
-	// Documentation is the URL of the page that tells clients how to use keys: how long
-	// they are kept, and which operations need one. Refusals name it as their type and
-	// in the header Link. Defaults to none.
+	// Documentation is the URL of a page for clients. The page says how to use keys, how
+	// long they are kept, and which operations need a key. An error response contains the
+	// URL as the type of the problem and in its Link header. Defaults to no URL.
 	Documentation string
 
-	// Retention is how long an answer is kept. A request that is repeated later takes
-	// effect again. At least a minute. Defaults to 24 hours.
+	// Retention is how long an answer is kept. If a request is repeated later, it takes
+	// effect again. The minimum is a minute. Defaults to 24 hours.
 	Retention time.Duration
 
 	// SweepInterval is the time between two calls of Sweep by Run. Defaults to a
 	// minute.
 	SweepInterval time.Duration
 
-	// Wait is how long a request waits while another one with the same key is being
-	// handled. Then it is answered with status 409. Defaults to 5 seconds.
+	// Wait is how long a request waits while another request with the same key is being
+	// handled. If this takes longer, the request is answered with status 409. Defaults to 5
+	// seconds.
 	Wait time.Duration
 
-	// MaxBody is the maximum size of a request in bytes. The body is read into memory,
-	// because a repeated request must be equal. Larger requests are answered with
-	// status 413. Defaults to 1 MiB.
+	// MaxBody is the maximum size of a request's body, in bytes. The body is read into
+	// memory, because it is compared with the body of an earlier request. Larger requests
+	// are answered with status 413. Defaults to 1 MiB.
 	MaxBody int64
 
-	// MaxAnswer is the maximum size of an answer in bytes. If a handler writes more,
-	// its transaction is rolled back, and the request is answered with status 500.
-	// Defaults to 1 MiB.
+	// MaxAnswer is the maximum size of an answer, in bytes. If a handler writes more, its
+	// transaction is rolled back, and the request is answered with status 500. Defaults to
+	// 1 MiB.
 	MaxAnswer int
 
-	// Logger gets the errors of handlers and of the database. Defaults to slog's
+	// Logger receives the errors of handlers and of the database. Defaults to slog's
 	// default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 }
 
-// OneClient is a Config.Client for a service with a single client.
+// OneClient is a value for Config.Client, for a service with a single client.
 func OneClient(*http.Request) string { return "" }
 
 const (
@@ -84,7 +85,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// documents reports whether a URL can be in the header Link.
+// documents reports whether page is "" or an absolute HTTP URL. Characters that would
+// end the URL in a Link header are not allowed.
 func documents(page string) bool {
 	u, err := url.Parse(page)
 	return page == "" || err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && !strings.ContainsAny(page, "<> \"")

@@ -47,7 +47,7 @@ func TestDraftKeyIsAStringOfRFC8941(t *testing.T) {
 	}
 }
 
-// Section 2.1: parameters and escapes do not change which key it is.
+// Section 2.1: parameters and escapes do not change the key.
 func TestDraftKeyIsItsUnescapedValue(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	b.expectAnswer("201 placed tea at /orders/1", "tea", `Idempotency-Key: "a\"b\\c"`)
@@ -57,7 +57,8 @@ func TestDraftKeyIsItsUnescapedValue(t *testing.T) {
 	b.expect(1, 1, 1)
 }
 
-// Section 2.2 leaves the length to the resource: 1 to 255 characters.
+// Section 2.2 lets each service choose the length of keys. This package accepts 1 to
+// 255 characters.
 func TestDraftKeyLengths(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	for n, want := range map[int]string{
@@ -72,9 +73,8 @@ func TestDraftKeyLengths(t *testing.T) {
 	b.expect(2, 2, 2)
 }
 
-// Section 2.6, first time request: it is processed, and answered as without a key.
-// Section 2.6, retry: it gets the result of the first request, with status, headers and
-// body.
+// Section 2.6: the first request with a key is processed, and answered as without a
+// key. A retry gets the result of the first request, with status, headers and body.
 func TestDraftRetryGetsTheSameAnswer(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
@@ -119,7 +119,7 @@ func TestDraftRetryGetsTheSameAnswer(t *testing.T) {
 	})
 }
 
-// Section 2.6: what belongs to one client or one request is not given to another.
+// Section 2.6: a stored answer is not given to another client or for another request.
 func TestDraftKeysOfDifferentClientsDoNotMeet(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	for _, client := range []string{"ada", "bob"} {
@@ -131,8 +131,8 @@ func TestDraftKeysOfDifferentClientsDoNotMeet(t *testing.T) {
 	b.expect(2, 2, 2)
 }
 
-// Section 2.7: each problem has the status of the draft, is of RFC 9457, and links to the
-// documentation of the resource.
+// Section 2.7: each problem has the status that the draft requires and the form of RFC
+// 9457, and links to the documentation of the resource.
 func TestDraftProblems(t *testing.T) {
 	const page = "https://shop.example/docs/keys"
 	b := newBench(t, testkit.Postgres(t), func(c *idempotency.Config) {

@@ -23,23 +23,25 @@ import (
 )
 
 // HandlerFunc handles a request in a transaction. It writes its rows and publishes its
-// events through tx, and its answer to w. The answer is sent after the commit.
+// events through tx, and writes its answer to w. The answer is sent after the commit.
 //
-// If it returns an error or panics, or answers with a status of 500 or more, the
-// transaction is rolled back and nothing is stored: the client can repeat the request.
-// An error is logged and answered with status 500; or with 503 and Retry-After if it
-// says that the database or another service is not available now. Every other answer
-// is stored and repeated, also refusals such as 404.
+// If the handler returns an error or panics, or answers with a status of 500 or more,
+// the transaction is rolled back and nothing is stored. The client can then repeat the
+// request. An error is logged, and answered with status 500. If the error says that the
+// database or another service is not available now, it is answered with status 503 and
+// Retry-After instead. Every other answer is stored and sent again for repeated
+// requests, including refusals such as 404.
 type HandlerFunc func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error
 
 // Names of headers.
 const (
-	Header   = "Idempotency-Key"     // of a request
-	Replayed = "Idempotent-Replayed" // "true" in an answer that was stored for an earlier request
+	Header   = "Idempotency-Key"     // header of a request
+	Replayed = "Idempotent-Replayed" // header of an answer; "true" if the answer was stored for an earlier request
 )
 
-// Handler returns a handler that calls h once for each client and key. Requests are
-// equal if method, path, query, Content-Type and body are equal.
+// Handler returns a handler that calls h once for each client and key. A later request
+// with the same key must have the same method, path, query, Content-Type and body.
+// Otherwise it is answered with status 422.
 func (k *Keys) Handler(h HandlerFunc) http.Handler {
 	if h == nil {
 		panic("idempotency: Handler: h is nil")
@@ -99,7 +101,7 @@ func (k *Keys) fail(w http.ResponseWriter, err error) {
 }
 
 // unavailable reports whether the same request may succeed a moment later, because the
-// database, or another service that the handler calls, is not available now.
+// database or another service is not available now.
 func unavailable(err error) bool {
 	if dialect.Unavailable(err) || dialect.Contended(err) || dialect.Undeployed(err) {
 		return true
@@ -113,7 +115,7 @@ func unavailable(err error) bool {
 	return network
 }
 
-// errUndone rolls back a transaction whose answer must not be stored.
+// errUndone makes the database roll back a transaction whose answer must not be stored.
 var errUndone = errors.New("the answer is not stored")
 
 // handle handles a request in a transaction, or returns the stored answer.
@@ -153,7 +155,8 @@ func (k *Keys) handle(r *http.Request, req request, h HandlerFunc) (a answer, re
 	return recorder.answer, false, err
 }
 
-// digestOf returns a digest of what makes a request equal to another.
+// digestOf returns a digest of the parts of a request by which two requests are
+// compared.
 func digestOf(r *http.Request, body []byte) (digest [sha256.Size]byte) {
 	sum := sha256.New()
 	for _, part := range []string{r.Method, r.URL.Path, r.URL.RawQuery, r.Header.Get("Content-Type")} {
@@ -173,7 +176,7 @@ func write(w http.ResponseWriter, a answer, repeated bool) {
 	_, _ = w.Write(a.body) // the client may be gone; it can repeat the request
 }
 
-// refuse writes a problem of RFC 9457.
+// refuse answers with a problem of RFC 9457.
 func (k *Keys) refuse(w http.ResponseWriter, status int, title, detail string) {
 	text, _ := json.Marshal(map[string]any{
 		"type": cmp.Or(k.config.Documentation, "about:blank"), "title": title, "detail": strings.ToValidUTF8(detail, ""), "status": status,
@@ -213,7 +216,8 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// end completes the answer. Headers that HTTP/1 makes for a connection are not stored.
+// end completes the answer. It removes the headers Date and Connection, which are
+// different for each response.
 func (r *recorder) end() error {
 	r.WriteHeader(http.StatusOK)
 	if r.answer.body == nil {

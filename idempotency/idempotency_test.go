@@ -25,7 +25,7 @@ func TestRepeatedRequestGetsTheSameAnswer(t *testing.T) {
 		const key = "Idempotency-Key: k1"
 		b.expectAnswer("201 placed tea at /orders/1", "tea", key)
 		b.expectAnswer("201 placed tea replayed at /orders/1", "tea", key)
-		b.expectAnswer("201 placed tea replayed at /orders/1", "tea", `Idempotency-Key: "k1"`) // as the draft writes it
+		b.expectAnswer("201 placed tea replayed at /orders/1", "tea", `Idempotency-Key: "k1"`) // the form that the draft requires
 		b.expect(1, 1, 1)
 
 		b.expectAnswer("422: The idempotency key was used before: another request had this key: "+
@@ -37,7 +37,8 @@ func TestRepeatedRequestGetsTheSameAnswer(t *testing.T) {
 	})
 }
 
-// An equal request has the same method, path, query, type and body.
+// A request with a key that was used before is refused if its method, path, query,
+// content type or body differs from those of the first request.
 func TestKeyOfAnotherRequestIsRefused(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	send := func(change func(r *http.Request)) int {
@@ -64,7 +65,8 @@ func TestKeyOfAnotherRequestIsRefused(t *testing.T) {
 	b.expect(1, 1, 1)
 }
 
-// Two equal requests arrive at the same time. The second one waits for the first one.
+// Two equal requests arrive at the same time. The second one waits for the first one, and
+// gets the same answer.
 func TestRequestsAtTheSameTimeTakeEffectOnce(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	inside, goOn := make(chan struct{}, 2), make(chan struct{})
@@ -115,7 +117,7 @@ func TestRequestInProgressIsAConflict(t *testing.T) {
 	b.expect(1, 1, 1)
 }
 
-// What failed can be repeated. What was refused stays refused.
+// A failed request can be repeated. A refused request gets the same refusal again.
 func TestFailuresAreNotStored(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *idempotency.Config) { c.MaxAnswer = 100 })
@@ -172,7 +174,8 @@ func TestFailuresAreNotStored(t *testing.T) {
 	})
 }
 
-// While the database is away, the client is told to come back.
+// While the database is not available, the answer tells the client to repeat the
+// request later.
 func TestOutageIsTemporary(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	const later = "503: The request failed: repeat it with the same key"
@@ -219,7 +222,7 @@ func TestOutageIsTemporary(t *testing.T) {
 	b.expect(1, 1, 1)
 }
 
-// The client is gone while its request is handled.
+// If the client disconnects while its request is handled, the request is rolled back.
 func TestRequestOfAClientThatIsGoneIsUndone(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	ctx, leave := context.WithCancel(t.Context())

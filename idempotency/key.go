@@ -10,9 +10,10 @@ import (
 // maxKey is the maximum length of a key in bytes.
 const maxKey = 255
 
-// keyOf returns the key of a request, or "" if it has none, and the reason if the key is
-// not valid. The draft says that a key is a string of RFC 8941, in quotes. Many clients
-// send it without quotes, which is accepted too.
+// keyOf returns the key of a request, or "" if the request has no key. If the key is
+// not valid, keyOf returns the reason as problem. The draft says that a key is a string
+// of RFC 8941, in quotes. Many clients send the key without quotes, and keyOf accepts
+// this form, too.
 func keyOf(r *http.Request) (key, problem string) {
 	values := r.Header.Values(Header)
 	switch {
@@ -38,8 +39,8 @@ func keyOf(r *http.Request) (key, problem string) {
 	return key, ""
 }
 
-// unquote returns the string that follows an opening quote, by RFC 8941, section 3.3.3.
-// Parameters after the string are ignored, because the draft defines none.
+// unquote returns the string after an opening quote, as in RFC 8941, section 3.3.3. It
+// ignores parameters after the string, because the draft defines none.
 func unquote(quoted string) (value, problem string) {
 	var b strings.Builder
 	for i := 0; i < len(quoted); i++ {

@@ -19,8 +19,8 @@ type Keys struct {
 	sql     queries
 }
 
-// New returns Keys in the tables of package schema. It does not connect. The error
-// names every invalid field of config.
+// New returns a Keys that uses the tables of package schema. It does not connect to the
+// database. If config is invalid, the error names every invalid field.
 func New(db *sql.DB, config Config) (*Keys, error) {
 	if db == nil {
 		return nil, errors.New("idempotency: db is nil")
@@ -39,8 +39,8 @@ func New(db *sql.DB, config Config) (*Keys, error) {
 // sweepBatch is the maximum number of rows that one transaction removes.
 const sweepBatch = 2000
 
-// Sweep removes keys that are older than Config.Retention by the database's clock, in
-// short transactions, and returns their number.
+// Sweep removes keys that are older than Config.Retention by the database's clock, and
+// returns the number of removed keys. It uses short transactions.
 func (k *Keys) Sweep(ctx context.Context) (removed int64, err error) {
 	for {
 		var n int64
@@ -62,8 +62,8 @@ func (k *Keys) Sweep(ctx context.Context) (removed int64, err error) {
 }
 
 // Run calls Sweep every Config.SweepInterval until ctx ends, and then returns nil. Any
-// number of processes may run it. It logs an error of the database and goes on with the
-// next sweep.
+// number of processes may call it. If the database returns an error, Run logs the
+// error, and tries again at the next sweep.
 func (k *Keys) Run(ctx context.Context) error {
 	tick := time.NewTicker(k.config.SweepInterval)
 	defer tick.Stop()

@@ -107,7 +107,8 @@ func (b *bench) expect(orders, events, keys int) {
 	}
 }
 
-// send sends a request and returns its answer: status, body, and whether it is replayed.
+// send sends a request and returns its answer as a text: status, body, and whether the
+// answer is replayed.
 func (b *bench) send(body string, headers ...string) string {
 	w := httptest.NewRecorder()
 	b.handler.ServeHTTP(w, request(b.Context(), body, headers...))

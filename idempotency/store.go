@@ -18,8 +18,9 @@ type queries struct {
 
 func newQueries(d dialect.Dialect) queries {
 	return queries{
-		// It waits for another transaction that has inserted the same key. If that
-		// commits, the statement inserts nothing; if it rolls back, this one inserts.
+		// This statement waits for another transaction that has inserted the same key. If
+		// that transaction commits, the statement inserts nothing. If it rolls back, the
+		// statement inserts the key.
 		claim:  d.SQL(`INSERT INTO {idempotency_keys} (client, key, digest) VALUES ($1, $2, $3) ON CONFLICT (client, key) DO NOTHING`),
 		find:   d.SQL(`SELECT digest, status, header, body FROM {idempotency_keys} WHERE client = $1 AND key = $2`),
 		answer: d.SQL(`UPDATE {idempotency_keys} SET status = $3, header = $4, body = $5 WHERE client = $1 AND key = $2`),
@@ -34,7 +35,7 @@ type request struct {
 	digest      [sha256.Size]byte
 }
 
-// answer is what the handler wrote.
+// answer is the answer that a handler has written.
 type answer struct {
 	status int
 	header http.Header
@@ -42,14 +43,15 @@ type answer struct {
 }
 
 var (
-	// errReused reports that the key was used for another request.
+	// errReused means that the key was used for a different request.
 	errReused = errors.New("the key was used for another request")
 
-	// errInProgress reports that a request with the key is being handled.
+	// errInProgress means that another request with the key is being handled.
 	errInProgress = errors.New("a request with the key is being handled")
 )
 
-// claim inserts the key, or returns the answer of the earlier request with the key.
+// claim inserts the key. If an earlier request used the key, it returns the answer of
+// that request.
 func (k *Keys) claim(ctx context.Context, tx *sql.Tx, r request) (earlier *answer, err error) {
 	waiting, cancel := context.WithTimeoutCause(ctx, k.config.Wait, errInProgress)
 	defer cancel()

@@ -2,35 +2,36 @@ package journey
 
 import "time"
 
-// Answer is what the tables of one database say.
+// Answer contains the messages that Find has found in the tables of one database.
 type Answer struct {
-	// Messages are in the order of their first events. A message that was caused by
-	// another one follows it. A message that no table has is in the list too if
-	// Query.MessageID names it.
+	// Messages are in the order of their first events. But a message that was caused by
+	// another message comes after that message. The list contains the message that
+	// Query.MessageID names even if no table contains it.
 	Messages []Message
 
-	// Notes say, in sentences, what was not looked at: tables that this database does
-	// not have, and rows beyond a bound.
+	// Notes are sentences that say what Find has not read: tables that are missing in this
+	// database, and rows beyond a limit.
 	Notes []string
 }
 
 // Message is one message with its events.
 type Message struct {
-	// ID is the id of the message. CausedBy is the id of the message whose handler
-	// produced it, and Depth the number of such steps from a message that the Query
-	// names. CausedBy is empty if no table says it.
+	// ID is the id of the message. CausedBy is the id of the message whose handler produced
+	// this message, or "" if no table contains it. Depth is 0 for a message that the Query
+	// selects, 1 for a message that was caused by such a message, and so on.
 	ID, CausedBy string
 	Depth        int
 
-	// Topic, Tenant, AggregateType, AggregateID and EventType are those of the
-	// message, as far as a table has them.
+	// Topic, Tenant, AggregateType, AggregateID and EventType are properties of the
+	// message. They are empty if no table contains them.
 	Topic, Tenant, AggregateType, AggregateID, EventType string
 
-	// Where says in sentences where the message is now, and what no table knows.
+	// Where contains sentences that say where the message is now, and which facts no table
+	// can show.
 	Where []string
 
-	// Consumers are the consumers that have a row of the message, and those that are
-	// registered for its topic, in alphabetical order.
+	// Consumers are the consumers that have a row of the message, and the consumers that
+	// are registered for its topic, in alphabetical order.
 	Consumers []Consumer
 
 	// Events are in the order of their times.
@@ -42,40 +43,40 @@ type Consumer struct {
 	Name, Topic string
 	State       State
 
-	// Since is when the message came into that state. It is zero for Unseen.
+	// Since is the time at which the message entered this state. It is zero for Unseen.
 	Since time.Time
 }
 
 // State is the state of a message at a consumer.
 type State string
 
-// The states of a message at a consumer.
+// States of a message at a consumer.
 const (
-	// Handled: the inbox has the message, so the handler has run and its transaction was
-	// committed.
+	// Handled: the inbox contains the message, so the handler has run and its transaction
+	// was committed.
 	Handled State = "handled"
 
 	// Waiting: the message is stored, and waits for its next attempt.
 	Waiting State = "waiting"
 
-	// Held: the message waits behind another one of its ordering key.
+	// Held: the message waits behind another message of its ordering key.
 	Held State = "held"
 
 	// Quarantined: the consumer gave up on the message.
 	Quarantined State = "quarantined"
 
-	// Discarded: an operator ended the message; the handler does not run.
+	// Discarded: an operator has discarded the message, so the handler will not run.
 	Discarded State = "discarded"
 
-	// Unseen: the consumer is registered for the topic and has no row of the message.
-	// It has not received the message yet, or has forgotten it.
+	// Unseen: the consumer is registered for the topic, but has no row of the message. It
+	// has not received the message yet, or has deleted the row after the retention.
 	Unseen State = "unseen"
 )
 
-// Place is the table that an event comes from.
+// Place is the table from which an event comes.
 type Place string
 
-// The places.
+// These constants name the tables in which an event was found.
 const (
 	Outbox      Place = "outbox"
 	DeadLetters Place = "dead letters"
@@ -85,28 +86,29 @@ const (
 	Audit       Place = "audit"
 )
 
-// Event is one thing that happened to a message, or that will happen.
+// Event is one thing that has happened to a message, or that will happen.
 type Event struct {
 	// At is the time by the database's clock, in milliseconds. It is in the future
 	// for a message that is due later.
 	At time.Time
 
-	// Place is the table, and Row the number of the row there: the position in the
-	// outbox, or the ID of package deadletter or poison. Row is 0 in the inbox.
+	// Place is the table. Row is the number of the row in this table: the position in the
+	// outbox, or the ID in package deadletter or poison. Row is 0 in the inbox.
 	Place Place
 	Row   int64
 
-	// Consumer and Topic are empty where the table has none.
+	// Consumer and Topic are empty if the table does not contain them.
 	Consumer, Topic string
 
-	// What is a verb or a short phrase, such as "written", "sent", "quarantined", or,
-	// from the audit, the action. Detail says more, in words.
+	// What is the kind of event: "written", "sent", "quarantined" and so on. For an event
+	// from the audit log, it is the action of the operator. Detail contains more
+	// information.
 	What, Detail string
 
-	// Attempts, Reason and Error are those of a failure.
+	// Attempts, Reason and Error describe a failure.
 	Attempts      int
 	Reason, Error string
 
-	// Actor is who did it, and Why the reason, from the audit.
+	// Actor is the person who acted, and Why is the reason. Both come from the audit log.
 	Actor, Why string
 }

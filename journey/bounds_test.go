@@ -5,10 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/journey"
 )
 
-// A service can have the tables of one side only.
+// A database can contain only the tables of the producer, or only the tables of the
+// consumers. Find reads the tables that exist, and notes the missing ones.
 func TestJourneySaysWhichTablesAreMissing(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.publish("orders", msg("m1", "7", ""))
@@ -84,6 +86,71 @@ func TestJourneyLooksAtABoundedPartOfTheOutbox(t *testing.T) {
 			b.Fatalf("%d messages, want 2: %+v", len(latest.Messages), latest.Messages)
 		}
 	})
+}
+
+// Find reads a bounded number of rows of each table. This is true if the planner has
+// new statistics, and also if it has statistics from the time when the tables were
+// empty.
+func TestJourneyReadsABoundedNumberOfRows(t *testing.T) {
+	t.Parallel()
+	db := testkit.EmptyPostgres(t) // without the statistics of an earlier test's rows
+	db.SetMaxOpenConns(1)          // RowsRead counts the reads of a single connection
+	b := newBench(t, db)
+	for _, table := range []string{"once_outbox_dead", "once_outbox_sent", "once_parked"} {
+		b.exec(`ALTER TABLE ` + table + ` SET (autovacuum_enabled = false)`)
+		b.exec(`ANALYZE ` + table)
+	}
+	// Half of the messages are about one aggregate, and one message caused a third of them;
+	// the oldest one of each kind is rare.
+	const labels = `'m' || i, CASE i WHEN 1 THEN 'rare' ELSE 'usual' END, 'order',
+		CASE WHEN i = 1 THEN 'rare' WHEN i % 2 = 0 THEN 'hot' ELSE 'a' || i END,
+		CASE WHEN i % 3 = 1 THEN 'popular' WHEN i > 1 THEN 'm' || i / 2 ELSE '' END`
+	b.exec(`INSERT INTO once_outbox_dead (message_id, tenant, aggregate_type, aggregate_id, causation_id, position, topic, payload, metadata,
+			created_at, attempts, last_error, reason, unknown)
+		SELECT ` + labels + `, i, 't', '', '{}', now(), 20, '', 'exhausted', false FROM generate_series(1, 60000) AS i`)
+	b.exec(`INSERT INTO once_outbox_sent (message_id, tenant, aggregate_type, aggregate_id, causation_id, position, topic, payload, metadata,
+			created_at)
+		SELECT ` + labels + `, i, 't', '', '{}', now() FROM generate_series(1, 60000) AS i`)
+	for _, state := range []string{"quarantined", "waiting"} {
+		b.exec(`INSERT INTO once_parked (message_id, tenant, aggregate_type, aggregate_id, causation_id, consumer, topic, digest, envelope, state,
+				due_at)
+			SELECT ` + labels + `, '` + state + `', 't', '', '', '` + state + `', now() FROM generate_series(1, 30000) AS i`)
+	}
+	for _, known := range []string{"when they were empty", "now"} {
+		for _, of := range []struct {
+			query              journey.Query
+			messages           int
+			dead, sent, parked int // rows that are read, at most
+		}{
+			{journey.Query{MessageID: "m7"}, 1, 100, 100, 100},
+			{journey.Query{MessageID: "m30000", Causes: true}, 2, 200, 200, 31_000},
+			{journey.Query{MessageID: "popular", Causes: true}, 100, 12_000, 12_000, 43_000},
+			{journey.Query{AggregateID: "rare"}, 1, 100, 100, 31_000},
+			{journey.Query{AggregateID: "hot"}, 100, 1000, 57_000, 67_000},
+			{journey.Query{AggregateID: "none"}, 0, 100, 100, 31_000},
+			{journey.Query{Tenant: "rare"}, 1, 100, 51_000, 22_000},
+			{journey.Query{Tenant: "usual"}, 100, 1000, 52_000, 22_000},
+			{journey.Query{Tenant: "none"}, 0, 100, 51_000, 22_000},
+		} {
+			var before []int
+			read := func() (rows []int) {
+				for _, table := range []string{"once_outbox_dead", "once_outbox_sent", "once_parked"} {
+					rows = append(rows, testkit.RowsRead(t, db, table))
+				}
+				return rows
+			}
+			before = read()
+			if answer := b.find(of.query); len(answer.Messages) != of.messages {
+				t.Errorf("the tables were looked at %s: %d messages for %+v, want %d", known, len(answer.Messages), of.query, of.messages)
+			}
+			for i, n := range read() {
+				if most := []int{of.dead, of.sent, of.parked}[i]; n-before[i] > most {
+					t.Errorf("the tables were looked at %s: %d rows of table %d for %+v, want at most %d", known, n-before[i], i, of.query, most)
+				}
+			}
+		}
+		b.exec(`ANALYZE once_outbox_dead, once_outbox_sent, once_parked`)
+	}
 }
 
 func TestBadInputIsRefused(t *testing.T) {

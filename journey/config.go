@@ -18,15 +18,15 @@ type Config struct {
 	Schema schema.Config
 }
 
-// Journeys are the journeys of the messages in one database. If producer and
-// consumers have databases of their own, ask each of them.
+// Journeys finds the journeys of the messages in one database. If the producer and the
+// consumers have separate databases, create a Journeys for each database, and ask both.
 type Journeys struct {
 	db      *sql.DB
 	dialect dialect.Dialect
 }
 
-// New returns the journeys in db, or an error that names each field of config that
-// cannot be used. With roles, the login needs the role operator.
+// New returns a Journeys for db. If config is invalid, the error names each invalid
+// field. If you use roles, the login needs the role operator.
 func New(db *sql.DB, config Config) (*Journeys, error) {
 	config.Schema = config.Schema.WithDefaults()
 	err := config.Schema.Validate()
@@ -43,15 +43,15 @@ func New(db *sql.DB, config Config) (*Journeys, error) {
 	return &Journeys{db, d}, nil
 }
 
-// snapshot runs work in a transaction that sees the tables as of one moment: a
-// message that moves meanwhile is in one place.
-func (j *Journeys) snapshot(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return j.dialect.Read(ctx, j.db, func(tx *sql.Tx) error {
-		if !j.dialect.SQLite() { // where each transaction has a snapshot
+// snapshot calls f in a transaction that sees all tables as they were at one moment. So
+// a message that moves to another table during the call appears in only one table.
+func (j *Journeys) snapshot(ctx context.Context, f func(tx *sql.Tx) error) error {
+	return j.dialect.Look(ctx, j.db, func(tx *sql.Tx) error {
+		if !j.dialect.SQLite() { // in SQLite, each transaction has a snapshot
 			if _, err := tx.ExecContext(ctx, `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY`); err != nil {
 				return err
 			}
 		}
-		return work(tx)
+		return f(tx)
 	})
 }

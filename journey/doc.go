@@ -1,23 +1,25 @@
-// Package journey answers where a message is, and what happened to it: one call reads
+// Package journey shows where a message is, and what has happened to it. One call reads
 // the outbox, its blocked keys, the sent log, the dead letters, the parked messages,
-// the inbox and the audit of one database, and returns the events in the order of
+// the inbox and the audit log of one database. It returns the events in the order of
 // their times.
 //
 //	outbox ── sent ──▶ (broker) ──▶ parked ── handled ──▶ inbox
 //	   └── given up ──▶ dead letters      └── given up ──▶ quarantine
 //
-// A message is found by its id, its aggregate or its tenant. With Query.Causes the
-// answer also has the messages that it caused, see outbox.CausationID.
+// You can search for a message by its id, its aggregate or its tenant. With
+// Query.Causes, the answer also contains the messages that were caused by it, see
+// outbox.CausationID.
 //
-// All tables are read as of one moment. Reads are bounded: indexes find the rows of a
-// message everywhere but in the outbox, where each index would slow down the business
-// transactions. There, and among the parked messages that wait, a call looks at a
-// limited number of rows. Answer.Notes says so if rows were left out.
+// All tables are read in one snapshot, and the number of rows is limited. Indexes find
+// the rows of a message in all tables except the outbox, where each index would slow
+// down the business transactions. In the outbox, and among the parked messages that
+// wait, a call reads a limited number of rows. If it leaves out rows, Answer.Notes
+// contains a note about this.
 //
-// No table shows a message between the confirm of the broker and the moment at which
-// a consumer stores or handles it: then the message is in the broker. Message.Where
-// says it in words.
+// Between the confirm of the broker and the moment at which a consumer stores or
+// handles a message, no table contains the message, because it is in the broker.
+// Message.Where then says this.
 //
 // To read the code, start with query.go and answer.go, then find.go (which messages),
-// tables.go and outbox.go (their rows), and where.go (the words).
+// tables.go and outbox.go (their rows), and where.go (the sentences).
 package journey

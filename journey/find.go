@@ -16,14 +16,13 @@ type search struct {
 	dialect dialect.Dialect
 	query   Query
 
-	tables   map[string]bool // those that exist
+	tables   map[string]bool // whether each table exists
 	messages []*Message
 	byID     map[string]*Message
 	notes    []string
-	waiting  []int64 // IDs of the waiting and held rows, or nil if they were not read
 
-	// scanned are the messages that no index finds, by the ids of their causes, or nil
-	// if they were not read.
+	// scanned contains messages that no index finds, by the ids of the messages that caused
+	// them. It is nil until these messages are read.
 	scanned map[string][]foundMessage
 }
 
@@ -48,6 +47,9 @@ func (j *Journeys) Find(ctx context.Context, q Query) (Answer, error) {
 
 func (s *search) run() error {
 	if err := s.existing(); err != nil {
+		return err
+	}
+	if err := s.dialect.InOrder(s.ctx, s.tx); err != nil {
 		return err
 	}
 	if err := s.seeds(); err != nil {
@@ -78,7 +80,8 @@ func (s *search) ids(of []*Message) (ids []string) {
 	return ids
 }
 
-// add adds a message unless the answer has it or has enough.
+// add adds a message to the answer, unless the answer already contains it or has
+// reached the limit.
 func (s *search) add(id, causedBy string, depth int) {
 	if _, known := s.byID[id]; known || id == "" {
 		return
@@ -97,7 +100,7 @@ func (s *search) notef(format string, args ...any) {
 	}
 }
 
-// seeds adds the messages that the query names.
+// seeds adds the messages that the query selects.
 func (s *search) seeds() error {
 	q := s.query
 	if q.MessageID != "" {
@@ -111,7 +114,7 @@ func (s *search) seeds() error {
 	return err
 }
 
-// caused adds the messages that messages of the answer caused.
+// caused adds the messages that were caused by the given messages.
 func (s *search) caused(by []*Message) error {
 	found, err := s.matching(selection{causes: s.ids(by)})
 	for _, f := range found {

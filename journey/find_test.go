@@ -20,10 +20,10 @@ func TestJourneyOverAllTables(t *testing.T) {
 		m := msg("m1", "7", "m0")
 		b.publish("orders", m)
 		b.forward()
-		b.exec(`UPDATE once_outbox_sent SET created_at = ` + b.in(-20*time.Second) + `, sent_at = ` + b.in(-10*time.Second))
+		b.exec(`UPDATE once_outbox_sent SET created_at = ` + b.sqlTime(-20*time.Second) + `, sent_at = ` + b.sqlTime(-10*time.Second))
 		b.exec(`INSERT INTO once_consumers (topic, consumer) VALUES ('orders', 'mail'), ('orders', 'payments')`)
 		b.handled("stock", "m1")
-		b.exec(`UPDATE once_inbox SET processed_at = ` + b.in(-5*time.Second))
+		b.exec(`UPDATE once_inbox SET processed_at = ` + b.sqlTime(-5*time.Second))
 		entry := b.quarantined(m)
 		if err := b.quarantine().Discard(b.Context(), poison.Act{Actor: "ann", Why: "void"}, entry); err != nil {
 			b.Fatal(err)
@@ -81,8 +81,9 @@ func TestJourneyOverAllTables(t *testing.T) {
 	})
 }
 
-// sorted moves the events of one moment, which SQLite writes within a few
-// milliseconds of each other, into one order.
+// sorted moves the line of the inbox of payments to the place before the last line. In
+// SQLite, the times of the last events differ by a few milliseconds, so their order is
+// not fixed.
 func sorted(lines []string) []string {
 	for i, line := range lines {
 		if strings.HasPrefix(line, "inbox payments") {
@@ -97,8 +98,8 @@ func sorted(lines []string) []string {
 func TestJourneySaysWhyAMessageWaitsInTheOutbox(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.publish("orders", msg("due", "1", ""), msg("refused", "2", ""), msg("later", "3", ""), msg("second", "4", ""))
-		b.exec(`UPDATE once_outbox SET due_at = ` + b.in(time.Hour) + ` WHERE message_id IN ('refused', 'later')`)
-		b.exec(`UPDATE once_outbox SET failing_since = ` + b.in(-time.Hour) + `, attempts = 3, last_error = 'no queue', unknown = (1 = 1)
+		b.exec(`UPDATE once_outbox SET due_at = ` + b.sqlTime(time.Hour) + ` WHERE message_id IN ('refused', 'later')`)
+		b.exec(`UPDATE once_outbox SET failing_since = ` + b.sqlTime(-time.Hour) + `, attempts = 3, last_error = 'no queue', unknown = (1 = 1)
 			WHERE message_id = 'refused'`)
 		b.exec(`UPDATE once_outbox SET ordering_key = 'k' WHERE message_id = 'second'`)
 		b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 99, 0, 'dead')`)
@@ -159,7 +160,7 @@ func TestJourneyOfParkedMessages(t *testing.T) {
 			b.Fatal(err)
 		}
 		b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, ordering_key)
-			VALUES ('stock', 'orders', 'm1', $1, $1, 'held', `+b.in(0)+`, 'k')`, []byte{1})
+			VALUES ('stock', 'orders', 'm1', $1, $1, 'held', `+b.sqlTime(0)+`, 'k')`, []byte{1})
 		found := b.one("m1")
 		text := strings.Join(lines(found), ", ")
 		if want := "parked mail failed card 18 is refused"; !strings.Contains(text, want) {
@@ -185,7 +186,7 @@ func TestJourneyOfParkedMessages(t *testing.T) {
 			b.Fatalf(`the last event is %q, want "mail due"`, got)
 		}
 
-		b.handled("payments", "m1") // and the row is removed later
+		b.handled("payments", "m1") // the row in the outbox is removed later
 		for _, c := range b.one("m1").Consumers {
 			if handled := c.Name == "payments"; handled != (c.State == journey.Handled) {
 				b.Fatalf("%s: the state is %v, want handled: %v", c.Name, c.State, handled)
@@ -244,8 +245,8 @@ func TestJourneysOfAnAggregateAndATenant(t *testing.T) {
 		finds(journey.Query{Tenant: "acme"}, append([]string{"other"}, all...)...)
 		finds(journey.Query{Tenant: "other"}, "stranger")
 
-		// The latest ones are kept.
-		b.exec(`UPDATE once_outbox_sent SET created_at = ` + b.in(-time.Hour))
+		// With a limit, Find returns the latest messages.
+		b.exec(`UPDATE once_outbox_sent SET created_at = ` + b.sqlTime(-time.Hour))
 		few := b.find(journey.Query{AggregateType: "order", AggregateID: "7", Limit: 4})
 		if len(few.Messages) != 4 {
 			b.Fatalf("%d messages, want 4: %+v", len(few.Messages), few.Messages)
@@ -267,8 +268,8 @@ func TestJourneyFollowsCauses(t *testing.T) {
 		b.publish("orders", msg("b", "3", "root"), msg("ab", "4", "a"), msg("loop", "5", "loop"), msg("else", "6", "other"))
 		b.quarantined(msg("abq", "7", "ab"))
 		b.waits("payments", msg("abw", "8", "ab"))
-		b.exec(`UPDATE once_outbox_dead SET created_at = ` + b.in(-time.Hour))
-		b.exec(`UPDATE once_parked SET created_at = ` + b.in(-time.Minute) + ` WHERE message_id = 'abq'`)
+		b.exec(`UPDATE once_outbox_dead SET created_at = ` + b.sqlTime(-time.Hour))
+		b.exec(`UPDATE once_parked SET created_at = ` + b.sqlTime(-time.Minute) + ` WHERE message_id = 'abq'`)
 
 		answer := b.find(journey.Query{MessageID: "root", Causes: true})
 		if got, want := ids(answer.Messages), "root .a ..ab ...abq ...abw .b"; got != want {

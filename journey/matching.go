@@ -2,6 +2,8 @@ package journey
 
 import (
 	"cmp"
+	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,27 +16,36 @@ import (
 )
 
 const (
-	// tenantRows is how many of the latest rows of a table are looked at for a tenant,
-	// for which there is no index.
-	tenantRows = 100_000
+	// latestSent and latestParked are the numbers of latest rows that are searched for a
+	// tenant. Only the dead letters and the quarantine have an index on the tenant.
+	latestSent   = 50_000
+	latestParked = 20_000
 
-	// waitingRows is how many waiting or held rows are looked at for an aggregate or a
-	// cause: their indexes do not contain them.
-	waitingRows = 20_000
+	// fewRows is the maximum number of rows that Find sorts by time: the rows of an
+	// aggregate, or the rows of the messages that other messages have caused. If an
+	// aggregate has more rows, Find reads them in the order of their ids, and searches only
+	// the latest rows of the sent log. If the other messages have caused more rows, Find
+	// leaves some of them out.
+	fewRows = 5_000
+
+	// waitingRows is how many waiting rows and how many held rows are searched for an
+	// aggregate or a cause. The indexes on aggregates and causes do not contain such rows.
+	waitingRows = 10_000
 )
 
-// selection says which messages to look for: those of a tenant or an aggregate, or
-// those that other messages caused.
+// selection says which messages to look for: the messages of a tenant or an aggregate,
+// or the messages that were caused by other messages.
 type selection struct {
 	tenant, aggregateType, aggregateID string
 	causes                             []string
 }
 
-// columns adds the conditions of rows of a table that has columns for the labels.
-// stored returns a value as the table has it.
+// columns adds the conditions of sel for a table that has columns for the tenant, the
+// aggregate and the cause. The function stored returns a value in the form that the
+// table contains.
 func (s *search) columns(c *operate.Conditions, sel selection, stored func(string) string) {
 	c.AddText("tenant", stored(sel.tenant))
-	c.AddText("aggregate_type", stored(sel.aggregateType))
+	c.AddText("aggregate_type || ''", stored(sel.aggregateType)) // its index would find more rows
 	c.AddText("aggregate_id", stored(sel.aggregateID))
 	if sel.causes != nil {
 		var causes []string
@@ -43,7 +54,10 @@ func (s *search) columns(c *operate.Conditions, sel selection, stored func(strin
 		}
 		c.Add(`causation_id {among %s text}`, s.dialect.Strings(causes))
 	}
-	// The conditions of the indexes.
+	// PostgreSQL uses the partial indexes only if the query contains their conditions.
+	if sel.tenant != "" {
+		c.Texts = append(c.Texts, `tenant <> ''`)
+	}
 	if sel.aggregateID != "" {
 		c.Texts = append(c.Texts, `aggregate_id <> ''`)
 	}
@@ -56,11 +70,12 @@ func parkedLabel(value string) string { return parked.Clean(value, parked.MaxNam
 
 type foundMessage struct {
 	id, causedBy string
-	at           int64 // in milliseconds
+	at           int64 // time in milliseconds
 }
 
-// matching returns the latest messages that match in any table, in the order of their
-// times. There is at most one more than Query.Limit from each table.
+// matching returns the latest messages that match sel in any table, in the order of
+// their times. It takes at most Query.Limit+1 messages from each table, so that it
+// notices if there are more than Query.Limit.
 func (s *search) matching(sel selection) ([]foundMessage, error) {
 	var all []foundMessage
 	parts := []func(selection) ([]foundMessage, error){s.inTables, s.amongWaiting, s.inOutbox}
@@ -75,57 +90,154 @@ func (s *search) matching(sel selection) ([]foundMessage, error) {
 		all = append(all, found...)
 	}
 	slices.SortFunc(all, func(a, b foundMessage) int { return cmp.Or(cmp.Compare(b.at, a.at), strings.Compare(b.id, a.id)) })
-	return s.latest(all), nil
+	return s.limited(all), nil
 }
 
-// inTables looks for rows that an index finds or, for a tenant, among the latest rows.
+// inTables looks for rows that an index finds. For a tenant, it also looks among the
+// latest rows.
 func (s *search) inTables(sel selection) (all []foundMessage, err error) {
+	if sel.tenant != "" {
+		s.notef("For a tenant, only the latest %d rows of the sent log and the latest %d parked messages besides the quarantine were looked at.",
+			latestSent, latestParked)
+	}
 	for _, t := range []struct {
-		name, indexed string
-		stored        func(string) string
+		name   string
+		stored func(string) string
+		parts  func(sel selection) ([]part, error)
 	}{
-		{"outbox_dead", "", outboxrow.Label}, {"outbox_sent", "", outboxrow.Label}, {"parked", parked.AtRest, parkedLabel},
+		{"outbox_dead", outboxrow.Label, s.deadParts}, {"outbox_sent", outboxrow.Label, s.sentParts}, {"parked", parkedLabel, s.parkedParts},
 	} {
 		if !s.tables[t.name] {
 			continue
 		}
-		c := &operate.Conditions{}
-		s.columns(c, sel, t.stored)
-		if sel.tenant != "" {
-			c.Texts = append(c.Texts, fmt.Sprintf(`id > (SELECT COALESCE(MAX(id), 0) FROM {%s}) - %d`, t.name, tenantRows))
-			s.notef("For a tenant, only the latest %d rows of each table were looked at.", tenantRows)
-		} else if t.indexed != "" {
-			c.Texts = append(c.Texts, t.indexed)
-		}
-		found, err := s.latestRows(t.name, c)
+		parts, err := t.parts(sel)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, found...)
+		for _, part := range parts {
+			c := &operate.Conditions{}
+			s.columns(c, sel, t.stored)
+			if part.where != "" {
+				c.Texts = append(c.Texts, part.where)
+			}
+			from, order := `{`+t.name+`} `+c.Where(), `id DESC`
+			if part.few { // no index has this order, so the index of the conditions is used
+				from = `(SELECT * FROM ` + from + ` LIMIT ` + c.Arg(max(fewRows, s.query.Limit+1)) + `) AS few`
+				order = `created_at DESC, id DESC`
+			}
+			err := s.collect(&all, `SELECT message_id, causation_id, {millis created_at} FROM `+from+
+				` ORDER BY `+order+` LIMIT `+c.Arg(s.query.Limit+1), c.Args)
+			if err != nil {
+				return nil, err
+			}
+		}
 	}
 	return all, nil
 }
 
-// amongWaiting looks for parked messages that wait and are not in the indexes.
-func (s *search) amongWaiting(sel selection) ([]foundMessage, error) {
+// part is a part of a table that is searched for the messages of a selection.
+type part struct {
+	where string // additional SQL condition, or ""
+	few   bool   // at most fewRows rows are read, and sorted
+}
+
+func latest(table string, rows int) part {
+	return part{where: fmt.Sprintf(`id > (SELECT COALESCE(MAX(id), 0) FROM {%s}) - %d`, table, rows)}
+}
+
+func (s *search) deadParts(sel selection) ([]part, error) {
+	if sel.causes != nil {
+		return s.causedParts("outbox_dead", sel, outboxrow.Label, "")
+	}
+	return []part{{}}, nil
+}
+
+func (s *search) sentParts(sel selection) ([]part, error) {
+	switch {
+	case sel.tenant != "":
+		return []part{latest("outbox_sent", latestSent)}, nil
+	case sel.causes != nil:
+		return s.causedParts("outbox_sent", sel, outboxrow.Label, "")
+	}
+	few, err := s.few("outbox_sent", sel, outboxrow.Label, "")
+	if few {
+		return []part{{few: true}}, err
+	}
+	s.notef("The aggregate has more than %d rows in the sent log: only the latest %d rows of the log were looked at.",
+		fewRows, latestSent)
+	return []part{latest("outbox_sent", latestSent)}, err
+}
+
+// causedParts returns one part of the table: the rows of the messages that were caused
+// by the messages in sel.causes.
+func (s *search) causedParts(table string, sel selection, stored func(string) string, where string) ([]part, error) {
+	few, err := s.few(table, sel, stored, where)
+	if err == nil && !few {
+		s.notef("Messages caused more than %d rows of %s%s: some of these rows were not looked at.", fewRows, s.dialect.Config().Prefix, table)
+	}
+	return []part{{where: where, few: true}}, err
+}
+
+// few reports whether at most fewRows rows of a table match sel and the SQL condition
+// where.
+func (s *search) few(table string, sel selection, stored func(string) string, where string) (few bool, err error) {
+	c := &operate.Conditions{}
+	s.columns(c, sel, stored)
+	if where != "" {
+		c.Texts = append(c.Texts, where)
+	}
+	n := 0
+	err = s.tx.QueryRowContext(s.ctx, s.dialect.SQL(`SELECT COUNT(*) FROM (SELECT 1 AS one FROM {`+table+`} `+c.Where()+
+		` LIMIT `+c.Arg(fewRows+1)+`) AS found`), c.Args...).Scan(&n)
+	return n <= fewRows, err
+}
+
+func (s *search) parkedParts(sel selection) ([]part, error) {
+	if sel.tenant != "" {
+		return []part{{where: `state = '` + parked.Quarantined + `'`}, latest("parked", latestParked)}, nil
+	}
+	if sel.causes != nil {
+		return s.causedParts("parked", sel, parkedLabel, parked.AtRest)
+	}
+	few, err := s.few("parked", sel, parkedLabel, parked.AtRest)
+	return []part{{where: parked.AtRest, few: few}}, err
+}
+
+// amongWaiting looks for waiting parked messages that are not in the indexes.
+func (s *search) amongWaiting(sel selection) (all []foundMessage, err error) {
 	if sel.tenant != "" || !s.tables["parked"] {
 		return nil, nil
 	}
-	if err := s.readWaiting(); err != nil {
-		return nil, err
-	}
 	c := &operate.Conditions{}
 	s.columns(c, sel, parkedLabel)
-	c.Add(`id {among %s bigint}`, s.dialect.List(s.waiting))
-	return s.latestRows("parked", c)
+	return s.waiting(c)
 }
 
-// latestRows returns the latest rows of a table. They are not ordered by id alone,
-// because PostgreSQL could then read the whole table in that order.
-func (s *search) latestRows(table string, c *operate.Conditions) (all []foundMessage, err error) {
-	err = s.collect(&all, `SELECT message_id, causation_id, {millis created_at} FROM {`+table+`} `+c.Where()+
-		` ORDER BY created_at DESC, id DESC LIMIT `+c.Arg(s.query.Limit+1), c.Args)
-	return all, err
+// waiting returns the waiting and held rows that match c. It reads the rows in the
+// order of their index, and at most waitingRows rows of each kind.
+func (s *search) waiting(c *operate.Conditions) (all []foundMessage, err error) {
+	for _, kind := range []string{
+		`state = 'waiting' AND crashes = 0 ORDER BY consumer, topic, priority_class, tenant, due_at`,
+		`state = 'waiting' AND crashes > 0 ORDER BY consumer, topic, due_at`,
+		`state = 'held' ORDER BY consumer, topic, ordering_key, id`,
+	} {
+		rows := `FROM {parked} WHERE ` + kind
+		err := s.collect(&all, fmt.Sprintf(`SELECT message_id, causation_id, {millis created_at}
+			FROM (SELECT message_id, causation_id, created_at, aggregate_type, aggregate_id %s LIMIT %d) AS waiting %s`,
+			rows, waitingRows, c.Where()), c.Args)
+		if err != nil {
+			return nil, err
+		}
+		var id int64
+		err = s.tx.QueryRowContext(s.ctx, s.dialect.SQL(`SELECT id `+rows+` LIMIT 1 OFFSET $1`), waitingRows).Scan(&id)
+		switch {
+		case err == nil:
+			s.notef("More than %d parked messages wait: only as many of them were looked at. Search by message id to be sure.", waitingRows)
+		case !errors.Is(err, sql.ErrNoRows):
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 func (s *search) collect(to *[]foundMessage, query string, args []any) error {
@@ -137,7 +249,8 @@ func (s *search) collect(to *[]foundMessage, query string, args []any) error {
 	}, s.dialect.SQL(query), args...)
 }
 
-// inOutbox looks for rows of the outbox, which have their labels in the metadata.
+// inOutbox looks for rows of the outbox. The outbox has no columns for the tenant, the
+// aggregate and the cause, so the query reads them from the metadata.
 func (s *search) inOutbox(sel selection) (all []foundMessage, err error) {
 	field := func(key string) string { return outboxrow.MetadataField(s.dialect, key) }
 	err = s.windows(func(c *operate.Conditions) error {
@@ -151,9 +264,10 @@ func (s *search) inOutbox(sel selection) (all []foundMessage, err error) {
 	return all, err
 }
 
-// prefilter adds a condition that the text of the metadata contains a value. To read
-// JSON takes ten times as long, and strpos three times as long as LIKE. Values with
-// characters that can have escapes in JSON get no such condition.
+// prefilter adds the condition that the text of the metadata contains a value. The
+// database then decodes only the rows whose text contains the value. Decoding JSON
+// takes ten times as long as LIKE, and strpos takes three times as long as LIKE.
+// prefilter adds no condition for a value with characters that JSON may escape.
 func (s *search) prefilter(c *operate.Conditions, value string) {
 	const plain = "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.: "
 	if strings.Trim(value, plain) != "" {
@@ -166,8 +280,10 @@ func (s *search) prefilter(c *operate.Conditions, value string) {
 	}
 }
 
-// scannedCauses looks for messages that no index finds by their causes: in the outbox,
-// and among parked messages that wait. It reads them once for all levels.
+// scannedCauses finds the messages that were caused by the messages in sel.causes. It
+// searches tables that have no index for this: the outbox and the waiting parked
+// messages. It reads these tables only at its first call. Later calls search the same
+// rows for the effects of the messages that were found before.
 func (s *search) scannedCauses(sel selection) (all []foundMessage, err error) {
 	if s.scanned == nil {
 		if err := s.scanCauses(); err != nil {
@@ -185,14 +301,12 @@ func (s *search) scanCauses() error {
 	var caused []foundMessage
 	field := outboxrow.MetadataField(s.dialect, meta.CausationID)
 	err := s.windows(func(c *operate.Conditions) error {
-		s.prefilter(c, meta.CausationID)
 		return s.collect(&caused, `SELECT o.message_id, COALESCE(`+field+`, ''), {millis o.created_at} FROM {outbox} AS o `+c.Where(), c.Args)
 	})
 	if err == nil && s.tables["parked"] {
-		if err = s.readWaiting(); err == nil {
-			err = s.collect(&caused, `SELECT message_id, causation_id, {millis created_at} FROM {parked}
-				WHERE id {among $1 bigint} AND causation_id <> ''`, []any{s.dialect.List(s.waiting)})
-		}
+		var waiting []foundMessage
+		waiting, err = s.waiting(&operate.Conditions{Texts: []string{`causation_id <> ''`}})
+		caused = append(caused, waiting...)
 	}
 	for _, f := range caused {
 		s.scanned[f.causedBy] = append(s.scanned[f.causedBy], f)
@@ -200,9 +314,10 @@ func (s *search) scanCauses() error {
 	return err
 }
 
-// latest returns the first messages, which are the latest, in ascending order and each
-// once. One more than the limit shows that there are more.
-func (s *search) latest(all []foundMessage) (found []foundMessage) {
+// limited removes duplicates from all, which begins with the latest message. It returns
+// the latest messages, up to the limit of the query, and the earliest of them first. If
+// it leaves messages out, it adds a note.
+func (s *search) limited(all []foundMessage) (found []foundMessage) {
 	seen := map[string]bool{}
 	for _, f := range all {
 		if !seen[f.id] && len(found) <= s.query.Limit {
@@ -215,33 +330,4 @@ func (s *search) latest(all []foundMessage) (found []foundMessage) {
 	}
 	slices.Reverse(found)
 	return found
-}
-
-// readWaiting reads the IDs of the waiting and held rows, by their indexes.
-func (s *search) readWaiting() error {
-	if s.waiting != nil {
-		return nil
-	}
-	s.waiting = []int64{}
-	for _, from := range []string{
-		`state = 'waiting' AND crashes = 0 ORDER BY consumer, topic, priority_class, tenant, due_at`,
-		`state = 'waiting' AND crashes > 0 ORDER BY consumer, topic, due_at`,
-		`state = 'held' ORDER BY consumer, topic, ordering_key, id`,
-	} {
-		n := 0
-		err := dialect.EachRow(s.ctx, s.tx, func(scan func(dest ...any) error) error {
-			var id int64
-			err := scan(&id)
-			s.waiting = append(s.waiting, id)
-			n++
-			return err
-		}, s.dialect.SQL(`SELECT id FROM {parked} WHERE `+from+` LIMIT $1`), waitingRows)
-		if err != nil {
-			return err
-		}
-		if n == waitingRows {
-			s.notef("More than %d parked messages wait: only as many of them were looked at. Search by message id to be sure.", waitingRows)
-		}
-	}
-	return nil
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// windows calls read with the conditions of each part of the outbox.
+// windows calls the function read once for each part of the outbox, with the SQL
+// conditions that select the part.
 func (s *search) windows(read func(c *operate.Conditions) error) error {
 	if !s.tables["outbox"] {
 		return nil
@@ -48,7 +49,7 @@ type outboxRow struct {
 
 func (s *search) outboxRows(ids []string) error {
 	return s.windows(func(c *operate.Conditions) error {
-		c.Add(`o.message_id IN {list %s text}`, s.dialect.Strings(ids)) // which PostgreSQL hashes
+		c.Add(`o.message_id IN {list %s text}`, s.dialect.Strings(ids)) // PostgreSQL hashes this list
 		return dialect.EachRow(s.ctx, s.tx, func(scan func(dest ...any) error) error {
 			var r outboxRow
 			err := scan(&r.id, &r.topic, &r.state, &r.lastError, &r.position, &r.created, &r.due, &r.failing, &r.attempts, &r.unknown,

@@ -8,36 +8,41 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Query says which messages to look for. Set MessageID, AggregateID or Tenant, and
-// only one of them.
+// Query says which messages to look for. Set exactly one of MessageID, AggregateID and
+// Tenant.
 type Query struct {
 	// MessageID is the id of one message.
 	MessageID string
 
-	// AggregateType and AggregateID are those of outbox.SetAggregate. Without a
-	// type, AggregateID selects aggregates of all types.
+	// AggregateType and AggregateID are the values that outbox.SetAggregate has set.
+	// Without a type, AggregateID selects aggregates of all types.
 	AggregateType, AggregateID string
 
-	// Tenant is that of outbox.SetTenant. Only the latest 100,000 rows of each table
-	// are looked at.
+	// Tenant is the value that outbox.SetTenant has set. Find searches only the latest
+	// 50,000 rows of the sent log, and the latest 20,000 parked messages that are not in
+	// quarantine.
 	Tenant string
 
-	// Causes adds the messages that the found messages caused, the messages that
-	// these caused, and so on, while there are fewer than Limit messages.
+	// Causes adds the messages that were caused by the found messages, the messages that
+	// were caused by those, and so on, up to Limit messages.
 	Causes bool
 
-	// Limit is the largest number of messages: the latest ones are returned. Defaults
-	// to 100.
+	// Limit is the maximum number of messages. If more match, Find returns the latest
+	// messages. Defaults to 100.
 	Limit int
 
-	// OutboxRows is how many rows of the outbox to look at, the oldest first. Defaults
-	// to 200,000.
+	// OutboxRows is how many rows of the outbox to search, from the oldest row on. Defaults
+	// to 100,000 for a MessageID without Causes. Otherwise it defaults to 20,000, because
+	// these searches read the metadata of each row, which takes longer.
 	OutboxRows int
 }
 
 func (q Query) withDefaults() Query {
 	q.Limit = cmp.Or(q.Limit, 100)
-	q.OutboxRows = cmp.Or(q.OutboxRows, 200_000)
+	if q.MessageID != "" && !q.Causes {
+		q.OutboxRows = cmp.Or(q.OutboxRows, 100_000)
+	}
+	q.OutboxRows = cmp.Or(q.OutboxRows, 20_000)
 	return q
 }
 

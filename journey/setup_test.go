@@ -37,22 +37,25 @@ type bench struct {
 // eachDatabase runs test against each kind of database.
 func eachDatabase(t *testing.T, test func(b *bench)) {
 	t.Helper()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := &bench{T: t, db: db.DB, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-		if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		b.journeys, err = journey.New(db.DB, journey.Config{Schema: b.config})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.parked, err = parked.NewStore(db.DB, b.config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		test(b)
-	})
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { test(newBench(t, db)) })
+}
+
+func newBench(t *testing.T, db testkit.Database) *bench {
+	t.Helper()
+	b := &bench{T: t, db: db.DB, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
+	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	b.journeys, err = journey.New(db.DB, journey.Config{Schema: b.config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.parked, err = parked.NewStore(db.DB, b.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
@@ -64,15 +67,17 @@ func (b *bench) exec(query string, args ...any) {
 	}
 }
 
-// in returns an expression for the time so much later, for a column of the tables.
-func (b *bench) in(d time.Duration) string {
+// sqlTime returns an SQL expression for the current time plus d, in the form that the
+// tables contain.
+func (b *bench) sqlTime(d time.Duration) string {
 	if b.sqlite() {
 		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
 	}
 	return fmt.Sprintf(`now() + interval '1 millisecond' * %d`, d.Milliseconds())
 }
 
-// msg returns a message about an order, which another message caused.
+// msg returns a message about an order. The parameter causedBy is the id of the message
+// that caused it, or "".
 func msg(id, order, causedBy string) *message.Message {
 	m := message.NewMessage(id, []byte("payload of "+id))
 	outbox.SetTenant(m, "acme")
@@ -202,7 +207,8 @@ func lines(m journey.Message) (all []string) {
 	return all
 }
 
-// ids returns the ids of messages, each with a dot for its depth.
+// ids returns the ids of messages. Before each id, it writes one dot for each level of
+// Message.Depth.
 func ids(messages []journey.Message) string {
 	var all []string
 	for _, m := range messages {

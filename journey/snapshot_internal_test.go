@@ -8,7 +8,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A message that moves from one table to another during a call is in one of them.
+// A message that moves from one table to another during a call appears in exactly one
+// of the tables.
 func TestTablesAreReadAsOfOneMoment(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}

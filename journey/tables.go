@@ -14,7 +14,8 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// sides are the tables, with what the database cannot say without them.
+// sides contains the tables that Find reads. If a table is missing, Answer.Notes says
+// that this database does not know the facts in the field note.
 var sides = []struct{ table, note string }{
 	{"outbox", "what waits to be sent"},
 	{"blocked_keys", "which ordering keys are blocked"},
@@ -26,8 +27,8 @@ var sides = []struct{ table, note string }{
 	{"audit", "who changed what"},
 }
 
-// existing finds out which tables there are: a service may have the side of the
-// producer only, or that of the consumer.
+// existing sets s.tables to the tables that exist. A database may contain only the
+// tables of the producer, or only the tables of the consumers.
 func (s *search) existing() error {
 	s.tables = map[string]bool{}
 	for _, side := range sides {
@@ -49,8 +50,9 @@ func (s *search) existing() error {
 	return nil
 }
 
-// each runs a query for the rows of messages in a table, if the table exists. $1 is
-// the list of their ids.
+// each runs a query for the rows of messages in a table, if the table exists. $1 is the
+// list of the message ids. The queries sort by id + 0. If they sorted by id, PostgreSQL
+// might read the whole table in the order of the primary key.
 func (s *search) each(table, query string, ids []string, row func(scan func(dest ...any) error) error) error {
 	if !s.tables[table] {
 		return nil
@@ -61,7 +63,7 @@ func (s *search) each(table, query string, ids []string, row func(scan func(dest
 func (s *search) dead(ids []string) error {
 	return s.each("outbox_dead", `SELECT id, message_id, topic, `+outboxrow.LabelColumns+`, {millis created_at}, {millis died_at},
 			attempts, last_error, reason, unknown
-		FROM {outbox_dead} WHERE message_id {among $1 text} ORDER BY id`, ids, func(scan func(dest ...any) error) error {
+		FROM {outbox_dead} WHERE message_id {among $1 text} ORDER BY id + 0`, ids, func(scan func(dest ...any) error) error {
 		var (
 			id, topic     string
 			l             [5]string
@@ -89,7 +91,7 @@ func (s *search) dead(ids []string) error {
 
 func (s *search) sent(ids []string) error {
 	return s.each("outbox_sent", `SELECT id, message_id, topic, `+outboxrow.LabelColumns+`, {millis created_at}, {millis sent_at}
-		FROM {outbox_sent} WHERE message_id {among $1 text} ORDER BY id`, ids, func(scan func(dest ...any) error) error {
+		FROM {outbox_sent} WHERE message_id {among $1 text} ORDER BY id + 0`, ids, func(scan func(dest ...any) error) error {
 		var (
 			id, topic     string
 			l             [5]string
@@ -127,7 +129,7 @@ func (s *search) parked(ids []string) error {
 			tenant, aggregate_type, aggregate_id, event_type, causation_id, reason, error, attempts, crashes, replays,
 			{millis due_at}, {millis created_at}, {millis first_failed_at}, {millis last_failed_at}, {millis finished_at},
 			{millis early_since}
-		FROM {parked} WHERE message_id {among $1 text} AND message_id <> '' ORDER BY id`, names, func(scan func(dest ...any) error) error {
+		FROM {parked} WHERE message_id {among $1 text} AND message_id <> '' ORDER BY id + 0`, names, func(scan func(dest ...any) error) error {
 		var r parkedRow
 		err := scan(&r.row, &r.id, &r.consumer, &r.topic, &r.state, &r.owner, &r.claimed, &r.early,
 			&r.tenant, &r.aggregateType, &r.aggregateID, &r.event, &r.causation, &r.reason, &r.text, &r.attempts, &r.crashes, &r.replays,
@@ -184,15 +186,16 @@ func (m *Message) parkedRow(r *parkedRow) {
 		}
 		m.add(event(since, string(state), ""))
 	}
-	m.at(r.consumer, r.topic, state, fromMillis(since))
+	m.setState(r.consumer, r.topic, state, fromMillis(since))
 }
 
-// replaced says which message an operator put in the place of another one.
+// replaced adds sentences about edited messages: which message replaces an original,
+// and which message an edited message replaces.
 func (s *search) replaced(ids []string) error {
 	stored, names := storedNames(ids)
 	query := `SELECT old.message_id, edited.message_id, edited.consumer, edited.id
 		FROM {parked} AS edited JOIN {parked} AS old ON old.id = edited.edited_from
-		WHERE edited.edited_from IS NOT NULL AND %s.message_id {among $1 text} AND old.message_id <> '' ORDER BY edited.id`
+		WHERE edited.edited_from IS NOT NULL AND %s.message_id {among $1 text} AND old.message_id <> '' ORDER BY edited.id + 0`
 	type pair struct {
 		from, to, consumer string
 		row                int64
@@ -216,7 +219,8 @@ func (s *search) replaced(ids []string) error {
 		}))
 }
 
-// storedNames returns the ids as the table of parked messages has them, and the way back.
+// storedNames returns the ids in the form that the table of parked messages contains,
+// and a map from these forms to the original ids.
 func storedNames(ids []string) (stored map[string]string, names []string) {
 	stored = map[string]string{}
 	for _, id := range ids {
@@ -228,7 +232,7 @@ func storedNames(ids []string) (stored map[string]string, names []string) {
 
 func (s *search) inbox(ids []string) error {
 	return s.each("inbox", `SELECT message_id, consumer, {millis processed_at} FROM {inbox}
-		WHERE message_id {among $1 text} ORDER BY processed_at, consumer`, ids, func(scan func(dest ...any) error) error {
+		WHERE message_id {among $1 text} ORDER BY message_id, consumer`, ids, func(scan func(dest ...any) error) error {
 		var (
 			id, consumer string
 			at           int64
@@ -241,15 +245,16 @@ func (s *search) inbox(ids []string) error {
 		if m.discardedAt(consumer, e.At) {
 			e.What, e.Detail = "entered", "by the discard, so that no copy runs"
 		} else {
-			m.at(consumer, "", Handled, e.At)
+			m.setState(consumer, "", Handled, e.At)
 		}
 		m.add(e)
 		return nil
 	})
 }
 
-// discardedAt reports whether the row of the inbox comes from the discard of an entry,
-// whose transaction writes both. In SQLite each statement has its own time.
+// discardedAt reports whether an operator's discard has written the row of the inbox.
+// One transaction writes the row and the discard. But in SQLite each statement has its
+// own time, so the two times may differ a little.
 func (m *Message) discardedAt(consumer string, at time.Time) bool {
 	return slices.ContainsFunc(m.Consumers, func(c Consumer) bool {
 		return c.Name == consumer && c.State == Discarded && at.Sub(c.Since).Abs() < time.Second
@@ -258,7 +263,7 @@ func (m *Message) discardedAt(consumer string, at time.Time) bool {
 
 func (s *search) audit(ids []string) error {
 	return s.each("audit", `SELECT id, message_id, {millis at}, actor, action, subject, consumer, why FROM {audit}
-		WHERE message_id {among $1 text} AND message_id <> '' ORDER BY id`, ids, func(scan func(dest ...any) error) error {
+		WHERE message_id {among $1 text} AND message_id <> '' ORDER BY id + 0`, ids, func(scan func(dest ...any) error) error {
 		var (
 			id, subject string
 			at          int64
@@ -287,7 +292,7 @@ func (s *search) registered([]string) error {
 			}
 			for _, m := range s.messages {
 				if m.Topic == topic && !slices.ContainsFunc(m.Consumers, func(c Consumer) bool { return c.Name == consumer }) {
-					m.at(consumer, topic, Unseen, time.Time{})
+					m.setState(consumer, topic, Unseen, time.Time{})
 				}
 			}
 			return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// describe sets the fields of the message that are not set yet.
+// describe sets those fields of the message that are still empty.
 func (m *Message) describe(topic, tenant, aggregateType, aggregateID, eventType, causation string) {
 	m.Topic, m.Tenant = cmp.Or(m.Topic, topic), cmp.Or(m.Tenant, tenant)
 	m.AggregateType, m.AggregateID = cmp.Or(m.AggregateType, aggregateType), cmp.Or(m.AggregateID, aggregateID)
@@ -20,7 +20,7 @@ func (m *Message) describe(topic, tenant, aggregateType, aggregateID, eventType,
 func (m *Message) labelsFrom(metadata []byte) {
 	fields, err := outboxrow.DecodeMetadata(metadata)
 	if err != nil {
-		return // a damaged row is shown all the same
+		return // a damaged row is shown without labels
 	}
 	m.describe("", fields[meta.TenantID], fields[meta.AggregateType], fields[meta.AggregateID], fields[meta.EventType],
 		fields[meta.CausationID])
@@ -35,9 +35,12 @@ func (m *Message) say(text string) {
 	}
 }
 
-// at sets the state of the message at a consumer. A row of the inbox says more than
-// one of the parked messages, which comes first.
-func (m *Message) at(consumer, topic string, state State, since time.Time) {
+// setState sets the state of the message at a consumer. It is called for the parked
+// rows first, and then for the rows of the inbox. A row of the inbox shows that the
+// message was handled, and replaces the state from a parked row. It does not replace
+// the states Quarantined and Discarded. In this case, setState adds a second state for
+// the consumer.
+func (m *Message) setState(consumer, topic string, state State, since time.Time) {
 	if state == Handled {
 		for i, c := range m.Consumers {
 			if c.Name == consumer && c.State != Quarantined && c.State != Discarded {
@@ -64,7 +67,7 @@ func (s *search) answer() Answer {
 	return answer
 }
 
-// begin returns the time of the first event, or zero.
+// begin returns the time of the first event, or the zero time.
 func (m *Message) begin() time.Time {
 	if len(m.Events) == 0 {
 		return time.Time{}
@@ -72,7 +75,7 @@ func (m *Message) begin() time.Time {
 	return m.Events[0].At
 }
 
-// tree puts each message behind the one that caused it.
+// tree puts each message after the message that caused it.
 func tree(all []Message) (ordered []Message) {
 	slices.SortStableFunc(all, func(a, b Message) int { return a.begin().Compare(b.begin()) })
 	var visit func(m Message)
@@ -92,10 +95,10 @@ func tree(all []Message) (ordered []Message) {
 	return ordered
 }
 
-// finish orders the events and says what no table knows.
+// finish sorts the events, and adds sentences about facts that no table can show.
 func (m *Message) finish(tables map[string]bool) {
 	slices.SortFunc(m.Consumers, byName)
-	// The same row of the outbox can have been seen in two tables, after a replay.
+	// After a replay, the same row of the outbox may be in two tables.
 	slices.SortStableFunc(m.Events, func(a, b Event) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(rank(a), rank(b)))
 	})
@@ -126,7 +129,8 @@ func (m *Message) finish(tables map[string]bool) {
 	}
 }
 
-// rank orders events of the same millisecond along the way of a message.
+// rank returns the number of the event's table in the order in which a message moves
+// through the tables. Events of the same millisecond are sorted by this number.
 func rank(e Event) int {
 	return slices.Index([]Place{Outbox, DeadLetters, SentLog, Parked, Inbox, Audit}, e.Place)
 }

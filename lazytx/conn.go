@@ -9,9 +9,10 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// maxIdle is the longest time since the last answer after which BEGIN is still delayed.
-// After a longer time the connection may be dead, so BEGIN is sent immediately. If it
-// fails, the caller can take another connection.
+// maxIdle limits the delay of BEGIN. BEGIN is delayed only if the last answer of the
+// server is not older than maxIdle. If it is older, the connection may be dead, so
+// BEGIN is sent immediately. If BEGIN then fails, the caller can take another
+// connection.
 const maxIdle = time.Second
 
 // conn wraps a connection of lib/pq or of pgx.
@@ -19,30 +20,30 @@ type conn struct {
 	postgres
 
 	valid   func() bool
-	text    driver.Tx // ends a transaction that began with a text
-	watched bool      // the driver watches the contexts of transactions, as lib/pq does
+	text    driver.Tx // ends transactions whose BEGIN was sent in a query string
+	watched bool      // whether the driver watches the contexts of transactions, as lib/pq does
 
-	begin string    // BEGIN statement that was not sent yet, or ""
+	begin string    // BEGIN statement that is delayed, or ""
 	alive time.Time // when the server last answered
 
-	// watches says that lib/pq watched the context of the latest transaction that it
-	// began itself. From then on, every commit and rollback on the connection ends the
-	// watch, until lib/pq begins another transaction itself. Ending a watch twice
-	// breaks the connection, or panics. So the transaction after such a one must not
-	// delay its BEGIN, and lib/pq must end such a transaction itself.
+	// watches means that lib/pq itself has begun the latest transaction of the connection,
+	// and has watched the context of this transaction. Until lib/pq begins another
+	// transaction, every commit or rollback on the connection ends this watch. If the watch
+	// is ended twice, the connection breaks, or lib/pq panics. So lib/pq must end the
+	// transaction itself, and the BEGIN of the next transaction must not be delayed.
 	watches bool
 
 	late     late
 	mayDelay bool // statements of the transaction may wait for COMMIT
 
-	mayHaveEnded bool // one of the transaction's statements may have ended it
-	preparedEnd  bool // a statement that was prepared on this connection may end a transaction
-	preparedLook bool // a statement that was prepared on this connection is not harmless
+	mayHaveEnded bool // a statement of the transaction may have ended it
+	preparedEnd  bool // a prepared statement of this connection may end a transaction
+	preparedLook bool // a prepared statement of this connection may notice or affect delayed statements
 }
 
-// BeginTx delays BEGIN until the first statement, if that is known to be a text without
-// arguments. Then BEGIN can be sent in the same text. It also means that no statement
-// prepared earlier can run before BEGIN.
+// BeginTx delays BEGIN until the first statement, if it knows that the first statement
+// will be a query string without arguments. BEGIN can then be sent in the same string,
+// and no statement that was prepared earlier can run before BEGIN.
 func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
 	c.mayHaveEnded = false
 	c.late.end()
@@ -68,8 +69,9 @@ func (c *conn) beginTx(ctx context.Context, options driver.TxOptions) (tx, error
 	return tx{Tx: c.text, conn: c}, nil
 }
 
-// beginText returns the same statement as lib/pq sends, and false if BEGIN cannot be
-// delayed. READ WRITE makes a replica refuse the BEGIN.
+// beginText returns the BEGIN statement that lib/pq would send. It returns false if
+// BEGIN cannot be delayed. The statement contains READ WRITE, so that a replica refuses
+// it. Otherwise the transaction would fail only at its first write.
 func beginText(options driver.TxOptions) (text string, ok bool) {
 	switch {
 	case options.ReadOnly:
@@ -87,7 +89,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if sent, err := c.sendLate(ctx, query); sent || err != nil {
 		return driver.ResultNoRows, err
 	}
-	if err := c.before(ctx, query); err != nil {
+	if err := c.beforeStatement(ctx, query); err != nil {
 		return nil, err
 	}
 	if c.begin == "" {
@@ -105,7 +107,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 
 // QueryContext implements driver.QueryerContext.
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if err := c.before(ctx, query); err != nil {
+	if err := c.beforeStatement(ctx, query); err != nil {
 		return nil, err
 	}
 	if err := c.beginNow(ctx); err != nil {
@@ -114,9 +116,10 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return c.postgres.QueryContext(ctx, query, args)
 }
 
-// PrepareContext implements driver.ConnPrepareContext. A prepared statement is executed
-// without this connection, so a statement that is not harmless ends all delays of the
-// connection.
+// PrepareContext implements driver.ConnPrepareContext. database/sql executes a prepared
+// statement without calling this conn. So if the statement could notice or affect
+// delayed statements, PrepareContext sends them now, and the connection delays no
+// statement from then on.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	scope := scopeOf(query)
 	c.preparedEnd = c.preparedEnd || scope.ends
@@ -135,7 +138,7 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 // IsValid implements driver.Validator.
 func (c *conn) IsValid() bool { return c.valid() }
 
-// beginNow sends a delayed BEGIN by itself.
+// beginNow sends a delayed BEGIN without another statement.
 func (c *conn) beginNow(ctx context.Context) error {
 	if c.begin == "" {
 		return nil
@@ -145,7 +148,7 @@ func (c *conn) beginNow(ctx context.Context) error {
 }
 
 // begun handles the result of a BEGIN, and returns the error for the caller. After an
-// error the next BEGIN is not delayed, because the server may have become a replica.
+// error, the next BEGIN is not delayed, because the server may have become a replica.
 func (c *conn) begun(err error) error {
 	c.begin = ""
 	if err != nil {

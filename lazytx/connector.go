@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Connector returns a connector for [database/sql.OpenDB] that connects through c. c
+// Connector returns a connector for [database/sql.OpenDB]. It connects through c, which
 // must be a connector of lib/pq or of pgx, or a wrapper that returns their connections
 // unchanged. With another driver, Connect fails.
 func Connector(c driver.Connector) driver.Connector { return connector{c} }

@@ -7,9 +7,9 @@ import (
 	"reflect"
 )
 
-// postgres contains the methods that connections of lib/pq and of pgx have. Both send
-// a statement without arguments by the simple query protocol, so that it may contain
-// several statements.
+// postgres contains the methods that connections of lib/pq and of pgx have. Both
+// drivers send a statement without arguments with the simple query protocol, so the
+// query string may contain several statements.
 type postgres interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -21,16 +21,17 @@ type postgres interface {
 	driver.SessionResetter
 }
 
-// libpq contains the other methods of a connection of lib/pq. Such a connection is also
-// a driver.Tx: its methods end the open transaction of the connection, no matter how
-// that transaction was begun.
+// libpq contains further methods of a connection of lib/pq. Such a connection is also a
+// driver.Tx. The methods Commit and Rollback of the connection end the open transaction
+// of the connection, however it was begun.
 type libpq interface {
 	postgres
 	driver.Tx
 	driver.Validator
 }
 
-// pgx is the package of pgx's connections for database/sql.
+// pgx is the import path of the package that contains pgx's connections for
+// database/sql.
 const pgx = "github.com/jackc/pgx/v5/stdlib"
 
 // newConn wraps a connection of lib/pq or of pgx.
@@ -47,12 +48,13 @@ func newConn(inner driver.Conn) (*conn, error) {
 		"use pq.NewConnector, stdlib.GetConnector or stdlib.GetPoolConnector", inner)
 }
 
-// textTx ends a transaction of pgx that began with a text.
+// textTx ends a transaction of pgx whose BEGIN was sent in a query string.
 type textTx struct{ postgres }
 
-// Commit implements driver.Tx. PostgreSQL answers the COMMIT of a failed transaction
-// with a rollback and without an error, which only pgx itself can see. SELECT without
-// columns fails in such a transaction, so COMMIT is not executed.
+// Commit implements driver.Tx. If a transaction has failed, PostgreSQL answers COMMIT
+// with a rollback and without an error, and only pgx itself can notice this. Commit
+// therefore sends a SELECT without columns before COMMIT. The SELECT fails in a failed
+// transaction, and COMMIT is then not executed.
 func (t textTx) Commit() error {
 	_, err := t.ExecContext(context.Background(), "SELECT; COMMIT", nil)
 	if err != nil {

@@ -24,12 +24,13 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// world is a database with outbox tables and a business table. db uses lazytx.
+// world is a database with outbox tables and a business table. The pool in the field db
+// uses lazytx.
 type world struct {
 	*testing.T
 	testkit.Database
 
-	connector driver.Connector // of the driver
+	connector driver.Connector // connector of the driver, without lazytx
 	db        *sql.DB
 	wire      *wire
 }
@@ -120,7 +121,8 @@ func column(t *testing.T, from querier, query string) string {
 	return strings.Join(all, " ")
 }
 
-// expect checks the ids of the orders, and of the events in the order of positions.
+// expect fails the test unless the tables contain orders and events with these ids. The
+// events are in the order of their positions.
 func (w *world) expect(orders, events string) {
 	w.Helper()
 	if got := w.text(`SELECT id FROM orders ORDER BY id`); got != orders {
@@ -131,15 +133,15 @@ func (w *world) expect(orders, events string) {
 	}
 }
 
-// wait waits until a query returns want.
+// wait waits until a query returns the value want.
 func (w *world) wait(query, want string) {
 	w.Helper()
 	testkit.Eventually(w.T, time.Minute, query+" is "+want, func() bool { return w.text(query) == want })
 }
 
-// inTx runs work in a transaction of package outbox.
-func (w *world) inTx(work func(tx *sql.Tx, events message.Publisher) error) error {
-	return outbox.InTx(w.Context(), w.db, work)
+// inTx calls f in a transaction of package outbox.
+func (w *world) inTx(f func(tx *sql.Tx, events message.Publisher) error) error {
+	return outbox.InTx(w.Context(), w.db, f)
 }
 
 // place inserts an order and publishes its event.
@@ -152,7 +154,8 @@ func (w *world) place(tx *sql.Tx, events message.Publisher, id string) error {
 
 func event(id string) *message.Message { return message.NewMessage(id, []byte(`{"of":"`+id+`"}`)) }
 
-// wire opens connections, and records or cuts what they send.
+// wire opens connections. It records the bytes that they send, and can cut a
+// connection.
 type wire struct {
 	net.Dialer
 
@@ -166,8 +169,8 @@ type cutAt int
 
 const (
 	never       cutAt = iota
-	beforeThat        // the server does not get it
-	afterAnswer       // the server has answered, the client does not get the answer
+	beforeThat        // the server does not get the COMMIT
+	afterAnswer       // the server has answered, but the client does not get the answer
 )
 
 func (w *wire) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
@@ -188,8 +191,8 @@ func (w *wire) DialTimeout(network, address string, timeout time.Duration) (net.
 	return w.DialContext(ctx, network, address)
 }
 
-// sent returns the messages to the server that call causes. Both drivers write once for
-// each round trip.
+// sent calls the function call, and returns the messages that were sent to the server
+// during the call. Both drivers write once for each round trip.
 func (w *wire) sent(call func()) []string {
 	w.mu.Lock()
 	w.messages = nil

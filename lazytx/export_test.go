@@ -11,7 +11,7 @@ const (
 	MaxLate = maxLate
 )
 
-// SetAlive changes when the server last answered on a connection of this package.
+// SetAlive sets the time of the server's last answer on a connection of this package.
 func SetAlive(raw any, at time.Time) error {
 	c, ok := raw.(*conn)
 	if !ok {

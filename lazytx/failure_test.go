@@ -55,7 +55,7 @@ func TestBeginIsSentAtOnceAfterError(t *testing.T) {
 }
 
 // After a connection has been idle, BEGIN is sent immediately. If the connection is
-// dead, the pool takes another one.
+// dead, the pool takes another connection.
 func TestIdleConnectionIsCheckedByBegin(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -65,8 +65,8 @@ func TestIdleConnectionIsCheckedByBegin(t *testing.T) {
 	b.expect("0", "1")
 }
 
-// If a connection died after its last use, only the transaction that uses it next
-// fails.
+// If a connection has died while it was idle, only the next transaction on this
+// connection fails.
 func TestDeadConnectionFailsOneTransactionOnly(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -7,14 +7,14 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// late holds the statements of the open transaction that are sent together with COMMIT:
-// the INSERT statements of package outbox.
+// late contains the statements of the open transaction that will be sent together with
+// COMMIT. These are the INSERT statements of package outbox.
 type late struct {
 	queries []lateQuery
-	size    int // size of the queries in bytes
+	size    int // total size of the queries, in bytes
 
-	// atOnce says that statements are sent at once, because a savepoint may be open, or
-	// because a statement may have ended the transaction.
+	// atOnce means that statements are sent immediately, because a savepoint may be open,
+	// or because a statement may have ended the transaction.
 	atOnce bool
 }
 
@@ -24,10 +24,11 @@ type lateQuery struct {
 	text string
 }
 
-// maxLate limits the size of the statements that wait for COMMIT.
+// maxLate is the maximum size of the statements that wait for COMMIT, in bytes.
 const maxLate = 1 << 20
 
-// add adds a statement. If it begins as the previous one, the two become one statement.
+// add adds a statement. If it has the same head (see dialect.Late) as the previous
+// statement, the two statements become one.
 func (l *late) add(query string, q *dialect.Late) {
 	l.size += len(query)
 	if n := len(l.queries); n > 0 {
@@ -39,10 +40,11 @@ func (l *late) add(query string, q *dialect.Late) {
 	l.queries = append(l.queries, lateQuery{q, query})
 }
 
-// separator stands between the statements of a text.
+// separator stands between two statements that are sent in one query string.
 const separator = "; "
 
-// text returns all statements as one text, between before and after.
+// text returns one query string with all statements. The string begins with the
+// parameter before and ends with the parameter after.
 func (l *late) text(before, after string) string {
 	var b strings.Builder
 	b.Grow(len(before) + l.size + len(l.queries)*len(separator) + len(after))
@@ -57,8 +59,8 @@ func (l *late) text(before, after string) string {
 	return b.String()
 }
 
-// failed returns the error for the caller if sending the statements, or COMMIT with
-// them, has failed with err.
+// failed returns the error for the caller. The parameter err is the error that occurred
+// when the statements were sent, alone or with COMMIT.
 func (l *late) failed(err error) error {
 	if len(l.queries) > 0 && dialect.Undeployed(err) {
 		return l.queries[0].Failed(err)
@@ -66,11 +68,12 @@ func (l *late) failed(err error) error {
 	return err
 }
 
-// end forgets the statements.
+// end drops the statements.
 func (l *late) end() { *l = late{} }
 
-// sendLate keeps a statement of package outbox for COMMIT. It returns false for other
-// statements. If the statement must be sent at once, it is sent with those before it.
+// sendLate keeps query for COMMIT if it is a statement of package outbox. For other
+// statements, it returns false. If the statement must be sent immediately, sendLate
+// sends it together with the waiting statements.
 func (c *conn) sendLate(ctx context.Context, query string) (done bool, err error) {
 	q := dialect.LateOf(ctx)
 	if q == nil {
@@ -84,9 +87,10 @@ func (c *conn) sendLate(ctx context.Context, query string) (done bool, err error
 	return true, err
 }
 
-// before is called before each statement of a transaction. If the statement could
-// notice that others were not sent yet, or could change their meaning, these are sent.
-func (c *conn) before(ctx context.Context, query string) error {
+// beforeStatement is called before each statement of a transaction. It sends the waiting
+// statements if the new statement could notice that they were not sent, or could change
+// their meaning.
+func (c *conn) beforeStatement(ctx context.Context, query string) error {
 	scope := scopeOf(query)
 	c.mayHaveEnded = c.mayHaveEnded || scope.ends
 	c.late.atOnce = c.late.atOnce || scope.ends || scope.savepoint

@@ -26,8 +26,9 @@ func otherOutbox(t *testing.T, config outbox.Config) *outbox.Outbox {
 	return o
 }
 
-// The events of a transaction are sent in one message with COMMIT, those of one outbox
-// in one statement. A transaction with events needs no more messages than one without.
+// The events of a transaction are sent in one message with COMMIT. One statement
+// contains all events of one outbox. A transaction with events needs no more messages
+// than a transaction without events.
 func TestEventsAreSentWithCommit(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, w *world) {
@@ -68,8 +69,9 @@ func TestEventsAreSentWithCommit(t *testing.T) {
 	})
 }
 
-// It makes no difference who begins the transaction. lib/pq watches a context that can
-// end, so it must send the COMMIT itself.
+// Events are also sent with COMMIT if the service begins the transaction itself. A
+// transaction whose context can end is an exception: lib/pq watches its context, so
+// lib/pq must send COMMIT itself.
 func TestEventsOfTheServicesOwnTransaction(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, w *world) {
@@ -94,7 +96,8 @@ func TestEventsOfTheServicesOwnTransaction(t *testing.T) {
 	})
 }
 
-// A handler's inbox row goes with BEGIN, and its events go with COMMIT.
+// A consumer sends the inbox row of a message together with BEGIN, and the handler's
+// events together with COMMIT.
 func TestConsumerSendsBeginAndCommitWithItsStatements(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, w *world) {
@@ -118,7 +121,7 @@ func TestConsumerSendsBeginAndCommitWithItsStatements(t *testing.T) {
 				}
 			})
 		}
-		handled("a") // connects
+		handled("a") // this call also opens the connection
 		messages := handled("b")
 		first, last := messages[0], messages[len(messages)-1]
 		if !strings.Contains(first, "BEGIN READ WRITE; ") || !strings.Contains(first, "INSERT INTO") {
@@ -134,8 +137,9 @@ func TestConsumerSendsBeginAndCommitWithItsStatements(t *testing.T) {
 	})
 }
 
-// Trap 04. The connection is lost exactly at the message with the events and COMMIT.
-// Both take effect or none, and the outcome is unknown.
+// Trap 04. The connection is lost while the events and COMMIT are sent in one message.
+// Either the whole transaction takes effect, or none of it, and InTx returns
+// ErrCommitUnknown.
 func TestTrap04_ConnectionLostAtCommitWithEvents(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, w *world) {
@@ -163,7 +167,7 @@ func TestTrap04_ConnectionLostAtCommitWithEvents(t *testing.T) {
 	})
 }
 
-// A row that the database refuses fails the commit. Nothing takes effect, and the next
+// If the database refuses a row, the commit fails. Nothing takes effect, and the next
 // transaction can use the connection.
 func TestRefusedEventFailsTheCommit(t *testing.T) {
 	t.Parallel()
@@ -204,7 +208,8 @@ func TestRefusedEventFailsTheCommit(t *testing.T) {
 	})
 }
 
-// A transaction that was begun as read-only refuses an event at once, as without lazytx.
+// A transaction that was begun as read-only refuses an event immediately, as without
+// lazytx.
 func TestReadOnlyTransactionRefusesEventAtOnce(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, w *world) {
@@ -219,7 +224,7 @@ func TestReadOnlyTransactionRefusesEventAtOnce(t *testing.T) {
 	})
 }
 
-// A statement that is larger than the limit is not kept.
+// A statement that is larger than the limit does not wait for COMMIT.
 func TestLargeEventsAreSentAtOnceAndInOrder(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, w *world) {

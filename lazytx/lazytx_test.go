@@ -34,8 +34,9 @@ func TestBeginIsSentWithFirstStatement(t *testing.T) {
 	b.expect("0", "1", "2")
 }
 
-// The result of a statement contains only the rows of this statement, although others
-// are sent with it. A claim relies on this.
+// The result of a statement contains only the rows of this statement, although other
+// statements are sent with it. The inbox relies on this: the number of inserted rows
+// tells it whether a message is new.
 func TestResultBelongsToTheStatement(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -91,7 +92,8 @@ func (b *bench) name() (name string) {
 	return name
 }
 
-// If BEGIN cannot be sent together with the first statement, it is sent before it.
+// If BEGIN cannot be sent together with the first statement, it is sent before this
+// statement.
 func TestEveryKindOfFirstStatementRunsInTheTransaction(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -222,7 +224,7 @@ func TestDelayedBeginAfterTransactionOfTheService(t *testing.T) {
 		}
 		b.effect(2 + 5*n)
 		tx, release := b.lazy()
-		b.stateIs(idle) // the BEGIN of the previous transaction was not delayed, but this one is
+		b.stateIs(idle) // the BEGIN of the previous transaction was not delayed, but the BEGIN of this transaction is
 		if err := tx.Rollback(); err != nil {
 			t.Fatal(err)
 		}
@@ -235,8 +237,9 @@ func TestDelayedBeginAfterTransactionOfTheService(t *testing.T) {
 	b.expect("0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15")
 }
 
-// A BEGIN that fails does not change that lib/pq has watched the context of the
-// previous transaction. So the next transaction must not delay its BEGIN either.
+// lib/pq has watched the context of a transaction, and the next BEGIN fails. Then
+// lib/pq has begun no new transaction, so a commit or rollback would still end this
+// watch a second time. So the BEGIN after the failed one must not be delayed either.
 func TestDelayedBeginAfterFailedBegin(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -281,8 +284,9 @@ type opener struct {
 func (o opener) Connect(context.Context) (driver.Conn, error) { return o.driver.Open(o.dsn) }
 func (o opener) Driver() driver.Driver                        { return o.driver }
 
-// A statement of the transaction, even a prepared one, may have ended it. Then the
-// transaction's check is sent with COMMIT.
+// If a statement may have ended the transaction, COMMIT is sent with a check: a
+// statement that fails if the transaction has ended. This also applies to prepared
+// statements.
 func TestCheckIsSentIfAStatementMayHaveEndedTheTransaction(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(tx *sql.Tx) error{

@@ -57,8 +57,8 @@ func look(query string) step {
 
 var errUndo = errors.New("undo all")
 
-// steps contains all statements that could notice that events are sent later, or that
-// could change what happens to them.
+// steps contains every kind of statement that could notice the late sending of events,
+// or could change the effect of the events.
 var steps = []step{
 	{"publish", func(p *play) error { return p.events.Publish("t", event(p.id())) }},
 	{"publish two", func(p *play) error { return p.events.Publish("t", event(p.id()), event(p.id())) }},
@@ -70,7 +70,7 @@ var steps = []step{
 		}
 		return nil
 	}},
-	{"refused row", func(p *play) error { // with lazytx the error may come later, but not behind a savepoint
+	{"refused row", func(p *play) error { // with lazytx the error may come later, but not after a savepoint
 		err := p.events.Publish("t", event("refund"))
 		if err == nil {
 			return nil
@@ -101,7 +101,8 @@ var steps = []step{
 	{"an error", func(*play) error { return errUndo }},
 }
 
-// rare steps end most plays.
+// rare contains steps that end a play or make it fail. randomSteps chooses them less
+// often, so that most plays contain many steps.
 var rare = map[string]bool{
 	`ROLLBACK AND CHAIN`: true, `COMMIT AND CHAIN`: true, `SELECT 1/0`: true, "an error": true, `RELEASE a`: true, "refused row": true,
 }
@@ -117,7 +118,8 @@ func randomSteps(random *rand.Rand) (all []step) {
 	return all
 }
 
-// result executes steps in a transaction and returns what they saw and left.
+// result executes steps in a transaction. It returns the results of the steps, and the
+// content of the tables afterwards.
 func (w *world) result(db *sql.DB, other *outbox.Outbox, all []step) string {
 	w.Helper()
 	w.exec(`DELETE FROM orders; DELETE FROM once_outbox; DELETE FROM other_outbox; DELETE FROM elsewhere.once_outbox`)
@@ -142,7 +144,7 @@ func (w *world) result(db *sql.DB, other *outbox.Outbox, all []step) string {
 	return fmt.Sprintf("seen %s, left %s", p.seen, left)
 }
 
-// Whatever a transaction does, it sees and leaves the same as without lazytx.
+// Whatever a transaction does, it reads and writes the same rows as without lazytx.
 func TestTransactionsAreTheSameAsWithoutLazytx(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, w *world) {
@@ -151,7 +153,7 @@ func TestTransactionsAreTheSameAsWithoutLazytx(t *testing.T) {
 		plain := w.open(w.connector)
 		prepare := func(db *sql.DB) {
 			if column(t, db, `SELECT count(*)::text FROM pg_prepared_statements WHERE name = 'count_events'`) == "1" {
-				return // some plays break the connection, and only a new one needs the statement
+				return // some plays break the connection, and only a new connection needs the statement
 			}
 			if _, err := db.ExecContext(t.Context(), `PREPARE count_events AS SELECT count(*) FROM once_outbox`); err != nil {
 				t.Fatal(err)
@@ -166,7 +168,7 @@ func TestTransactionsAreTheSameAsWithoutLazytx(t *testing.T) {
 		for range plays {
 			all := randomSteps(random)
 			prepare(plain)
-			w.db.SetMaxIdleConns(0) // a prepared statement ends all delays of its connection, so each play has a new one
+			w.db.SetMaxIdleConns(0) // a prepared statement ends all delays of its connection, so each play gets a new connection
 			w.db.SetMaxIdleConns(1)
 			prepare(w.db)
 			want := w.result(plain, other, all)

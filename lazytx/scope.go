@@ -2,8 +2,9 @@ package lazytx
 
 import "strings"
 
-// scope says what a statement may do with the transaction, and with the statements that
-// wait for COMMIT. It may say too much, which only costs a round trip or a check.
+// scope describes what a statement may do with the transaction and with the statements
+// that wait for COMMIT. A field that is true by mistake costs only a round trip or a
+// check.
 type scope struct {
 	ends      bool // may end the transaction
 	savepoint bool // may create, release or roll back to a savepoint
@@ -12,33 +13,34 @@ type scope struct {
 
 func (s scope) harmless() bool { return s == scope{} }
 
-// Words with which a statement begins.
+// Words at the beginning of a statement.
 var (
 	// All statements that can end a transaction: COMMIT, END, ROLLBACK, ABORT and
 	// PREPARE TRANSACTION. Functions and procedures cannot end the transaction of their
 	// caller. ROLLBACK TO SAVEPOINT begins with the same word.
 	endings = []string{"commit", "end", "rollback", "abort", "prepare"}
 
-	// All other statements about savepoints.
+	// All other statements that use savepoints.
 	savepoints = []string{"savepoint", "release"}
 
-	// Statements that change the role, the search path, the constraints or the mode of
+	// Statements that can change the role, the search path, the constraints or the mode of
 	// the transaction.
 	settings = []string{"set", "reset", "discard"}
 )
 
-// looking contains words with which a statement can do the same as with settings, or
-// can execute a statement that was prepared with PREPARE.
+// looking contains words that make a statement suspicious, wherever they are in the
+// statement. Such a statement may change the settings of the transaction, or execute a
+// statement that was prepared with PREPARE.
 var looking = []string{"set_config", "pg_settings", "execute"}
 
-// outboxTable is the end of the name of every outbox table.
+// outboxTable is the end of the name of each outbox table.
 const outboxTable = "outbox"
 
 // scopeOf returns the scope of query, which may contain several statements.
 func scopeOf(query string) (s scope) {
 	query = withoutLeadingComments(query)
-	// Behind other comments a statement may begin anywhere. They may also be part of a
-	// string, so they cannot be skipped.
+	// After a comment in the middle, a statement may begin anywhere. Such a comment may
+	// also be part of a string, so it cannot be skipped.
 	anywhere := strings.Contains(query, "--") || strings.Contains(query, "/*")
 	begins := true
 	for start := 0; start < len(query); {
@@ -95,8 +97,8 @@ func isOneOf(word string, words []string) bool {
 	return false
 }
 
-// containsFold reports whether word contains part, which is in lower case, in upper or
-// lower case.
+// containsFold reports whether the string word contains the string part, ignoring case.
+// The parameter part must be in lower case.
 func containsFold(word, part string) bool {
 	for n := 0; n+len(part) <= len(word); n++ {
 		// Comparing one letter first matters: each statement is searched.

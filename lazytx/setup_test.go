@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// bench is a pool with one connection, and another pool that can observe that
+// bench contains a pool with one connection, and another pool that can observe that
 // connection.
 type bench struct {
 	*testing.T
@@ -58,8 +58,8 @@ func (b *bench) exec(on execer, query string, args ...any) {
 	}
 }
 
-// effect writes n in a transaction of this module. After that the connection is known
-// to be alive.
+// effect writes n in a transaction of this module. After that, lazytx knows that the
+// connection is alive.
 func (b *bench) effect(n int) {
 	b.Helper()
 	err := b.ours.Write(b.Context(), b.db, func(tx *sql.Tx) error {
@@ -93,8 +93,8 @@ func (b *bench) lazy() (tx *sql.Tx, release func()) {
 	return tx, release
 }
 
-// server returns the state of the pool's connection as the server reports it, and its
-// latest query.
+// server returns the state of the pool's connection as the server reports it, and the
+// latest query of the connection.
 func (b *bench) server() (state, query string) {
 	b.Helper()
 	err := b.others.QueryRowContext(b.Context(), `
@@ -119,7 +119,7 @@ const (
 	failed        = "idle in transaction (aborted)"
 )
 
-// setAlive changes when the server last answered on the pool's connection.
+// setAlive sets the time of the server's last answer on the pool's connection.
 func (b *bench) setAlive(at time.Time) {
 	b.Helper()
 	pooled, err := b.db.Conn(b.Context())

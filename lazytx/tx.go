@@ -11,7 +11,7 @@ type tx struct {
 	driver.Tx
 
 	conn  *conn
-	check string // statement that fails if the transaction was ended by a statement; may be ""
+	check string // statement that fails if a statement has ended the transaction; may be ""
 }
 
 // Commit implements driver.Tx.
@@ -27,7 +27,7 @@ func (t tx) Commit() error {
 	return err
 }
 
-// commit sends a delayed BEGIN, the statements that wait, and COMMIT as one text.
+// commit sends a delayed BEGIN, the waiting statements, and COMMIT in one query string.
 func (t tx) commit() error {
 	c := t.conn
 	before := c.begin
@@ -60,7 +60,7 @@ func (t tx) Rollback() error {
 	return t.Tx.Rollback()
 }
 
-// ended forgets what was not sent.
+// ended drops a delayed BEGIN and the statements that were not sent.
 func (c *conn) ended() {
 	c.begin = ""
 	c.mayDelay = false

@@ -7,8 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// Every row of the stock table either becomes a message, or a dead letter that the
-// database can store, with the bytes of the row.
+// Every row of the table of Watermill's own forwarder becomes either a message, or a
+// dead letter. The dead letter contains the bytes of the row, in a form that the
+// database can store.
 func FuzzUnwrap(f *testing.F) {
 	f.Add([]byte(`{"destination_topic":"t","uuid":"u","payload":"YQ==","metadata":{"a":"b"}}`), "id", `{"a":"b"}`)
 	f.Add([]byte(`{"destination_topic":"t","payload":"!","metadata":{"a":1}}`), "id", `null`)

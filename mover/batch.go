@@ -11,17 +11,18 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// maxBytes limits the size of the payloads in a batch. A single message may exceed it.
+// maxBytes limits the size of the payloads of a batch, in bytes. A single message may
+// exceed it.
 const maxBytes = 16 << 20
 
-// place is the position up to which a consumer group has read, or the position of a
-// row, in the stock table.
+// place is a position in the table of Watermill's own forwarder: the position of a row,
+// or the position up to which a consumer group has acked the rows.
 type place struct {
-	transaction string // an xid8
+	transaction string // a value of PostgreSQL's type xid8
 	offset      int64
 }
 
-// row is a row of the stock table.
+// row is a row of the table of Watermill's own forwarder.
 type row struct {
 	place
 
@@ -30,7 +31,7 @@ type row struct {
 	metadata sql.NullString
 }
 
-// waiting reports whether there are rows to move. It takes no lock and uses no
+// waiting reports whether there are rows to move. It takes no lock, and uses no
 // transaction id.
 func (m *Mover) waiting(ctx context.Context) (waiting bool, err error) {
 	err = m.read(ctx, func(tx *sql.Tx) error {
@@ -49,7 +50,7 @@ func (m *Mover) waiting(ctx context.Context) (waiting bool, err error) {
 	return waiting, err
 }
 
-// moveBatch moves one batch in one transaction, and returns how many rows it moved.
+// moveBatch moves one batch in one transaction, and returns the number of moved rows.
 func (m *Mover) moveBatch(ctx context.Context) (moved int, err error) {
 	var dead []deadLetter
 	err = m.write(ctx, func(tx *sql.Tx) error {
@@ -85,8 +86,8 @@ func (m *Mover) moveBatch(ctx context.Context) (moved int, err error) {
 	return moved, nil
 }
 
-// lock locks the offsets row of the consumer group, and returns the position in it. It
-// creates the row if it is missing.
+// lock locks the offsets row of the consumer group, and returns the position that the
+// row contains. It creates the row if it is missing.
 func (m *Mover) lock(ctx context.Context, tx *sql.Tx) (place, error) {
 	at, found, err := m.position(ctx, tx, m.sql.lock)
 	if err != nil || found {
@@ -104,8 +105,8 @@ func (m *Mover) lock(ctx context.Context, tx *sql.Tx) (place, error) {
 	return at, err
 }
 
-// position returns the position of the consumer group. For a group without an offset,
-// it returns the beginning of the table and found = false.
+// position returns the position of the consumer group. If the group has no offset, it
+// returns the beginning of the table, and the result found is false.
 func (m *Mover) position(ctx context.Context, tx *sql.Tx, query string) (at place, found bool, err error) {
 	err = tx.QueryRowContext(ctx, query, m.config.ConsumerGroup).Scan(&at.offset, &at.transaction)
 	if !errors.Is(err, sql.ErrNoRows) {

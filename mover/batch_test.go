@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// backlog returns a mover, and fills the stock table with rows whose transactions have
-// ended.
+// backlog returns a mover, and fills the table of Watermill's own forwarder with rows
+// whose transactions have ended.
 func backlog(t *testing.T, rows, size int) *Mover {
 	t.Helper()
 	db := testkit.PostgresAlone(t).DB
@@ -47,7 +47,7 @@ func backlog(t *testing.T, rows, size int) *Mover {
 }
 
 func TestBatchIsLimitedByBytes(t *testing.T) {
-	m := backlog(t, 3, maxBytes/8*3) // base64 makes it a third larger
+	m := backlog(t, 3, maxBytes/8*3) // base64 makes the payload a third larger
 	var sizes []int
 	for {
 		n, err := m.moveBatch(t.Context())
@@ -64,8 +64,8 @@ func TestBatchIsLimitedByBytes(t *testing.T) {
 	}
 }
 
-// Trap 03. A batch reads only its own rows. The query of the stock forwarder reads the
-// whole backlog for each batch.
+// Trap 03. A batch reads only its own rows. The query of Watermill's own forwarder
+// reads the whole backlog for each batch.
 func TestTrap03_BatchReadsOnlyItsOwnRows(t *testing.T) {
 	const rows = 30_000
 	m := backlog(t, rows, 3)

@@ -23,7 +23,7 @@ import (
 type cutter struct {
 	net.Dialer
 
-	after bool // the connection breaks after the server's commit, before the client reads the result
+	after bool // the connection breaks after the server has committed, and before the client reads the result
 	cuts  atomic.Int32
 }
 
@@ -136,8 +136,8 @@ func TestRunContinuesAfterDatabaseRestart(t *testing.T) {
 	}
 }
 
-// An idle mover takes no lock and no transaction id. The stock forwarder takes both at
-// every poll.
+// An idle mover takes no lock and no transaction id. Watermill's own forwarder takes
+// both at every poll.
 func TestIdlePollNeitherLocksNorWrites(t *testing.T) {
 	server := testkit.PrivatePostgres(t, "autovacuum=off") // no other process of this server takes transaction ids
 	db, err := sql.Open("postgres", server.DSN("postgres"))

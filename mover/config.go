@@ -14,26 +14,26 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Config configures a [Mover]. The zero value fits a stock forwarder with default
-// settings.
+// Config configures a [Mover]. The zero value is right for a forwarder of Watermill
+// (components/forwarder) with default settings.
 type Config struct {
-	// Schema names the tables of the outbox. They must be in the PostgreSQL database
-	// of the stock tables. Defaults to the prefix "once_".
+	// Schema names the tables of the outbox. The outbox must be in the same PostgreSQL
+	// database as the tables of Watermill's forwarder. Defaults to the prefix "once_".
 	Schema schema.Config
 
-	// ForwarderTopic is the forwarder topic of the stock forwarder and of its
-	// publishers. Defaults to "forwarder_topic", the stock default.
+	// ForwarderTopic is the field ForwarderTopic in the configurations of Watermill's
+	// forwarder and of its publishers. Defaults to "forwarder_topic", as in Watermill.
 	ForwarderTopic string
 
-	// MessagesTable and OffsetsTable are the stock tables, written as in SQL, with
-	// quotes where needed. The methods GenerateMessagesTableName and
-	// GenerateMessagesOffsetsTableName of the stock adapters return them for the
-	// forwarder topic. They default to the stock names: "watermill_" and
-	// "watermill_offsets_", each followed by the topic, quoted.
+	// MessagesTable and OffsetsTable are the names of the tables of Watermill's forwarder,
+	// written as in SQL, with quotes where needed. The methods GenerateMessagesTableName
+	// and GenerateMessagesOffsetsTableName of watermill-sql's adapters return these names.
+	// They default to the names that watermill-sql chooses: "watermill_" and
+	// "watermill_offsets_", each followed by the topic, in quotes.
 	MessagesTable, OffsetsTable string
 
-	// ConsumerGroup is the consumer group of the stock forwarder's subscriber.
-	// Defaults to the empty name, the stock default.
+	// ConsumerGroup is the consumer group of the subscriber of Watermill's forwarder.
+	// Defaults to "", as in watermill-sql.
 	ConsumerGroup string
 
 	// BatchSize is the maximum number of messages that one transaction moves. Defaults
@@ -44,13 +44,13 @@ type Config struct {
 	// 250 ms.
 	PollInterval time.Duration
 
-	// MaxPayload is the largest payload in bytes that the outbox accepts. Defaults to
-	// the default of outbox.Config.MaxPayload.
+	// MaxPayload is the maximum size of a payload that the outbox accepts, in bytes.
+	// Defaults to the default of outbox.Config.MaxPayload.
 	MaxPayload int
 
-	// Check is outbox.Config.Check. Messages that it refuses become dead letters when
-	// they are moved. Set it to rabbit.Check if the forwarder sends to RabbitMQ. Defaults
-	// to nil.
+	// Check is the same as outbox.Config.Check. Messages that it refuses become dead
+	// letters when they are moved. Set it to rabbit.Check if the forwarder sends to
+	// RabbitMQ. Defaults to nil.
 	Check func(topic string, msg *message.Message) error
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
@@ -59,7 +59,7 @@ type Config struct {
 
 	// MeterProvider creates the metrics of the outbox, which count moved messages.
 	// Defaults to OpenTelemetry's global provider, which does nothing until you set
-	// another.
+	// another one.
 	MeterProvider metric.MeterProvider
 }
 

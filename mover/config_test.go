@@ -57,8 +57,8 @@ func TestCustomTableNames(t *testing.T) {
 	}
 }
 
-// The default table names are those of the stock forwarder for any topic. With a wrong
-// name, messages would be sent again.
+// For every topic, the default table names are the names that Watermill's own forwarder
+// uses. With a wrong name, messages would be sent again.
 func TestDefaultTableNamesFollowTopic(t *testing.T) {
 	db := testkit.PostgresAlone(t).DB
 	s := stock{db: db, topic: "Out-Box.1:$x"}
@@ -122,6 +122,10 @@ func TestMissingTablesAreReported(t *testing.T) {
 	}
 	if _, err := m.Move(t.Context()); !errors.Is(err, mover.ErrNoTable) {
 		t.Fatalf("Move: got %v, want ErrNoTable", err)
+	}
+	m = newMover(t, db, mover.Config{Schema: schema.Config{Inbox: schema.ByDay}}) // the mover does not use the inbox
+	if _, err := m.Move(t.Context()); !errors.Is(err, mover.ErrNoTable) {
+		t.Fatalf("Move with another layout of the inbox: got %v, want ErrNoTable", err)
 	}
 	if _, _, err := m.Left(t.Context()); !errors.Is(err, mover.ErrNoTable) {
 		t.Fatalf("Left: got %v, want ErrNoTable", err)

@@ -36,8 +36,8 @@ type stock struct {
 	offsets wsql.DefaultPostgreSQLOffsetsAdapter
 }
 
-// withDefaults returns a stock service with default settings. Its database also
-// contains the outbox.
+// withDefaults returns a service that uses Watermill's own forwarder with default
+// settings. Its database also contains the outbox.
 func withDefaults(t *testing.T, db *sql.DB) stock {
 	t.Helper()
 	s := stock{db: db, topic: "forwarder_topic"}
@@ -67,7 +67,8 @@ func (s stock) create(t *testing.T) {
 	}
 }
 
-// publish writes messages in a transaction, as a stock writer does.
+// publish writes messages in a transaction with the publisher of Watermill's own
+// forwarder.
 func (s stock) publish(t *testing.T, tx *sql.Tx, topic string, msgs ...*message.Message) {
 	t.Helper()
 	stored, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: s.tables}, nil)
@@ -106,7 +107,7 @@ func (s stock) put(t *testing.T, topic string, msgs ...*message.Message) {
 	}
 }
 
-// forward runs the stock forwarder until the test calls stop.
+// forward runs Watermill's own forwarder until the test calls stop.
 func (s stock) forward(t *testing.T, publisher message.Publisher) (stop func()) {
 	t.Helper()
 	fwd, err := stockforwarder.NewForwarder(s.subscriber(t), publisher, watermill.NopLogger{},
@@ -129,7 +130,7 @@ func (s stock) forward(t *testing.T, publisher message.Publisher) (stop func()) 
 	return stop
 }
 
-// inbox is a publisher that records the ids of the messages.
+// inbox is a publisher that records the ids of the published messages.
 type inbox struct {
 	mu  sync.Mutex
 	all []string

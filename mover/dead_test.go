@@ -15,7 +15,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// raw inserts a row that contains no envelope into the stock table.
+// raw inserts a row into the table of Watermill's own forwarder. The row contains no
+// envelope.
 func (s stock) raw(t *testing.T, id string, payload, metadata any) {
 	t.Helper()
 	exec(t, s.db, `INSERT INTO watermill_forwarder_topic (uuid, payload, metadata, transaction_id)
@@ -48,7 +49,8 @@ func deadLetters(t *testing.T, db *sql.DB) []deadLetter {
 }
 
 // Trap 22. A malformed first row becomes a dead letter, and the rows behind it are
-// moved. The stock forwarder would nack it for ever, and send no other row.
+// moved. Watermill's own forwarder would nack the malformed row forever, and send no
+// other row.
 func TestTrap22_MalformedFirstRowBlocksNothing(t *testing.T) {
 	db := testkit.PostgresAlone(t).DB
 	s := withDefaults(t, db)
@@ -123,7 +125,7 @@ func TestTrap22_MalformedFirstRowBlocksNothing(t *testing.T) {
 		t.Fatalf("why is %+v, want %+v", got, want)
 	}
 
-	// A text column cannot hold these messages, so their dead letters contain the
+	// Text columns cannot store these messages, so their dead letters contain the
 	// envelopes.
 	for i, text := range []string{`metadata "key" contains a NUL`, "id contains a NUL"} {
 		d := why(dead[8+i], "invalid", text)
@@ -175,9 +177,9 @@ func TestTooLargePayloadBecomesDeadLetter(t *testing.T) {
 	}
 }
 
-// The mover continues when a stuck stock forwarder releases its lock. A stock forwarder
-// with a malformed first row holds the lock until its wait for the ack times out, or
-// until it is stopped.
+// The mover continues when a stuck forwarder of Watermill releases its lock. With a
+// malformed first row, this forwarder holds the lock until its wait for the ack times
+// out, or until it is stopped.
 func TestMoverContinuesIfStockForwarderIsStuck(t *testing.T) {
 	db := testkit.PostgresAlone(t).DB
 	s := withDefaults(t, db)

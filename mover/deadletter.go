@@ -43,9 +43,8 @@ func (m *Mover) refused(u unwrapped, err error) deadLetter {
 	}
 }
 
-// storable reports whether text columns can hold the strings of the message. The
-// strings come from JSON, so they are valid UTF-8, and only NUL characters must be
-// checked.
+// storable reports whether text columns can store the strings of the message. The
+// strings come from JSON, so they are valid UTF-8. Only NUL characters must be checked.
 func storable(u unwrapped) bool {
 	return !hasNUL(u.msg.UUID) && !hasNUL(u.topic) && withoutNUL(u.msg.Metadata)
 }
@@ -61,7 +60,7 @@ func withoutNUL(metadata map[string]string) bool {
 
 func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
 
-// asStored returns a dead letter that contains a stock row unchanged.
+// asStored returns a dead letter that contains the row unchanged.
 func (m *Mover) asStored(r row, reason string, err error) deadLetter {
 	return deadLetter{
 		offset: r.offset, id: r.id, topic: m.config.ForwarderTopic, payload: r.payload, metadata: storedMetadata(r.metadata),
@@ -69,9 +68,10 @@ func (m *Mover) asStored(r row, reason string, err error) deadLetter {
 	}
 }
 
-// storedMetadata returns the metadata of a stock row in a form that the dead letters
-// accept: a flat map of texts without NUL characters and half surrogates. The stock
-// column accepts any JSON. Other metadata is stored as a single text.
+// storedMetadata returns the metadata of a row of Watermill's own forwarder in the form
+// that the table of dead letters requires: a flat map of strings without NUL characters
+// and half surrogate pairs. The row may contain any JSON. Metadata in another form
+// becomes a single string.
 func storedMetadata(stored sql.NullString) string {
 	if !stored.Valid {
 		return "{}"
@@ -92,9 +92,9 @@ func encode(metadata map[string]string) string {
 
 func explain(err error) string { return parked.Clean(err.Error(), 2000) }
 
-// insertDeadLetter stores a dead letter. If the message is invalid, the dead letter
-// says that its outcome is unknown, because the stock forwarder may have sent it
-// without acking it.
+// insertDeadLetter stores a dead letter. For an invalid message, the dead letter says
+// that the outcome is unknown, because Watermill's own forwarder may have sent the
+// message without acking it.
 func (m *Mover) insertDeadLetter(ctx context.Context, tx *sql.Tx, d deadLetter) error {
 	if d.payload == nil {
 		d.payload = []byte{} // nil would be stored as NULL

@@ -1,7 +1,7 @@
 // Package mover moves messages from the table of Watermill's own forwarder
-// (components/forwarder on watermill-sql's PostgreSQL adapters) into the outbox,
-// while writers and forwarders of both kinds run. This page calls Watermill's
-// forwarder and its tables "stock".
+// (components/forwarder on watermill-sql's PostgreSQL adapters) into the outbox, while
+// writers and forwarders of both kinds run. On this page, "stock" means Watermill's
+// forwarder and its tables.
 //
 //	m, err := mover.New(db, mover.Config{})
 //	go m.Run(ctx)
@@ -10,50 +10,49 @@
 //
 // # How a row is moved
 //
-// One transaction locks the offsets row of the consumer group, reads the rows
-// behind the offset as Watermill's subscriber does, stores them in the outbox, and
-// advances the offset as the subscriber's ack does. So a running stock forwarder
-// and any number of movers take turns, acked messages are not moved, and nothing is
-// moved twice. If the stock forwarder is stopped between sending a message and
-// acking it, the message is sent again, as by a restarted stock forwarder.
+// One transaction locks the offsets row of the consumer group, reads the rows behind
+// the offset as Watermill's subscriber does, stores them in the outbox, and advances
+// the offset as the subscriber's ack does. So a running stock forwarder and any number
+// of movers can work at the same time: acked messages are not moved, and no message is
+// moved twice. If the stock forwarder is stopped between sending a message and acking
+// it, the message is sent again, as after a restart of the stock forwarder.
 //
 // Messages keep their id, topic, payload and metadata, and enter the outbox in the
-// order of the stock table. An idle mover opens no transaction that writes or
-// locks.
+// order of the stock table. An idle mover does not write, and takes no locks.
 //
 // # Which rows become dead letters
 //
-// A row that cannot be moved becomes a dead letter of the outbox and does not block
+// A row that cannot be moved becomes a dead letter of the outbox, and does not block
 // other rows:
 //
-//   - "malformed": the row is not an envelope of Watermill's forwarder. The dead
-//     letter has the row's id, payload and metadata, and the forwarder topic.
+//   - "malformed": the row is not an envelope of Watermill's forwarder. The dead letter
+//     contains the row's id, payload and metadata, and the forwarder topic.
 //   - "invalid": the outbox refuses the message, see package outbox. The dead letter
-//     has the message. If no text column can hold its texts, it has the envelope, as
-//     for a malformed row.
+//     contains the message. If text columns cannot store the strings of the message,
+//     the dead letter contains the envelope, as for a malformed row.
 //
 // The position of the dead letter is the row's offset in the stock table.
 //
 // # Which weaknesses remain
 //
-// The mover reads only rows that the stock subscriber would read; otherwise it
-// would skip rows of transactions that commit late. An open transaction that has
-// written anything, anywhere in the PostgreSQL instance, delays all rows that were
-// committed after its start. After a dump and restore into a new instance nothing
-// is found until the transaction ids of the new instance have caught up. The outbox
-// has neither weakness; both end with the mover.
+// The mover reads only rows that the stock subscriber would read. Otherwise it would
+// skip rows of transactions that commit late. If an open transaction has written
+// anything in the PostgreSQL instance, in any database, all rows that were committed
+// after its start must wait. After a dump and restore into a new instance, the mover
+// finds no rows until the transaction ids of the new instance have caught up. The
+// outbox has neither of these two weaknesses, so they end when you remove the mover.
 //
 // A consumer group without an offset starts at the beginning of the table, which
-// holds every message that was ever sent. If other groups have an offset, the mover
+// contains every message that was ever sent. If other groups have an offset, the mover
 // treats the name as a mistake, see [ErrUnknownGroup].
 //
 // # What it costs
 //
-// The mover finds a batch by the primary key of the stock table. Its cost does not
-// depend on the number of rows before and behind the batch, whereas the cost of the
-// stock query grows with the backlog. Each change of topic from row to row costs
-// one more statement. An idle poll is two short queries without a transaction id.
+// The mover finds a batch with the primary key of the stock table. The cost of a batch
+// does not depend on the number of rows before and behind the batch, whereas the cost
+// of the stock query grows with the backlog. Each change of topic from row to row needs
+// one more statement. An idle poll needs two short queries and no transaction id.
 //
-// To read the code, start with config.go, errors.go and mover.go (API). Then follow
-// a batch: batch.go, envelope.go, insert.go, deadletter.go, queries.go.
+// To read the code, start with config.go, errors.go and mover.go (API). Then follow a
+// batch: batch.go, envelope.go, insert.go, deadletter.go, queries.go.
 package mover

@@ -8,7 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// envelope is the JSON envelope that the stock publisher puts around a message.
+// envelope is the JSON envelope that the publisher of Watermill's own forwarder puts
+// around a message.
 type envelope struct {
 	DestinationTopic string            `json:"destination_topic"`
 	UUID             string            `json:"uuid"`
@@ -16,7 +17,7 @@ type envelope struct {
 	Metadata         map[string]string `json:"metadata"`
 }
 
-// unwrapped is a row, and the message in its envelope.
+// unwrapped contains a row, and the message from its envelope.
 type unwrapped struct {
 	row
 
@@ -25,8 +26,8 @@ type unwrapped struct {
 	err   error            // why the envelope is malformed, or nil
 }
 
-// unwrap decodes the envelope of a row. It accepts the envelopes that the stock
-// forwarder accepts.
+// unwrap decodes the envelope of a row. It accepts the same envelopes as Watermill's
+// own forwarder.
 func unwrap(r row) unwrapped {
 	var e envelope
 	err := json.Unmarshal(r.payload, &e)

@@ -7,18 +7,18 @@ import (
 )
 
 var (
-	// ErrNoTable reports that a stock table is missing. Either a name in the Config is
-	// wrong, or the stock forwarder has never run in this database.
+	// ErrNoTable means that a table of Watermill's own forwarder is missing. Either a name
+	// in the Config is wrong, or that forwarder has never run with this database.
 	ErrNoTable = errors.New("no such table")
 
-	// ErrUnknownGroup reports that the consumer group has no offset, although other
-	// groups have one. The mover does not start then, because it would move every
-	// message that was ever sent. If you want this, insert the offset yourself:
-	// consumer_group, offset_acked 0, last_processed_transaction_id '0'.
+	// ErrUnknownGroup means that the consumer group has no offset, but other groups have
+	// one. The mover then does not start, because it would move every message that was ever
+	// sent. If you want this, insert the offset yourself: consumer_group, offset_acked 0,
+	// last_processed_transaction_id '0'.
 	ErrUnknownGroup = errors.New("mover: the consumer group has no offset, but others have")
 )
 
-// permanent reports whether repeating the work would fail with the same error.
+// permanent reports whether the same error would occur again if the work were repeated.
 func permanent(err error) bool {
 	for _, target := range []error{ErrNoTable, ErrUnknownGroup, schema.ErrMissing, schema.ErrOutdated, schema.ErrNewer, schema.ErrDialect} {
 		if errors.Is(err, target) {

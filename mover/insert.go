@@ -64,8 +64,8 @@ func (m *Mover) publish(events message.Publisher, run []unwrapped) ([]deadLetter
 	if err == nil || !errors.Is(err, outbox.ErrInvalid) {
 		return nil, err
 	}
-	// Publish has stored none of the messages, and tx is unchanged. Publish the
-	// messages one by one, so that only the refused ones become dead letters.
+	// Publish has stored none of the messages, and tx is unchanged. Publish the messages
+	// one by one, so that only the refused messages become dead letters.
 	var refused []deadLetter
 	for _, u := range run {
 		err := events.Publish(u.topic, u.msg)

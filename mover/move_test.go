@@ -84,7 +84,7 @@ func TestMessagesAreMovedUnchanged(t *testing.T) {
 	}
 }
 
-// Trap 77. Messages that the stock forwarder has sent are not moved, although the stock
+// Trap 77. Messages that Watermill's own forwarder has sent are not moved, although its
 // table keeps every message.
 func TestTrap77_MessagesSentByStockForwarderAreNotMoved(t *testing.T) {
 	db := testkit.PostgresAlone(t).DB
@@ -226,7 +226,7 @@ func TestOffsetIsReadAfterTheLock(t *testing.T) {
 	}
 }
 
-// Each message is either sent by a stock forwarder or moved, and never both.
+// Each message is either sent by Watermill's own forwarder or moved, and never both.
 func TestStockForwardersAndMoversShareTheTable(t *testing.T) {
 	const messages, movers = 600, 3
 	db := testkit.PostgresAlone(t).DB

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Mover moves messages from the table of a stock forwarder into the outbox. It keeps
-// its state only in the tables.
+// Mover moves messages from the table of Watermill's own forwarder into the outbox. It
+// keeps its state only in the tables.
 type Mover struct {
 	db      *sql.DB
 	config  Config
@@ -24,8 +24,8 @@ type Mover struct {
 	sql     queries
 }
 
-// New returns a Mover for the tables in db, or an error that names every invalid
-// field of config. The Mover does not close db.
+// New returns a Mover for the tables in db. If config is invalid, the error names every
+// invalid field. The Mover does not close db.
 func New(db *sql.DB, config Config) (*Mover, error) {
 	config = config.withDefaults()
 	errs := []error{config.validate()}
@@ -87,12 +87,13 @@ func (m *Mover) Run(ctx context.Context) error {
 // pauses determines how long Run waits after consecutive failures.
 var pauses = backoff.Exponential{Base: 100 * time.Millisecond, Max: 3200 * time.Millisecond}
 
-// Move moves all rows that can be read, and returns their number, including dead
-// letters. It does not wait for rows that open transactions hide, see [Mover.Left].
+// Move moves all rows that it can read. It returns the number of moved rows, including
+// dead letters. It does not wait for rows that open transactions hide, see
+// [Mover.Left].
 //
-// After an error, the returned number of rows was moved, and the others were not. You
-// may call Move again at any time. If the outcome of a commit is unknown, its rows are
-// not moved twice, but they may not be counted.
+// If Move fails, it has moved the returned number of rows and no others. You may call
+// Move again at any time. If the outcome of a commit is unknown, its rows are not moved
+// twice, but the number may not include them.
 func (m *Mover) Move(ctx context.Context) (moved int, err error) {
 	if err := m.check(ctx); err != nil {
 		return 0, fmt.Errorf("mover: %w", err)
@@ -100,7 +101,7 @@ func (m *Mover) Move(ctx context.Context) (moved int, err error) {
 	return m.drain(ctx)
 }
 
-// drain is like Move, but does not check the tables.
+// drain works like Move, but does not check the tables.
 func (m *Mover) drain(ctx context.Context) (moved int, err error) {
 	for {
 		waiting, err := m.waiting(ctx)
@@ -141,12 +142,13 @@ func (m *Mover) check(ctx context.Context) error {
 	})
 }
 
-// Left returns how many messages the consumer group has not acked, and how many open
-// transactions have written to the stock table. messages includes those that cannot be
-// read yet. If both are 0 and no stock writer runs any more, you can remove the mover
-// and the stock tables.
+// Left returns two numbers: how many messages the consumer group has not acked, and how
+// many open transactions have written to the table of Watermill's own forwarder. The
+// first number includes messages that cannot be read yet. If both are 0 and no service
+// writes to this table any more, you can remove the mover, the table and its table of
+// offsets.
 //
-// Left counts rows, so the time it takes is proportional to the backlog.
+// Left counts rows, so it takes longer if the backlog is long.
 func (m *Mover) Left(ctx context.Context) (messages, writers int, err error) {
 	if err := m.check(ctx); err != nil {
 		return 0, 0, fmt.Errorf("mover: %w", err)

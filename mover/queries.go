@@ -2,8 +2,8 @@ package mover
 
 import "github.com/watermill-once/once/internal/dialect"
 
-// queries contains the statements on the stock tables. Only insertDead writes to the
-// outbox.
+// queries contains the statements for the tables of Watermill's own forwarder, and
+// insertDead, which writes to the outbox.
 type queries struct {
 	position, lock, groups, createGroup string
 	waiting, next, advance              string
@@ -11,13 +11,14 @@ type queries struct {
 	insertDead                          string
 }
 
-// behind matches rows that the consumer group has not acked. The stock query uses an OR
-// instead, with which PostgreSQL cannot start at the right place of the index.
+// behind is an SQL condition for rows that the consumer group has not acked. The query
+// of watermill-sql's subscriber uses an OR instead. With the OR, PostgreSQL cannot
+// begin to read the index at the right place.
 const behind = `(transaction_id, "offset") > ($1::text::xid8, $2::bigint)`
 
-// readable is the condition under which the stock subscriber reads a row: no open
-// transaction can still add a row before it. The condition uses the snapshot of the
-// query that reads the rows.
+// readable is the SQL condition with which watermill-sql's subscriber chooses rows: it
+// reads a row when no open transaction can add an earlier one. The condition uses the
+// snapshot of the query that reads the rows.
 const readable = `transaction_id < pg_snapshot_xmin(pg_current_snapshot())`
 
 func newQueries(c Config, d dialect.Dialect) queries {
@@ -37,8 +38,8 @@ func newQueries(c Config, d dialect.Dialect) queries {
 			SELECT 1 FROM ` + c.MessagesTable + ` WHERE ` + behind + ` AND ` + readable + `
 			ORDER BY transaction_id, "offset" LIMIT 1`,
 
-		// The first row is read, whatever its size. The last ORDER BY names the table,
-		// because otherwise it would sort by the text of the transaction id.
+		// This query reads the first row, whatever its size. The last ORDER BY names the
+		// table, because otherwise it would sort by the text of the transaction id.
 		next: `
 			SELECT "offset", transaction_id::text, uuid, payload, metadata::text
 			FROM (SELECT *, SUM(size) OVER (ORDER BY transaction_id, "offset") - size AS before

@@ -5,17 +5,18 @@ import (
 	"sync"
 )
 
-// call is one of two concurrent calls of a service. It pauses after one of its
-// statements that publish, until resume is closed. A nil call does not pause.
+// call is one of two concurrent calls of a service. A statement that contains the text
+// in the field insert publishes events. After one of these statements, the call pauses
+// until resume is closed. A nil call does not pause.
 type call struct {
 	insert     string // text that every statement that publishes contains
-	pauseAfter int    // the call pauses after this publish, counted from 1; 0 means never
+	pauseAfter int    // number of statements that publish, after which the call pauses; 0 means never
 
-	paused chan struct{} // closed when the call has paused
+	paused chan struct{} // closed when the call pauses
 	resume chan struct{} // closed to let the call continue
 
 	mu         sync.Mutex
-	published  int // number of statements that publish
+	published  int // number of statements that have published so far
 	hasPaused  bool
 	last       string   // the latest statement
 	statements []string // statements after the pause
@@ -42,8 +43,8 @@ func (c *call) statement(sql string) {
 	}
 }
 
-// undo forgets the latest statement, because the driver refused to run it in this way
-// (driver.ErrSkip). database/sql then runs the statement again in another way.
+// undo forgets the latest statement, because the driver returned driver.ErrSkip and did
+// not run it. database/sql then prepares the statement and runs it again.
 func (c *call) undo() {
 	if c == nil {
 		return
@@ -58,15 +59,16 @@ func (c *call) undo() {
 	}
 }
 
-// commit is called before each commit of the call.
+// commit is called before each commit of the call. If the pause is due, it pauses the
+// call.
 func (c *call) commit() {
 	if c != nil {
 		c.pauseIfDue()
 	}
 }
 
-// pauseIfDue pauses the call if it has published pauseAfter times and has not paused
-// yet.
+// pauseIfDue pauses the call after pauseAfter statements that publish, unless it has
+// already paused.
 func (c *call) pauseIfDue() {
 	c.mu.Lock()
 	due := !c.hasPaused && c.pauseAfter > 0 && c.published == c.pauseAfter

@@ -9,8 +9,9 @@ import (
 )
 
 // compareWithReference returns an error if the tables differ from the reference. The
-// error begins with what, the name of the case, and ends with clue, a likely cause.
-func (s *subject) compareWithReference(ctx context.Context, what, clue string) error {
+// parameter name is the name of the case, and begins the error. The parameter clue is a
+// likely cause, and ends the error.
+func (s *subject) compareWithReference(ctx context.Context, name, clue string) error {
 	now, err := s.read(ctx)
 	if err != nil {
 		return err
@@ -22,7 +23,7 @@ func (s *subject) compareWithReference(ctx context.Context, what, clue string) e
 	if clue != "" {
 		difference += "; " + clue
 	}
-	return fmt.Errorf("%s: %s", what, difference)
+	return fmt.Errorf("%s: %s", name, difference)
 }
 
 func (s *subject) twiceInARow(ctx context.Context) error {
@@ -58,7 +59,8 @@ func (s *subject) twiceAtOnce(ctx context.Context) error {
 	return s.compareWithReference(ctx, what, "")
 }
 
-// swapped delivers all messages, but message i+1 before message i.
+// swapped delivers all messages, with message i+1 before message i. It then compares
+// the tables with the reference.
 func (s *subject) swapped(ctx context.Context, i int) error {
 	if err := s.reset(ctx); err != nil {
 		return err

@@ -17,50 +17,51 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// Config configures [Run]. DB, Handler, Messages and Reset are required. For all other
-// fields, the zero value means the default.
+// Config configures [Run]. DB, Handler, Messages and Reset are required. For every
+// other field, the zero value means the default.
 type Config struct {
-	// DB is a database for tests that contains the tables of the handler and of this
-	// library (schema.Up). Use PostgreSQL, or SQLite in a file: a SQLite database in
-	// memory is lost with its connection. No other process may use it meanwhile. Run
-	// deletes all rows of the inbox and the outbox.
+	// DB is a test database that contains the tables of the handler and of this library
+	// (schema.Up). Use PostgreSQL, or SQLite in a file: a SQLite database in memory is lost
+	// when its connection is closed. No other process may use the database during the test.
+	// Run deletes all rows of the inbox and the outbox.
 	DB *sql.DB
 
-	// Handler is the handler to test. If your handler uses dedup.TxFromContext, set
-	// Handler to a function that calls it with msg.
+	// Handler is the handler to test. If your handler uses dedup.TxFromContext, set Handler
+	// to a function that calls your handler with msg.
 	Handler once.HandlerFunc
 
-	// Messages are delivered one after the other. Their ids must differ, and the
-	// handler must accept them in this order.
+	// Messages are delivered one after another. Their ids must differ, and the handler must
+	// accept them in this order.
 	Messages []*message.Message
 
-	// Reset puts the tables into the state in which the first message arrives: it
-	// empties them, and inserts the rows that the handler needs. Run calls it before
-	// every case, and checks that the state is the same each time.
+	// Reset puts the tables into the state that they have before the first message arrives:
+	// it empties them, and inserts the rows that the handler needs. Run calls it before
+	// every case, and checks that it produces the same state each time.
 	Reset func(ctx context.Context, db *sql.DB) error
 
-	// Tables are the tables to compare, such as "payments" or "shop.payments", in the
-	// spelling of the database. Defaults to all tables except those of this library. In
+	// Tables are the tables to compare, such as "payments" or "shop.payments", spelled as
+	// in the database. Defaults to all tables except the tables of this library. In
 	// PostgreSQL these are the tables in the search path.
 	Tables []string
 
-	// Ignore names columns that are not compared, because their values differ in each
-	// run: times, generated ids and the like. "captured_at" is a column of all tables,
-	// and "payments.id" a column of one table. Defaults to none.
+	// Ignore lists columns that are not compared because their values differ in each run,
+	// such as times and generated ids. A name without a table, such as "captured_at", means
+	// the columns of this name in all tables. A name with a table, such as "payments.id",
+	// means the column of this table. Defaults to none.
 	Ignore []string
 
-	// Ordered says that messages always arrive in order. Run then does not swap them.
-	// Defaults to false, because a consumer that retries, or that has more than one
-	// message in flight, gets messages out of order.
+	// Ordered says that messages always arrive in order. Run then does not swap messages.
+	// Defaults to false, because a consumer that retries, or has more than one message in
+	// flight, receives messages out of order.
 	Ordered bool
 
 	// Dedup is the configuration of the inbox in your service. A consumer in
-	// Dedup.Idempotent handles every delivery, so the cases with duplicates test
-	// whether its handler is idempotent. Consumer defaults to "oncetest", and Outbox to
+	// Dedup.Idempotent handles every delivery, so the cases with duplicates test whether
+	// its handler is idempotent. Dedup.Consumer defaults to "oncetest", and Dedup.Outbox to
 	// the outbox of the same Schema.
 	Dedup dedup.Config
 
-	// Timeout limits the time for one message with all its redeliveries. Defaults to 30
+	// Timeout is the maximum time for one message with all its redeliveries. Defaults to 30
 	// seconds.
 	Timeout time.Duration
 }
@@ -81,7 +82,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate returns an error that names every invalid field.
+// validate returns an error that names every invalid field of the Config, or nil.
 func (c Config) validate() error {
 	var errs []error
 	if c.DB == nil {

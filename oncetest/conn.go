@@ -13,8 +13,9 @@ import (
 // errLost is the error that the wrapped driver returns after the connection was lost.
 var errLost = fmt.Errorf("oncetest: the connection is lost here: %w", driver.ErrBadConn)
 
-// conn wraps a connection of the driver, and can inject a fault. If the driver lacks an
-// optional interface, conn does what database/sql does in this case.
+// conn wraps a connection of the driver, and can inject a fault. If the driver does not
+// implement an optional interface, conn does what database/sql does without this
+// interface.
 type conn struct {
 	pooled *sql.Conn
 	inner  driver.Conn
@@ -38,8 +39,8 @@ var (
 )
 
 // lose rolls back the transaction, and makes every later use of the connection fail.
-// The driver's connection is closed when database/sql closes this one, after all
-// statements and rows. Some drivers fail if their connection is closed earlier.
+// The driver's connection stays open until database/sql has closed all statements and
+// rows, and then conn. Some drivers fail if their connection is closed earlier.
 func (c *conn) lose() error {
 	if c.tx != nil {
 		_ = c.tx.Rollback() // if it fails, the database rolls back when the connection is closed
@@ -49,8 +50,8 @@ func (c *conn) lose() error {
 	return errLost
 }
 
-// statement is called before each statement. It returns an error if a fault is injected
-// here.
+// statement is called before each statement. If a fault must be injected before this
+// statement, it returns the error of the fault.
 func (c *conn) statement(ctx context.Context, query string) error {
 	if c.gone {
 		return errLost
@@ -69,9 +70,9 @@ func (c *conn) statement(ctx context.Context, query string) error {
 	}
 }
 
-// counts reports whether a statement belongs to an observed transaction. The statements
-// with which dedup checks the transaction do not count, because only some transactions
-// have them, and they change no data.
+// counts reports whether a statement counts as a statement of an observed transaction.
+// Statements of dedup that check the transaction do not count, because they change no
+// data, and dedup executes them only in some transactions.
 func (c *conn) counts(query string) bool {
 	if c.tx == nil || c.delivery == nil {
 		return false
@@ -79,7 +80,7 @@ func (c *conn) counts(query string) bool {
 	return c.check == nil || query != c.check.SQL && query != c.check.Mark
 }
 
-// failStatement executes an invalid statement, so that the transaction is in the same
+// failStatement executes an invalid statement. The transaction is then in the same
 // state as after a real error: PostgreSQL accepts no more statements, and SQLite
 // continues.
 func (c *conn) failStatement(ctx context.Context) error {
@@ -223,8 +224,8 @@ func (c *conn) CheckNamedValue(value *driver.NamedValue) error {
 	return driver.ErrSkip
 }
 
-// Close returns the driver's connection to its pool. If the connection is lost, the
-// pool closes it.
+// Close returns the driver's connection to its pool. If the connection is lost, it
+// makes the pool close the connection.
 func (c *conn) Close() error {
 	if c.gone {
 		_ = c.pooled.Raw(func(any) error { return driver.ErrBadConn })

@@ -7,12 +7,14 @@ import (
 	"fmt"
 )
 
-// wrap returns a pool that wraps connections of db. They inject the faults of their
-// deliveries. The pool keeps no idle connections: if db has a single connection, the
-// comparison of the tables needs it, too.
+// wrap returns a pool whose connections wrap connections of db. A wrapped connection
+// injects the fault of the delivery whose transaction it runs. The pool keeps no idle
+// connections: if db has only one connection, the comparison of the tables needs this
+// connection, too.
 func wrap(db *sql.DB) *sql.DB { return wrapFor(db, nil) }
 
-// wrapFor is like wrap, for the connections that a call uses. call may be nil.
+// wrapFor works like wrap, but the connections also report their statements to call,
+// which may be nil.
 func wrapFor(db *sql.DB, call *call) *sql.DB {
 	wrapped := sql.OpenDB(connector{db, call})
 	wrapped.SetMaxIdleConns(-1)
@@ -35,8 +37,8 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	wrapped := &conn{pooled: pooled, call: c.call}
 	// In general, a driver connection must not be used after Raw has returned, because
-	// the pool may give it to others. Here this is safe, because pooled stays reserved
-	// until wrapped is closed.
+	// the pool may give it to another user. Here this is safe, because pooled stays
+	// reserved until wrapped is closed.
 	err = pooled.Raw(func(inner any) error {
 		var ok bool
 		if wrapped.inner, ok = inner.(driver.Conn); !ok {

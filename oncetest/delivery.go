@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/dedup"
 )
 
-// delivery is the delivery of a message, with all its redeliveries. It is in the
-// context of the message's transactions.
+// delivery is the delivery of a message, together with all its redeliveries. The
+// context of each transaction of the message contains the delivery.
 type delivery struct {
 	fault *fault    // may be nil
 	other *delivery // duplicate that is delivered at the same time, or nil
@@ -24,13 +24,13 @@ type delivery struct {
 	announce   func()        // closes committing
 
 	mu         sync.Mutex
-	statements []string // statements of the latest transaction
-	handling   bool     // the handler is running
+	statements []string // statements of the last transaction
+	handling   bool     // whether the handler is running
 	ran        int      // number of statements of the handler, in all attempts
-	injected   bool     // the fault was injected
-	ignored    bool     // the fault was injected in the handler, and the handler returned no error
+	injected   bool     // whether the fault was injected
+	ignored    bool     // whether the fault was injected in the handler, and the handler returned no error
 	ended      string   // how the handler ended its transaction: "commit", "rollback" or ""
-	misuse     error    // a mistake of the handler, or nil
+	misuse     error    // mistake of the handler, or nil
 }
 
 func newDelivery(f *fault) *delivery {
@@ -65,7 +65,7 @@ func (d *delivery) handler(h once.HandlerFunc) message.HandlerFunc {
 }
 
 // handlerBegins records that the handler begins. It reports whether the fault was
-// injected before.
+// already injected.
 func (d *delivery) handlerBegins() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,15 +89,15 @@ func (d *delivery) handlerEnds(injectedBefore bool, err error) {
 	}
 }
 
-// begin records that a transaction begins, and forgets the statements of the previous
-// one.
+// begin records that a transaction begins. It forgets the statements of the previous
+// transaction.
 func (d *delivery) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.statements = nil
 }
 
-// statement records a statement before it is executed. It returns the fault to inject:
+// statement records a statement before its execution. It returns the fault to inject:
 // 0, lost or statementFails.
 func (d *delivery) statement(sql string) kind {
 	d.mu.Lock()
@@ -114,8 +114,8 @@ func (d *delivery) statement(sql string) kind {
 	return d.fault.kind
 }
 
-// handlerStatements returns how many statements the handler has executed in its
-// transactions.
+// handlerStatements returns the number of statements that the handler has executed in
+// its transactions.
 func (d *delivery) handlerStatements() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -160,8 +160,8 @@ func (d *delivery) end(how string) {
 	}
 }
 
-// endOf returns how a statement ends the transaction: "commit", "rollback", or "" if it
-// does not.
+// endOf returns how a statement ends the transaction: "commit", "rollback", or "" if
+// the statement does not end it.
 func endOf(sql string) string {
 	words := strings.Fields(strings.ToLower(strings.TrimRight(strings.TrimSpace(sql), ";")))
 	if len(words) == 0 {
@@ -181,10 +181,10 @@ func endOf(sql string) string {
 	return ""
 }
 
-// waitForOther waits before a commit until the duplicate is about to commit, too. It
-// waits only for a short time, because usually the duplicate waits for this delivery:
-// for its row in the inbox, for the only connection of the pool, or for SQLite's write
-// lock.
+// waitForOther waits before a commit until the duplicate is about to commit, too. The
+// wait is limited to a short time. Usually the duplicate cannot commit, because it
+// waits for this delivery: for its row in the inbox, for the only connection of the
+// pool, or for SQLite's write lock.
 func (d *delivery) waitForOther() {
 	d.announce()
 	if d.other == nil {

@@ -14,14 +14,14 @@
 //   - with each statement failing once, on a connection that stays open;
 //   - with adjacent messages swapped.
 //
-// Each case begins with the database as it was before the reference, and must end
-// with the database as it was after the reference. Run compares the handler's tables
-// and the messages in the outbox. A failed test names the difference:
+// Each case begins with the state of the database before the reference, and must end with
+// the state of the database after the reference. Run compares the handler's tables and
+// the messages in the outbox. A failed test names the difference:
 //
 //	delivered twice at once: table payments has 2 rows where one delivery gives 1: (order_id="17" amount=5) is too many
 //
-// [RunOrder] tests a service: whether it publishes the events of an ordering key in
-// the order in which its transactions commit.
+// [RunOrder] tests whether a service publishes the events of an ordering key in the order
+// in which its transactions commit.
 //
 // The package imports no database driver. It wraps the connections of your own pool,
 // so that it can lose them at a given statement.

@@ -56,13 +56,13 @@ func TestDriverWithoutOptionalInterfaces(t *testing.T) {
 			t.Cleanup(func() { _ = pool.Close() })
 			db.DB = pool
 			s := newShop(t, db)
-			examine(t, s.examined(pay)).safe(subtests(2))
+			examine(t, s.examined(pay)).mustPass(subtests(2))
 
 			r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 				_, _ = pay(ctx, tx, msg)
 				return nil, nil
 			}))
-			r.says("statement 2 of message 1 fails", "table payments has 1 row where one delivery gives 2", "although a statement failed")
+			r.mustFail("statement 2 of message 1 fails", "table payments has 1 row where one delivery gives 2", "although a statement failed")
 		})
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/oncetest"
 )
 
-// A handler that inserts a payment is tested with two messages. In your code, this is
-// the body of a test function TestPayments(t *testing.T).
+// This example tests a handler that inserts a payment, with two messages. In your code,
+// it is the body of a test function TestPayments(t *testing.T).
 func ExampleRun() { //nolint:testableexamples // it needs a test around it
 	var (
 		t  *testing.T

@@ -9,33 +9,33 @@ import (
 type kind int
 
 const (
-	// lost means that the connection is lost before a statement or the commit is
-	// executed. The database rolls back.
+	// lost means that the connection is lost before a statement or the commit is executed.
+	// The database rolls back.
 	lost kind = iota + 1
 
-	// lostAfterCommit means that the connection is lost after the commit, before its
-	// reply arrives.
+	// lostAfterCommit means that the connection is lost after the commit, before the reply
+	// to the commit arrives.
 	lostAfterCommit
 
 	// statementFails means that a statement fails, and the connection stays open.
 	statementFails
 )
 
-// fault is a fault that is injected once, while one message is delivered.
+// fault is a fault that is injected once, during the delivery of one message.
 type fault struct {
 	kind    kind
 	message int // index of the message
 
-	// statement is the number of a statement in the message's transaction, counted from
-	// 1. 0 is the commit.
+	// statement is the number of a statement in the message's transaction. The first
+	// statement is 1, and 0 means the commit.
 	statement int
 
 	of  int    // number of statements in the transaction
-	sql string // the statement
+	sql string // text of the statement
 	id  string // id of the message
 }
 
-// name returns the name of the fault's subtest.
+// name returns the name of the subtest for the fault.
 func (f fault) name() string {
 	switch {
 	case f.kind == statementFails:

@@ -17,26 +17,27 @@ import (
 
 // OrderConfig configures [RunOrder]. DB, First, Second and Reset are required.
 type OrderConfig struct {
-	// DB is a database for tests that contains the tables of the service and of this
-	// library (schema.Up). Its pool must allow at least three connections. No other
-	// process may use it meanwhile, in particular no forwarder. RunOrder deletes all
-	// rows of the outbox.
+	// DB is a test database that contains the tables of the service and of this library
+	// (schema.Up). Its pool must allow at least three connections. No other process may use
+	// the database during the test, in particular no forwarder. RunOrder deletes all rows
+	// of the outbox.
 	DB *sql.DB
 
 	// First and Second are two calls of the service that publish with the same ordering
-	// key. They run at the same time, and may be the same function. Each must use its
-	// parameter db and not DB, because only the connections of db can pause the call.
+	// key. They run at the same time. Both may be the same function. Each call must use its
+	// parameter db and not the field DB, because only the connections of the parameter can
+	// pause the call.
 	First, Second func(ctx context.Context, db *sql.DB) error
 
-	// Reset puts the tables into the state in which the calls begin. RunOrder calls it
-	// before every case.
+	// Reset puts the tables into the state that they have before the calls. RunOrder calls
+	// it before every case.
 	Reset func(ctx context.Context, db *sql.DB) error
 
 	// Schema selects the kind of database and the prefix of the tables. Defaults to
 	// PostgreSQL and "once_".
 	Schema schema.Config
 
-	// Timeout limits the time for one case. Defaults to 30 seconds.
+	// Timeout is the maximum time for one case. Defaults to 30 seconds.
 	Timeout time.Duration
 }
 
@@ -62,14 +63,16 @@ func (c OrderConfig) validate() error {
 }
 
 // RunOrder tests whether the events of an ordering key are sent in the order in which
-// their transactions commit. It runs a subtest for each statement with which a call
-// publishes. There the call pauses, and the other call runs. While the call is paused,
-// the other one must not commit an event of the same key. Its event would be sent after
-// the event of the paused call, although the paused call commits later.
+// their transactions commit. RunOrder first calls First and Second alone, and notes the
+// SQL statements with which each of them publishes events. For each of these statements
+// it runs a subtest. The subtest calls one of the two functions, pauses it after the
+// statement, and calls the other function. The subtest fails if the other function
+// commits an event of the same key during the pause, because this event is sent after
+// the event of the paused function, although it was committed first.
 //
-// RunOrder finds services that publish before they lock the rows that they change, and
-// services whose calls lock no common row. To correct them, publish last, or call
-// [outbox.LockKey] first.
+// RunOrder finds a service that publishes before it locks the rows that it changes, and
+// a service whose calls do not lock a common row. To correct such a service, publish
+// last, or call [outbox.LockKey] first.
 //
 // With SQLite the subtests are skipped, because SQLite has one writer at a time.
 func RunOrder[T TB[T]](t T, config OrderConfig) {
@@ -114,8 +117,8 @@ type event struct {
 	id, key  string
 }
 
-// newOrderTest runs each call by itself, to find its statements that publish and its
-// ordering keys.
+// newOrderTest runs each call alone. It counts the statements of each call that
+// publish, and finds the ordering keys.
 func newOrderTest(ctx context.Context, config OrderConfig) (*orderTest, error) {
 	config.Timeout = cmp.Or(config.Timeout, 30*time.Second)
 	config.Schema = config.Schema.WithDefaults()
@@ -157,8 +160,8 @@ func newOrderTest(ctx context.Context, config OrderConfig) (*orderTest, error) {
 		slices.Sorted(maps.Keys(keys[0])), slices.Sorted(maps.Keys(keys[1])))
 }
 
-// runAlone runs a call while the other one does not run. It returns the number of
-// statements that published, and the events.
+// runAlone runs a call while the other call does not run. It returns the number of
+// statements that published, and their events.
 func (o *orderTest) runAlone(ctx context.Context, who caller) (int, []event, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.config.Timeout)
 	defer cancel()
@@ -180,55 +183,56 @@ func (o *orderTest) newCall(pauseAfter int) *call {
 	return newCall(o.config.Schema.Table("outbox"), pauseAfter)
 }
 
-// run runs a call with a pool whose connections can pause it.
+// run runs a call with a pool whose connections can pause the call.
 func (o *orderTest) run(ctx context.Context, who caller, c *call) error {
 	db := wrapFor(o.config.DB, c)
 	defer db.Close()
 	return who.do(ctx, db)
 }
 
-// checkOvertaking runs slow until it pauses after a publish, and then runs fast. It
-// returns an error if fast commits an event of the same key before slow does.
-func (o *orderTest) checkOvertaking(ctx context.Context, slow, fast caller, pauseAfter int) error {
+// checkOvertaking runs the call overtaken until it pauses after a statement that
+// publishes. Then it runs the call overtaker. It returns an error if overtaker commits
+// an event of the same key before overtaken commits.
+func (o *orderTest) checkOvertaking(ctx context.Context, overtaken, overtaker caller, pauseAfter int) error {
 	ctx, cancel := context.WithTimeout(ctx, o.config.Timeout)
 	defer cancel()
 	if err := o.reset(ctx); err != nil {
 		return err
 	}
 	paused := o.newCall(pauseAfter)
-	slowResult, fastResult := make(chan error, 1), make(chan error, 1)
-	go func() { slowResult <- o.run(ctx, slow, paused) }()
+	overtakenResult, overtakerResult := make(chan error, 1), make(chan error, 1)
+	go func() { overtakenResult <- o.run(ctx, overtaken, paused) }()
 	select {
 	case <-paused.paused:
-	case err := <-slowResult:
+	case err := <-overtakenResult:
 		if err != nil {
-			return fmt.Errorf("oncetest: %s: %w", slow.name, err)
+			return fmt.Errorf("oncetest: %s: %w", overtaken.name, err)
 		}
 		return errNotInjected
 	}
-	go func() { fastResult <- o.run(ctx, fast, o.newCall(0)) }()
-	fastErr, ended, observeErr := o.waitUntilBlocked(ctx, fastResult)
-	var before []event
+	go func() { overtakerResult <- o.run(ctx, overtaker, o.newCall(0)) }()
+	overtakerErr, ended, observeErr := o.waitUntilBlocked(ctx, overtakerResult)
+	var inPause []event
 	if observeErr == nil {
-		before, observeErr = o.events(ctx)
+		inPause, observeErr = o.events(ctx)
 	}
 	close(paused.resume)
-	slowErr := <-slowResult
+	overtakenErr := <-overtakenResult
 	if !ended {
-		fastErr = <-fastResult
+		overtakerErr = <-overtakerResult
 	}
 	switch {
 	case observeErr != nil:
-		return fmt.Errorf("oncetest: while %s was paused: %w", slow.name, observeErr)
-	case slowErr != nil && fastErr != nil, dialect.State(slowErr) == "40P01", dialect.State(fastErr) == "40P01":
+		return fmt.Errorf("oncetest: while %s was paused: %w", overtaken.name, observeErr)
+	case overtakenErr != nil && overtakerErr != nil, dialect.State(overtakenErr) == "40P01", dialect.State(overtakerErr) == "40P01":
 		return fmt.Errorf("oncetest: %s and %s at the same time: %w; take the locks in the same order in both",
-			slow.name, fast.name, errors.Join(slowErr, fastErr))
+			overtaken.name, overtaker.name, errors.Join(overtakenErr, overtakerErr))
 	}
 	all, err := o.events(ctx)
 	if err != nil {
 		return err
 	}
-	return checkPositions(slow, fast, before, all, paused)
+	return checkPositions(overtaken, overtaker, inPause, all, paused)
 }
 
 // waitUntilBlocked waits until a call has ended, or waits for a lock in the database.
@@ -253,27 +257,29 @@ func (o *orderTest) waitUntilBlocked(ctx context.Context, result <-chan error) (
 	}
 }
 
-// checkPositions returns an error if an event that was committed during the pause comes
-// after an event of the paused call in the outbox, under the same key. before contains
-// the events that were committed during the pause, and all the events after both calls.
-func checkPositions(slow, fast caller, before, all []event, paused *call) error {
+// checkPositions compares events of the same key. It returns an error if the outbox
+// contains an event of the paused call before an event that was committed during the
+// pause. The parameter inPause contains the events that were committed during the
+// pause. The parameter all contains the events after both calls.
+func checkPositions(overtaken, overtaker caller, inPause, all []event, paused *call) error {
 	for _, later := range all {
-		if slices.Contains(before, later) {
+		if slices.Contains(inPause, later) {
 			continue // an event of the other call
 		}
-		for _, earlier := range before {
+		for _, earlier := range inPause {
 			if earlier.key == later.key && later.position < earlier.position {
 				return fmt.Errorf("oncetest: %s published message %q under the ordering key %q; before it committed, %s published and committed "+
 					"message %q under that key: the message that was committed first is behind the other in the outbox%s; lock the rows "+
 					"that the calls change before they publish, so publish last, or call outbox.LockKey first in each transaction",
-					slow.name, later.id, later.key, fast.name, earlier.id, describeStatements(slow, paused.statementsAfterPause()))
+					overtaken.name, later.id, later.key, overtaker.name, earlier.id, describeStatements(overtaken, paused.statementsAfterPause()))
 			}
 		}
 	}
 	return nil
 }
 
-// describeStatements lists the first statements of a call after its publish.
+// describeStatements lists the first statements of a call after the statement that
+// published.
 func describeStatements(who caller, statements []string) string {
 	if len(statements) == 0 {
 		return ""
@@ -285,7 +291,7 @@ func describeStatements(who caller, statements []string) string {
 	return fmt.Sprintf("; after it had published, %s ran: %s", who.name, strings.Join(words, "; "))
 }
 
-// reset restores the state of the database in which every case begins.
+// reset puts the database into the state in which every case begins.
 func (o *orderTest) reset(ctx context.Context) error {
 	if err := o.config.Reset(ctx, o.config.DB); err != nil {
 		return fmt.Errorf("Reset: %w", err)

@@ -47,8 +47,8 @@ func lockTotalKey(ctx context.Context, s shop, tx *sql.Tx, _ message.Publisher, 
 	return s.box().LockKey(ctx, tx, "all")
 }
 
-// onlyFrom simulates an optimistic lock: it fails if another transaction has changed
-// the row first.
+// onlyFrom simulates an optimistic lock: it fails if another transaction has changed the
+// row in the meantime.
 func onlyFrom(ctx context.Context, _ shop, tx *sql.Tx, _ message.Publisher, who string) error {
 	result, err := tx.ExecContext(ctx, `UPDATE totals SET last = $1 WHERE name = 'all' AND last = ''`, who)
 	if err != nil {
@@ -126,7 +126,7 @@ func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
 				t.Errorf("failed %q: %q", got, r.subs[first].said)
 			}
 			if c.wrong != nil {
-				r.says(first, `oncetest: First published message "credit" under the ordering key "all"; before it committed, Second published `+
+				r.mustFail(first, `oncetest: First published message "credit" under the ordering key "all"; before it committed, Second published `+
 					`and committed message "debit" under that key: the message that was committed first is behind the other in the outbox`, c.said,
 					"lock the rows that the calls change before they publish, so publish last, or call outbox.LockKey first in each transaction")
 			}
@@ -140,11 +140,12 @@ func TestCallsThatDeadlockAreReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	config := s.calls(lockTotalKey, publishTotal, addToTotal)
 	config.Second = s.calls(addToTotal, lockTotalKey, publishTotal).Second
-	examineOrder(t, config).says("First pauses after publish 1", "First and Second at the same time: ", "deadlock detected",
+	examineOrder(t, config).mustFail("First pauses after publish 1", "First and Second at the same time: ", "deadlock detected",
 		"take the locks in the same order in both")
 }
 
-// A mutex orders only the calls of one process, so calls that rely on it are reported.
+// A mutex orders only the calls of one process, so calls that rely on a mutex are
+// reported.
 func TestCallsThatWaitInTheProcessAreReported(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testkit.Postgres(t))
@@ -159,7 +160,7 @@ func TestCallsThatWaitInTheProcessAreReported(t *testing.T) {
 			return inner(ctx, db)
 		}
 	}
-	examineOrder(t, config).says("First pauses after publish 1",
+	examineOrder(t, config).mustFail("First pauses after publish 1",
 		"neither ended nor waited for a lock of the database: a lock in this process does not stop another process")
 }
 
@@ -167,19 +168,19 @@ func TestCallsThatWaitInTheProcessAreReported(t *testing.T) {
 func TestCallsWithoutACommonKeyAreRefused(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
-		examineOrder(t, s.calls(addToTotal)).says("", "oncetest: First, called alone: it published nothing with an ordering key")
+		examineOrder(t, s.calls(addToTotal)).mustFail("", "oncetest: First, called alone: it published nothing with an ordering key")
 		config := s.calls(addToTotal, publishTotal)
 		config.Second = s.calls(addToTotal, func(_ context.Context, _ shop, _ *sql.Tx, events message.Publisher, who string) error {
 			msg := message.NewMessage(who, nil)
 			outbox.SetOrderingKey(msg, "other")
 			return events.Publish("totals", msg)
 		}).Second
-		examineOrder(t, config).says("", `publish under no common ordering key, so their order does not matter: ["all"] and ["other"]`)
+		examineOrder(t, config).mustFail("", `publish under no common ordering key, so their order does not matter: ["all"] and ["other"]`)
 		config = s.calls(addToTotal, publishTotal)
 		config.First = func(context.Context, *sql.DB) error { return errCall }
-		examineOrder(t, config).says("", "First, called alone: "+errCall.Error())
+		examineOrder(t, config).mustFail("", "First, called alone: "+errCall.Error())
 		r := examineOrder(t, oncetest.OrderConfig{Timeout: -1})
-		r.says("", "DB is nil", "First is nil", "Second is nil", "Reset is nil", "Timeout is -1ns: negative")
+		r.mustFail("", "DB is nil", "First is nil", "Second is nil", "Reset is nil", "Timeout is -1ns: negative")
 	})
 }
 

@@ -13,9 +13,9 @@ type TB[T any] interface {
 	Run(name string, f func(T)) bool
 }
 
-// Run tests a handler. It runs a subtest for each case. If the messages cannot be
-// handled at all, or if two runs without a fault give different results, t fails before
-// any subtest.
+// Run tests a handler. It runs a subtest for each case. If a message cannot be handled
+// although no fault is injected, or if two runs without faults give different results,
+// t fails before any subtest.
 //
 // There are two cases for each statement in the transaction of each message. A case
 // takes about ten milliseconds, in addition to the time that Reset takes.
@@ -43,9 +43,9 @@ func Run[T TB[T]](t T, config Config) {
 	}
 }
 
-// errNotInjected reports that a fault could not be injected, because the transaction
-// had fewer statements than in the reference. A handler may cache the rows that it has
-// read, so the case is skipped.
+// errNotInjected means that a fault could not be injected, because the transaction had
+// fewer statements than in the reference. The case is then skipped. The handler is not
+// wrong: it may cache the rows that it has read.
 var errNotInjected = errors.New("fewer statements ran this time: the case is skipped")
 
 // testCase is a case that runs as a subtest.

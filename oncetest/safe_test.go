@@ -16,12 +16,12 @@ import (
 	"github.com/watermill-once/once/oncetest"
 )
 
-// statements is the number of statements before the handler. It is the insert into the
-// inbox.
+// statements is the number of statements that run before the handler: only the insert
+// into the inbox.
 const statements = 1
 
-// subtests returns how many subtests run for two messages if the handler executes
-// handlers statements.
+// subtests returns how many subtests run for two messages. The parameter handlers is
+// the number of statements that the handler executes.
 func subtests(handlers int) int {
 	return 2 + 2*(2*(statements+handlers)+2) + 1
 }
@@ -30,11 +30,12 @@ func TestSafeHandlerPasses(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		oncetest.Run(t, s.examined(pay))
-		examine(t, s.examined(pay)).safe(subtests(2))
+		examine(t, s.examined(pay)).mustPass(subtests(2))
 	})
 }
 
-// Produced messages are compared, too. Queries are also statements that can fail.
+// The test passes for a handler that reads rows and produces messages. It compares the
+// produced messages, too. It also injects faults into queries.
 func TestSafeHandlerThatReadsAndProducesPasses(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
@@ -53,12 +54,12 @@ func TestSafeHandlerThatReadsAndProducesPasses(t *testing.T) {
 			}
 			msg.Payload[0] = 'O' // must change only this call's copy of the payload
 			return []*message.Message{once.To("captured", message.NewMessage(msg.UUID+"-captured", msg.Payload))}, nil
-		})).safe(subtests(3))
+		})).mustPass(subtests(3))
 	})
 }
 
-// A handler that sometimes fails or panics passes, because its message is delivered
-// again.
+// The test passes for a handler that sometimes fails or panics, because its message is
+// delivered again until the handler succeeds.
 func TestSafeHandlerThatSometimesFailsPasses(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
@@ -72,7 +73,7 @@ func TestSafeHandlerThatSometimesFailsPasses(t *testing.T) {
 				panic("nil map")
 			}
 			return pay(ctx, tx, msg)
-		})).safe(subtests(2))
+		})).mustPass(subtests(2))
 	})
 }
 
@@ -86,7 +87,7 @@ func TestHandlerWithTxFromContextPasses(t *testing.T) {
 		}
 		examine(t, s.examined(func(_ context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			return nil, handle(msg)
-		})).safe(subtests(2))
+		})).mustPass(subtests(2))
 	})
 }
 
@@ -100,18 +101,18 @@ func TestIdempotentHandlerRunsForDuplicates(t *testing.T) {
 			return nil, err
 		})
 		config.Dedup.Consumer, config.Dedup.Idempotent = "search", []string{"search"}
-		want := subtests(1) // the insert into the inbox is missing, but there is a statement for timeouts
+		want := subtests(1) // the insert into the inbox is missing, but a statement that sets timeouts is added
 		if s.Dialect == "sqlite" {
 			want = subtests(0)
 		}
-		examine(t, config).safe(want)
+		examine(t, config).mustPass(want)
 
 		config.Handler = pay
 		r := examine(t, config)
-		r.says("twice in a row", "delivered twice in a row: table payments has 4 rows where one delivery gives 2: ",
+		r.mustFail("twice in a row", "delivered twice in a row: table payments has 4 rows where one delivery gives 2: ",
 			`(amount=5 order_id="order-1") is too many`)
-		r.says("twice at once", "delivered twice at once: table payments has 4 rows where one delivery gives 2")
-		r.says("lost after the commit of message 2",
+		r.mustFail("twice at once", "delivered twice at once: table payments has 4 rows where one delivery gives 2")
+		r.mustFail("lost after the commit of message 2",
 			`connection lost after the commit of message "m2", before the reply, then delivered again: table payments has 3 rows`)
 	})
 }
@@ -126,19 +127,19 @@ func TestIgnoredColumnsAreNotCompared(t *testing.T) {
 			_, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id, amount) VALUES ($1, $2)`, string(msg.Payload), n)
 			return nil, err
 		})
-		examine(t, config).says("", "delivered once, and a second time on the same state: table payments has amount=3 "+
+		examine(t, config).mustFail("", "delivered once, and a second time on the same state: table payments has amount=3 "+
 			`where the first time gave 1, in (amount=3 order_id="order-1")`, "Config.Ignore", "not on memory or chance")
 		for _, ignore := range [][]string{{"amount"}, {"payments.amount"}, {"amount", "order_id"}} {
 			config.Ignore = ignore
-			examine(t, config).safe(subtests(1))
+			examine(t, config).mustPass(subtests(1))
 		}
 		config.Ignore = []string{"amount", "audit.amount", "nonsense"}
-		examine(t, config).says("", "Ignore: there is no column audit.amount, no column nonsense")
+		examine(t, config).mustFail("", "Ignore: there is no column audit.amount, no column nonsense")
 	})
 }
 
 // A handler may cache the rows that it has read. A later transaction then has fewer
-// statements, and the handler passes.
+// statements, and the test passes.
 func TestHandlerThatCachesPasses(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testkit.SQLite(t))
@@ -151,14 +152,14 @@ func TestHandlerThatCachesPasses(t *testing.T) {
 		}
 		return pay(ctx, tx, msg)
 	}))
-	r.safe(subtests(3))
+	r.mustPass(subtests(3))
 	if sub := r.subs["lost at statement 4 of message 1"]; !sub.skipped || !strings.Contains(sub.said, "fewer statements") {
 		t.Errorf("%+v", sub)
 	}
 }
 
-// When oncetest loses a connection, the connection is closed. So the session ends, and
-// its locks are released.
+// If oncetest injects the loss of a connection, it closes the connection. So the
+// session of the database ends, and its locks are released.
 func TestLostConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testkit.Postgres(t))
@@ -178,7 +179,7 @@ func TestLostConnectionIsClosed(t *testing.T) {
 		}
 		return nil, err
 	})
-	examine(t, config).safe(subtests(3))
+	examine(t, config).mustPass(subtests(3))
 	if lost != 2*2 {
 		t.Errorf("%d connections were lost under the handler", lost)
 	}

@@ -76,9 +76,9 @@ func (r *recorder) failed() []string {
 	return names
 }
 
-// says checks that a subtest has failed with a text that contains all words. The name
-// "" is the test itself.
-func (r *recorder) says(name string, words ...string) {
+// mustFail fails the test unless the subtest with this name has failed with a text that
+// contains all words. The name "" stands for the examined test itself.
+func (r *recorder) mustFail(name string, words ...string) {
 	r.Helper()
 	sub := r
 	if name != "" {
@@ -94,8 +94,21 @@ func (r *recorder) says(name string, words ...string) {
 	}
 }
 
-// safe checks that no subtest failed, and that the given number of subtests ran.
-func (r *recorder) safe(subtests int) {
+// mustSay is like mustFail, but compares the whole text.
+func (r *recorder) mustSay(name, text string) {
+	r.Helper()
+	said := r.said
+	if sub := r.subs[name]; sub != nil {
+		said = sub.said
+	}
+	if said != text {
+		r.Errorf("%q says\n%s\nwant\n%s", name, said, text)
+	}
+}
+
+// mustPass fails the test if a subtest has failed, or if another number of subtests
+// ran.
+func (r *recorder) mustPass(subtests int) {
 	r.Helper()
 	for _, name := range r.failed() {
 		r.Errorf("%s: %s", name, r.subs[name].said)
@@ -138,7 +151,7 @@ func reset(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
-// examined returns a Config for a handler of this shop, with two messages.
+// examined returns a Config that tests handler in this shop with two messages.
 func (s shop) examined(handler func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error)) oncetest.Config {
 	return oncetest.Config{
 		DB: s.DB, Handler: handler, Reset: reset, Dedup: dedup.Config{Schema: s.config},
@@ -154,8 +167,8 @@ func each(t *testing.T, test func(t *testing.T, s shop)) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { test(t, newShop(t, db)) })
 }
 
-// pay is a handler that passes: it writes only in its transaction, and its writes
-// depend only on the message and the database.
+// pay is a handler for which the test passes: it writes only in its transaction, and
+// its writes depend only on the message and the database.
 func pay(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	if _, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id, amount) VALUES ($1, 5)`, string(msg.Payload)); err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ type contents struct {
 // row contains the values of a row as text.
 type row []string
 
-// canonical returns a value as text. Equal values have equal texts.
+// canonical returns a value as a string. Equal values have equal strings.
 func canonical(value any) string {
 	switch v := value.(type) {
 	case nil:
@@ -38,12 +38,12 @@ func canonical(value any) string {
 	}
 }
 
-// compare describes the first difference between the rows of got and want. It returns
-// "" if they are equal. where says in the description how want was produced, such as
-// "one delivery gives".
-func compare(got, want state, where string) string {
+// compare returns a description of the first difference between the rows of got and
+// want, or "" if they are equal. The description contains the text origin, which says
+// how want was produced, such as "one delivery gives".
+func compare(got, want state, origin string) string {
 	for i := range want {
-		if d := want[i].difference(got[i].rows, "where "+where); d != "" {
+		if d := want[i].difference(got[i].rows, "where "+origin); d != "" {
 			return "table " + want[i].table.name + " " + d
 		}
 	}
@@ -60,8 +60,8 @@ func (c contents) difference(got []row, where string) string {
 	case len(got) < len(c.rows):
 		return fmt.Sprintf("has %s %s %d: %s is missing", count(len(got)), where, len(c.rows), c.text(missing[0]))
 	}
-	// The number of rows is equal, so a value must differ. The pair of rows that are
-	// most similar shows this best.
+	// The number of rows is equal, so a value must differ. The two most similar rows show
+	// this best.
 	wanted, found := missing[0], extra[0]
 	for _, candidate := range extra[1:] {
 		if len(differing(candidate, wanted)) < len(differing(found, wanted)) {
@@ -76,8 +76,8 @@ func (c contents) difference(got []row, where string) string {
 		strings.Join(columns, ", "), c.text(found))
 }
 
-// without returns the rows of a that b does not contain, or contains less often. Both
-// must be sorted.
+// without returns the rows of a that are missing in b. If a row occurs more often in a
+// than in b, without returns the additional rows. Both lists must be sorted.
 func without(a, b []row) []row {
 	var left []row
 	for _, r := range a {

@@ -19,8 +19,9 @@ var (
 	_ driver.NamedValueChecker = (*stmt)(nil)
 )
 
-// convertingStmt is a stmt for a driver that converts arguments by column. It is a
-// separate type because database/sql checks whether a statement has that method.
+// convertingStmt is a stmt for a driver that converts arguments by column
+// (driver.ColumnConverter). It is a separate type because database/sql checks whether a
+// statement has the method ColumnConverter.
 type convertingStmt struct {
 	*stmt
 	driver.ColumnConverter

@@ -19,11 +19,11 @@ import (
 type subject struct {
 	config  Config
 	dialect dialect.Dialect
-	db      *sql.DB // config.DB, wrapped
+	db      *sql.DB // config.DB, with wrapped connections
 	inbox   *dedup.Inbox
 	tables  []table
 
-	before    state // state in which every case begins
+	before    state // state with which every case begins
 	reference state // state after one delivery of each message
 	faults    []fault
 }
@@ -48,7 +48,7 @@ func newSubject(ctx context.Context, config Config) (*subject, error) {
 	return s, nil
 }
 
-// reset restores the state of the database in which every case begins.
+// reset puts the database into the state in which every case begins.
 func (s *subject) reset(ctx context.Context) error {
 	if err := s.config.Reset(ctx, s.config.DB); err != nil {
 		return fmt.Errorf("oncetest: Reset: %w", err)
@@ -78,8 +78,8 @@ func (s *subject) reset(ctx context.Context) error {
 }
 
 // makeReference delivers every message once, and keeps the resulting state as the
-// reference. Then it repeats this and compares the two states. If they differ, the
-// cases cannot be compared with the reference either.
+// reference. Then it delivers all messages again, and returns an error if the two
+// states differ, because the cases could not be compared with the reference.
 func (s *subject) makeReference(ctx context.Context) (err error) {
 	if err := s.reset(ctx); err != nil { // first, because Reset may create tables that findTables must find
 		return err
@@ -126,12 +126,12 @@ func (s *subject) deliverOnce(ctx context.Context) ([]fault, state, error) {
 	return all, after, err
 }
 
-// maxDeliveries is how often a message is delivered before the test gives up on it. A
-// handler that fails only sometimes does not fail so often in a row.
+// maxDeliveries is the number of deliveries after which the test gives up on a message.
+// A handler that fails only sometimes does not fail in so many consecutive deliveries.
 const maxDeliveries = 10
 
-// deliver delivers msg until it succeeds. After the delivery in which the fault was
-// injected, it calls afterFault if that is not nil.
+// deliver delivers msg until it succeeds. If afterFault is not nil, deliver calls it
+// after the delivery in which the fault was injected.
 func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message, afterFault func() error) error {
 	defer d.announce()
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)

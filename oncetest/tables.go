@@ -17,8 +17,8 @@ type table struct {
 	query   string
 }
 
-// findTables returns the tables to compare: the tables of the handler, and those
-// columns of the outbox that the receiver of a message sees.
+// findTables returns the tables to compare: the tables of the handler, and the columns of
+// the outbox that the receiver of a message sees.
 func (s *subject) findTables(ctx context.Context) ([]table, error) {
 	names := s.config.Tables
 	if len(names) == 0 {
@@ -29,9 +29,9 @@ func (s *subject) findTables(ctx context.Context) ([]table, error) {
 	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	config := s.dialect.Config()
-	unused := map[string]bool{}
+	unmatched := map[string]bool{}
 	for _, name := range s.config.Ignore {
-		unused[name] = true
+		unmatched[name] = true
 	}
 	var all []table
 	var errs []error
@@ -41,27 +41,28 @@ func (s *subject) findTables(ctx context.Context) ([]table, error) {
 			errs = append(errs, fmt.Errorf("table %s: %w", name, err))
 			continue
 		}
-		all = append(all, s.newTable(name, quote(name), columns, unused))
+		all = append(all, s.newTable(name, quote(name), columns, unmatched))
 	}
 	outbox := []string{"message_id", "topic", "ordering_key", "payload", "metadata"}
-	all = append(all, s.newTable(config.Prefix+"outbox", config.Table("outbox"), outbox, unused))
+	all = append(all, s.newTable(config.Prefix+"outbox", config.Table("outbox"), outbox, unmatched))
 	// If a table is missing, its columns are missing, too. Report only the table.
-	if len(errs) == 0 && len(unused) > 0 {
-		errs = append(errs, fmt.Errorf("Ignore: there is no column %s", strings.Join(slices.Sorted(maps.Keys(unused)), ", no column ")))
+	if len(errs) == 0 && len(unmatched) > 0 {
+		errs = append(errs, fmt.Errorf("Ignore: there is no column %s", strings.Join(slices.Sorted(maps.Keys(unmatched)), ", no column ")))
 	}
 	return all, errors.Join(errs...)
 }
 
-// newTable returns a table without the ignored columns. It removes these columns from
-// unused.
-func (s *subject) newTable(name, quoted string, columns []string, unused map[string]bool) table {
+// newTable returns a table without the ignored columns. The map unmatched contains the
+// elements of Config.Ignore for which no column was found yet. newTable deletes the
+// elements that match a column.
+func (s *subject) newTable(name, quoted string, columns []string, unmatched map[string]bool) table {
 	t := table{name: name}
 	for _, column := range slices.Sorted(slices.Values(columns)) {
 		ignored := false
 		for _, spelling := range []string{column, name + "." + column} {
 			if slices.Contains(s.config.Ignore, spelling) {
 				ignored = true
-				delete(unused, spelling)
+				delete(unmatched, spelling)
 			}
 		}
 		if !ignored {
@@ -81,7 +82,7 @@ func (s *subject) newTable(name, quoted string, columns []string, unused map[str
 	return t
 }
 
-// list returns the names of all tables except those of this library.
+// list returns the names of all tables except the tables of this library.
 func (s *subject) list(ctx context.Context) ([]string, error) {
 	query := `SELECT relname FROM pg_class
 		WHERE relkind IN ('r', 'p') AND NOT relispartition AND pg_table_is_visible(oid)

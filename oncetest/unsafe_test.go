@@ -27,12 +27,16 @@ func TestWriteOutsideOfTheTransactionIsReported(t *testing.T) {
 		return pay(ctx, tx, msg)
 	}
 	r := examine(t, s.examined(handler))
-	r.says("lost at statement 2 of message 1",
-		`connection lost at statement 2 of 3 of message "m1" (INSERT INTO payments`, "then delivered again: ",
-		`table audit has 3 rows where one delivery gives 2: (what="paid m1") is too many`,
-		"writes outside of its transaction: after the rollback, table audit has 1 row where there had been 0")
-	r.says("lost before the commit of message 2",
-		`connection lost before the commit of message "m2" took effect, then delivered again: table audit has 3 rows where one delivery gives 2`)
+	r.mustSay("lost at statement 2 of message 1",
+		`connection lost at statement 2 of 3 of message "m1" (INSERT INTO payments (order_id, amount) VALUES ($1, 5)), then delivered again: `+
+			`table audit has 3 rows where one delivery gives 2: (what="paid m1") is too many; `+
+			`the handler writes outside of its transaction: after the rollback, table audit has 1 row where there had been 0: `+
+			`(what="paid m1") is too many`)
+	r.mustSay("lost before the commit of message 2",
+		`connection lost before the commit of message "m2" took effect, then delivered again: `+
+			`table audit has 3 rows where one delivery gives 2: (what="paid m2") is too many; `+
+			`the handler writes outside of its transaction: after the rollback, table audit has 2 rows where there had been 1: `+
+			`(what="paid m2") is too many`)
 	want := []string{
 		"lost at statement 2 of message 1", "lost at statement 2 of message 2",
 		"lost at statement 3 of message 1", "lost at statement 3 of message 2",
@@ -46,8 +50,9 @@ func TestWriteOutsideOfTheTransactionIsReported(t *testing.T) {
 }
 
 // The handler writes with a global *sql.DB, and executes nothing in its transaction. In
-// one case it writes the same rows each time, so that the tables are equal in the end.
-// It is still reported, because its writes remain when the transaction is rolled back.
+// one of the cases it writes the same rows at each delivery, so the tables are equal in
+// the end. The handler is still reported, because its writes remain when the
+// transaction is rolled back.
 func TestHandlerThatDoesNotUseItsTransactionIsReported(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testkit.Postgres(t))
@@ -71,10 +76,7 @@ func TestHandlerThatDoesNotUseItsTransactionIsReported(t *testing.T) {
 				return nil, err
 			}))
 			const lost = "lost before the commit of message 1"
-			want := `connection lost before the commit of message "m1" took effect, then delivered again: ` + c.says
-			if sub := r.subs[lost]; sub == nil || sub.said != want {
-				t.Errorf("%q says\n%v\nwant\n%s", lost, sub, want)
-			}
+			r.mustSay(lost, `connection lost before the commit of message "m1" took effect, then delivered again: `+c.says)
 			if got := r.failed(); !slices.Equal(got, []string{lost, "lost before the commit of message 2"}) {
 				t.Errorf("failed: %q", got)
 			}
@@ -97,7 +99,8 @@ func TestWriteOutsideOfTheTransactionIsReportedForSQLite(t *testing.T) {
 			return nil, err
 		}
 		return pay(ctx, tx, msg)
-	})).says("", `delivered once: message "m1": it failed 10 times`, "database is locked", "does the handler write outside of its transaction")
+	})).mustSay("", `oncetest: delivered once: message "m1": it failed 10 times, the last time with: `+
+		`database is locked (5) (SQLITE_BUSY); does the handler write outside of its transaction, which has the only write lock?`)
 }
 
 // A handler that counts in memory is reported, because a rollback does not restore the
@@ -112,7 +115,7 @@ func TestCounterInMemoryIsReported(t *testing.T) {
 			}
 			seen[msg.UUID] = true
 			return pay(ctx, tx, msg)
-		})).says("", "delivered once, and a second time on the same state: table payments has 0 rows where the first time gave 2: "+
+		})).mustFail("", "delivered once, and a second time on the same state: table payments has 0 rows where the first time gave 2: "+
 			`(amount=5 order_id="order-1") is missing`, "not on memory or chance")
 
 		// This handler forgets finished messages, so only the cases with a failure show
@@ -129,7 +132,7 @@ func TestCounterInMemoryIsReported(t *testing.T) {
 			return nil, nil
 		}))
 		last := statements + 2
-		r.says(fmt.Sprintf("lost at statement %d of message 2", last),
+		r.mustFail(fmt.Sprintf("lost at statement %d of message 2", last),
 			`of message "m2" (UPDATE totals SET sum = sum + 5 WHERE name = 'all'), then delivered again: `,
 			`table payments has 1 row where one delivery gives 2: (amount=5 order_id="order-2") is missing`)
 		if len(r.failed()) != 8 { // two faults for each of two statements, for each of two messages
@@ -155,7 +158,7 @@ func TestIgnoredErrorIsReported(t *testing.T) {
 			return pay(ctx, tx, msg)
 		}))
 		name := fmt.Sprintf("statement %d of message 1 fails", statements+2)
-		r.says(name, `of message "m1" failed (INSERT INTO audit (what) VALUES ($1)): `+
+		r.mustFail(name, `of message "m1" failed (INSERT INTO audit (what) VALUES ($1)): `+
 			`table audit has 1 row where one delivery gives 2: (what="m1") is missing; the handler returned no error, although a statement failed`)
 		if len(r.failed()) != 2 {
 			t.Errorf("failed: %q", r.failed())
@@ -173,7 +176,7 @@ func TestIgnoredErrorWithoutASavepointIsHarmless(t *testing.T) {
 			return nil, nil
 		}))
 		if s.Dialect == "postgres" {
-			r.safe(subtests(2))
+			r.mustPass(subtests(2))
 			return
 		}
 		want := []string{
@@ -183,7 +186,7 @@ func TestIgnoredErrorWithoutASavepointIsHarmless(t *testing.T) {
 		if got := r.failed(); !slices.Equal(got, want) {
 			t.Errorf("failed: %q", got)
 		}
-		r.says("statement 3 of message 2 fails", "table totals has sum=105 where one delivery gives 110", "although a statement failed")
+		r.mustFail("statement 3 of message 2 fails", "table totals has sum=105 where one delivery gives 110", "although a statement failed")
 	})
 }
 
@@ -195,14 +198,14 @@ func TestEffectThatDependsOnTheOrderIsReported(t *testing.T) {
 			return nil, err
 		})
 		r := examine(t, config)
-		r.says("messages 1 and 2 swapped",
+		r.mustFail("messages 1 and 2 swapped",
 			`message "m2" delivered before "m1": table totals has last="order-1" where one delivery gives "order-2"`,
 			"Config.Ordered")
 		if len(r.failed()) != 1 {
 			t.Errorf("failed: %q", r.failed())
 		}
 		config.Ordered = true
-		examine(t, config).safe(subtests(1) - 1)
+		examine(t, config).mustPass(subtests(1) - 1)
 	})
 }
 
@@ -220,14 +223,14 @@ func TestHandlerThatEndsItsTransactionIsReported(t *testing.T) {
 				_, err := pay(ctx, tx, msg)
 				return nil, errors.Join(err, end(ctx, tx))
 			}))
-			if r.says("", `delivered once: message "m1": the handler commits its transaction itself`); len(r.subs) > 0 {
+			if r.mustFail("", `delivered once: message "m1": the handler commits its transaction itself`); len(r.subs) > 0 {
 				t.Errorf("%s: subtests %v", name, r.subs)
 			}
 		}
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			defer func() { _ = tx.Rollback() }() // a common habit in code that begins its own transaction
 			return pay(ctx, tx, msg)
-		})).says("", "the handler rolls back its transaction and returns no error")
+		})).mustFail("", "the handler rolls back its transaction and returns no error")
 
 		// A handler that rolls back and returns an error passes.
 		n := 0
@@ -236,7 +239,7 @@ func TestHandlerThatEndsItsTransactionIsReported(t *testing.T) {
 				return nil, errors.Join(tx.Rollback(), errors.New("away"))
 			}
 			return pay(ctx, tx, msg)
-		})).safe(subtests(2))
+		})).mustPass(subtests(2))
 	})
 }
 
@@ -254,7 +257,7 @@ func TestMessageProducedByChanceIsReported(t *testing.T) {
 			delete(under, msg.UUID)
 			return []*message.Message{once.To("paid", message.NewMessage(msg.UUID+"-paid", nil))}, nil
 		}))
-		r.says(fmt.Sprintf("lost at statement %d of message 1", statements+1),
+		r.mustFail(fmt.Sprintf("lost at statement %d of message 1", statements+1),
 			`table once_outbox has 1 row where one delivery gives 2: (message_id="m1-paid" metadata=`, "is missing")
 	})
 }
@@ -275,14 +278,14 @@ func TestCheckThenWriteIsReported(t *testing.T) {
 		config.Dedup.Consumer, config.Dedup.Idempotent = "search", []string{"search"}
 		r := examine(t, config)
 		if s.Dialect == "sqlite" { // SQLite has one writer, so no other transaction can read in between
-			r.safe(subtests(3) - 2*2)
+			r.mustPass(subtests(3) - 2*2)
 			return
 		}
-		r.says("twice at once", "delivered twice at once: table payments has ", " rows where one delivery gives 2")
+		r.mustFail("twice at once", "delivered twice at once: table payments has ", " rows where one delivery gives 2")
 		if len(r.failed()) != 1 {
 			t.Errorf("failed: %q", r.failed())
 		}
 		config.Dedup.Idempotent = nil
-		examine(t, config).safe(subtests(3))
+		examine(t, config).mustPass(subtests(3))
 	})
 }

@@ -73,7 +73,8 @@ func FuzzAcceptedMessagesAreStoredUnchanged(f *testing.F) {
 }
 
 // A due time with a large offset is stored. PostgreSQL does not accept an offset of
-// nearly a day, and its error would end the transaction.
+// nearly a day, and its error would end the transaction, so Publish converts the time
+// first.
 func TestDueTimesWithLargeOffsets(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{

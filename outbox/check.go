@@ -13,18 +13,19 @@ import (
 )
 
 const (
-	// maxName is the maximum length in bytes of ids, topics and ordering keys. They are
-	// in the indexes of several tables, also those of consumers.
+	// maxName is the maximum length of ids, topics and ordering keys, in bytes. These
+	// values are in the indexes of several tables, including tables in a consumer's
+	// database.
 	maxName = 255
 
-	// maxMetadata is the maximum number of bytes of all metadata keys and values. The
-	// forwarder decodes the metadata of each message. Brokers have lower limits, see
-	// Config.Check.
+	// maxMetadata is the maximum size of all metadata keys and values of a message, in
+	// bytes. The forwarder decodes the metadata of each message. Brokers have lower limits,
+	// see Config.Check.
 	maxMetadata = 1 << 20
 )
 
-// check returns the rows for messages, or an error that names all invalid fields of
-// all messages.
+// check returns the rows for the messages. If messages are invalid, the error names all
+// invalid fields of all messages.
 func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]record, error) {
 	records := make([]record, len(msgs))
 	var errs []error
@@ -64,10 +65,11 @@ type checker struct {
 	errs  *[]error
 }
 
-// field is a part of a message. Its text is only needed for errors.
+// field is a part of a message. It is converted to a string only if an error needs the
+// string.
 type field struct {
 	name  string
-	key   string // of the metadata
+	key   string // metadata key; only if keyed is true
 	keyed bool
 }
 
@@ -86,7 +88,7 @@ func (c checker) refuse(f field, reason string, args ...any) {
 	})
 }
 
-// refused adds the error of Config.Check.
+// refused adds the error of Config.Check to the invalid fields.
 func (c checker) refused(err error) {
 	*c.errs = append(*c.errs, &FieldError{
 		Index: c.index, MessageID: c.id, Field: "message", Reason: "is refused by Config.Check: " + err.Error(), cause: err,
@@ -103,7 +105,8 @@ func (c checker) name(f field, value string) {
 	c.text(f, value)
 }
 
-// text refuses a value that a text column, or JSON, cannot store.
+// text adds the field to the invalid fields if value cannot be stored in a text column
+// or in JSON.
 func (c checker) text(f field, value string) {
 	switch {
 	case !utf8.ValidString(value):
@@ -133,7 +136,7 @@ func (c checker) metadata(metadata message.Metadata) {
 	}
 }
 
-// due returns the due time of a message, or the zero time if it has none.
+// due returns the due time in metadata, or the zero time if metadata has no due time.
 func (c checker) due(metadata message.Metadata) time.Time {
 	text, ok := metadata[DueAt]
 	if !ok {

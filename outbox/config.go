@@ -18,8 +18,8 @@ import (
 const (
 	defaultMaxPayload = 16 << 20
 
-	// payloadLimit is the highest MaxPayload in bytes. PostgreSQL accepts statements of
-	// 1 GiB, and the encoding of a payload may double its size.
+	// payloadLimit is the maximum value of MaxPayload, in bytes. PostgreSQL accepts
+	// statements of 1 GiB, and encoding a payload may double its size.
 	payloadLimit = 256 << 20
 )
 
@@ -29,27 +29,29 @@ type Config struct {
 	// to PostgreSQL and "once_".
 	Schema schema.Config
 
-	// MaxPayload is the maximum size of a payload in bytes, up to 256 MiB. Set it to
-	// the limit of the broker; otherwise a larger message is stored and becomes a
-	// dead letter later. Defaults to 16 MiB, RabbitMQ's default since 4.0.
+	// MaxPayload is the maximum size of a payload in bytes, up to 256 MiB. Set it to the
+	// limit of the broker. Otherwise a message that is too large for the broker is stored,
+	// and becomes a dead letter later. Defaults to 16 MiB, RabbitMQ's default since 4.0.
 	MaxPayload int
 
-	// Check returns an error for a message that the broker can never accept, so that
-	// Publish refuses it with ErrInvalid, and it never becomes a dead letter. Publish
-	// calls Check for each message, after its own checks. Set it to rabbit.Check if the
-	// forwarder sends to RabbitMQ. Check must not change the message, and must be safe for
-	// concurrent use. Its error must not contain secrets. Defaults to nil: the limits of
-	// the broker are not checked.
+	// Check returns an error for a message that the broker can never accept. Publish then
+	// refuses the message with ErrInvalid, and the message does not become a dead letter.
+	// Publish calls Check for each message, after its own checks. Set Check to rabbit.Check
+	// if the forwarder sends to RabbitMQ. Check must not change the message, and must be
+	// safe for concurrent use. Its error must not contain secrets. Defaults to nil: the
+	// limits of the broker are not checked.
 	Check func(topic string, msg *message.Message) error
 
-	// Parameters sends the values of PostgreSQL's rows as parameters of the statement.
-	// By default they are constants in its text, which lib/pq sends in one round trip
-	// instead of two, and package lazytx together with COMMIT. But then the text of a
-	// statement that fails or is slow may be in the server's log, with the payload.
+	// Parameters makes Publish send the values of rows to PostgreSQL as parameters of the
+	// statement. Without Parameters, the values are constants in the statement. This has
+	// two advantages: lib/pq sends the statement in one round trip instead of two, and
+	// package lazytx sends it together with COMMIT. But if such a statement fails or is
+	// slow, PostgreSQL may write it, with the payload, to the log of the server. Defaults
+	// to false.
 	Parameters bool
 
-	// MeterProvider creates the metrics, TracerProvider the spans. Default to
-	// OpenTelemetry's global providers, which do nothing until you set others.
+	// MeterProvider creates the metrics, and TracerProvider creates the spans. Both default
+	// to OpenTelemetry's global providers, which do nothing until you set others.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
@@ -68,8 +70,8 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Outbox stores messages in the tables of one schema.Config. It has no state of its
-// own: you can use one Outbox in any number of goroutines and for several databases.
+// Outbox stores messages in the tables of one schema.Config. It has no state, so you
+// can use one Outbox in any number of goroutines and for several databases.
 type Outbox struct {
 	config  Config
 	dialect dialect.Dialect
@@ -78,8 +80,7 @@ type Outbox struct {
 	instruments *instruments
 }
 
-// New returns an Outbox. It returns an error that names every invalid field of
-// config.
+// New returns an Outbox. If config is invalid, the error names every invalid field.
 func New(config Config) (*Outbox, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -92,9 +93,9 @@ func New(config Config) (*Outbox, error) {
 	return &Outbox{config: config, dialect: d, insert: newInsert(d), instruments: newInstruments(config)}, nil
 }
 
-// standard returns the Outbox that the package functions use: PostgreSQL, prefix
-// "once_". It is created at the first call, because a service may set OpenTelemetry's
-// global providers before that.
+// standard returns the Outbox that the package functions use, for PostgreSQL and the
+// prefix "once_". The Outbox is created at the first call, so that a service can set
+// OpenTelemetry's global providers first.
 var standard = sync.OnceValue(mustNew)
 
 func mustNew() *Outbox {

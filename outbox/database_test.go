@@ -10,7 +10,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
-// eachDatabase runs test with each kind of database, in which our tables exist.
+// eachDatabase runs test with each kind of database. The databases contain the tables of
+// this library.
 func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schema.Config)) {
 	t.Helper()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -22,7 +23,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schem
 	})
 }
 
-// postgres returns a PostgreSQL database that contains our tables.
+// postgres returns a PostgreSQL database that contains the tables of this library.
 func postgres(t testing.TB) *sql.DB {
 	t.Helper()
 	db := testkit.Postgres(t).DB

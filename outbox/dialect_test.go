@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// The package-level functions are for PostgreSQL. In a transaction of SQLite they must
-// say so, instead of returning a syntax error.
+// The package-level functions are for PostgreSQL. In a transaction of SQLite, their error
+// must name the wrong dialect, instead of a syntax error.
 func TestPublishNamesTheWrongDialect(t *testing.T) {
 	t.Parallel()
 	tx, err := testkit.SQLite(t).BeginTx(t.Context(), nil)

@@ -26,8 +26,9 @@
 // # What is refused
 //
 // Messages that cannot be stored or sent are refused before the insert, with a
-// [FieldError] for each invalid field of each message of the call. Then no message of
-// the call is stored, and the transaction is unchanged. The outbox refuses
+// [FieldError] for each invalid field of each message of the call. If one message is
+// refused, no message of the call is stored, and the transaction is unchanged. The
+// outbox refuses
 //
 //   - an id, topic or ordering key that is empty, longer than 255 bytes, not valid
 //     UTF-8 or contains a NUL;
@@ -38,10 +39,11 @@
 //     key: a delayed message cannot keep its place;
 //   - a message for which [Config].Check returns an error.
 //
-// Each broker has limits of its own. Those of RabbitMQ are in rabbit.Check. With
-// [Config].Check set to this function, a message that RabbitMQ cannot take is refused in
-// your transaction. Without it, the message is stored and becomes a dead letter. The
-// package functions, such as [InTx] and [Publisher], have no Check: use [New].
+// Each broker has limits of its own. The function rabbit.Check knows the limits of
+// RabbitMQ. If you set [Config].Check to this function, a message that RabbitMQ cannot
+// take is refused in your transaction. Otherwise the message is stored and becomes a dead
+// letter. The package functions, such as [InTx] and [Publisher], have no Check: use
+// [New].
 //
 // # Reading the code
 //

@@ -8,25 +8,25 @@ import (
 )
 
 var (
-	// ErrInvalid reports that the outbox refused messages of a call, and stored none of
-	// them. It wraps a [FieldError] for each reason.
+	// ErrInvalid means that the outbox refused messages of a call, and stored no message of
+	// the call. The returned error wraps a [FieldError] for each reason.
 	ErrInvalid = errors.New("outbox: invalid message")
 
-	// ErrNoTransaction reports that the transaction is nil. The publisher does not use
-	// another connection instead, because the transaction of the service may roll back,
-	// and its events would be published anyway.
+	// ErrNoTransaction means that the transaction is nil. The publisher does not use
+	// another connection instead, because the events would then be published even if the
+	// service's transaction is rolled back.
 	ErrNoTransaction = errors.New("outbox: no transaction: the *sql.Tx is nil")
 
-	// ErrCommitUnknown reports that the connection was lost during the commit. Either
-	// all writes took effect, or none. Check whether your rows exist before you repeat
-	// the work.
+	// ErrCommitUnknown means that the connection was lost during the commit. Either all
+	// writes took effect, or none. Check whether your rows exist before you repeat the
+	// work.
 	ErrCommitUnknown = dialect.ErrCommitUnknown
 )
 
-// FieldError describes one invalid field of one message. It unwraps to
-// [ErrInvalid], and to the error of [Config].Check if there is one.
+// FieldError describes one invalid field of one message. It unwraps to [ErrInvalid] and,
+// if [Config].Check refused the message, to the error of Check.
 type FieldError struct {
-	// Index is the index of the message in the call, from 0.
+	// Index is the index of the message in the call. The first message has index 0.
 	Index int
 
 	// MessageID is the id of the message. It may be the invalid field.
@@ -38,17 +38,18 @@ type FieldError struct {
 	Field string
 
 	// Reason describes the mistake. It contains no payload and no metadata value, unless
-	// Config.Check returned one.
+	// the error of Config.Check contains one.
 	Reason string
 
-	cause error // of Config.Check, or nil
+	cause error // error of Config.Check, or nil
 }
 
 func (e *FieldError) Error() string {
 	return fmt.Sprintf("outbox: message %d (id %s): %s %s", e.Index, quote(e.MessageID), e.Field, e.Reason)
 }
 
-// Unwrap returns [ErrInvalid], and the error of [Config].Check if there is one.
+// Unwrap returns [ErrInvalid] and, if [Config].Check refused the message, the error of
+// Check.
 func (e *FieldError) Unwrap() []error {
 	if e.cause == nil {
 		return []error{ErrInvalid}
@@ -56,7 +57,8 @@ func (e *FieldError) Unwrap() []error {
 	return []error{ErrInvalid, e.cause}
 }
 
-// quote quotes a name, and shortens a long one so that error texts stay readable.
+// quote returns a name in quotes. It shortens long names, so that error texts stay
+// readable.
 func quote(s string) string {
 	const limit = 64
 	if len(s) > limit {

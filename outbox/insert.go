@@ -8,12 +8,13 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// insert builds the statement that stores messages, with parameters or, for PostgreSQL,
-// as a text without parameters. The first parameter is the topic of all messages.
+// insert builds the statement that stores messages. The first parameter of the
+// statement is the topic of all messages. For PostgreSQL, the statement can also
+// contain all values as constants instead of parameters.
 type insert struct {
 	sqlite bool
 	head   string
-	single string // the statement for one message without a due time
+	single string // statement for one message without a due time
 	row    func(b *strings.Builder, next int, due bool)
 }
 
@@ -49,17 +50,19 @@ func newInsert(d dialect.Dialect) insert {
 }
 
 const (
-	// rowParams is the number of parameters for a row without a due time.
+	// rowParams is the number of parameters of each row without a due time.
 	rowParams = 5
 
 	// Limits of one statement. PostgreSQL accepts 65,535 parameters, and SQLite 32,766.
-	// But measurements show that longer statements are not faster; in SQLite they are
-	// slower. maxBytes is far below the 1 GiB that PostgreSQL accepts.
+	// These limits are lower, because measurements show that longer statements are not
+	// faster; in SQLite they are slower. maxBytes is far below the 1 GiB that PostgreSQL
+	// accepts.
 	maxRows  = 100
 	maxBytes = 64 << 20
 )
 
-// cut returns how many of the records go into the next statement. It is at least one.
+// cut returns how many of the records go into the next statement. The result is at
+// least 1.
 func cut(records []record) int {
 	size := 0
 	for n, r := range records {
@@ -96,8 +99,8 @@ func (i insert) statement(topic string, records []record) (query string, args []
 }
 
 // text returns the query that stores records, with all values as constants. Drivers send
-// it in one round trip, and package lazytx together with COMMIT. There must be at least
-// one record, and the database must be PostgreSQL.
+// such a query in one round trip, and package lazytx sends it together with COMMIT. There
+// must be at least one record, and the database must be PostgreSQL.
 func (i insert) text(topic string, records []record) string {
 	size := len(i.head)
 	for _, r := range records {
@@ -126,7 +129,7 @@ func (i insert) text(topic string, records []record) string {
 	return string(b)
 }
 
-// appendDue appends the due time, or NULL if the time is zero or has passed.
+// appendDue appends the due time. If the time is zero or in the past, it appends NULL.
 func appendDue(b []byte, due time.Time) []byte {
 	if due.Year() < 1 || due.IsZero() { // PostgreSQL has no year 0
 		return append(b, "NULL"...)

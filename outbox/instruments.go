@@ -21,7 +21,7 @@ type instruments struct {
 	duration  *telemetry.Durations
 }
 
-// Outcomes of messages. The values are indexes of outcomes.
+// Outcomes of messages. The values are indexes of the variable outcomes.
 const (
 	stored = iota
 	refused
@@ -44,20 +44,20 @@ func newInstruments(config Config) *instruments {
 	return i
 }
 
-// call measures a call of Publish.
+// call measures one call of Publish.
 type call struct {
 	*instruments
 
 	messages int
 	began    time.Time
-	ctx      context.Context // its trace is used for messages without a trace
+	ctx      context.Context // messages without a trace get the trace of this context
 	parent   trace.SpanContext
 	span     trace.Span // nil if the parent span is not recorded
 	spanned  context.Context
 }
 
-// begin begins to measure a call. The parent of the call's span is the span of the
-// first message. If that has none, the parent is the span of ctx.
+// begin starts to measure a call. The parent of the call's span is the span of the
+// first message. If this message has no span, the parent is the span of ctx.
 func (i *instruments) begin(ctx context.Context, topic string, msgs []*message.Message) *call {
 	c := &call{instruments: i, messages: len(msgs), began: time.Now(), ctx: ctx}
 	if len(msgs) == 0 || msgs[0] == nil {
@@ -77,8 +77,8 @@ func (i *instruments) begin(ctx context.Context, topic string, msgs []*message.M
 	return c
 }
 
-// context returns the context of msg. If that has no trace, it returns the context of
-// the call.
+// context returns the context of msg. If this context has no trace, it returns the
+// context of the call.
 func (c *call) context(msg *message.Message) context.Context {
 	ctx := msg.Context()
 	if c.ctx != nil && !trace.SpanContextFromContext(ctx).IsValid() {
@@ -87,9 +87,9 @@ func (c *call) context(msg *message.Message) context.Context {
 	return ctx
 }
 
-// metadata returns the metadata of msg with its trace, unless the metadata has a
-// trace already. It does not change msg, because a later Publish of msg may have
-// another trace.
+// metadata returns the metadata of msg and adds its trace, unless the metadata already
+// contains a trace. It does not change msg, because a later Publish of msg may have a
+// different trace.
 func (c *call) metadata(msg *message.Message) message.Metadata {
 	if msg.Metadata[telemetry.Traceparent] != "" {
 		return msg.Metadata

@@ -11,20 +11,21 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// InTx is [Outbox.InTx] for PostgreSQL and the table prefix "once_".
+// InTx is like [Outbox.InTx], for PostgreSQL and the table prefix "once_".
 func InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.Publisher) error, hints ...func()) error {
 	return standard().InTx(ctx, db, work, hints...)
 }
 
-// InTx runs work in a transaction and commits it: writes through tx and messages
-// published to events take effect together. If work returns an error or panics, InTx
-// rolls back; it returns the error unchanged, or lets the panic continue.
+// InTx calls the function work in a transaction, and then commits the transaction.
+// Writes through tx and messages published to events take effect together. If work
+// returns an error, InTx rolls back and returns the error unchanged. If work panics,
+// InTx rolls back and lets the panic continue.
 //
-// ctx bounds the wait for a connection. work must pass it to its own statements.
-// Messages whose context has no trace get the trace of ctx.
+// The context limits the wait for a connection. For its own statements, work must use
+// ctx itself. Messages whose context has no trace get the trace of ctx.
 //
-// InTx calls hints, such as a forwarder's Hint, after the commit, and also after
-// [ErrCommitUnknown], because there may be messages to send. It skips nil hints.
+// After the commit, InTx calls hints, such as a forwarder's Hint. It also calls them
+// after [ErrCommitUnknown], because there may be messages to send. It skips nil hints.
 func (o *Outbox) InTx(
 	ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.Publisher) error, hints ...func(),
 ) error {

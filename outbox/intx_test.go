@@ -273,7 +273,8 @@ func TestSchemaAndPrefix(t *testing.T) {
 	}
 }
 
-// Trap 04. If the connection is lost during the commit, the outcome is unknown.
+// Trap 04. If the connection is lost during the commit, InTx returns ErrCommitUnknown
+// and calls the hint.
 func TestLostConnectionAtCommitIsUnknown(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)

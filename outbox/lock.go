@@ -10,26 +10,26 @@ import (
 	"strings"
 )
 
-// LockKey is [Outbox.LockKey] for PostgreSQL and the table prefix "once_".
+// LockKey is like [Outbox.LockKey], for PostgreSQL and the table prefix "once_".
 func LockKey(ctx context.Context, tx *sql.Tx, keys ...string) error {
 	return standard().LockKey(ctx, tx, keys...)
 }
 
-// LockKey locks ordering keys until tx ends. Another transaction that locks one of them
-// waits. So the events of a key are sent in the order in which their transactions
-// commit.
+// LockKey locks ordering keys until tx ends. Another transaction that locks one of
+// these keys waits. So the events of a key are sent in the order in which their
+// transactions commit.
 //
-// Call it once, with all keys, before tx locks anything else. Otherwise two
+// Call LockKey once, with all keys, before tx locks anything else. Otherwise two
 // transactions can deadlock, and PostgreSQL ends one of them. Every transaction that
-// publishes under the key must call it, because the lock stops only transactions that
-// call LockKey, too. You do not need it if all of these transactions lock the same row
+// publishes under the key must call LockKey, because a transaction without LockKey does
+// not wait. You do not need LockKey if all of these transactions lock the same row
 // before they publish, such as the row of the aggregate.
 //
-// In PostgreSQL it takes a transaction-level advisory lock, which also works through a
-// connection pooler. ctx and lock_timeout limit the wait. In SQLite, which has one
-// writer at a time, tx becomes the writer. The order of keys does not matter. LockKey
-// returns [ErrNoTransaction] if tx is nil, and an error if there is no key, or an empty
-// one.
+// In PostgreSQL, LockKey takes a transaction-level advisory lock, which also works
+// through a connection pooler. The context and lock_timeout limit the wait. In SQLite,
+// which has one writer at a time, tx becomes the writer. You can pass the keys in any
+// order. LockKey returns [ErrNoTransaction] if tx is nil, and an error if keys is empty
+// or contains an empty key.
 func (o *Outbox) LockKey(ctx context.Context, tx *sql.Tx, keys ...string) error {
 	if tx == nil {
 		return ErrNoTransaction

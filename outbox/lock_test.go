@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// step is one step in the transaction of the caller who.
+// step is one step in the transaction of the caller named who.
 type step func(tx *sql.Tx, who string) error
 
 func lockRow(tx *sql.Tx, _ string) error {
@@ -33,16 +33,16 @@ func lockKey(tx *sql.Tx, _ string) error {
 	return outbox.LockKey(context.Background(), tx, "account-17")
 }
 
-// Trap 85. A row gets its position when it is inserted. If a transaction publishes
-// first, and then waits for a lock that another transaction holds, it commits later
-// than that one, but its event is sent first. Locking the row or the key before
+// Trap 85. A row gets its position when it is inserted. If a transaction publishes first,
+// and then waits for a lock that another transaction holds, it commits later than that
+// other transaction, but its event is sent first. Locking the row or the key before
 // publishing prevents this.
 func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		steps []step // both transactions do all these steps
 		first int    // the first transaction does this many steps before the second begins
-		order string // in which the events are sent
+		order string // order in which the events are sent
 	}{
 		"published before the row is locked": {[]step{publishKeyed, lockRow}, 0, "second first"},
 		"the row is locked first":            {[]step{lockRow, publishKeyed}, 1, "first second"},
@@ -180,9 +180,9 @@ func TestKeysAreLockedInOneOrder(t *testing.T) {
 	}
 }
 
-// Trap 85. A transaction that locks another key, or the same key of other tables, does
-// not wait. In SQLite, which has one writer at a time, a transaction that locks a key
-// becomes the writer.
+// Trap 85. A transaction that locks another key, or the same key with another table
+// prefix, does not wait. In SQLite, which has one writer at a time, a transaction that
+// locks a key becomes the writer.
 func TestLockKeyBlocksOnlyTheSameKey(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {

@@ -9,7 +9,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// New ids ascend with time, so rows that are ordered by id are ordered by time.
+// New ids ascend with time, so rows in the order of their ids are also in the order of
+// their times.
 func TestNewIDsAscendWithTime(t *testing.T) {
 	before, last := time.Now().Add(-time.Millisecond), ""
 	for range 10_000 {

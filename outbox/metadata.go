@@ -11,26 +11,26 @@ import (
 
 // Metadata keys of this module.
 const (
-	// OrderingKey is the ordering key. Messages with the same key are forwarded in
-	// the order in which they were inserted. This is the order of commits if their
-	// transactions lock before they publish, see the package documentation.
+	// OrderingKey is the ordering key. Messages with the same key are forwarded in the
+	// order in which they were inserted. If their transactions take their locks before they
+	// publish, this is the order of the commits, see the package documentation.
 	OrderingKey = meta.OrderingKey
 
-	// DueAt is the earliest time to send the message, in RFC 3339, by the
-	// database's clock. A time in the past means now. Publish does not store this
-	// key in the metadata.
+	// DueAt is the earliest time at which the message may be sent, in RFC 3339, by the
+	// database's clock. A time in the past means now. Publish does not store this key in
+	// the metadata.
 	DueAt = meta.DueAt
 
-	// Topic is the topic of a message that a handler returns. An outbox publisher
-	// ignores it and uses the topic that Publish was called with. Publish does not
-	// store this key in the metadata.
+	// Topic is the topic of a message that a handler returns. An outbox publisher ignores
+	// this key, and uses the topic passed to Publish. Publish does not store this key in
+	// the metadata.
 	Topic = meta.Topic
 
 	// TenantID is the tenant of the message.
 	TenantID = meta.TenantID
 
-	// AggregateType, AggregateID and AggregateVersion name the aggregate of an
-	// event, and the version of the aggregate after the event.
+	// AggregateType and AggregateID name the aggregate of an event. AggregateVersion is the
+	// version of the aggregate after the event.
 	AggregateType    = meta.AggregateType
 	AggregateID      = meta.AggregateID
 	AggregateVersion = meta.AggregateVersion
@@ -41,21 +41,23 @@ const (
 	// CausationID is the id of the message whose handler produced this message.
 	CausationID = meta.CausationID
 
-	// CreatedAt and PublishedAt are in every message that a forwarder sends: when the
-	// transaction began that stored the message, by the clock of the database, and when
-	// the forwarder gave it to the publisher, by the clock of the forwarder. They are
-	// times in RFC 3339 with milliseconds. Publish ignores and does not store them.
-	// Other senders can write what they like, so decide nothing by these times.
+	// CreatedAt and PublishedAt are in every message that a forwarder sends. CreatedAt is
+	// the time at which the transaction that stored the message began, by the clock of the
+	// database. PublishedAt is the time at which the forwarder passed the message to the
+	// publisher, by the clock of the forwarder. Both values are times in RFC 3339 with
+	// milliseconds. Publish ignores these keys and does not store them. Other senders can
+	// write any value, so make no decision that depends on these times.
 	CreatedAt   = meta.CreatedAt
 	PublishedAt = meta.PublishedAt
 )
 
-// SetOrderingKey sets the ordering key: msg is forwarded after all messages of the
-// same key that were inserted before it. See [OrderingKey] for concurrent
+// SetOrderingKey sets the ordering key of msg. The forwarder sends msg after all messages
+// of the same key that were inserted before msg. See [OrderingKey] for concurrent
 // transactions.
 func SetOrderingKey(msg *message.Message, key string) { set(msg, OrderingKey, key) }
 
-// SetDueAt delays msg until at. A message with an ordering key cannot be delayed.
+// SetDueAt sets the due time of msg. The forwarder does not send msg earlier. A message
+// with an ordering key cannot be delayed.
 func SetDueAt(msg *message.Message, at time.Time) {
 	set(msg, DueAt, at.UTC().Format(time.RFC3339Nano))
 }
@@ -74,7 +76,7 @@ func SetAggregate(msg *message.Message, kind, id string, version int64) {
 	set(msg, AggregateVersion, strconv.FormatInt(version, 10))
 }
 
-// SetEventType sets the type of the event msg.
+// SetEventType sets the event type of msg.
 func SetEventType(msg *message.Message, kind string) { set(msg, EventType, kind) }
 
 // SetCausation sets the id of the message whose handler produced msg.

@@ -12,26 +12,26 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// Publisher is [Outbox.Publisher] for PostgreSQL and the table prefix "once_".
+// Publisher is like [Outbox.Publisher], for PostgreSQL and the table prefix "once_".
 func Publisher(tx *sql.Tx) message.Publisher { return standard().Publisher(tx) }
 
-// Publisher returns a publisher that stores messages in tx. They are sent if, and only
-// if, tx commits. If tx is nil, every Publish returns [ErrNoTransaction].
+// Publisher returns a publisher that stores messages in tx. The messages are sent if,
+// and only if, tx commits. If tx is nil, every Publish returns [ErrNoTransaction].
 //
 // Publish stores all messages of a call, or returns an error. A call may have any
 // number of messages. After [ErrInvalid], tx is unchanged. After any other error, tx
 // can only be rolled back. Close does nothing.
 //
 // If the database was opened with package lazytx, Publish only checks the messages, and
-// they are stored together with the commit. If PostgreSQL refuses them, the commit
+// lazytx sends them together with the commit. If PostgreSQL refuses them, the commit
 // fails.
 //
-// A handler should return the error of Publish, or wrap it. If the table is missing in
-// PostgreSQL, or the right to write to it, no attempt of the handler's message is
-// counted. The message waits until the database is set up.
+// A handler should return the error of Publish, or wrap it. If the outbox table does
+// not exist in PostgreSQL, or the right to write to it is missing, no attempt is
+// counted for the handler's message: the message waits until the database is set up.
 //
 // Publish stores the trace of a message's context as the metadata traceparent and
-// tracestate, unless the metadata contains a trace already. If the context has a
+// tracestate, unless the metadata already contains a trace. If the context has a
 // recording span, each call adds a span.
 func (o *Outbox) Publisher(tx *sql.Tx) message.Publisher {
 	return publisher{outbox: o, tx: tx}
@@ -40,7 +40,7 @@ func (o *Outbox) Publisher(tx *sql.Tx) message.Publisher {
 type publisher struct {
 	outbox *Outbox
 	tx     *sql.Tx
-	ctx    context.Context // its trace is used for messages without a trace; may be nil
+	ctx    context.Context // messages without a trace get the trace of this context; may be nil
 }
 
 func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
@@ -67,23 +67,24 @@ func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
 
 func (p publisher) Close() error { return nil }
 
-// failed returns the error for an insert that failed with err. A missing table or a
-// missing right is not the fault of the message that a consumer is handling, so no
-// attempt is counted then.
+// failed returns the error for an insert that failed with err. If a table or a right is
+// missing, failed marks the error: if a consumer is handling a message, this message is
+// not the cause, and the consumer counts no attempt.
 func (o *Outbox) failed(err error) error {
-	if !dialect.Undeployed(err) || disposition.Given(err) { // in the second case err was returned by failed
+	if !dialect.Undeployed(err) || disposition.Given(err) { // the second condition is true if failed has already wrapped err
 		return fmt.Errorf("outbox: %w", err)
 	}
 	return disposition.HandBack(fmt.Errorf("outbox: table %s cannot be written: grant the role of a producer, see docs/roles.md, "+
 		"and run schema.Check: %w", o.dialect.Config().Table("outbox"), err))
 }
 
-// insert stores records. With lib/pq the statement has no arguments: it takes one round
-// trip then, and with lazytx none, because it is sent with COMMIT. pgx needs one round
-// trip for a statement with arguments, and PostgreSQL need not parse it every time.
+// insert stores records. With lib/pq, the statement has no arguments. The statement
+// takes one round trip, or none with lazytx, which sends it with COMMIT. With pgx, a
+// statement with arguments takes one round trip, and PostgreSQL need not parse it every
+// time.
 func (p publisher) insert(topic string, records []record) error {
 	o := p.outbox
-	ctx := context.Background() // Publish has no context, and the one of InTx bounds only its beginning
+	ctx := context.Background() // Publish has no context, and the context of InTx bounds only its beginning
 	if o.dialect.SQLite() || o.config.Parameters || dialect.Prepares(p.tx) {
 		query, args := o.insert.statement(topic, records)
 		_, err := p.tx.ExecContext(ctx, query, args...)

@@ -12,19 +12,19 @@ import (
 	"github.com/watermill-once/once/internal/slot"
 )
 
-// record contains the columns of a row in the outbox.
+// record contains the columns of a row of the outbox.
 type record struct {
 	id       string
-	key      string // ordering key; may be empty
+	key      string // ordering key, or ""
 	slot     int
 	payload  []byte
 	metadata string // a JSON object
 	due      time.Time
-	size     int // size of payload and metadata in bytes
+	size     int // size of payload and metadata, in bytes
 }
 
-// newRecord returns the row for a checked message. It stores metadata instead of the
-// metadata of msg.
+// newRecord returns the row for a checked message. The row contains the parameter
+// metadata instead of the metadata of msg.
 func newRecord(msg *message.Message, metadata message.Metadata, due time.Time) record {
 	r := record{
 		id:      msg.UUID,
@@ -41,8 +41,8 @@ func newRecord(msg *message.Message, metadata message.Metadata, due time.Time) r
 	return r
 }
 
-// encode returns metadata as JSON. It leaves out the keys that only the outbox reads,
-// and those that describe an earlier delivery.
+// encode returns metadata as JSON. It leaves out the keys that only the outbox reads, and
+// the keys that describe an earlier delivery.
 func encode(metadata message.Metadata) string {
 	kept := meta.Stored(metadata)
 	if len(kept) == 0 {
@@ -65,8 +65,8 @@ func encode(metadata message.Metadata) string {
 	return string(append(b, '}'))
 }
 
-// appendJSON appends text as encoding/json writes it. Nearly all texts have nothing to
-// escape, and encoding/json takes longer for six headers than all other work of Publish.
+// appendJSON appends text in the same form as encoding/json. Nearly all strings need no
+// escapes. For six headers, encoding/json takes longer than all other work of Publish.
 func appendJSON(b []byte, text string) []byte {
 	for i := range len(text) {
 		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {

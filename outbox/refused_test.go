@@ -20,7 +20,8 @@ func with(key, value string) *message.Message {
 	return msg
 }
 
-// refusals returns invalid messages. field is the field that the error must name.
+// refusals returns invalid messages. For each message it also returns the name of the
+// field that the error must name.
 func refusals() map[string]struct {
 	topic string
 	msg   *message.Message
@@ -64,7 +65,7 @@ func refusals() map[string]struct {
 	}
 }
 
-// errForbidden is the error of a Check.
+// errForbidden is the error that a Check returns.
 var errForbidden = errors.New("metadata forbidden cannot be sent")
 
 func forbidden(_ string, msg *message.Message) error {

@@ -10,9 +10,9 @@ import (
 )
 
 // SchemaAdapter returns the outbox table as a schema adapter for the Publisher of
-// watermill-sql. Prefer [Outbox.Publisher], because watermill-sql's Publisher refuses
-// topics with a slash. It also cannot split a call: a call with more than 100 messages,
-// or with too many bytes for one statement, fails.
+// watermill-sql. Prefer [Outbox.Publisher]: watermill-sql's Publisher refuses topics
+// with a slash, and cannot split a call, so a call with more than 100 messages, or with
+// too many bytes for one statement, fails.
 //
 // The adapter can only insert. Package forwarder reads the table. A Subscriber of
 // watermill-sql fails at its first query.

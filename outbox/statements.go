@@ -15,14 +15,15 @@ type Statement struct {
 	Args  []any
 }
 
-// Statements returns the statements that store messages, for libraries that do not
-// use database/sql, such as package pgxoutbox. Execute all of them, in their order,
-// in the business transaction: they store all messages of the call. It returns an
-// [ErrInvalid] if the outbox cannot accept a message.
+// Statements returns the statements that store messages, for libraries that do not use
+// database/sql, such as package pgxoutbox. Execute all of them, in their order, in the
+// business transaction. Together they store all messages of the call. If the outbox
+// cannot accept a message, Statements returns an [ErrInvalid].
 //
-// Call done once, with the error of the statements or nil: it measures the call, and
-// returns the error for the caller, which says how to repair a missing table or
-// right. Messages whose context has no trace get the trace of ctx.
+// Call the returned function done once, with the error of the statements or nil. The
+// function done records the metrics of the call, and returns the error for the caller.
+// This error says what to do if a table or a right is missing. Messages whose context
+// has no trace get the trace of ctx.
 func (o *Outbox) Statements(
 	ctx context.Context, topic string, msgs ...*message.Message,
 ) (statements []Statement, done func(err error) error, err error) {
@@ -48,8 +49,9 @@ func (o *Outbox) Statements(
 	return statements, done, nil
 }
 
-// LockStatement returns the statement of LockKey, which has no arguments and returns
-// rows without a meaning. It returns an error if there is no key or an empty key.
+// LockStatement returns the statement of LockKey. The statement has no arguments. The
+// rows that it returns have no meaning. LockStatement returns an error if keys is empty
+// or contains an empty key.
 func (o *Outbox) LockStatement(keys ...string) (string, error) {
 	if len(keys) == 0 || slices.Contains(keys, "") {
 		return "", errors.New("outbox: LockKey needs at least one ordering key, and no empty key")

@@ -12,39 +12,41 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// ErrNotKept says that a report is not in the archive, or no longer.
+// ErrNotKept means that the archive does not contain the report with the given ID, or
+// no longer contains it.
 var ErrNotKept = errors.New("no such report")
 
 const (
-	// keptReports is the number of reports of a consumer that an archive keeps.
+	// keptReports is the number of reports that an archive keeps for each consumer.
 	keptReports = 100
 
-	// keptMessages is the number of missing messages, and of phantoms, that an archive
-	// keeps of a report.
+	// keptMessages is the maximum number of missing messages that an archive keeps of a
+	// report, and the maximum number of phantoms.
 	keptMessages = 1000
 
-	// listedReports is the number of reports of a page.
+	// listedReports is the number of reports on a page.
 	listedReports = 20
 )
 
 // Archive keeps reports in a table, so that people can look at them later, for example
-// in package console. Use the sender's database: its sent log has the missing messages.
+// in package console. Use the sender's database: its sent log contains the missing
+// messages.
 type Archive struct{ side }
 
 // Kept is a report in an archive.
 type Kept struct {
 	ID int64
-	At time.Time // when it was kept
+	At time.Time // time at which the report was added to the archive
 
-	// Report has at most 1,000 missing messages and 1,000 phantoms. Missing and Phantoms
-	// are the numbers of all.
+	// Report contains at most 1,000 missing messages and 1,000 phantoms. The fields Missing
+	// and Phantoms of Kept contain the complete numbers.
 	Report            Report
 	Missing, Phantoms int
 }
 
-// NewArchive returns the archive in db, or an error that says what cannot be used. The
-// tables must exist, see schema.Up. The database user needs the right to operate the
-// tables, see schema.Roles.
+// NewArchive returns the archive in db. If config is invalid, the error names the
+// invalid value. The tables must exist, see schema.Up. The database user needs the
+// right to operate the tables, see schema.Roles.
 func NewArchive(db *sql.DB, config schema.Config) (*Archive, error) {
 	config = config.WithDefaults()
 	s, err := newSide(db, config, config.Validate())
@@ -54,7 +56,8 @@ func NewArchive(db *sql.DB, config schema.Config) (*Archive, error) {
 	return &Archive{s}, nil
 }
 
-// Keep adds reports. It keeps the latest 100 of each consumer.
+// Keep adds reports to the archive. The archive keeps the latest 100 reports of each
+// consumer.
 func (a *Archive) Keep(ctx context.Context, reports ...Report) error {
 	err := a.dialect.Write(ctx, a.db, func(tx *sql.Tx) error {
 		for _, r := range reports {
@@ -86,8 +89,8 @@ func (a *Archive) keep(ctx context.Context, tx *sql.Tx, r Report) error {
 	return err
 }
 
-// List returns 20 reports, the latest first. before is the ID of the last report of the
-// page before, or 0.
+// List returns up to 20 reports, the latest first. The parameter before is the ID of
+// the last report of the previous page. It is 0 for the first page.
 func (a *Archive) List(ctx context.Context, before int64) ([]Kept, error) {
 	all, err := a.read(ctx, `WHERE id < $1 OR $1 = 0 ORDER BY id DESC LIMIT $2`, before, listedReports)
 	if err != nil {

@@ -4,26 +4,27 @@ import (
 	"encoding/binary"
 )
 
-// State is what a consumer has of a message.
+// State says what a consumer has done with a message.
 type State uint8
 
-// The states of a message at its consumer.
+// States of a message at its consumer.
 const (
-	Handled     State = iota // in the inbox
-	Waiting                  // parked: waits for its next attempt, or behind its ordering key
+	Handled     State = iota // the inbox contains the message
+	Waiting                  // parked; the message waits for its next attempt, or behind another message of its ordering key
 	Quarantined              // in quarantine
 	Discarded                // discarded by an operator
 	states
 )
 
-// entry is an id that the consumer has.
+// entry is an id that the consumer knows.
 type entry struct {
 	id    string
 	state State
-	at    int64 // when it was handled or parked, in Unix milliseconds
+	at    int64 // time at which the message was handled or parked, in Unix milliseconds
 }
 
-// list is all ids that the consumer has of a node.
+// list contains the ids in one node (a set of ids, see tree.go), as far as the consumer
+// knows them.
 type list struct {
 	node
 
@@ -36,7 +37,7 @@ func appendNode(b []byte, n node, before int64) []byte {
 	return binary.AppendUvarint(b, n.path)
 }
 
-// encodeTree returns the groups of a tree with their sums.
+// encodeTree returns the groups of a tree, with their checksums, as bytes.
 func encodeTree(t *tree) []byte {
 	var b []byte
 	before := noTime
@@ -73,7 +74,7 @@ func encodeLists(lists []list) []byte {
 	return b
 }
 
-// asText marks an id that is no UUID.
+// asText marks an id that is not a UUID.
 const asText = 0x80
 
 func (n node) start() int64 { return max(0, n.cell) * cellWidth }

@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// Compare does a whole exchange in this process and returns a report for each
-// consumer. It compares the time of which both sides are complete.
+// Compare does the whole comparison in this process, without files: it passes questions
+// from s to r, and answers back. It returns a report for each consumer. It compares
+// only the period for which both sides have all messages.
 func Compare(ctx context.Context, s *Sender, r *Receiver) ([]Report, error) {
 	since, err := r.Since(ctx, s.config.Topics)
 	if err != nil {

@@ -38,7 +38,7 @@ func findAll(b *bench) {
 	}
 	b.sender.sent("other.topic", at(1), "of another topic")
 	b.receiver.handled("mailing", at(1), "of another consumer")
-	// Untimed phantoms may be messages that the log has forgotten, see below.
+	// Untimed phantoms may be messages whose rows were deleted from the log, see below.
 	reports, err := Compare(b.Context(), b.newSender(SenderConfig{LongestDelay: time.Minute}), b.newReceiver(ReceiverConfig{}))
 	if err != nil {
 		b.Fatal(err)
@@ -87,13 +87,13 @@ func TestParkedMessagesAreNotMissing(t *testing.T) {
 		at := b.start.Add(time.Hour)
 		for i, state := range []string{"waiting", "held", "quarantined", "resolved", "discarded"} {
 			if state == "held" {
-				continue // needs an ordering key, and counts as waiting
+				continue // a held message needs an ordering key, and counts as waiting
 			}
 			id := timed(at, uint64(i))
 			b.sender.sent(topic, at, id)
 			b.receiver.parked(state, at.Add(time.Minute), id)
 		}
-		both := timed(at, 77) // handled, and replayed since
+		both := timed(at, 77) // handled, and replayed later
 		b.sender.sent(topic, at, both)
 		b.receiver.handled(billed, at, both)
 		b.receiver.parked("waiting", at.Add(time.Minute), both)
@@ -123,7 +123,7 @@ func TestParkedMessagesAreNotMissing(t *testing.T) {
 	})
 }
 
-// A message that a sender published again is compared once.
+// A message that a sender published more than once is compared once.
 func TestCopiesOfSentMessagesCountOnce(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		at := b.start.Add(time.Hour)
@@ -180,12 +180,13 @@ func TestRecentMessagesAreLeftOut(t *testing.T) {
 	})
 }
 
-// Retention has deleted rows of one side that the other side still has.
+// If retention has deleted rows on one side, their messages are not reported, although
+// the other side still has them.
 func TestDeletedRowsAreNeverReported(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		days := func(n int) time.Time { return b.start.AddDate(0, 0, -n) }
 		b.receiver.handled(billed, days(3), timed(days(3), 1), "old without a time", "key:order-1")
-		r := b.compare() // the sent log begins five hours ago
+		r := b.compare() // the oldest row of the sent log is five hours old
 		if r.Found() {
 			b.Fatalf("r.Found returned true: %+v", r)
 		}
@@ -204,7 +205,7 @@ func TestDeletedRowsAreNeverReported(t *testing.T) {
 		b.receiver.exec(`DELETE FROM once_inbox WHERE message_id = 'old without a time' OR message_id LIKE '%-7001-%'`)
 		b.receiver.handled(billed, days(3), timed(days(3), 9))
 		b.sender.sent(topic, days(3), timed(days(3), 9))
-		r = b.compare() // the inbox begins three days ago
+		r = b.compare() // the oldest row of the inbox is three days old
 		if got, want := missingIDs(r), []string{timed(days(2), 3), "lost"}; !slices.Equal(got, want) {
 			b.Fatalf("missingIDs(r) are %q, want %q", got, want)
 		}
@@ -217,7 +218,9 @@ func TestDeletedRowsAreNeverReported(t *testing.T) {
 	})
 }
 
-// An id without a time may have been sent before the sent log begins.
+// A message whose id has no time may have been sent before the oldest row of the sent
+// log. So it is reported as a phantom only if it was handled more than LongestDelay
+// after the time of that row.
 func TestPhantomsWithoutATimeMustBeOlderThanTheLongestDelay(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.receiver.handled(billed, b.start.Add(2*time.Hour), "who sent it")
@@ -267,7 +270,8 @@ func TestPhantomsMayBePendingOrDead(t *testing.T) {
 	})
 }
 
-// Compares random differences across real databases with what was generated.
+// This test generates random differences in real databases, and checks that exactly these
+// are found.
 func TestGeneratedDifferences(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		r := rand.New(rand.NewPCG(7, 7))
@@ -300,7 +304,8 @@ func TestGeneratedDifferences(t *testing.T) {
 	})
 }
 
-// One question serves several consumers.
+// If two consumers answer the same question, each report must contain only the
+// differences of its own consumer.
 func TestEachConsumerIsComparedAlone(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		at := b.start.Add(time.Hour)

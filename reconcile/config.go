@@ -18,31 +18,33 @@ type SenderConfig struct {
 	// the prefix "once_".
 	Schema schema.Config
 
-	// Topics are all topics that the consumers receive. The inbox does not know
-	// topics, so messages of other topics would count as never sent.
+	// Topics lists all topics that the consumers receive. The inbox does not contain
+	// topics, so messages of topics that are not listed would count as never sent.
 	Topics []string
 
-	// Since is the beginning of the time to compare. Defaults to all time of which
-	// the sent log has all messages.
+	// Since is the beginning of the period to compare. By default, the comparison
+	// begins where the sent log begins to contain all messages.
 	Since time.Time
 
-	// Recent is the time that is left out: a message that was sent more recently may
-	// still be on its way. Defaults to one hour.
+	// Recent is the length of the period before now that is left out of the comparison,
+	// because messages that were sent recently may not have arrived yet. Defaults to one
+	// hour.
 	Recent time.Duration
 
-	// LongestDelay is the longest time from sending a message to its handling. It is
-	// used for ids without a time: a message with such an id counts as never sent only
-	// if it was handled more than LongestDelay after the oldest row of the sent log,
-	// because the row of an earlier message may have been deleted. Defaults to 24 hours.
+	// LongestDelay is the longest time between sending a message and handling it. It is
+	// needed for ids that contain no time. If the sent log has no row for such an id, the
+	// message was never sent, or its row was deleted because it was old. It was certainly
+	// never sent if it was handled more than LongestDelay after the oldest row of the sent
+	// log. Otherwise it is not reported. Defaults to 24 hours.
 	LongestDelay time.Duration
 
-	// Limit is the largest number of ids that may differ, and the largest number of ids
-	// that one side may list. A comparison that needs more fails with [ErrTooDifferent].
-	// Defaults to 1,000,000.
+	// Limit is the maximum number of ids that may differ. It is also the maximum number of
+	// ids that one side may list. If a comparison needs more, it fails with
+	// [ErrTooDifferent]. Defaults to 1,000,000.
 	Limit int
 
 	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,
-	// which does nothing until you set another.
+	// which does nothing until you set another provider.
 	MeterProvider metric.MeterProvider
 }
 
@@ -81,18 +83,18 @@ type ReceiverConfig struct {
 	// the prefix "once_".
 	Schema schema.Config
 
-	// Consumers are the names of the consumers to compare. Each must receive all
-	// messages of the sender's topics.
+	// Consumers are the names of the consumers to compare. Each of these consumers must
+	// receive all messages of the sender's topics.
 	Consumers []string
 
-	// InboxRetention is how long all consumers remember the ids of messages: the
-	// shortest dedup.Config.Retention among them. Older messages are not compared.
-	// Defaults to 7 days, because every inbox with the default
-	// dedup.Config.MaxDuplicateAge remembers at least 7 days.
+	// InboxRetention is how long all consumers remember the ids of messages. Set it to
+	// the shortest dedup.Config.Retention of the consumers. Older messages are not
+	// compared. Defaults to 7 days, because every inbox with the default
+	// dedup.Config.MaxDuplicateAge remembers ids for at least 7 days.
 	InboxRetention time.Duration
 
-	// Limit is the largest number of ids that an answer may list for one consumer. A
-	// comparison that needs more fails with [ErrTooDifferent]. Defaults to 1,000,000.
+	// Limit is the maximum number of ids that an answer may list for one consumer. If a
+	// comparison needs more, it fails with [ErrTooDifferent]. Defaults to 1,000,000.
 	Limit int
 }
 

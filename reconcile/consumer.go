@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// consumer is one consumer of a receiver.
+// consumer is one consumer of a Receiver.
 type consumer struct {
 	*Receiver
 
 	name   string
-	topics string // a list, see dialect.Strings
+	topics string // topics in the form of dialect.Strings
 	all    []string
 }
 
@@ -33,8 +33,8 @@ func (c *consumer) exists(ctx context.Context, query string, args ...any) (bool,
 	return err == nil, err
 }
 
-// check returns an error if the consumer is not known, or has received other topics
-// since from.
+// check returns an error if the consumer is unknown, or if it has received messages of
+// other topics since the time in the parameter from.
 func (c *consumer) check(ctx context.Context, from time.Time) error {
 	var others []string
 	err := c.rows(ctx, func(scan func(dest ...any) error) error {
@@ -70,10 +70,12 @@ func (c *consumer) keys(ctx context.Context) (bool, error) {
 		c.name, keyPrefix, "key;")
 }
 
-// since returns the time from which on the inbox has all messages that the consumer has
-// handled: not before its retention, its registration, or the oldest row of the inbox. That row
-// tells when retention is shorter than configured. Rows that retention keeps, because
-// their message is parked or they are keys, do not count.
+// since returns the beginning of the period for which the inbox is complete: it
+// contains all messages that the consumer has handled since then. This is the latest of
+// three times, plus margin: the beginning of the retention, the consumer's
+// registration, and the time of the oldest row of the inbox. The oldest row shows
+// whether the retention is shorter than configured. Two kinds of rows are kept longer,
+// and do not count as the oldest row: rows of parked messages, and business keys.
 func (c *consumer) since(ctx context.Context, now time.Time) (time.Time, error) {
 	from := now.Add(-c.config.InboxRetention)
 	for _, q := range []struct {

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// stateOf is an SQL expression for the State of a parked row.
+// stateOf is the SQL expression for the State of a parked row.
 var stateOf = fmt.Sprintf(`CASE p.state WHEN 'quarantined' THEN %d WHEN 'discarded' THEN %d WHEN 'resolved' THEN %d ELSE %d END`,
 	Quarantined, Discarded, Handled, Waiting)
 
@@ -25,7 +25,7 @@ func (c *consumer) parked(ctx context.Context) (all []Parked, err error) {
 	return all, err
 }
 
-// scan reads the inbox and the parked messages that are not in it.
+// scan reads the inbox, and the parked messages that are not in the inbox.
 func (c *consumer) scan(ctx context.Context, w window, spans []span, details bool, each func(*record) error) error {
 	var q query
 	name, topics := q.arg(c.name), q.arg(c.topics)

@@ -8,8 +8,8 @@ import (
 
 var errDamaged = errors.New("the data is damaged")
 
-// decoder reads what encodeTree and encodeLists return. After an error every read
-// returns zero.
+// decoder reads the output of encodeTree and encodeLists. After an error, every read
+// returns 0.
 type decoder struct {
 	left   []byte
 	err    error
@@ -62,7 +62,8 @@ func (d *decoder) varint() int64 {
 	return v
 }
 
-// lastCell is the cell of the last time that an id can begin with.
+// lastCell is the last possible cell (minute since 1970). It contains the latest time
+// that an id can contain.
 const lastCell = (1<<48 - 1) / cellWidth
 
 func (d *decoder) node() node {

@@ -8,49 +8,56 @@ import (
 	"strings"
 )
 
-// ErrTooDifferent says that so many ids differ, or may differ, that the two sides
-// probably do not belong together.
+// ErrTooDifferent means that too many ids differ, or may differ. The two sides probably
+// do not belong together.
 var ErrTooDifferent = errors.New("the two sides are too different")
 
 const (
-	// listAtOnce is the number of ids that a consumer lists without asking for
-	// smaller nodes first.
+	// listAtOnce is the maximum number of ids that a consumer lists while it can still
+	// divide the nodes (sets of ids). If it would have to list more ids, it sends the
+	// checksums of smaller nodes instead.
 	listAtOnce = 20_000
 
-	// smallest is the size of a node that is not divided further.
+	// smallest is a number of ids. If no node with differences has more ids, the nodes are
+	// not divided any more.
 	smallest = 8
 
-	// finer is the number of bits by which each round divides a node.
+	// finer is the number of bits of a division: each round divides a node into 1<<finer
+	// smaller nodes.
 	finer = 4
 
-	// mostRounds ends an exchange that makes no progress.
+	// mostRounds is the maximum number of questions. It stops a comparison that makes no
+	// progress.
 	mostRounds = 20
 )
 
-// record is an id that one side has.
+// record describes the rows with one id in the tables of one side, which is the sender
+// or the receiver.
 type record struct {
-	id []byte // until the next record
-	in bool   // the time of a row with this id is in the window
+	id []byte // valid until the next record
+	in bool   // whether the time of a row with this id is in the window
 
-	// Only with details. A sender has an id more than once if it was sent again.
-	firstAt, lastAt int64 // the times of its rows, in Unix milliseconds
+	// These fields are set only if source.scan was called with details. A sender has
+	// several rows with the same id if the message was sent again.
+	firstAt, lastAt int64 // times of the first and the last row with this id, in Unix milliseconds
 	state           State
-	log             int64 // the id of the latest row in the sent log
+	log             int64 // ID of the latest row in the sent log
 	topic           string
 }
 
 // source reads the ids of one side.
 type source interface {
-	// scan calls each for every id of the side once, in any order. It may leave out
-	// ids outside of spans, and, without details, ids outside of the window.
+	// scan calls the function each, once for every id of the side, in any order. It may
+	// leave out ids outside of spans. If details is false, it may also leave out ids
+	// outside of the window.
 	scan(ctx context.Context, w window, spans []span, details bool, each func(*record) error) error
 }
 
-// keyPrefix is the beginning of business keys in the inbox, see dedup.Config.Key.
-// Ids with this beginning are not compared.
+// keyPrefix is the prefix of business keys in the inbox, see dedup.Config.Key. Ids with
+// this prefix are left out of the comparison.
 const keyPrefix = "key:"
 
-// each scans the ids that are compared.
+// each calls the function do for each id that takes part in the comparison.
 func each(ctx context.Context, s source, w window, spans []span, do func(k key)) error {
 	return s.scan(ctx, w, spans, false, func(r *record) error {
 		if strings.HasPrefix(string(r.id), keyPrefix) {
@@ -63,14 +70,15 @@ func each(ctx context.Context, s source, w window, spans []span, do func(k key))
 	})
 }
 
-// summarize returns the tree that begins an exchange.
+// summarize returns the tree for the first question of a comparison. It contains all
+// ids of s in the window.
 func summarize(ctx context.Context, s source, w window) (*tree, error) {
 	t := summary{newTree()}
 	err := each(ctx, s, w, nil, t.add)
 	return t.fold(), err
 }
 
-// fill adds the ids of s to an empty tree.
+// fill adds the ids of s to t.
 func fill(ctx context.Context, s source, w window, t *tree) error {
 	if len(t.cells) == 0 {
 		return nil
@@ -78,21 +86,24 @@ func fill(ctx context.Context, s source, w window, t *tree) error {
 	return each(ctx, s, w, spansOf(t), t.add)
 }
 
-// limits bound the ids that a consumer lists: without asking for smaller nodes
-// first, and in total.
+// limits says how many ids a consumer may list in an answer. If it would have to list
+// more than atOnce ids, it answers with the checksums of smaller nodes instead, as long
+// as the nodes can be divided. If it would then still have to list more than total ids,
+// the comparison fails.
 type limits struct{ atOnce, total int }
 
-// reply is the answer of a consumer: either lists, or groups that are finer than
-// those that it was asked about.
+// reply is the answer of a consumer. It contains either lists of ids, or the checksums
+// of smaller parts of the tree than those in the question.
 type reply struct {
 	groups *tree
 	lists  []list
-	hours  map[int64]uint64 // ids by hour, in the first round
+	hours  map[int64]uint64 // number of ids of each hour; set only in the first round
 }
 
-// respond compares the groups of the sender with the ids of s.
+// respond compares the groups of the sender, in the parameter theirs, with the ids of
+// s, and returns the answer.
 func respond(ctx context.Context, s source, w window, theirs *tree, firstRound bool, most limits) (reply, error) {
-	for cell := range theirs.cells { // the consumer may have forgotten these
+	for cell := range theirs.cells { // leave out cells that the consumer may have forgotten
 		if cell != noTime && !w.has(key{cell: cell}, false) {
 			delete(theirs.cells, cell)
 		}
@@ -123,7 +134,7 @@ func respond(ctx context.Context, s source, w window, theirs *tree, firstRound b
 	return r, err
 }
 
-// enumerate lists the ids of the nodes, of any time.
+// enumerate lists the ids of the nodes, including ids outside of the window.
 func enumerate(ctx context.Context, s source, w window, d *nodes) ([]list, error) {
 	byNode := map[node][]entry{}
 	err := collect(ctx, s, w, d, func(n node, _ key, r *record) error {
@@ -141,7 +152,7 @@ func enumerate(ctx context.Context, s source, w window, d *nodes) ([]list, error
 	return lists, nil
 }
 
-// collect calls do for each id of the nodes.
+// collect calls the function do for each id that belongs to one of the nodes.
 func collect(ctx context.Context, s source, w window, d *nodes, do func(n node, k key, r *record) error) error {
 	if len(d.list) == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// memory is a side in memory: the times of the rows of each id.
+// memory is a side in memory. It maps each id to the times of its rows.
 type memory map[string][]int64
 
 func (m memory) scan(_ context.Context, w window, _ []span, _ bool, each func(*record) error) error {
@@ -36,7 +36,7 @@ var (
 	day  = window{noon.Add(-12 * time.Hour), noon.Add(12 * time.Hour)}
 )
 
-// timed returns a UUID of version 7 with this time.
+// timed returns a UUID of version 7 that contains the time in the parameter at.
 func timed(at time.Time, n uint64) string {
 	digits := fmt.Sprintf("%012x", at.UnixMilli())
 	noise := rand.New(rand.NewPCG(n, 1)).Uint64()
@@ -49,8 +49,9 @@ func untimed(n uint64) string {
 	return fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", r.Uint32(), r.Uint32()&0xffff, r.Uint32()&0xfff, r.Uint32()&0xfff, r.Uint64()&(1<<48-1))
 }
 
-// exchange runs a whole exchange with everything encoded, and returns how many
-// answers and bytes it took.
+// exchange compares the ids of two sides. It encodes and decodes each question and each
+// answer. It returns the differences, the number of answers, and the number of bytes of
+// all questions and answers.
 func exchange(t testing.TB, sent, handled source, w window, limit int) (found outcome, rounds, size int, err error) {
 	t.Helper()
 	ctx := t.Context()
@@ -110,7 +111,8 @@ func idsOf(entries []entry) (all []string) {
 	return all
 }
 
-// check compares what an exchange finds with the difference of the sets.
+// check calls the function exchange, and compares its result with the differences
+// between the parameters sent and handled.
 func check(t testing.TB, sent, handled memory, rounds, size int) {
 	t.Helper()
 	var missing, phantoms []string
@@ -149,14 +151,14 @@ func check(t testing.TB, sent, handled memory, rounds, size int) {
 }
 
 func TestDifferencesAreFoundExactly(t *testing.T) {
-	spread := func(n uint64) string { return timed(day.from.Add(time.Duration(n)*4320*time.Millisecond), n) } // 20,000 fill a day
+	spread := func(n uint64) string { return timed(day.from.Add(time.Duration(n)*4320*time.Millisecond), n) } // 20,000 of these ids fill a day
 	burst := func(n uint64) string { return timed(noon, n) }
 	odd := func(n uint64) string { return fmt.Sprintf("order-%d/Ünï", n) }
 	for _, c := range []struct {
 		name         string
 		id           func(n uint64) string
 		n            uint64
-		rounds, size int // the most
+		rounds, size int // maximum numbers of rounds and bytes
 	}{
 		{"none", spread, 0, 1, 0},
 		{"few", spread, 10, 2, 2000},
@@ -183,7 +185,8 @@ func TestDifferencesAreFoundExactly(t *testing.T) {
 	}
 }
 
-// What is lost together costs little, however much it is.
+// Messages that are lost at the same time are found with little data, even if there are
+// many of them.
 func TestAnHourThatIsMissingIsCheap(t *testing.T) {
 	sent, handled := memory{}, memory{}
 	for n := range uint64(50_000) {
@@ -237,8 +240,8 @@ func TestRandomSets(t *testing.T) {
 	}
 }
 
-// The other side's list has the ids of all times, so an id near the edge of the
-// window is no difference.
+// The consumer lists ids of all times, not only of the window. So an id is not reported
+// if its row is in the window on one side, and outside of the window on the other side.
 func TestIDsWithoutTimeThatCrossTheEdgeAreNoDifference(t *testing.T) {
 	sent, handled := memory{}, memory{}
 	before, after := day.from.Add(-time.Second).UnixMilli(), day.from.Add(time.Second).UnixMilli()
@@ -314,7 +317,8 @@ func TestOnlyUsualUUIDsOfVersion7HaveATime(t *testing.T) {
 	}
 }
 
-// An id in the wrong place would be compared with the wrong ids.
+// Impossible lists are refused, because an id in the wrong place would be compared with
+// the wrong ids.
 func TestImpossibleListsAreDamaged(t *testing.T) {
 	k := keyOf([]byte("x"))
 	deep := node{k.cell, 8, first(k.path, 8)}

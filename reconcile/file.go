@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// The errors of a file that cannot be used.
+// Errors for files that cannot be used.
 var (
-	// ErrDamaged says that a file is incomplete or was changed.
+	// ErrDamaged means that a file is incomplete or was modified.
 	ErrDamaged = errors.New("the file is damaged")
 
-	// ErrVersion says that another version of this library wrote the file.
+	// ErrVersion means that another version of this library wrote the file.
 	ErrVersion = errors.New("another version of this library wrote the file")
 
-	// ErrWrongStep says that a file was given to the wrong side, or is of another
-	// exchange.
+	// ErrWrongStep means that a file was passed to the wrong side, or belongs to another
+	// comparison.
 	ErrWrongStep = errors.New("the file does not belong here")
 )
 
@@ -30,15 +30,15 @@ const (
 	mostBytes   = 256 << 20
 )
 
-// A file is a question of the sender or an answer of the consumers.
+// Kinds of files: a question of the sender, or an answer of the consumers.
 const (
 	question = "question"
 	answer   = "answer"
 )
 
-// File is one step of an exchange. It has message ids, names and times, but no
-// payloads. It has all that the next step needs: neither side remembers anything
-// between two steps, so each step can be repeated.
+// A File is a question or an answer, which one side sends to the other. It contains
+// message ids, names and times, but no payloads. It contains all data that the next
+// step needs. Neither side stores data between two files, so each step can be repeated.
 type File struct{ data fileData }
 
 type fileData struct {
@@ -48,43 +48,43 @@ type fileData struct {
 	Round   int    `json:"round"`
 
 	WrittenAt time.Time `json:"written_at"`
-	Sender    string    `json:"sender"`   // fingerprint of its tables
-	Receiver  string    `json:"receiver"` // that of the consumers' tables; empty in the first question
+	Sender    string    `json:"sender"`   // fingerprint of the sender's tables
+	Receiver  string    `json:"receiver"` // fingerprint of the consumers' tables; "" in the first question
 	Topics    []string  `json:"topics"`
 	From      time.Time `json:"from"`
 	Until     time.Time `json:"until"`
 	Sent      hourly    `json:"sent"`
-	Groups    []byte    `json:"groups,omitempty"` // of the first question, for all consumers
+	Groups    []byte    `json:"groups,omitempty"` // groups of the first question, for all consumers
 
 	Consumers []section `json:"consumers,omitempty"`
 
-	Check string `json:"check"` // SHA-256 of the file without it
+	Check string `json:"check"` // SHA-256 hash of the file without this field
 }
 
-// section is the part of a file about one consumer.
+// section is the part of a file for one consumer.
 type section struct {
 	Consumer string    `json:"consumer"`
-	From     time.Time `json:"from"` // the consumer remembers all that it has handled since then
+	From     time.Time `json:"from"` // from this time on, the inbox contains all messages that the consumer has handled
 	Handled  hourly    `json:"handled"`
 	Parked   []Parked  `json:"parked,omitempty"`
-	Keys     bool      `json:"business_keys,omitempty"` // it has business keys, see dedup.Config.Key
+	Keys     bool      `json:"business_keys,omitempty"` // whether the consumer has business keys, see dedup.Config.Key
 	Groups   []byte    `json:"groups,omitempty"`
 	Lists    []byte    `json:"lists,omitempty"`
-	Done     bool      `json:"done"` // Lists has the differences; otherwise Groups has finer sums
+	Done     bool      `json:"done"` // if true, Lists contains the differences; otherwise Groups contains smaller groups
 }
 
-// hourly is the number of ids by hour since 1970, or under -1 for ids without a
-// time.
+// hourly contains the number of ids of each hour. The key is the hour since 1970, or -1
+// for ids without a time.
 type hourly map[int64]uint64
 
 func (d fileData) check() string {
 	d.Check = ""
-	encoded, _ := json.Marshal(d) // has no type that could fail
+	encoded, _ := json.Marshal(d) // cannot fail, because all its types can be encoded
 	sum := sha256.Sum256(encoded)
 	return hex.EncodeToString(sum[:])
 }
 
-// Name describes the file in a few words, such as "question 1 of the sender".
+// Name returns a short description of the file, such as "question 1 of the sender".
 func (f *File) Name() string {
 	if f.data.Kind == question {
 		return fmt.Sprintf("question %d of the sender", f.data.Round)
@@ -92,17 +92,16 @@ func (f *File) Name() string {
 	return fmt.Sprintf("answer %d of the consumers", f.data.Round)
 }
 
-// Topics returns the topics that are compared, From and Until the time.
+// Topics returns the topics that are compared.
 func (f *File) Topics() []string { return slices.Clone(f.data.Topics) }
 
-// From returns the beginning of the time that is compared.
+// From returns the beginning of the compared period.
 func (f *File) From() time.Time { return f.data.From }
 
-// Until returns the end of the time that is compared.
+// Until returns the end of the compared period.
 func (f *File) Until() time.Time { return f.data.Until }
 
-// WriteTo writes the file to w and returns the number of bytes. The file is JSON in
-// one line.
+// WriteTo writes the file to w as one line of JSON. It returns the number of bytes.
 func (f *File) WriteTo(w io.Writer) (int64, error) {
 	encoded, err := f.encode()
 	if err != nil {
@@ -122,7 +121,7 @@ func (f *File) encode() ([]byte, error) {
 }
 
 // ReadFile reads a file that [File.WriteTo] has written. It returns [ErrDamaged] or
-// [ErrVersion] if it cannot be used.
+// [ErrVersion] if the file cannot be used.
 func ReadFile(r io.Reader) (*File, error) {
 	encoded, err := io.ReadAll(io.LimitReader(r, mostBytes+1))
 	if err != nil {
@@ -163,7 +162,7 @@ func parseFile(encoded []byte) (*File, error) {
 	return f, nil
 }
 
-// expect returns an error if f is not of this kind.
+// expect returns an error if f is not of the given kind.
 func (f *File) expect(kind string) error {
 	switch {
 	case f == nil:

@@ -112,8 +112,8 @@ func TestFilesAreTakenInTheirOrderAndByTheirSide(t *testing.T) {
 	}
 }
 
-// Neither side remembers anything between two steps: a step that was repeated, or
-// that a process did not finish, has no effect on the result.
+// Neither side stores anything between two steps. So a step that was repeated, or that a
+// process did not finish, has no effect on the result.
 func TestEachStepCanBeRepeatedByAnotherProcess(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		var ids []string
@@ -132,7 +132,7 @@ func TestEachStepCanBeRepeatedByAnotherProcess(t *testing.T) {
 		b.receiver.handled(billed, b.start.Add(time.Hour), here...)
 		receiver := func() *Receiver {
 			r := b.newReceiver(ReceiverConfig{})
-			r.limits.atOnce = 100 // so that one question is not enough
+			r.limits.atOnce = 100 // a low limit, so that one question is not enough
 			return r
 		}
 		next, err := b.newSender(SenderConfig{}).Question(b.Context())
@@ -143,7 +143,7 @@ func TestEachStepCanBeRepeatedByAnotherProcess(t *testing.T) {
 		questions := 0
 		for ; next != nil; questions++ {
 			next = copied(b, next)
-			_, err := receiver().Answer(b.Context(), next) // its file is lost
+			_, err := receiver().Answer(b.Context(), next) // the file of this answer is lost
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -193,7 +193,7 @@ func TestUnknownConsumersAndOtherTopicsAreRefused(t *testing.T) {
 		register := `INSERT INTO once_consumers (topic, consumer, registered_at, seen_at) VALUES ($1, 'billing', $2, $3)`
 		long := b.receiver.at(b.start.AddDate(0, 0, -30))
 		b.receiver.exec(register, topic, long, b.receiver.at(time.Now()))
-		b.receiver.exec(register, "orders.old", long, long) // not seen since
+		b.receiver.exec(register, "orders.old", long, long) // the consumer has not subscribed to this topic since then
 		b.compare()
 		b.receiver.exec(register, "orders.paid", long, b.receiver.at(time.Now()))
 		_, err = Compare(b.Context(), s, b.newReceiver(ReceiverConfig{}))
@@ -206,14 +206,14 @@ func TestUnknownConsumersAndOtherTopicsAreRefused(t *testing.T) {
 	})
 }
 
-// A consumer does not miss what was sent before it existed.
+// Messages that were sent before a consumer existed are not reported as missing.
 func TestNothingIsMissingBeforeAConsumerWasRegistered(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		before, after := b.start.Add(time.Hour), b.start.Add(3*time.Hour)
 		b.receiver.exec(`INSERT INTO once_consumers (topic, consumer, registered_at) VALUES ($1, 'billing', $2)`,
 			topic, b.receiver.at(b.start.Add(2*time.Hour)))
 		b.sender.sent(topic, before, timed(before, 1), "before", "again")
-		b.sender.sent(topic, after, timed(after, 2), "after", "again") // may have been handled, and forgotten
+		b.sender.sent(topic, after, timed(after, 2), "after", "again") // the message may have been handled, and its row deleted
 		check := func(r Report) {
 			if got, want := missingIDs(r), []string{timed(after, 2), "after"}; !slices.Equal(got, want) {
 				b.Fatalf("missingIDs(r) are %q, want %q", got, want)
@@ -223,7 +223,7 @@ func TestNothingIsMissingBeforeAConsumerWasRegistered(t *testing.T) {
 			}
 		}
 		check(b.compare())
-		f, err := b.newSender(SenderConfig{}).Question(b.Context()) // does not know the consumer
+		f, err := b.newSender(SenderConfig{}).Question(b.Context()) // the sender does not know the consumer
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -285,7 +285,7 @@ func TestAConsumerWithBusinessKeysIsMarked(t *testing.T) {
 			b.Fatal("compare().BusinessKeys is true")
 		}
 		b.receiver.handled(billed, b.start.Add(time.Hour), "key:order-17")
-		b.sender.sent(topic, b.start.Add(time.Hour), "lost") // so that the ids are listed
+		b.sender.sent(topic, b.start.Add(time.Hour), "lost") // one missing message, so that the ids are listed
 		reports, err := Compare(b.Context(), b.newSender(SenderConfig{LongestDelay: time.Minute}), b.newReceiver(ReceiverConfig{}))
 		if err != nil {
 			b.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Kinds of differences. The values are indexes of a label.
+// Kinds of differences. The values are indexes of the label's values.
 const (
 	missing = iota
 	phantom

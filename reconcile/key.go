@@ -9,17 +9,18 @@ import (
 )
 
 // cellWidth is the width of a cell in milliseconds. Ids that begin with a time are
-// compared minute by minute, because what is lost together was sent together.
+// compared minute by minute, because messages that are lost together were usually sent
+// at about the same time.
 const cellWidth = int64(time.Minute / time.Millisecond)
 
 // noTime is the cell of all ids that do not begin with a time.
 const noTime = int64(-1)
 
-// key is the place of an id in a tree.
+// key is the position of an id in a tree.
 type key struct {
 	cell int64  // minutes since 1970, or noTime
-	path uint64 // its first bits choose the branch, from the highest bit down
-	sum  uint64 // what the id adds to the sum of its branch
+	path uint64 // hash of the id; its bits, from the highest one on, choose the branches of the tree
+	sum  uint64 // the id's part of the checksum of its branch
 }
 
 func keyOf(id []byte) key {
@@ -31,8 +32,9 @@ func keyOf(id []byte) key {
 	return k
 }
 
-// timeOf returns the time at the beginning of an id in milliseconds, and whether it
-// has one. Only UUIDs of version 7 in their usual spelling do.
+// timeOf returns the time at the beginning of an id, in milliseconds, and whether the
+// id begins with a time. Only UUIDs of version 7 in their usual spelling begin with a
+// time.
 func timeOf(id []byte) (ms int64, ok bool) {
 	const version = 14 // the position of the version in the text
 	if len(id) != 36 || id[version] != '7' {
@@ -51,7 +53,8 @@ func timeOf(id []byte) (ms int64, ok bool) {
 	return int64(binary.BigEndian.Uint64(bytes[:])), true
 }
 
-// packed returns the 16 bytes of a UUID in lower case, and whether id is one.
+// packed returns the 16 bytes of a UUID that is written in lower case. It returns false
+// if id is not such a UUID.
 func packed(id []byte) (bytes [16]byte, ok bool) {
 	if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' {
 		return bytes, false
@@ -73,7 +76,7 @@ func packed(id []byte) (bytes [16]byte, ok bool) {
 	return bytes, true
 }
 
-// digit returns the value of a hexadecimal digit in lower case, or 255.
+// digit returns the value of a lower-case hexadecimal digit, or 255 for any other byte.
 func digit(c byte) byte {
 	switch {
 	case c >= '0' && c <= '9':
@@ -84,13 +87,13 @@ func digit(c byte) byte {
 	return 255
 }
 
-// unpacked returns the text of a UUID.
+// unpacked returns a UUID as text.
 func unpacked(b [16]byte) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// firstID returns the beginning of the ids at the start of a cell, as a text that
-// sorts before all of them.
+// firstID returns a string that sorts before all ids of the cell: the lowest possible
+// beginning of such an id.
 func firstID(cell int64) string {
 	digits := fmt.Sprintf("%012x", max(0, cell)*cellWidth)
 	return digits[:8] + "-" + digits[8:]

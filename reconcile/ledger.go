@@ -14,11 +14,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Column is what a ledger is divided by.
+// Column is a column of a ledger.
 type Column string
 
-// The columns of a ledger. The inbox knows neither topics nor event types, and the
-// parked messages know no event types, so these are empty there.
+// Columns of a ledger. A column is empty for tables that do not contain its value: the
+// inbox has no topics and no event types, and the parked messages have no event types.
 const (
 	ByDay       Column = "day"
 	ByHour      Column = "hour"
@@ -37,42 +37,44 @@ type LedgerConfig struct {
 	// the prefix "once_".
 	Schema schema.Config
 
-	// By are the columns. Hours and days are those of the rows' times, in UTC.
-	// Defaults to none: one line for each state.
+	// By lists the columns of the ledger. Hours and days come from the times of the rows,
+	// in UTC. Without columns, which is the default, the ledger has one line for each
+	// state.
 	By []Column
 
-	// From and Until bound the rows' times: From itself is included, Until is not.
-	// Default to no bounds.
+	// From (inclusive) and Until (exclusive) limit the times of the rows. By default there
+	// is no limit.
 	From, Until time.Time
 }
 
-// Line is the number of messages in one state that have the same values in the
-// requested columns. Other columns are empty.
+// Line contains the number of messages that have one state and the same values in the
+// requested columns. The other columns are empty.
 type Line struct {
-	// State is "sent", "pending" or "dead" of the sender, and "handled", "waiting",
-	// "held", "quarantined" or "discarded" of a consumer.
+	// State is "sent", "pending" or "dead" for messages of a sender. It is "handled",
+	// "waiting", "held", "quarantined" or "discarded" for messages of a consumer.
 	State string `json:"state"`
 
-	Start     time.Time `json:"start,omitzero"` // of the day or hour
+	Start     time.Time `json:"start,omitzero"` // start of the day or hour
 	Topic     string    `json:"topic,omitempty"`
 	Consumer  string    `json:"consumer,omitempty"`
 	Tenant    string    `json:"tenant,omitempty"`
 	EventType string    `json:"type,omitempty"`
 
-	// N is the number of rows. A message that was sent again has two rows in the sent
-	// log, and a replayed message can have a row in the inbox and a parked one.
+	// N is the number of rows. A message that was sent twice has two rows in the sent
+	// log. A replayed message can have one row in the inbox and one parked row.
 	N int `json:"n"`
 
-	// First and Last are the times of the first and the last row: when a message was
-	// sent, written to the outbox (also for dead letters), handled or parked.
+	// First and Last are the times of the first and the last row. The time of a row is the
+	// time at which its message was sent, written to the outbox (also for dead letters),
+	// handled or parked.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 }
 
-// Ledger counts the messages in the tables of one database: what it has sent, what
-// is pending or dead, and what its consumers have handled and parked. It reads whole
-// tables. The role watcher suffices unless By has ByTenant or ByEventType, for which
-// the sender's metadata is read.
+// Ledger counts the messages in the tables of one database: sent, pending and dead
+// messages, and the messages that consumers have handled and parked. It reads whole
+// tables. The role watcher is sufficient, unless By contains ByTenant or ByEventType:
+// these columns need the sender's metadata.
 func Ledger(ctx context.Context, db *sql.DB, config LedgerConfig) ([]Line, error) {
 	config.Schema = config.Schema.WithDefaults()
 	s, err := newSide(db, config.Schema, config.validate())
@@ -122,7 +124,8 @@ func (c LedgerConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// width returns the milliseconds of a day or an hour, or 0.
+// width returns the length of a day or an hour in milliseconds. It returns 0 if the
+// ledger has neither of these columns.
 func (c LedgerConfig) width() int64 {
 	switch {
 	case slices.Contains(c.By, ByDay):

@@ -4,14 +4,14 @@ import (
 	"slices"
 )
 
-// nodes is a set of nodes that do not overlap.
+// nodes contains nodes. No id belongs to more than one of them.
 type nodes struct {
 	list []node
-	n    uint64 // ids of this side in them
-	most uint32 // ids of this side in the largest of them
+	n    uint64 // number of this side's ids in all nodes
+	most uint32 // number of this side's ids in the largest node
 
 	known map[node]bool
-	depth map[int64][]uint8 // of each cell
+	depth map[int64][]uint8 // depths of the nodes of each cell
 }
 
 func (s *nodes) add(n node, ids uint32) {
@@ -27,7 +27,7 @@ func (s *nodes) add(n node, ids uint32) {
 	s.most = max(s.most, ids)
 }
 
-// find returns the node that contains k.
+// find returns the node that contains k, or false if no node contains it.
 func (s *nodes) find(k key) (node, bool) {
 	for _, depth := range s.depth[k.cell] {
 		if n := (node{k.cell, depth, first(k.path, depth)}); s.known[n] {
@@ -37,8 +37,9 @@ func (s *nodes) find(k key) (node, bool) {
 	return node{}, false
 }
 
-// differences returns the nodes whose sums differ. Both trees have the same groups;
-// a group that theirs lacks has no ids there.
+// differences returns the nodes whose checksums differ. Every group of the parameter
+// theirs must also be in the parameter ours. A group that is missing in theirs counts
+// as a group without ids.
 func differences(ours, theirs *tree) *nodes {
 	s := &nodes{}
 	for g := range ours.all {
@@ -52,7 +53,7 @@ func differences(ours, theirs *tree) *nodes {
 	return s
 }
 
-// divided returns a tree in which every node is a group.
+// divided returns a tree in which every node of s is a group with 1<<width children.
 func (s *nodes) divided(width uint8) *tree {
 	t := newTree()
 	for _, n := range s.list {

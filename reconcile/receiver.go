@@ -9,14 +9,15 @@ import (
 	"time"
 )
 
-// ErrUnknownConsumer says that the tables have no trace of a consumer.
+// ErrUnknownConsumer means that the tables contain no data of a consumer.
 var ErrUnknownConsumer = errors.New("no such consumer")
 
-// ErrOtherTopics says that a consumer also receives topics that the sender was not
-// asked to compare.
+// ErrOtherTopics means that a consumer also receives topics that the sender does not
+// compare.
 var ErrOtherTopics = errors.New("it also receives other topics")
 
-// Receiver is the side that has the inbox of the consumers.
+// Receiver is the consumers' side of a comparison. It reads their inbox and their
+// parked messages.
 type Receiver struct {
 	side
 
@@ -24,8 +25,8 @@ type Receiver struct {
 	limits limits
 }
 
-// NewReceiver returns the consumers in db, or an error that names each field of
-// config that cannot be used. The tables must exist, see schema.Up.
+// NewReceiver returns a Receiver for the consumers in db. If config is invalid, the
+// error names each invalid field. The tables must exist, see schema.Up.
 func NewReceiver(db *sql.DB, config ReceiverConfig) (*Receiver, error) {
 	config = config.withDefaults()
 	s, err := newSide(db, config.Schema, config.validate())
@@ -35,8 +36,9 @@ func NewReceiver(db *sql.DB, config ReceiverConfig) (*Receiver, error) {
 	return &Receiver{s, config, limits{listAtOnce, config.Limit}}, nil
 }
 
-// Answer answers a question of a sender. It fails with [ErrUnknownConsumer] or
-// [ErrOtherTopics] if a consumer cannot be compared with the topics of the question.
+// Answer returns the answer to a question of a sender. It fails with
+// [ErrUnknownConsumer] or [ErrOtherTopics] if a consumer cannot be compared with the
+// topics of the question.
 func (r *Receiver) Answer(ctx context.Context, f *File) (*File, error) {
 	a, err := r.answer(ctx, f)
 	if err != nil {
@@ -74,7 +76,7 @@ func (r *Receiver) answer(ctx context.Context, f *File) (*File, error) {
 	return a, nil
 }
 
-// sections returns the consumers that a question is about.
+// sections returns one section for each consumer to which the question applies.
 func (r *Receiver) sections(f *File) ([]section, error) {
 	if f.data.Round > 1 {
 		for _, sec := range f.data.Consumers {
@@ -91,7 +93,8 @@ func (r *Receiver) sections(f *File) ([]section, error) {
 	return all, nil
 }
 
-// compare replaces the groups of a question with an answer.
+// compare replaces the groups of the question in the section sec with the answer of its
+// consumer.
 func (r *Receiver) compare(ctx context.Context, f *File, now time.Time, sec *section) error {
 	c := consumerOf(r, sec.Consumer, f.data.Topics)
 	first := f.data.Round == 1
@@ -137,8 +140,8 @@ func (r *Receiver) compare(ctx context.Context, f *File, now time.Time, sec *sec
 	return nil
 }
 
-// Since returns from when on all consumers remember what they have handled of these
-// topics.
+// Since returns the beginning of the period for which all consumers of r are complete:
+// their tables contain all messages of these topics that they have handled since then.
 func (r *Receiver) Since(ctx context.Context, topics []string) (time.Time, error) {
 	now, err := r.now(ctx)
 	if err != nil {

@@ -5,59 +5,62 @@ import (
 	"time"
 )
 
-// Report says how the messages of a sender and of one consumer differ. Times are
-// UTC.
+// Report describes the differences between the messages of a sender and of one consumer.
+// All times are in UTC.
 type Report struct {
 	Consumer string   `json:"consumer"`
 	Topics   []string `json:"topics"`
 
-	// From and Until are the time that was compared: that in the message ids, or,
-	// for ids without a time, that of sending and handling. Both sides have all their
-	// messages since From.
+	// From and Until limit the period that is compared. Most ids contain a time, which
+	// decides whether the id is compared. For other ids, the times of sending and of
+	// handling decide. Both sides still have all their messages since From.
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
 
-	// AsOf is when the consumers' side was read.
+	// AsOf is the time at which the consumers' side was read.
 	AsOf time.Time `json:"as_of"`
 
-	// Sent and Known are the numbers of ids that the sender has sent and that the
-	// consumer knows: it has handled or parked them. Hours divides them by the hour in
-	// the ids. They include hours before From in which one side is not complete.
+	// Sent is the number of ids that the sender has sent. Known is the number of ids that
+	// the consumer has handled or parked. Hours contains these numbers for each hour, by
+	// the time in the ids. Hours also contains hours before From for which one side is
+	// incomplete.
 	Sent  int    `json:"sent"`
 	Known int    `json:"known"`
 	Hours []Hour `json:"hours,omitempty"`
 
-	// Missing are messages that were sent, and that the consumer has neither handled
-	// nor parked. MissingSince is when the first of them was sent, or zero.
+	// Missing contains the messages that were sent, and that the consumer has neither
+	// handled nor parked. MissingSince is the time at which the first of them was sent, or
+	// zero.
 	Missing      []Missing `json:"missing"`
 	MissingSince time.Time `json:"missing_since,omitzero"`
 
-	// Phantoms are messages that the consumer has, and that this sender has not sent.
+	// Phantoms contains the messages that the consumer has handled or parked, and that this
+	// sender has not sent.
 	Phantoms []Phantom `json:"phantoms"`
 
-	// SentRecently is how many messages have not arrived, but were sent again so
-	// recently that they may be on their way.
+	// SentRecently is the number of messages that have not arrived, but may still arrive,
+	// because they were sent again recently.
 	SentRecently int `json:"sent_recently"`
 
-	// Parked are the messages of these topics that the consumer has parked, by state,
-	// without those that are handled.
+	// Parked contains the numbers of messages of these topics that the consumer has parked,
+	// by state. Handled messages are left out.
 	Parked []Parked `json:"parked,omitempty"`
 
-	// Pending and Dead are the messages of these topics that wait in the outbox, and
-	// the dead letters.
+	// Pending describes the messages of these topics that wait in the outbox. Dead
+	// describes the dead letters of these topics.
 	Pending Outstanding `json:"pending"`
 	Dead    Outstanding `json:"dead"`
 
-	// BusinessKeys reports whether the consumer has dedup.Config.Key. Some of the
-	// missing messages may then have been skipped, because their key was handled under
-	// another id.
+	// BusinessKeys reports whether the consumer uses business keys, see dedup.Config.Key.
+	// Some of the missing messages may then have been skipped, because their key was
+	// handled under another id.
 	BusinessKeys bool `json:"business_keys,omitempty"`
 
 	// Questions is the number of questions that were necessary.
 	Questions int `json:"questions"`
 }
 
-// Found reports whether messages are missing, or were never sent.
+// Found reports whether there are missing messages or phantoms.
 func (r *Report) Found() bool { return len(r.Missing)+len(r.Phantoms) > 0 }
 
 // Quarantined returns the number of messages in quarantine.
@@ -75,10 +78,11 @@ type Missing struct {
 	MessageID string `json:"message_id"`
 	Topic     string `json:"topic"`
 
-	// SentLogID is its ID in the sent log, which deadletter.SentLog.Replay takes.
+	// SentLogID is the ID of the message in the sent log, for deadletter.SentLog.Replay.
 	SentLogID int64 `json:"sent_log_id"`
 
-	// SentAt is when it was sent first, and LastSentAt when it was sent last.
+	// SentAt is the time at which the message was first sent, and LastSentAt the time at
+	// which it was last sent.
 	SentAt     time.Time `json:"sent_at"`
 	LastSentAt time.Time `json:"last_sent_at"`
 }
@@ -87,31 +91,34 @@ type Missing struct {
 type Phantom struct {
 	MessageID string `json:"message_id"`
 
-	// State is what the consumer has done with it, and At since when.
+	// State says what the consumer has done with the message. At is the time at which the
+	// consumer handled or parked it.
 	State State     `json:"state"`
 	At    time.Time `json:"at"`
 
-	// Pending and Dead report whether it waits in the outbox or is a dead letter. Then
-	// the broker had it although the forwarder has no confirm.
+	// Pending reports whether the message waits in the outbox. Dead reports whether it is a
+	// dead letter. If one of them is true, the broker has received the message, but the
+	// forwarder has received no confirm.
 	Pending bool `json:"pending,omitempty"`
 	Dead    bool `json:"dead,omitempty"`
 }
 
-// Parked are the parked messages of one state.
+// Parked is the number of parked messages in one state.
 type Parked struct {
 	State  State     `json:"state"`
 	N      int       `json:"n"`
 	Oldest time.Time `json:"oldest"`
 }
 
-// Outstanding are messages that were not sent. Oldest is when the first of them was
-// written, or zero.
+// Outstanding describes messages that were not sent. N is the number of these messages.
+// Oldest is the time at which the oldest one was written, or zero.
 type Outstanding struct {
 	N      int       `json:"n"`
 	Oldest time.Time `json:"oldest,omitzero"`
 }
 
-// Hour are the messages of an hour. Start is zero for all ids without a time.
+// Hour contains the numbers of messages of one hour. Start is the zero time for ids
+// without a time.
 type Hour struct {
 	Start time.Time `json:"start,omitzero"`
 	Sent  int       `json:"sent"`
@@ -126,10 +133,10 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// MarshalText returns String.
+// MarshalText returns the same text as String.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText returns.
+// UnmarshalText reads the result of MarshalText.
 func (s *State) UnmarshalText(text []byte) error {
 	n := slices.Index(stateNames, string(text))
 	if n < 0 {

@@ -24,7 +24,7 @@ func (s *Sender) report(ctx context.Context, f *File, sec section, w window) (Re
 	}
 	for _, m := range found.missing {
 		switch {
-		case m.firstAt < w.from.UnixMilli(): // the consumer may have forgotten it
+		case m.firstAt < w.from.UnixMilli(): // the consumer may have forgotten the message
 		case m.lastAt >= w.until.UnixMilli():
 			r.SentRecently++
 		default:
@@ -72,14 +72,14 @@ func (r *Report) count(sent, known hourly) {
 	slices.SortFunc(r.Hours, func(a, b Hour) int { return a.Start.Compare(b.Start) })
 }
 
-// phantoms returns the entries that the sender has really not sent, and looks for
-// them in the outbox and the dead letters.
+// phantoms returns the entries that the sender has certainly not sent. It also checks
+// whether they are in the outbox or the dead letters.
 func (s *Sender) phantoms(ctx context.Context, entries []entry) ([]Phantom, error) {
 	all := []Phantom{}
 	if len(entries) == 0 {
 		return all, nil
 	}
-	oldest, err := s.oldest(ctx) // retention may have deleted rows since the question
+	oldest, err := s.oldest(ctx) // read again, because retention may have deleted rows since the question
 	if err != nil {
 		return nil, err
 	}

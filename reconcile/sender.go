@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// ErrNoLog says that the sent log is empty, so there is nothing to compare.
+// ErrNoLog means that the sent log is empty, so there is nothing to compare.
 var ErrNoLog = errors.New("the sent log is empty: set forwarder.Config.KeepSent in all forwarders")
 
-// ErrNothingYet says that no time is left to compare: both sides remember too
-// little, or everything is too recent.
+// ErrNothingYet means that there is no period to compare. Either the two sides have no
+// period for which both still have all their messages, or all messages are too recent.
 var ErrNothingYet = errors.New("there is no time to compare yet")
 
-// Sender is the side that has the outbox and the sent log.
+// Sender is the sender's side of a comparison. It reads the outbox and the sent log.
 type Sender struct {
 	side
 
@@ -23,8 +23,8 @@ type Sender struct {
 	instruments *instruments
 }
 
-// NewSender returns the sender in db, or an error that names each field of config
-// that cannot be used. The tables must exist, see schema.Up.
+// NewSender returns a Sender for the outbox in db. If config is invalid, the error
+// names each invalid field. The tables must exist, see schema.Up.
 func NewSender(db *sql.DB, config SenderConfig) (*Sender, error) {
 	config = config.withDefaults()
 	s, err := newSide(db, config.Schema, config.validate())
@@ -34,17 +34,17 @@ func NewSender(db *sql.DB, config SenderConfig) (*Sender, error) {
 	return &Sender{s, config, newInstruments(config.MeterProvider)}, nil
 }
 
-// Result is what the answer of a receiver has led to.
+// Result is the result of [Sender.Read].
 type Result struct {
-	// Reports are about the consumers whose differences are known.
+	// Reports contains a report for each consumer whose differences are known.
 	Reports []Report
 
-	// Question is the next question, about the other consumers. It is nil if there
-	// are none.
+	// Question is the next question, about the remaining consumers. It is nil if no
+	// consumers remain.
 	Question *File
 }
 
-// Read reads an answer. If the sides differ very much, the Result contains another
+// Read reads an answer. If the two sides differ very much, the Result contains another
 // question, which the same receiver must answer.
 func (s *Sender) Read(ctx context.Context, f *File) (Result, error) {
 	r, err := s.read(ctx, f)
@@ -90,7 +90,7 @@ func (s *Sender) read(ctx context.Context, f *File) (Result, error) {
 				next.Consumers = append(next.Consumers, sec)
 				continue
 			}
-			sec.Lists = nil // the difference is gone
+			sec.Lists = nil // the sides do not differ any more
 		}
 		report, err := s.report(ctx, f, sec, w)
 		if err != nil {

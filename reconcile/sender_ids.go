@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// oldest returns the time of the oldest row of the sent log, or zero. Ids ascend
-// with sent_at.
+// oldest returns the time of the oldest row of the sent log, or the zero time if the
+// log is empty. Because IDs ascend with sent_at, the oldest row is the row with the
+// lowest ID.
 func (s *Sender) oldest(ctx context.Context) (time.Time, error) {
 	var ms int64
 	err := s.one(ctx, s.dialect.SQL(`SELECT {millis sent_at} FROM {outbox_sent} ORDER BY id LIMIT 1`), nil, &ms)
@@ -18,8 +19,8 @@ func (s *Sender) oldest(ctx context.Context) (time.Time, error) {
 	return fromMillis(ms), err
 }
 
-// scan reads the sent log in the order of the ids, so that the copies of a message
-// that was sent again follow each other.
+// scan reads the sent log in the order of the message ids. So all rows of a message
+// that was sent more than once come one after another.
 func (s *Sender) scan(ctx context.Context, w window, spans []span, details bool, each func(*record) error) error {
 	var q query
 	id := `message_id`
@@ -37,7 +38,7 @@ func (s *Sender) scan(ctx context.Context, w window, spans []span, details bool,
 		last, next record
 		raw        sql.RawBytes
 		in         int
-		spare      []byte // the buffer of the id before last
+		spare      []byte // buffer of the id before the last one, to be reused
 		some       bool
 	)
 	err := s.rows(ctx, func(scan func(dest ...any) error) error {
@@ -54,7 +55,7 @@ func (s *Sender) scan(ctx context.Context, w window, spans []span, details bool,
 		}
 		next.in = in == 1
 		if some && string(raw) == string(last.id) {
-			last.again(&next)
+			last.merge(&next)
 			return nil
 		}
 		if some {
@@ -70,8 +71,8 @@ func (s *Sender) scan(ctx context.Context, w window, spans []span, details bool,
 	return err
 }
 
-// again adds another row of the sent log to r.
-func (r *record) again(other *record) {
+// merge updates r with the values of another row that has the same id.
+func (r *record) merge(other *record) {
 	r.in = r.in || other.in
 	r.firstAt, r.lastAt = min(r.firstAt, other.firstAt), max(r.lastAt, other.lastAt)
 	if other.log > r.log {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Question begins an exchange: it returns the file that [Receiver.Answer] takes.
-// Several receivers can answer the same question. It reads the whole sent log since
-// [SenderConfig].Since.
+// Question begins a comparison. It returns the file to pass to [Receiver.Answer].
+// Several receivers can answer the same question. Question reads the whole sent log
+// since [SenderConfig].Since.
 func (s *Sender) Question(ctx context.Context) (*File, error) { return s.question(ctx, s.config.Since) }
 
 func (s *Sender) question(ctx context.Context, since time.Time) (*File, error) {

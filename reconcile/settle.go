@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// ask returns the groups of the sender that are finer than the consumer's, where
-// they differ. It is empty if nothing differs any more.
+// ask compares the ids of the sender with the groups of the consumer, which are in the
+// parameter theirs. For the nodes that differ, it returns smaller groups of the sender.
+// If nothing differs any more, it returns an empty tree.
 func ask(ctx context.Context, s source, w window, theirs *tree) (*tree, error) {
 	ours := theirs.empty()
 	if err := fill(ctx, s, w, ours); err != nil {
@@ -18,10 +19,11 @@ func ask(ctx context.Context, s source, w window, theirs *tree) (*tree, error) {
 	return t, fill(ctx, s, w, t)
 }
 
-// outcome is what an exchange has found.
+// outcome contains the differences between the ids of the sender and the ids of one
+// consumer.
 type outcome struct {
-	missing  []record // of the sender, which the consumer does not have
-	phantoms []entry  // of the consumer, which the sender does not have
+	missing  []record // ids that only the sender has
+	phantoms []entry  // ids that only the consumer has
 }
 
 // settle compares the lists of the consumer with the ids of the sender.

@@ -12,15 +12,15 @@ import (
 
 func TestMain(m *testing.M) { testkit.MainWithTables(m) }
 
-// bench is a sender and its consumers, each with a database.
+// bench is a sender and its consumers, each with its own database.
 type bench struct {
 	*testing.T
 
 	sender, receiver place
-	start            time.Time // of the sent log, on a whole minute
+	start            time.Time // beginning of the sent log, on a whole minute
 }
 
-// place is a database with our tables.
+// place is a database that contains the tables of this library.
 type place struct {
 	testkit.Database
 
@@ -42,7 +42,7 @@ func newPlace(t *testing.T, db testkit.Database) place {
 	return p
 }
 
-// eachDatabase runs test with each pair of kinds of databases.
+// eachDatabase runs test with each combination of two kinds of databases.
 func eachDatabase(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	kinds := map[string]func(testing.TB) testkit.Database{"postgres": testkit.Postgres, "sqlite": testkit.SQLite}
@@ -55,8 +55,8 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 	}
 }
 
-// newBench returns two databases in which the first message was sent and handled five
-// hours ago.
+// newBench returns a bench with a sender and a receiver. In their databases, the first
+// message was sent and handled five hours ago.
 func newBench(t *testing.T, from, to testkit.Database) *bench {
 	t.Helper()
 	b := &bench{T: t, start: floorMinute(time.Now().Add(-5 * time.Hour))}
@@ -73,7 +73,8 @@ func (p place) exec(query string, args ...any) {
 	}
 }
 
-// at returns a parameter for a time column.
+// at returns the query parameter for the time t, in the form that the time columns of
+// the database need.
 func (p place) at(t time.Time) any {
 	if p.config.Dialect == schema.SQLite {
 		return t.UnixMilli()
@@ -154,7 +155,7 @@ func (b *bench) compare() Report {
 	return reports[0]
 }
 
-// copied returns f as the other side reads it.
+// copied returns f as the other side reads it, after WriteTo and ReadFile.
 func copied(t testing.TB, f *File) *File {
 	t.Helper()
 	var buffer bytes.Buffer

@@ -16,14 +16,16 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// margin is added to the beginning of the time that a side remembers. The time in an
-// id and the time of a row come from different clocks, which may differ by as much.
+// margin is added to the beginning of the period for which a side still has all
+// messages. The time in an id and the time of a row come from different clocks. The two
+// clocks may differ by up to margin.
 const margin = time.Minute
 
-// early is how much before the window the scans begin, for the same reason.
+// early is how much earlier than the window a scan begins, because the clocks may
+// differ.
 const early = time.Hour
 
-// side is what both sides have.
+// side contains the fields that Sender, Receiver and Archive need.
 type side struct {
 	db      *sql.DB
 	dialect dialect.Dialect
@@ -49,7 +51,7 @@ func (s side) rows(ctx context.Context, row func(scan func(dest ...any) error) e
 	}))
 }
 
-// one reads the first row. It returns sql.ErrNoRows if there is none.
+// one reads the first row of a query. It returns sql.ErrNoRows if there is no row.
 func (s side) one(ctx context.Context, query string, args []any, dest ...any) error {
 	found := false
 	err := s.rows(ctx, func(scan func(dest ...any) error) error {
@@ -65,7 +67,8 @@ func (s side) one(ctx context.Context, query string, args []any, dest ...any) er
 	return err
 }
 
-// fingerprint tells the tables of this side from others without naming them.
+// fingerprint returns a string that differs between the tables of this side and other
+// tables. It does not contain the names of the tables.
 func (s side) fingerprint(ctx context.Context) (string, error) {
 	query, table := `SELECT file FROM pragma_database_list WHERE name = 'main'`, s.dialect.Config().Table("outbox")
 	var args []any
@@ -81,7 +84,7 @@ func (s side) fingerprint(ctx context.Context) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// now returns the time of the database's clock.
+// now returns the current time of the database's clock.
 func (s side) now(ctx context.Context) (time.Time, error) {
 	query := s.dialect.SQL(`SELECT {millis now()}`)
 	if s.dialect.SQLite() {
@@ -92,7 +95,7 @@ func (s side) now(ctx context.Context) (time.Time, error) {
 	return time.UnixMilli(ms).UTC(), err
 }
 
-// query collects the conditions and parameters of a query.
+// query collects the parameters of a query.
 type query struct{ args []any }
 
 func (q *query) arg(value any) string {
@@ -100,11 +103,12 @@ func (q *query) arg(value any) string {
 	return "$" + strconv.Itoa(len(q.args))
 }
 
-// millis is a parameter for a time.
+// millis adds a time as a parameter, and returns the SQL expression for this time.
 func (q *query) millis(t time.Time) string { return "{from_millis " + q.arg(t.UnixMilli()) + "}" }
 
-// spans returns a condition on ids, beginning with AND, or "". Ids without a time
-// may match too.
+// spans returns an SQL condition. It begins with AND, and is true if the id in the
+// column is in one of the spans. Without spans, it is "". Ids that are not UUIDs of
+// version 7 contain no time. Such an id matches if its text happens to be in a span.
 func (q *query) spans(column string, spans []span) string {
 	var ranges []string
 	for _, s := range spans {

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 )
 
-// summary is a tree that grows by the cells of its ids.
+// summary is a tree whose method add can add new cells.
 type summary struct{ *tree }
 
 func (s summary) add(k key) {
@@ -18,7 +18,8 @@ func (s summary) add(k key) {
 	s.tree.add(k)
 }
 
-// fold makes the tree as coarse as it may be.
+// fold merges parts of the tree and returns the tree. Afterwards a checksum covers
+// about leafIDs ids, or more if the tree is large.
 func (s summary) fold() *tree {
 	target := max(leafIDs, s.n/leaves)
 	for g := range s.all {

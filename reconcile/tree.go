@@ -6,10 +6,11 @@ import (
 	"slices"
 )
 
-// node is a set of ids: those of a cell whose path begins with the same bits.
+// node is a set of ids. It contains those ids of one cell (minute) whose paths (hashes)
+// begin with the same bits.
 type node struct {
 	cell  int64
-	depth uint8 // the number of bits
+	depth uint8 // number of bits with which all these paths begin
 	path  uint64
 }
 
@@ -19,10 +20,10 @@ func compareNodes(a, b node) int {
 
 const maxDepth = 60
 
-// child is a part of a node.
+// child is one part of a group.
 type child struct {
 	sum uint64
-	n   uint32 // not sent to the other side
+	n   uint32 // number of ids; it is not sent to the other side
 }
 
 // group is a node that is divided into 1<<bits children.
@@ -30,7 +31,7 @@ type group struct {
 	node
 
 	bits     uint8
-	n        uint64 // ids
+	n        uint64 // number of ids
 	children []child
 }
 
@@ -43,7 +44,7 @@ func (g *group) child(i int) node {
 	return node{g.cell, g.depth + g.bits, g.path<<g.bits | uint64(i)}
 }
 
-// fold makes the group coarser, so that it has 1<<width children.
+// fold merges the children of the group until 1<<width children are left.
 func (g *group) fold(width uint8) {
 	for ; g.bits > width; g.bits-- {
 		for i := range len(g.children) / 2 {
@@ -54,21 +55,21 @@ func (g *group) fold(width uint8) {
 	}
 }
 
-// tree is a set of groups. The groups of a cell have one depth.
+// tree is a set of groups. All groups of a cell have the same depth.
 type tree struct {
 	cells map[int64]*branches
-	n     uint64 // ids
+	n     uint64 // number of ids
 }
 
 type branches struct {
 	depth  uint8
-	groups map[uint64]*group // by path
+	groups map[uint64]*group // groups by their path
 }
 
 func newTree() *tree { return &tree{cells: map[int64]*branches{}} }
 
-// put adds a group. It reports false if the cell has groups of another depth, or
-// has this group.
+// put adds a group. It returns false if the cell has groups of another depth, or already
+// contains this group.
 func (t *tree) put(g *group) bool {
 	b := t.cells[g.cell]
 	if b == nil {
@@ -83,7 +84,8 @@ func (t *tree) put(g *group) bool {
 	return true
 }
 
-// add adds an id to its group, if a group contains it.
+// add adds an id to the group whose range includes it. If there is no such group, add
+// does nothing.
 func (t *tree) add(k key) {
 	b := t.cells[k.cell]
 	if b == nil {
@@ -100,10 +102,10 @@ func (t *tree) add(k key) {
 	t.n++
 }
 
-// first returns the first bits of a path.
+// first returns the first n bits of path.
 func first(path uint64, n uint8) uint64 { return path >> (64 - n) } // a shift by 64 gives 0
 
-// empty returns the same groups without ids.
+// empty returns a tree with the same groups, but without ids.
 func (t *tree) empty() *tree {
 	e := newTree()
 	for g := range t.all {
@@ -132,13 +134,13 @@ func (t *tree) group(n node) *group {
 }
 
 const (
-	// widest is how fine a scan counts the ids of a minute, and the ids without a
-	// time, in bits.
+	// widest and widestNoTime are numbers of bits. A scan divides the ids of a minute into
+	// 1<<widest parts, and the ids without a time into 1<<widestNoTime parts.
 	widest       = 6
 	widestNoTime = 16
 
-	// leafIDs is the number of ids for which a summary has one sum. A summary has
-	// at most about leaves sums, so that its size is bounded.
+	// leafIDs is the number of ids that share a checksum in a summary. The constant leaves
+	// is approximately the maximum number of checksums in a summary.
 	leafIDs = 512
 	leaves  = 20_000
 )

@@ -4,12 +4,12 @@ import (
 	"time"
 )
 
-// window is the time that is compared, in whole minutes. It is the time in an id,
-// or, for ids without one, the time of the row.
+// window is the compared period, in whole minutes. The time in an id decides whether
+// the id is in the window. For an id without a time, the time of its row decides.
 type window struct{ from, until time.Time }
 
-// has reports whether an id is compared. in says whether the time of its row is in
-// the window.
+// has reports whether an id takes part in the comparison. The parameter in says whether
+// the time of the id's row is in the window.
 func (w window) has(k key, in bool) bool {
 	if k.cell == noTime {
 		return in
@@ -19,7 +19,8 @@ func (w window) has(k key, in bool) bool {
 
 func (w window) contains(ms int64) bool { return ms >= w.from.UnixMilli() && ms < w.until.UnixMilli() }
 
-// hours returns the number of ids by hour since 1970, or noTime.
+// hours returns the number of ids for each hour since 1970. The key noTime contains the
+// number of ids without a time.
 func hours(t *tree) map[int64]uint64 {
 	n := map[int64]uint64{}
 	for g := range t.all {
@@ -32,13 +33,15 @@ func hours(t *tree) map[int64]uint64 {
 	return n
 }
 
-// span is a range of cells: from is in it, to is not.
+// span is a range of cells. It includes the cell in the field from, and excludes the
+// cell in the field to.
 type span struct{ from, to int64 }
 
-// mostSpans is the number of ranges that a query has at most.
+// mostSpans is the maximum number of spans in a query.
 const mostSpans = 50
 
-// spansOf returns ranges that contain all cells of a tree, or nil for no bounds.
+// spansOf returns spans that contain all cells of a tree. If the tree has a group of
+// ids without a time, it returns nil, because such ids can have any text.
 func spansOf(t *tree) []span {
 	var spans []span
 	for g := range t.all {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Every accepted name is used completely, and cannot end the quotes around it.
+// If Validate accepts a configuration, its names are short enough that PostgreSQL does
+// not truncate them. They contain no quotes, so they cannot end the quotes around them.
 func FuzzNames(f *testing.F) {
 	f.Add("postgres", "app", "once_")
 	f.Add("sqlite", "", "x")

@@ -10,22 +10,23 @@ import (
 )
 
 var (
-	// ErrMissing reports that the database does not contain the tables.
+	// ErrMissing means that the database does not contain the tables.
 	ErrMissing = errors.New("the tables are missing")
 
-	// ErrOutdated reports that the tables lack migrations that this code needs.
+	// ErrOutdated means that the tables lack migrations that this code needs.
 	ErrOutdated = errors.New("the tables are older than this code")
 
-	// ErrNewer reports that a later version of this module has migrated the tables, and
-	// that this code cannot use them.
+	// ErrNewer means that a later version of this module has migrated the tables, and that
+	// this code cannot use them.
 	ErrNewer = errors.New("the tables are newer than this code")
 
-	// ErrLayout reports that the inbox or the sent log does not have the layout that
-	// Config.Inbox or Config.Sent names.
+	// ErrLayout means that the inbox or the sent log does not have the layout in
+	// Config.Inbox or Config.Sent.
 	ErrLayout = errors.New("the table has another layout")
 )
 
-// validateWith returns an error that names the invalid fields, and a nil db.
+// validateWith returns an error that names the invalid fields of c. It also returns an
+// error if db is nil.
 func (c Config) validateWith(db querier) error {
 	if pool, ok := db.(*sql.DB); db == nil || ok && pool == nil {
 		return errors.Join(errors.New("schema: db is nil"), c.Validate())
@@ -41,7 +42,7 @@ type querier interface {
 // Check returns nil if this code can use the tables. Otherwise its error says what to
 // do, and wraps [ErrMissing], [ErrOutdated], [ErrNewer], [ErrLayout], [ErrDialect],
 // [ErrEncoding] or the database's own error. For "permission denied" see docs/roles.md.
-// db is a *sql.DB, a *sql.Conn or a *sql.Tx. Check changes nothing.
+// The parameter db is a *sql.DB, a *sql.Conn or a *sql.Tx. Check changes nothing.
 //
 // Check accepts tables of a later version if their migration declares that code of this
 // version can use them, see docs/upgrading.md.
@@ -80,9 +81,9 @@ func Check(ctx context.Context, db querier, config Config) error {
 	return nil
 }
 
-// exists looks for the tables in the database's catalogue, so that a missing table
-// cannot be confused with another error. The names were validated, so they contain no
-// quotes.
+// exists reports whether the tables exist. It searches the database's catalog, so that
+// a missing table cannot be confused with another error. The names were validated, so
+// they contain no quotes.
 func (c Config) exists(ctx context.Context, db querier) (bool, error) {
 	query := fmt.Sprintf(`SELECT to_regclass('%s') IS NOT NULL`, c.Table("migrations"))
 	if c.Dialect == SQLite {

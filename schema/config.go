@@ -11,14 +11,14 @@ import (
 // Dialect is a kind of database.
 type Dialect string
 
-// The supported databases.
+// Supported databases.
 const (
 	PostgreSQL Dialect = "postgres"
 	SQLite     Dialect = "sqlite"
 )
 
-// Layout is how the inbox or the sent log is stored in the database. It determines how
-// expired rows are deleted.
+// Layout describes how the inbox or the sent log is stored in the database. It determines
+// how expired rows are deleted.
 type Layout string
 
 const (
@@ -27,9 +27,9 @@ const (
 	Plain Layout = "plain"
 
 	// ByDay is a table with one partition for each day. It is made for ids that begin
-	// with their time: UUIDs of version 7 in lower case, such as those of outbox.NewID.
-	// When a day has expired, its partition is dropped. All other ids share one more
-	// partition, in which expired ids are deleted row by row. PostgreSQL only.
+	// with their time: UUIDs of version 7 in lower case, such as the ids from
+	// outbox.NewID. When a day has expired, its partition is dropped. All other ids share
+	// an extra partition, in which expired ids are deleted row by row. PostgreSQL only.
 	ByDay Layout = "by_day"
 )
 
@@ -44,30 +44,30 @@ const (
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// Config names the tables and the kind of database. Use the same Config in all packages
-// that use one database. The zero value means PostgreSQL, the connection's search path,
-// and the prefix "once_".
+// Config contains the names of the tables and the kind of database. Use the same Config
+// in all packages that use one database. The zero value means PostgreSQL, the
+// connection's search path, and the prefix "once_".
 type Config struct {
 	// Dialect is the kind of database. Defaults to PostgreSQL.
 	Dialect Dialect
 
 	// Schema is the PostgreSQL schema that contains the tables. It may contain letters,
-	// digits and underscores, and has at most 63 bytes. It must be empty for SQLite.
-	// Defaults to the first schema of the connection's search path.
+	// digits and underscores, and has at most 63 bytes. It must be "" for SQLite. Defaults
+	// to the first schema of the connection's search path.
 	Schema string
 
-	// Prefix is the beginning of the name of every table and index. It may contain
-	// letters, digits and underscores. Together with the longest name it has at most 63
+	// Prefix is the beginning of the name of every table and index. It may contain letters,
+	// digits and underscores. The prefix and the longest name together may have at most 63
 	// bytes. Defaults to "once_".
 	Prefix string
 
-	// Inbox is the layout of the inbox. [Up] converts a plain inbox with its ids to
+	// Inbox is the layout of the inbox. [Up] can convert a plain inbox with its ids to
 	// ByDay, but not back. Use the same value for all packages. Defaults to Plain.
 	Inbox Layout
 
-	// Sent is the layout of the sent log. [Up] converts a plain log to ByDay, but not
-	// back. The other packages work with both layouts, and find out which one there is.
-	// Defaults to the layout that the table has, which is Plain for a new table.
+	// Sent is the layout of the sent log. [Up] can convert a plain log to ByDay, but not
+	// back. The other packages work with both layouts, and detect the layout of the table.
+	// Defaults to the layout that the table has. A new table is Plain.
 	Sent Layout
 }
 
@@ -119,7 +119,7 @@ func (c Config) Validate() error {
 }
 
 // Table returns the quoted name of one of the module's tables, for example
-// `"once_outbox"` for "outbox". If Schema is set, the name includes it.
+// `"once_outbox"` for "outbox". If Schema is set, the result includes the schema.
 func (c Config) Table(name string) string {
 	c = c.WithDefaults()
 	quoted := `"` + c.Prefix + name + `"`

@@ -43,8 +43,8 @@ func TestConfigErrorNamesField(t *testing.T) {
 	}
 }
 
-// Trap 31. Names that would exceed 63 bytes are refused. PostgreSQL truncates them, so
-// two prefixes that differ only after that would share their tables.
+// Trap 31. Names that would exceed 63 bytes are refused. PostgreSQL truncates longer
+// names, so two prefixes that differ only after byte 63 would share their tables.
 func TestTrap31NamesLongerThan63BytesAreRefused(t *testing.T) {
 	longest := strings.Repeat("p", 63-len("parked_quarantined"))
 	if err := (schema.Config{Prefix: longest + "x"}).Validate(); err == nil {

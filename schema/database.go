@@ -10,16 +10,16 @@ import (
 )
 
 var (
-	// ErrDialect reports that the database is not of the kind that Config.Dialect
-	// names.
+	// ErrDialect means that the database is not of the kind in Config.Dialect.
 	ErrDialect = errors.New("the database is not of the kind that Dialect names")
 
-	// ErrEncoding reports that the database, or the connection to it, does not use
-	// UTF-8. Then it cannot store every message id, key and error text.
+	// ErrEncoding means that the database, or the connection to it, does not use UTF-8.
+	// With another encoding, some message ids, keys and error texts could not be stored.
 	ErrEncoding = errors.New("the database is not in UTF-8")
 )
 
-// checkDatabase returns an error if the database cannot hold the tables.
+// checkDatabase returns an error if the database is not of the configured kind, or if
+// it is PostgreSQL and does not use UTF-8.
 func (c Config) checkDatabase(ctx context.Context, db querier) error {
 	if err := c.checkDialect(ctx, db); err != nil {
 		return err
@@ -30,8 +30,9 @@ func (c Config) checkDatabase(ctx context.Context, db querier) error {
 	return checkUTF8(ctx, db)
 }
 
-// checkDialect asks the database for its version. The kinds of databases differ in the
-// name of the function that returns it, or in its result.
+// checkDialect returns an error that wraps ErrDialect if the database is not of the
+// configured kind. It calls the function that returns the version of the database: each
+// kind has a different name for this function, or returns a different result.
 func (c Config) checkDialect(ctx context.Context, db querier) error {
 	if c.Dialect == SQLite {
 		_, err := versionOf(ctx, db, "sqlite_version")
@@ -59,8 +60,9 @@ func (c Config) checkDialect(ctx context.Context, db querier) error {
 	return err
 }
 
-// explain returns ErrDialect instead of err if the database is of another kind, because
-// err is then about SQL that the database does not understand.
+// explain returns an error that wraps ErrDialect if the database is not of the
+// configured kind. In this case err only says that the database does not understand the
+// SQL. Otherwise explain returns err.
 func (c Config) explain(ctx context.Context, db querier, err error) error {
 	if kind := c.checkDialect(ctx, db); errors.Is(kind, ErrDialect) {
 		return kind
@@ -96,7 +98,8 @@ func (c Config) dialectError(version string) error {
 }
 
 // checkUTF8 checks the encodings of the database and of the connection. With another
-// client encoding, the server would convert the driver's UTF-8 texts to something else.
+// client encoding, the server would read the UTF-8 strings of the driver as other
+// characters.
 func checkUTF8(ctx context.Context, db querier) error {
 	var name, server, client string
 	err := db.QueryRowContext(ctx, `SELECT current_database(), current_setting('server_encoding'), current_setting('client_encoding')`).

@@ -6,20 +6,20 @@ import (
 	"fmt"
 )
 
-// ErrNotDurable reports that the database may lose commits in a crash.
+// ErrNotDurable means that the database may lose commits in a crash.
 var ErrNotDurable = errors.New("the database may lose commits in a crash")
 
 // Durability returns nil if commits through db survive a crash of the database server.
-// Otherwise it returns an error that wraps [ErrNotDurable] and says which setting to
-// change, or that wraps [ErrDialect], or the database's own error. Use it for a warning
-// when a service starts. db is a *sql.DB, a *sql.Conn or a *sql.Tx. Durability changes
-// nothing.
+// Otherwise it returns an error that wraps [ErrNotDurable] and names the setting to
+// change, or an error that wraps [ErrDialect], or the database's own error. Use
+// Durability to log a warning when a service starts. The parameter db is a *sql.DB, a
+// *sql.Conn or a *sql.Tx. Durability changes nothing.
 //
-// A message is acked after its commit, and an event is deleted after it was sent. If
-// the commit is lost after that, its effect is lost, and nothing repeats it. For
-// PostgreSQL, Durability checks synchronous_commit and fsync, and whether the outbox,
-// the inbox or the parked messages are in unlogged tables. For SQLite it checks PRAGMA
-// synchronous.
+// A message is acked after its commit, and an event is deleted after it was sent. If a
+// crash then undoes the commit, its effect is lost: no code repeats it, because the
+// message or the event no longer exists. For PostgreSQL, Durability checks
+// synchronous_commit and fsync, and whether the outbox, the inbox or the parked
+// messages are in unlogged tables. For SQLite it checks PRAGMA synchronous.
 func Durability(ctx context.Context, db querier, config Config) error {
 	if err := config.validateWith(db); err != nil {
 		return err

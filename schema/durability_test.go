@@ -8,8 +8,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Trap 91: Durability names each setting with which a crash can undo a commit. A
-// message that was acked after such a commit would be lost.
+// Trap 91. Durability names each setting that lets a crash undo a commit. If a message
+// was acked after such a commit, the crash also loses the message.
 func TestDurabilityNamesSettingThatLosesCommits(t *testing.T) {
 	t.Parallel()
 	const begins = "schema: the database may lose commits in a crash: "
@@ -42,7 +42,7 @@ func TestDurabilityNamesSettingThatLosesCommits(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			test.db.SetMaxOpenConns(1) // so that the setting applies to all queries
+			test.db.SetMaxOpenConns(1) // makes sure that the setting applies to all queries
 			test.db.SetConnMaxIdleTime(0)
 			config := configFor(test.db)
 			if err := schema.Up(t.Context(), test.db.DB, config); err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// inboxByDay and sentByDay are the SQL that converts a plain table into a table with one
-// partition for each day.
+// inboxByDay and sentByDay contain SQL statements. Each of them converts a plain table
+// into a table with one partition for each day.
 //
 //go:embed layouts/inbox_by_day.sql
 var inboxByDay string
@@ -17,10 +17,10 @@ var inboxByDay string
 //go:embed layouts/sent_by_day.sql
 var sentByDay string
 
-// laidOut is a table that has a layout.
+// laidOut is a table that can have different layouts.
 type laidOut struct {
 	table, what, field string
-	want               Layout // "" if any layout will do
+	want               Layout // "" if any layout is accepted
 	convert            string
 }
 
@@ -47,8 +47,8 @@ func (c Config) layout(ctx context.Context, db querier, table string) (Layout, e
 	return Plain, nil
 }
 
-// checkLayouts returns an error that wraps ErrLayout if a table has another layout than
-// the configured one.
+// checkLayouts returns an error that wraps ErrLayout if a table does not have its
+// configured layout.
 func (c Config) checkLayouts(ctx context.Context, db querier) error {
 	for _, t := range c.laidOut() {
 		switch layout, err := c.layout(ctx, db, t.table); {

@@ -33,7 +33,7 @@ func TestUpConvertsPlainInboxToByDay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := func() (n int) { // returns the file that contains the rows; it stays the same if the rows were not copied
+	file := func() (n int) { // returns the number of the file that contains the rows; it stays the same if the rows were not copied
 		t.Helper()
 		err := db.QueryRowContext(t.Context(), `
 			SELECT max(pg_relation_filenode(oid)::bigint) FROM pg_class WHERE relname IN ('once_inbox', 'once_inbox_default')`).Scan(&n)
@@ -44,8 +44,10 @@ func TestUpConvertsPlainInboxToByDay(t *testing.T) {
 	}
 	before := file()
 
-	if err := schema.Check(t.Context(), db.DB, byDay); !errors.Is(err, schema.ErrLayout) || !strings.Contains(err.Error(), "schema.Up") {
-		t.Errorf("Check of a plain inbox for ByDay: %v", err)
+	const plain = `schema: the table has another layout: "once_inbox" has no partitions by day: ` +
+		`run schema.Up, or apply the end of schema.SQL`
+	if err := schema.Check(t.Context(), db.DB, byDay); !errors.Is(err, schema.ErrLayout) || err.Error() != plain {
+		t.Errorf("Check of a plain inbox for ByDay: %v, want %s", err, plain)
 	}
 	for range 2 {
 		if err := schema.Up(t.Context(), db.DB, byDay); err != nil {
@@ -62,12 +64,13 @@ func TestUpConvertsPlainInboxToByDay(t *testing.T) {
 		t.Error("the inbox accepts an id twice")
 	}
 
-	for what, err := range map[string]error{
-		"Check": schema.Check(t.Context(), db.DB, schema.Config{}),
-		"Up":    schema.Up(t.Context(), db.DB, schema.Config{}),
+	for begin, err := range map[string]error{
+		"schema: ":     schema.Check(t.Context(), db.DB, schema.Config{}),
+		"schema: up: ": schema.Up(t.Context(), db.DB, schema.Config{}),
 	} {
-		if !errors.Is(err, schema.ErrLayout) || !strings.Contains(err.Error(), "schema.ByDay") {
-			t.Errorf("%s of an inbox by day for Plain: %v", what, err)
+		want := begin + `the table has another layout: "once_inbox" has partitions by day: set Config.Inbox to schema.ByDay`
+		if !errors.Is(err, schema.ErrLayout) || err.Error() != want {
+			t.Errorf("an inbox by day for Plain: %v, want %s", err, want)
 		}
 	}
 
@@ -110,8 +113,8 @@ func TestSQLByDayEqualsUp(t *testing.T) {
 	}
 }
 
-// Up does not wait while a long transaction uses the inbox, because all later
-// transactions would then wait, too.
+// Up fails if a long transaction uses the inbox. If Up waited for a lock on the table,
+// all later transactions that use the table would wait behind Up.
 func TestInboxIsNotConvertedWhileInUse(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)

@@ -13,16 +13,16 @@ import (
 //go:embed postgres/[0-9]*.sql sqlite/[0-9]*.sql
 var files embed.FS
 
-// migration is one numbered step. A step that was released is never edited; each change
-// is a new step.
+// migration is one numbered step. A step is never edited after its release. Each later
+// change is a new step.
 type migration struct {
 	version int
 	name    string
 	text    string
 
-	// compatibleFrom is the oldest version of the code that works with the tables
-	// after this step. By default a step breaks all older code. A step that older
-	// code tolerates declares so in its own line:
+	// compatibleFrom is the oldest version of the code that works with the tables after this step.
+	// By default, older code cannot use the tables after a step. If older code can still use them,
+	// the step declares this in a separate line:
 	//
 	//	-- compatible_from: 1
 	compatibleFrom int
@@ -30,8 +30,9 @@ type migration struct {
 
 var compatibleFrom = regexp.MustCompile(`(?m)^-- compatible_from: ([1-9][0-9]*)$`)
 
-// migrations returns the steps of a dialect in order. It panics if a file is invalid.
-// The files are part of the binary, so this would be a mistake in this package.
+// migrations returns the steps of a dialect in their order. It panics if a file is
+// invalid, because the files are part of the binary, and an invalid file is a mistake
+// in this package.
 func migrations(dialect Dialect) []migration {
 	entries, err := fs.ReadDir(files, string(dialect))
 	if err != nil {
@@ -63,10 +64,11 @@ func migrations(dialect Dialect) []migration {
 // Version returns the schema version that this code needs.
 func Version() int { return len(migrations(PostgreSQL)) }
 
-// SQL returns the text of all migrations, for your own migration tool. Apply it in one
-// transaction. It records its versions, so that [Check] and a later [Up] know which
-// migrations were applied. If Config.Inbox or Config.Sent is ByDay, the text ends with the
-// conversion of the table. You can also apply that part to a plain table later.
+// SQL returns the text of all migrations, for your own migration tool. Apply the text
+// in one transaction. The text also records the versions, so that [Check] and a later
+// [Up] know which migrations were applied. If Config.Inbox or Config.Sent is ByDay, the
+// text ends with the conversion of the table. You can also apply that part to a plain
+// table later.
 func SQL(config Config) (string, error) {
 	text, err := SQLFrom(config, 0)
 	if err != nil {
@@ -75,10 +77,11 @@ func SQL(config Config) (string, error) {
 	return text + config.conversions(), nil
 }
 
-// SQLFrom returns the text of the migrations after version. Use it if your own
-// migration tool has applied [SQL] of an earlier release. Apply the text in one
-// transaction. Its statements fail on tables of another version. The text is empty if
-// version is the latest. SQLFrom fails if this code does not know version.
+// SQLFrom returns the text of the migrations after the given version. Use it if your
+// own migration tool has applied [SQL] of an earlier release. Apply the text in one
+// transaction. Its statements fail if the tables have another version. If this is the
+// latest version, the text is "". If this code does not know the version, SQLFrom
+// returns an error.
 func SQLFrom(config Config, version int) (string, error) {
 	if err := config.Validate(); err != nil {
 		return "", err
@@ -112,7 +115,7 @@ func (c Config) record(m migration) string {
 
 // versions contains the recorded versions of the tables in a database.
 type versions struct {
-	version        int // 0 if nothing was applied
+	version        int // 0 if no migration was applied
 	compatibleFrom int // oldest version of the code that can use the tables
 }
 
@@ -125,8 +128,8 @@ func (c Config) current(ctx context.Context, q querier) (v versions, err error) 
 	return v, nil
 }
 
-// compatible reports whether this code can use the tables. They must not be older than
-// this code.
+// compatible reports whether this code can use the tables. It assumes that the tables are
+// not older than this code.
 func (v versions) compatible() bool { return v.compatibleFrom <= Version() }
 
 func (v versions) newerError() error {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ErrRights reports that the database user lacks rights that it needs.
+// ErrRights means that the database user lacks rights that it needs.
 var ErrRights = errors.New("the database user lacks rights")
 
 var (
@@ -25,7 +25,7 @@ type right struct {
 	sequence  bool
 }
 
-// rightsOf returns the rights that [Roles] grants to part.
+// rightsOf returns the rights that [Roles] grants to the role of the given part.
 func rightsOf(part string) (all []right) {
 	for _, match := range grant.FindAllStringSubmatch(roles, -1) {
 		if !strings.Contains(match[3], "{role "+part+"}") {
@@ -45,13 +45,14 @@ func rightsOf(part string) (all []right) {
 	return all
 }
 
-// CheckRights returns nil if the user of db has the rights that [Roles] grants to part
-// ("producer", "forwarder", "consumer", "operator" or "watcher"). tables limits the
-// check to these tables, which are named without the prefix. If it is empty,
-// CheckRights checks all tables of part. Otherwise its error names every missing right
-// and wraps [ErrRights], or is the database's own error. Call CheckRights after
-// [Check], because it fails if a table is missing. For SQLite, which has no rights, it
-// returns nil.
+// CheckRights returns nil if the user of db has the rights that [Roles] grants to the
+// given part of a service: "producer", "forwarder", "consumer", "operator" or
+// "watcher". The parameter tables limits the check to these tables, whose names have no
+// prefix. If tables is empty, CheckRights checks all tables that this part needs. If
+// rights are missing, the error names every missing right and wraps [ErrRights]. It can
+// also return the database's own error. Call CheckRights after [Check], because it
+// fails if a table is missing. For SQLite, which has no rights, CheckRights returns
+// nil.
 func CheckRights(ctx context.Context, db querier, config Config, part string, tables ...string) error {
 	if err := config.validateWith(db); err != nil {
 		return err
@@ -87,9 +88,10 @@ func CheckRights(ctx context.Context, db querier, config Config, part string, ta
 	return nil
 }
 
-// rows returns the rows of the query that checks rights, for one right. If the right is
-// granted by column, there is a row for each column. The names were validated, so they
-// contain no quotes.
+// rows returns the rows that check the right r, as SQL for the query that checks
+// rights. Each row begins with the number n. If r is granted by column, there is one
+// row for each column. Otherwise there is a single row. The names were validated, so
+// they contain no quotes.
 func (c Config) rows(r right, n int) (rows []string) {
 	what, table := r.privilege+" on "+strings.ReplaceAll(c.Table(r.table), `"`, ""), c.Table(r.table)
 	row := func(granted string) string { return fmt.Sprintf(`(%d, '%s', %s)`, n, what, granted) }

@@ -19,15 +19,16 @@ var rolePlaceholder = regexp.MustCompile(`\{role ([a-z]+)\}`)
 // Roles returns the SQL that creates PostgreSQL roles for the parts of a service:
 // producer, forwarder, consumer, operator and watcher. It grants each role only the
 // rights that the part needs. The roles cannot log in; make your login roles members of
-// them. docs/roles.md lists the rights.
+// these roles. docs/roles.md lists the rights.
 //
 // Run the SQL as the owner of the tables: after [Up] or [SQL], and again after every
-// later migration. You may repeat it. It revokes all other rights of the roles. The
-// owner needs the right to create roles, unless the roles exist.
+// later migration. You may run it repeatedly. It revokes all other rights of the roles.
+// The owner needs the right to create roles, unless the roles exist.
 //
-// prefix is the beginning of the names of the roles. It may contain letters, digits and
-// underscores. All databases of a server share their roles, so services that do not
-// trust each other need different prefixes. Defaults to config's Prefix.
+// The parameter prefix is the beginning of the names of the roles. It may contain
+// letters, digits and underscores. All databases of a server share their roles, so
+// services that do not trust each other need different prefixes. It defaults to the
+// Prefix of config.
 func Roles(config Config, prefix string) (string, error) {
 	config = config.WithDefaults()
 	prefix = cmp.Or(prefix, config.Prefix)

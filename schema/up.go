@@ -11,16 +11,17 @@ import (
 )
 
 // Up migrates the tables to [Version]. Several processes may call it at the same time:
-// one migrates, and the others wait and then find nothing to do. Up applies all missing
-// migrations in one transaction, or none. Call it as the owner of the tables. Other
-// users get PostgreSQL's "permission denied", and should call [Check] instead, see
-// docs/roles.md.
+// one process migrates, and the other processes wait, and then have nothing to do. Up
+// applies all missing migrations in one transaction, or none of them. Call it as the
+// owner of the tables. Other users get PostgreSQL's "permission denied", and should
+// call [Check] instead, see docs/roles.md.
 //
 // Up creates the PostgreSQL schema if it is missing. It does not change tables that are
-// newer than this code, and fails with [ErrNewer] if this code cannot use them. It
-// converts a plain inbox or sent log if Config.Inbox or Config.Sent is ByDay. For the
-// other direction it fails with [ErrLayout]. It fails with [ErrDialect] for a database of another kind, and with
-// [ErrEncoding] for a database that does not use UTF-8.
+// newer than this code. If this code cannot use such tables, Up fails with [ErrNewer].
+// If Config.Inbox or Config.Sent is ByDay, Up converts a plain inbox or sent log. It
+// cannot convert back, and fails with [ErrLayout] instead. It fails with [ErrDialect]
+// if the database is not of the kind in Config.Dialect, and with [ErrEncoding] for a
+// database that does not use UTF-8.
 func Up(ctx context.Context, db *sql.DB, config Config) error {
 	if err := config.validateWith(db); err != nil {
 		return err
@@ -28,7 +29,7 @@ func Up(ctx context.Context, db *sql.DB, config Config) error {
 	config = config.WithDefaults()
 
 	// A dedicated connection is needed, because SQLite must begin the transaction with
-	// the write lock, and with sql.Tx this depends on the data source name.
+	// the write lock. With sql.Tx this would depend on the data source name.
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("schema: connect: %w", dsn.Hide(err))
@@ -91,8 +92,8 @@ func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
 	return err
 }
 
-// setBusyTimeout makes the connection wait for other writers. restore undoes this,
-// because the connection returns to the caller's pool.
+// setBusyTimeout makes the connection wait for other writers. The returned function
+// restore undoes this, because the connection goes back to the caller's pool.
 func setBusyTimeout(ctx context.Context, conn *sql.Conn) (restore func(), err error) {
 	var before int
 	if err := conn.QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&before); err != nil {
@@ -101,14 +102,14 @@ func setBusyTimeout(ctx context.Context, conn *sql.Conn) (restore func(), err er
 	if _, err := conn.ExecContext(ctx, "PRAGMA busy_timeout = 30000"); err != nil {
 		return nil, err
 	}
-	return func() { // fails only if the connection is broken
+	return func() { // restoring fails only if the connection is broken
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", before))
 	}, nil
 }
 
 // prepare takes the lock that makes concurrent callers wait, and creates the table of
-// versions. `IF NOT EXISTS` is not enough, because concurrent callers still collide in
-// PostgreSQL's catalogue.
+// versions. IF NOT EXISTS alone is not enough: callers that create the table at the
+// same time would still collide in PostgreSQL's catalog.
 func (c Config) prepare(ctx context.Context, conn *sql.Conn) error {
 	if c.Dialect == PostgreSQL {
 		lock := fnv.New64a()
@@ -126,15 +127,16 @@ func (c Config) prepare(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// createSchema creates the configured schema if it is missing. It checks this first,
-// because CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the
-// schema exists.
+// createSchema creates the configured schema if it is missing. It first checks whether
+// the schema exists, because CREATE SCHEMA IF NOT EXISTS needs the right to create
+// schemas even if the schema exists.
 func (c Config) createSchema(ctx context.Context, conn *sql.Conn) error {
 	if c.Schema == "" {
 		return nil
 	}
 	var exists bool
-	query := fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '%s')", c.Schema) // validated: it contains no quotes
+	// The name was validated, so it contains no quotes.
+	query := fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '%s')", c.Schema)
 	if err := conn.QueryRowContext(ctx, query).Scan(&exists); err != nil {
 		return fmt.Errorf("look for schema %q: %w", c.Schema, err)
 	}

@@ -1,9 +1,8 @@
 #!/bin/sh
-# Checks that the go.mod and go.sum of each module are tidy. Checks also that the
-# workspace, which the tests use, builds the library with the versions of its
-# go.mod, which users get. Changes nothing: `make tidy` repairs both.
-# If the examples need a newer version, raise it in the library's go.mod: `make tidy`
-# does not sync the examples.
+# Checks that the go.mod and go.sum of each module are tidy. Also checks that the workspace, which
+# the tests use, builds the library with the versions in the library's go.mod, because users get
+# these versions. Changes nothing: `make tidy` repairs both. If the examples need a newer version,
+# raise it in the library's go.mod: `make tidy` does not sync the examples.
 #
 # Arguments: the directories of the modules.
 set -eu

@@ -1,8 +1,7 @@
 #!/bin/sh
-# Installs the servers that the tests need and that are missing: PostgreSQL,
-# RabbitMQ and, where that is easy, pgbouncer, libfaketime, promtool and chromium. They
-# need not run.
-# If all are installed, the script does nothing and does not use the network.
+# Installs missing servers and tools for the tests: PostgreSQL, RabbitMQ and, where the installation
+# is easy, pgbouncer, libfaketime, promtool and chromium. The servers need not be running. If all
+# are installed, the script does nothing and does not use the network.
 set -eu
 
 say() { echo "deps: $*"; }
@@ -118,8 +117,8 @@ give_up() {
 
 need find_postgres postgresql postgresql@17
 need find_rabbitmq rabbitmq-server rabbitmq
-# A few tests need a pooler in front of PostgreSQL, a server with a wrong clock, or a
-# browser. They are skipped if that is not easy to install.
+# A few tests need a pooler in front of PostgreSQL, a server with a wrong clock, or a browser. These
+# tests are skipped if the installation is not easy.
 if command -v apt-get >/dev/null && can_be_root; then
 	need find_pgbouncer pgbouncer pgbouncer
 	need find_faketime libfaketime libfaketime

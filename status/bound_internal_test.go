@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// The counts read few pages of large tables, also if the planner has no statistics and
-// few rows match.
+// The queries for counts and for failures read few pages of large tables, even if the
+// planner has no statistics, and even if few rows match.
 func TestCountsReadFewPages(t *testing.T) {
 	db := testkit.EmptyPostgres(t)
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {

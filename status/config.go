@@ -24,8 +24,8 @@ type Reader struct {
 	dialect dialect.Dialect
 }
 
-// New returns a Reader of the tables in db, or an error that names each field of
-// config that cannot be used. The tables must exist, see schema.Up.
+// New returns a Reader of the tables in db. If config is invalid, the error names each
+// invalid field. The tables must exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Reader, error) {
 	config.Schema = config.Schema.WithDefaults()
 	err := config.Schema.Validate()
@@ -43,5 +43,5 @@ func New(db *sql.DB, config Config) (*Reader, error) {
 }
 
 func (r *Reader) read(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return dialect.LeaveReplica(ctx, r.db, r.dialect.Read(ctx, r.db, work))
+	return dialect.LeaveReplica(ctx, r.db, r.dialect.Look(ctx, r.db, work))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// longestDays bounds a call of Days.
+// longestDays is the maximum number of days in a call of Days.
 const longestDays = 400
 
 const (
@@ -18,24 +18,26 @@ const (
 	dayMillis = 86_400_000
 )
 
-// Day is what the tables still know of a day. What retention has deleted is missing.
+// Day contains the numbers of messages of one day. Rows that retention has deleted are
+// not counted.
 type Day struct {
-	// Start is the begin of the day, UTC.
+	// Start is the beginning of the day, in UTC.
 	Start time.Time
 
-	// Sent is the number of messages in the sent log that were sent on this day, Handled
-	// that of the messages in the inbox that any consumer has handled.
+	// Sent is the number of messages in the sent log that were sent on this day. Handled
+	// is the number of messages in the inbox that any consumer handled on this day.
 	Sent, Handled int
 
-	// Dead is the number of dead letters of this day that are still there. Quarantined is
-	// that of the entries that failed last on this day.
+	// Dead is the number of this day's dead letters that still exist. Quarantined is the
+	// number of entries whose last failure was on this day.
 	Dead, Quarantined int
 }
 
-// Days returns the days from since until now, the oldest first, at most 400. It reads
-// every row of these days in the indexes of the inbox, the sent log and the dead letters,
-// and each entry of the quarantine: ten million rows take some seconds. No transaction is
-// open longer than the count of one day takes.
+// Days returns a Day for each day from the parameter since until now, with the oldest
+// day first. If this is more than 400 days, it returns an error. It reads every row of
+// these days in the indexes of the inbox, the sent log and the dead letters, and each
+// entry of the quarantine. For ten million rows, this takes some seconds. Each
+// transaction counts only one day, so no transaction is open for long.
 func (r *Reader) Days(ctx context.Context, since time.Time) ([]Day, error) {
 	now := time.Now().UTC()
 	since = since.UTC().Truncate(oneDay)
@@ -90,8 +92,9 @@ func (r *Reader) days(ctx context.Context, all []Day) error {
 	})
 }
 
-// dayOf counts the rows of a day in a table whose ids ascend with a time. from is an id
-// that is not above those of the day; next is that of the day after.
+// dayOf counts the rows of a day in a table whose later rows have higher ids. The
+// parameter column names the column with the time. The parameter from must not be above
+// the first id of the day. The result next is the first id of the next day.
 func (r *Reader) dayOf(ctx context.Context, tx *sql.Tx, table, column string, start time.Time, from int64) (n int, next int64, err error) {
 	if from, err = r.firstID(ctx, tx, table, column, start, from); err != nil {
 		return 0, from, err
@@ -103,8 +106,9 @@ func (r *Reader) dayOf(ctx context.Context, tx *sql.Tx, table, column string, st
 	return n, next, err
 }
 
-// firstID returns the first id with a time at or after at, or the id after the last one.
-// It halves the range of ids, because no index has the times.
+// firstID returns the first id whose time is at or after the parameter at. If no row
+// has such a time, it returns the id after the last id. It uses a binary search over
+// the ids, because no index contains the times.
 func (r *Reader) firstID(ctx context.Context, tx *sql.Tx, table, column string, at time.Time, from int64) (int64, error) {
 	end := from
 	if err := tx.QueryRowContext(ctx, r.dialect.SQL(`SELECT COALESCE(MAX(id), 0) + 1 FROM `+table)).Scan(&end); err != nil || end <= from {
@@ -120,7 +124,7 @@ func (r *Reader) firstID(ctx context.Context, tx *sql.Tx, table, column string, 
 		case err != nil:
 			return from, err
 		case millis >= at.UnixMilli():
-			end = middle // the rows from middle to id are missing
+			end = middle // no rows exist between middle and id
 		default:
 			from = id + 1
 		}

@@ -1,12 +1,12 @@
-// Package status shows the state of the tables at a glance: what waits, who forwards
-// it, and what failed. It reads a bounded number of rows, so that a screen may call
-// it every second, however large the tables are.
+// Package status shows a summary of the state of all tables: which messages wait, which
+// forwarders run, and which messages failed. It reads a limited number of rows, so a
+// screen may call it every second, even if the tables are large.
 //
-// A [Count] is exact up to 10,000. Above that it has an estimate of PostgreSQL's
+// A [Count] is exact up to 10,000. Above that, it contains an estimate of PostgreSQL's
 // planner, which is as old as the statistics of the table.
 //
-// All calls only read. They need no payload, so a login with the role of a watcher
-// may call them.
+// All calls only read. They read no payloads, so a login with the role of a watcher may
+// use them.
 //
 // To read the code, start with status.go, then queries.go, forwarders.go, flow.go and
 // days.go.

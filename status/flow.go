@@ -11,40 +11,43 @@ import (
 )
 
 const (
-	// flowWindow is the time whose handled messages are counted, flowRows the largest
-	// number of them.
+	// flowWindow is the time for which handled messages are counted. flowRows is the
+	// maximum number of messages that are counted.
 	flowWindow = 30 * time.Second
 	flowRows   = 2000
 )
 
-// Flow is how many messages move.
+// Flow contains numbers from which you can compute the rates of messages.
 type Flow struct {
-	// At is the time of the database's clock.
+	// At is the time of the reading, by the database's clock.
 	At time.Time
 
 	// Written is the number of messages that were written to the outbox since the tables
-	// exist, Removed the number of those that have left it: they were sent, gave up or
-	// were cancelled. Subtract those of an earlier Flow. Messages of a rolled-back
-	// transaction count in both. PostgreSQL counts at the end of a transaction or up to a second later, and
-	// begins again at 0 if it has crashed.
+	// were created. Removed is the number of messages that have left the outbox, because
+	// they were sent, given up on or cancelled. To compute a rate, subtract the numbers of
+	// an earlier Flow. Messages of a rolled-back transaction count in both numbers.
+	// PostgreSQL updates these numbers up to a second after the end of a transaction, and
+	// starts again at 0 after a crash.
 	Written, Removed int64
 
-	// Handled are the consumers that have handled messages in the last 30 seconds, by
-	// their names. Consumers in dedup.Config.Idempotent are missing, because the inbox does
-	// not remember their messages.
+	// Handled contains the consumers that have handled messages in the last 30 seconds,
+	// sorted by name. Consumers in dedup.Config.Idempotent are missing, because the inbox
+	// does not remember their messages.
 	Handled []Handled
 }
 
-// Handled is how fast a consumer handles messages.
+// Handled contains the rate at which a consumer handles messages.
 type Handled struct {
 	Consumer string
 
-	// PerSecond is an average: of the last 30 seconds, or of the time that the last
-	// 2,000 messages of all consumers took.
+	// PerSecond is the average number of messages per second, over the last 30 seconds.
+	// If all consumers together have handled 2,000 or more messages in this time, it is
+	// the average over the latest 2,000.
 	PerSecond float64
 }
 
-// Flow reads a bounded number of rows with PostgreSQL. SQLite counts the outbox.
+// Flow returns the current Flow. With PostgreSQL it reads a limited number of rows. With
+// SQLite it counts the rows of the outbox.
 func (r *Reader) Flow(ctx context.Context) (Flow, error) {
 	var f Flow
 	err := r.read(ctx, func(tx *sql.Tx) error {
@@ -91,7 +94,7 @@ func (r *Reader) handled(ctx context.Context, tx *sql.Tx, f *Flow) error {
 		GROUP BY consumer ORDER BY consumer`), -flowWindow.Milliseconds(), flowRows)
 	seconds := flowWindow.Seconds()
 	if total >= flowRows {
-		seconds = max(0.1, float64(f.At.UnixMilli()-oldest)/1000) // many may end in one transaction
+		seconds = max(0.1, float64(f.At.UnixMilli()-oldest)/1000) // a minimum, because many messages may be handled in one transaction
 	}
 	for i := range f.Handled {
 		f.Handled[i].PerSecond /= seconds

@@ -11,16 +11,16 @@ import (
 
 // Forwarder is a running instance of a forwarder.
 type Forwarder struct {
-	// Owner names the instance. It is that of the slots.
+	// Owner is the name of the instance. It is the Owner of the instance's slots.
 	Owner string
 
-	// Destination is the broker, or empty if it is not known.
+	// Destination is the broker, or "" if it is unknown.
 	Destination string
 
-	// LeaseUntil is the end of the lease. The instance renews it.
+	// LeaseUntil is the end of the lease. The instance renews its lease regularly.
 	LeaseUntil time.Time
 
-	// Slots is the number of slots that it has.
+	// Slots is the number of slots that the instance owns.
 	Slots int
 }
 
@@ -29,8 +29,8 @@ type Slot struct {
 	// Slot is the number, from 0 to 63.
 	Slot int
 
-	// Owner is the forwarder that has the slot, or empty if none has it. LeaseUntil
-	// is the end of its lease, or zero.
+	// Owner is the forwarder that owns the slot, or "" if no forwarder owns it. LeaseUntil
+	// is the end of the forwarder's lease, or zero.
 	Owner      string
 	LeaseUntil time.Time
 }

@@ -9,18 +9,19 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Pause is a topic or a tenant of the outbox whose messages an operator lets wait, see
-// pending.Messages.Pause.
+// Pause describes a paused topic or tenant of the outbox. The messages of the topic or
+// tenant wait until an operator ends the pause, see pending.Messages.Pause.
 type Pause struct {
-	// Topic or Tenant is set.
+	// Either Topic or Tenant is set.
 	Topic, Tenant string
 
-	// Actor paused it, at Since, and gave the reason Why.
+	// Actor is the person who paused the topic or tenant, and Why is the reason. Since is
+	// the time of the pause.
 	Actor, Why string
 	Since      time.Time
 }
 
-// maxPauses is the maximum number of pauses that are listed.
+// maxPauses is the maximum number of listed pauses.
 const maxPauses = 100
 
 func (r *Reader) pauses(ctx context.Context, tx *sql.Tx) (all []Pause, err error) {

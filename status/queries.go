@@ -2,13 +2,15 @@ package status
 
 import "strings"
 
-// counted is rows that are counted up to the bound.
+// counted describes a count of rows. The count stops at a limit, which is the argument
+// $1 of countsQuery.
 type counted struct {
 	to *Count
 
-	// rows are the table and the condition. order names the columns of an index that
-	// has these rows only: with it the planner does not read the whole table if it has
-	// no statistics, or old ones. Empty if every row of the table is counted.
+	// rows is the name of a table, and an SQL condition unless all rows are counted. order names
+	// the columns of an index that contains only these rows. With this order, the planner does not
+	// read the whole table, even if its statistics are missing or old. If every row of the table is
+	// counted, order is "".
 	rows, order string
 }
 
@@ -25,8 +27,9 @@ func (s *Status) counts() []counted {
 	}
 }
 
-// countsQuery reads at most $1 rows for each count. It looks for the oldest due message
-// among the first rows only, because all messages may be delayed.
+// countsQuery returns a query that reads at most $1 rows for each count. It searches for
+// the oldest due message only among the first $1 rows of the outbox. Otherwise it would
+// read the whole outbox if all messages are delayed.
 func countsQuery(sqlite bool) string {
 	clock := `{millis clock_timestamp()}`
 	if sqlite {

@@ -11,10 +11,10 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// bound is the number up to which rows are counted.
+// bound is the maximum value of counts.
 const bound = 10_000
 
-// Count is a number of rows.
+// Count is the number of rows that match a condition.
 type Count struct {
 	// N is the number, or 10,000 if More is set.
 	N int
@@ -22,19 +22,19 @@ type Count struct {
 	// More reports whether there are more rows than N.
 	More bool
 
-	// About is an estimate of all rows if More is set, and else 0. It is also 0 if
-	// the database has no estimate, as with SQLite.
+	// About is an estimate of the number of all rows. It is set only if More is true and
+	// the database has an estimate; otherwise it is 0. SQLite has no estimate.
 	About int64
 }
 
 // Status is the state of the tables.
 type Status struct {
-	// At is the time of the database's clock.
+	// At is the time of the reading, by the database's clock.
 	At time.Time
 
 	Outbox Outbox
 
-	// Forwarders are the running forwarders, sorted by owner.
+	// Forwarders contains the running forwarders, sorted by owner.
 	Forwarders []Forwarder
 
 	// FreeSlots is the number of slots without a forwarder. The messages in these
@@ -44,15 +44,15 @@ type Status struct {
 	// Dead counts the dead letters.
 	Dead Count
 
-	// Waiting counts the parked messages that are handled later, at their due time.
-	// Held counts those that wait for another message of their ordering key.
+	// Waiting counts the parked messages that are handled at their due time. Held counts
+	// the parked messages that wait for another message of their ordering key.
 	Waiting, Held Count
 
 	// Quarantine counts the entries in quarantine.
 	Quarantine Count
 
-	// Failures are the causes of the latest 1,000 entries in quarantine, the most
-	// frequent first, at most five.
+	// Failures contains the causes of the latest 1,000 entries in quarantine: at most five
+	// causes, with the most frequent cause first.
 	Failures []Failure
 
 	// Replays is the number of running replays of many entries.
@@ -61,45 +61,45 @@ type Status struct {
 
 // Outbox is the state of the outbox.
 type Outbox struct {
-	// Pending counts all messages, Deferred those that are due later: they are
-	// delayed or back off. Failing counts those that were refused, or whose topic
-	// does not answer.
+	// Pending counts all messages. Deferred counts messages that are due later, because
+	// they are delayed or back off. Failing counts messages that were refused, or whose
+	// topic gets no confirms.
 	Pending, Deferred, Failing Count
 
-	// Oldest is how long the oldest due message among the first 10,000 has been due,
-	// or 0 if none of these is due.
+	// Oldest is how long the oldest due message among the first 10,000 messages has been
+	// due, or 0 if none of these messages is due.
 	Oldest time.Duration
 
-	// FailingFor is the time since the first failure of a message that still fails,
-	// or 0.
+	// FailingFor is the time since the oldest failure of a message that still fails, or
+	// 0.
 	FailingFor time.Duration
 
 	// BlockedKeys counts the ordering keys whose head was not accepted.
 	BlockedKeys Count
 
-	// Pauses are the paused topics and tenants, the oldest first, at most 100. The counts
-	// include their messages, and so does Oldest.
+	// Pauses contains the paused topics and tenants, with the oldest pause first, at most
+	// 100. The counts and Oldest include the messages of paused topics and tenants.
 	Pauses []Pause
 }
 
-// Failure is entries in quarantine with one cause.
+// Failure describes entries in quarantine that have the same cause.
 type Failure struct {
 	// Fingerprint selects the entries, see poison.Filter.
 	Fingerprint string
 
-	// Consumer is the first consumer in alphabetical order. Reason and ErrorType are
-	// those of all entries.
+	// Consumer is the first consumer of these entries in alphabetical order. Reason and
+	// ErrorType are the same for all entries.
 	Consumer, Reason, ErrorType string
 
-	// Count is the number of entries among the latest 1,000, LastFailedAt the time of
-	// the last failure.
+	// Count is the number of these entries among the latest 1,000 entries. LastFailedAt
+	// is the time of the last failure.
 	Count        int
 	LastFailedAt time.Time
 }
 
-// Read returns the state of the tables. It looks at about 10,000 rows of each table
-// at most. The parts come from one transaction, but not from one snapshot: a message
-// that moves meanwhile may be counted twice or not at all.
+// Read returns the state of the tables. It reads at most about 10,000 rows of each table. All parts
+// of the state are read in one transaction, but not in one snapshot: a message that moves in the
+// meantime may be counted twice, or not counted.
 func (r *Reader) Read(ctx context.Context) (Status, error) {
 	var s Status
 	err := r.read(ctx, func(tx *sql.Tx) (err error) {
@@ -156,7 +156,7 @@ func (r *Reader) counts(ctx context.Context, tx *sql.Tx, s *Status) error {
 	return nil
 }
 
-// estimate asks the planner for the counts that are above the bound.
+// estimate sets the estimates of the planner for the counts that exceed the bound.
 func (r *Reader) estimate(ctx context.Context, tx *sql.Tx, s *Status) error {
 	if r.dialect.SQLite() {
 		return nil
@@ -180,7 +180,7 @@ func (r *Reader) estimate(ctx context.Context, tx *sql.Tx, s *Status) error {
 		if len(plans) == 0 {
 			return errors.New("the planner's estimate is empty")
 		}
-		if about := int64(plans[0].Plan.Rows); about > bound { // else the statistics are old
+		if about := int64(plans[0].Plan.Rows); about > bound { // a lower estimate means that the statistics are old
 			c.to.About = about
 		}
 	}

@@ -10,12 +10,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// session is the connection of a transaction that begins with its first statement.
+// session is the connection of a transaction. The transaction begins together with its
+// first statement.
 type session struct {
 	pool    *pgxpool.Pool
-	conn    *pgxpool.Conn // nil after it was lost before the transaction began
+	conn    *pgxpool.Conn // nil if the connection was lost before the transaction began
 	pending bool          // BEGIN was not sent yet
-	traced  bool          // the user's tracer expects each statement by itself
+	traced  bool          // send BEGIN separately, because the user's tracer expects each statement separately
 }
 
 func newSession(ctx context.Context, pool *pgxpool.Pool) (*session, error) {
@@ -26,8 +27,8 @@ func newSession(ctx context.Context, pool *pgxpool.Pool) (*session, error) {
 	return &session{pool: pool, conn: conn, pending: true, traced: conn.Conn().Config().Tracer != nil}, nil
 }
 
-// release returns the connection to the pool, which closes it if its transaction is
-// open, after a panic for instance.
+// release returns the connection to the pool. The pool closes the connection if its
+// transaction is still open, for instance after a panic.
 func (s *session) release() {
 	if s.conn != nil {
 		s.conn.Release()
@@ -37,7 +38,7 @@ func (s *session) release() {
 
 var errLost = errors.New("the connection was lost before the transaction began")
 
-// begin sends BEGIN by itself, if it was not sent yet.
+// begin sends BEGIN separately, if it was not sent yet.
 func (s *session) begin(ctx context.Context) error {
 	if err := s.open(ctx); err != nil {
 		return fmt.Errorf("pgxoutbox: %w", err)
@@ -45,9 +46,9 @@ func (s *session) begin(ctx context.Context) error {
 	return nil
 }
 
-// open is begin for InTx, which adds the name of the package itself. After a restart of
-// the server every idle connection of the pool is dead, so it tries once more than
-// there are idle connections.
+// open is like begin, but does not add the name of the package to the error, because
+// InTx adds it. After a restart of the server, all idle connections of the pool are
+// dead. So open tries all idle connections, and then one more.
 func (s *session) open(ctx context.Context) error {
 	if s.conn == nil {
 		return errLost
@@ -76,11 +77,12 @@ func (s *session) open(ctx context.Context) error {
 	return fmt.Errorf("begin: %w", err)
 }
 
-// withBegin lets first send BEGIN together with the first statement of the transaction.
-// It returns false if the statement must still be executed, because BEGIN was sent
-// before, or by itself. That happens if first has not begun the transaction: a
-// connection was dead, or the server or pgx did not accept the statement. Then the
-// statement fails again, but in the transaction.
+// withBegin calls the function first, which sends BEGIN together with the first
+// statement of the transaction. If the transaction has not begun afterwards, withBegin
+// sends BEGIN separately. This happens if the connection was dead, or if the server or
+// pgx did not accept the statement. Such a statement then fails again, but inside the
+// transaction. The result done is false if the caller must still execute the statement,
+// because BEGIN was sent earlier or separately.
 func (s *session) withBegin(ctx context.Context, first func(conn *pgx.Conn) error) (done bool, err error) {
 	if s.conn == nil || !s.pending || s.traced {
 		return false, s.begin(ctx)
@@ -93,14 +95,16 @@ func (s *session) withBegin(ctx context.Context, first func(conn *pgx.Conn) erro
 		s.pending = false
 		return true, err
 	case ctx.Err() != nil:
-		s.pending = !conn.IsClosed() // no other connection, because the caller may ignore the error
+		s.pending = !conn.IsClosed() // take no other connection, because the caller may ignore the error
 		return true, err
 	}
 	return false, s.begin(ctx)
 }
 
-// exec executes the first statement of the transaction, see withBegin. A statement
-// without arguments may be several, which only a text can send.
+// exec executes the first statement of the transaction together with BEGIN. If the
+// result done is false, exec has only begun the transaction, and the caller must
+// execute the statement, see withBegin. A query without arguments may contain several
+// statements, so it is sent with the simple query protocol.
 func (s *session) exec(ctx context.Context, query string, args []any) (tag pgconn.CommandTag, done bool, err error) {
 	if special(args) {
 		return tag, false, s.begin(ctx)
@@ -138,7 +142,8 @@ func (s *session) query(ctx context.Context, query string, args []any) (rows pgx
 	return rows, done, err
 }
 
-// special reports whether args begin with an option of pgx that a batch does not have.
+// special reports whether args begin with an option of pgx that a batch does not
+// support.
 func special(args []any) bool {
 	if len(args) == 0 {
 		return false

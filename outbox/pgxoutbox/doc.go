@@ -1,9 +1,9 @@
 // Package pgxoutbox stores messages in the outbox through pgx, without database/sql.
-// It is a module of its own, so that users of other drivers do not need pgx.
+// The package is a separate module, so that users of other drivers do not need pgx.
 //
-// InTx is the usual way. It sends the events of a transaction together with COMMIT, and
+// Usually you call InTx. It sends the events of a transaction together with COMMIT, and
 // BEGIN together with the first statement. So an event costs no round trip, and the
-// transaction takes one fewer:
+// transaction takes one round trip less:
 //
 //	err := pgxoutbox.InTx(ctx, pool, func(tx pgx.Tx, events message.Publisher) error {
 //		if _, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1)`, id); err != nil {

@@ -14,10 +14,10 @@ func (f failedBatch) Query() (pgx.Rows, error)         { return failedRows(f), f
 func (f failedBatch) QueryRow() pgx.Row                { return failedRows(f) }
 func (f failedBatch) Close() error                     { return f.err }
 
-// Tx is a method of pgx.BatchResults since pgx 5.12.
+// Tx returns nil. pgx.BatchResults has this method since pgx 5.12.
 func (failedBatch) Tx() pgx.Tx { return nil }
 
-// failedRows are the rows, or the row, of a statement that was not sent.
+// failedRows is the result of a statement that returns rows and was not sent.
 type failedRows struct{ err error }
 
 func (failedRows) Close()                                       {}
@@ -30,5 +30,5 @@ func (f failedRows) Values() ([]any, error)                     { return nil, f.
 func (failedRows) RawValues() [][]byte                          { return nil }
 func (failedRows) Conn() *pgx.Conn                              { return nil }
 
-// TypeMap is a method of pgx.Rows since pgx 5.11.
+// TypeMap returns nil. pgx.Rows has this method since pgx 5.11.
 func (failedRows) TypeMap() *pgtype.Map { return nil }

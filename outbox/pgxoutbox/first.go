@@ -8,22 +8,24 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// first is the result of a first statement that was sent together with BEGIN.
+// first is the result of the first statement of a transaction, which was sent together
+// with BEGIN.
 type first struct {
 	pgx.BatchResults
 
 	ctx    context.Context
 	conn   *pgx.Conn
-	stop   func() bool   // ends the watch of ctx; may be nil
+	stop   func() bool   // ends the watch of the context; may be nil
 	missed chan struct{} // closed when the watch has done its work
 	ended  bool
 }
 
-// sendFirst sends BEGIN and a statement. Call end if it returns an error, or when the
-// result was read.
+// sendFirst sends BEGIN and a statement. If sendFirst returns an error, the caller must
+// call end. Otherwise the caller must call end after it has read the result.
 //
-// It watches ctx itself, as pgx does for a single statement: if ctx ends, the connection
-// is closed. If pgx watched the context of the batch, it would leave a goroutine behind.
+// Like pgx for a single statement, sendFirst watches ctx itself, and closes the
+// connection if ctx ends. If pgx watched the context of the batch, a goroutine of pgx
+// would remain.
 func sendFirst(ctx context.Context, conn *pgx.Conn, query string, args []any) (*first, error) {
 	f := &first{BatchResults: failedBatch{ctx.Err()}, ctx: ctx, conn: conn, missed: make(chan struct{})}
 	if err := ctx.Err(); err != nil {
@@ -33,7 +35,7 @@ func sendFirst(ctx context.Context, conn *pgx.Conn, query string, args []any) (*
 		wire := conn.PgConn().Conn()
 		f.stop = context.AfterFunc(ctx, func() {
 			defer close(f.missed)
-			_ = wire.SetDeadline(time.Unix(1, 0)) // has passed
+			_ = wire.SetDeadline(time.Unix(1, 0)) // a time in the past
 		})
 	}
 	batch := &pgx.Batch{}
@@ -45,7 +47,7 @@ func sendFirst(ctx context.Context, conn *pgx.Conn, query string, args []any) (*
 }
 
 // end makes the connection ready for the next statement. It returns the first error of
-// the statement, and names the end of the context as the cause.
+// the statement. If ctx has ended, the error says that this is the cause.
 func (f *first) end(err error) error {
 	if f.ended {
 		return err
@@ -92,7 +94,7 @@ func (r *firstRows) Next() bool {
 // Scan implements pgx.Rows.
 func (r *firstRows) Scan(dest ...any) error {
 	err := r.Rows.Scan(dest...)
-	if err != nil { // it has closed the rows
+	if err != nil { // an error of Scan has closed the rows
 		r.Close()
 	}
 	return err
@@ -101,7 +103,7 @@ func (r *firstRows) Scan(dest ...any) error {
 // Values implements pgx.Rows.
 func (r *firstRows) Values() ([]any, error) {
 	values, err := r.Rows.Values()
-	if err != nil { // it has closed the rows
+	if err != nil { // an error of Values has closed the rows
 		r.Close()
 	}
 	return values, err

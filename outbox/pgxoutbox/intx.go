@@ -15,28 +15,30 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// InTx runs work in a transaction and commits it: writes through tx and messages
-// published to events take effect together. If work returns an error or panics, InTx
-// rolls back; it returns the error unchanged, or lets the panic continue.
+// InTx calls the function work in a transaction, and then commits the transaction.
+// Writes through tx and messages published to events take effect together. If work
+// returns an error, InTx rolls back and returns the error unchanged. If work panics,
+// InTx rolls back and lets the panic continue.
 //
-// Publish checks the messages at once and returns outbox.ErrInvalid for those that the
-// outbox cannot accept. It sends them later, together with COMMIT, so until then work
-// does not see them in the outbox table. If PostgreSQL cannot store them, the commit
-// fails and InTx returns the error. Work that uses savepoints (tx.Begin, SAVEPOINT) or
-// tx.Conn is different: from then on, Publish sends the messages at once, so that they
-// share the fate of their savepoint.
+// Publish checks the messages immediately, and returns outbox.ErrInvalid for messages
+// that the outbox cannot accept. InTx sends the messages later, together with COMMIT,
+// so work does not see them in the outbox table. If PostgreSQL cannot store them, the
+// commit fails and InTx returns the error. If work uses savepoints (tx.Begin,
+// SAVEPOINT) or tx.Conn, Publish sends the messages immediately from then on, so that
+// they are rolled back together with their savepoint.
 //
 // BEGIN is sent together with the first statement of work, which saves a round trip. If
-// the connection turns out to be dead then, the transaction begins on another one.
+// the connection is dead, the transaction begins on another connection.
 //
-// work must not commit or roll back tx. After work has returned, tx and events return
-// errors. ctx bounds the wait for a connection; work passes it to its own statements.
-// It does not interrupt COMMIT, whose outcome would then be unknown.
-// Messages whose context has no trace get the trace of ctx.
+// The function work must not commit or roll back tx. After work has returned, tx and
+// events return errors. The context limits the wait for a connection. For its own
+// statements, work must use ctx itself. If ctx ends, COMMIT is not interrupted, because
+// the outcome of the commit would then be unknown. Messages whose context has no trace
+// get the trace of ctx.
 //
-// If the connection is lost during the commit, the error wraps
-// outbox.ErrCommitUnknown. InTx calls hints, such as a forwarder's Hint, after the
-// commit and after ErrCommitUnknown. It skips nil hints.
+// If the connection is lost during the commit, the error wraps outbox.ErrCommitUnknown.
+// InTx calls hints, such as a forwarder's Hint, after the commit and after
+// ErrCommitUnknown. It skips nil hints.
 func (o *Outbox) InTx(
 	ctx context.Context, pool *pgxpool.Pool, work func(tx pgx.Tx, events message.Publisher) error, hints ...func(),
 ) error {
@@ -68,8 +70,8 @@ func (o *Outbox) InTx(
 	return err
 }
 
-// rollBackTimeout bounds the time for a rollback. If it takes longer, the pool closes
-// the connection instead.
+// rollBackTimeout is the maximum time for a rollback. If the rollback takes longer, the
+// pool closes the connection.
 const rollBackTimeout = 5 * time.Second
 
 func (s *session) rollBack() {
@@ -98,7 +100,7 @@ var (
 	errFailed = errors.New("a statement of the transaction has failed and work has ignored its error, so nothing can be committed")
 )
 
-// commit sends the events that were not sent yet, and COMMIT, in one round trip.
+// commit sends the events that were not sent yet and COMMIT, in one round trip.
 func (t *tx) commit() (err error) {
 	defer func() { err = t.sent(err) }()
 	if t.pending {
@@ -106,7 +108,7 @@ func (t *tx) commit() (err error) {
 			return nil
 		}
 		ctx := t.ctx
-		if ctx.Err() != nil { // it has ended during work, and does not interrupt the commit
+		if ctx.Err() != nil { // the context of InTx has ended while work ran, and must not interrupt the commit
 			ctx = context.WithoutCancel(ctx)
 		}
 		// A dead connection must be noticed before COMMIT is sent, so that the outcome is known.
@@ -142,7 +144,7 @@ func (t *tx) commit() (err error) {
 		return nil
 	case err == nil:
 		return errors.New("commit: the transaction was rolled back")
-	case dialect.CommitRefused(err), pgconn.SafeToRetry(err): // the server said so, or has not got the statements
+	case dialect.CommitRefused(err), pgconn.SafeToRetry(err): // the server has refused the commit, or has not received the statements
 		t.rollBack()
 		return fmt.Errorf("commit: %w", err)
 	}

@@ -14,14 +14,14 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Outbox stores messages in the tables of one schema.Config. It has no state: one
-// Outbox serves any number of goroutines and pools.
+// Outbox stores messages in the tables of one schema.Config. It has no state, so you
+// can use one Outbox in any number of goroutines and for several pools.
 type Outbox struct {
 	statements *outbox.Outbox
 }
 
-// New returns an Outbox. It returns an error that names every invalid field of
-// config, and refuses a dialect other than PostgreSQL.
+// New returns an Outbox. If config is invalid, the error names every invalid field. The
+// dialect must be PostgreSQL.
 func New(config outbox.Config) (*Outbox, error) {
 	if d := config.Schema.WithDefaults().Dialect; d != schema.PostgreSQL {
 		return nil, fmt.Errorf("pgxoutbox: Schema.Dialect is %q: pgx connects to PostgreSQL only", d)
@@ -33,8 +33,8 @@ func New(config outbox.Config) (*Outbox, error) {
 	return &Outbox{statements}, nil
 }
 
-// standard is the Outbox of the package functions. It is created on first use, because
-// a service sets OpenTelemetry's global providers before that.
+// standard returns the Outbox that the package functions use. The Outbox is created at
+// the first call, so that a service can set OpenTelemetry's global providers first.
 var standard = sync.OnceValue(func() *Outbox {
 	o, err := New(outbox.Config{})
 	if err != nil {
@@ -43,27 +43,28 @@ var standard = sync.OnceValue(func() *Outbox {
 	return o
 })
 
-// InTx is [Outbox.InTx] for the table prefix "once_".
+// InTx is like [Outbox.InTx], for the table prefix "once_".
 func InTx(
 	ctx context.Context, pool *pgxpool.Pool, work func(tx pgx.Tx, events message.Publisher) error, hints ...func(),
 ) error {
 	return standard().InTx(ctx, pool, work, hints...)
 }
 
-// Publisher is [Outbox.Publisher] for the table prefix "once_".
+// Publisher is like [Outbox.Publisher], for the table prefix "once_".
 func Publisher(ctx context.Context, tx pgx.Tx) message.Publisher {
 	return standard().Publisher(ctx, tx)
 }
 
-// LockKey is [Outbox.LockKey] for the table prefix "once_".
+// LockKey is like [Outbox.LockKey], for the table prefix "once_".
 func LockKey(ctx context.Context, tx pgx.Tx, keys ...string) error {
 	return standard().LockKey(ctx, tx, keys...)
 }
 
-// ErrNoTransaction reports that the transaction is nil.
+// ErrNoTransaction means that the transaction is nil.
 var ErrNoTransaction = errors.New("pgxoutbox: no transaction: the pgx.Tx is nil")
 
-// LockKey locks ordering keys until tx ends, see outbox.LockKey. ctx bounds the wait.
+// LockKey locks ordering keys until tx ends, see outbox.LockKey. The context limits the
+// wait.
 func (o *Outbox) LockKey(ctx context.Context, tx pgx.Tx, keys ...string) error {
 	if tx == nil {
 		return ErrNoTransaction

@@ -9,14 +9,14 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// Publisher returns a publisher that stores messages in tx: they are sent if, and
-// only if, tx commits. If tx is nil, every Publish returns [ErrNoTransaction].
+// Publisher returns a publisher that stores messages in tx. The messages are sent if,
+// and only if, tx commits. If tx is nil, every Publish returns [ErrNoTransaction].
 //
-// Publish sends the statements at once, in one round trip, and stores all messages of
-// a call or returns an error. After an outbox.ErrInvalid, tx is unchanged; after any
-// other error, tx can only be rolled back. ctx bounds the statements; if it ends during
-// one, pgx closes the connection. Messages whose context has no trace get the trace of
-// ctx. Close does nothing.
+// Publish sends the statements immediately, in one round trip. It stores all messages
+// of a call, or returns an error. After an outbox.ErrInvalid, tx is unchanged; after
+// any other error, tx can only be rolled back. The context limits the statements: if
+// ctx ends during a statement, pgx closes the connection. Messages whose context has no
+// trace get the trace of ctx. Close does nothing.
 func (o *Outbox) Publisher(ctx context.Context, tx pgx.Tx) message.Publisher {
 	return publisher{outbox: o, ctx: ctx, tx: tx}
 }

@@ -13,24 +13,25 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// tx is the transaction of InTx, and the publisher of its events. Like every pgx.Tx it
-// serves one goroutine at a time.
+// tx is the transaction of InTx. It is also the publisher of its events. Like every
+// pgx.Tx, it must be used by only one goroutine at a time.
 type tx struct {
 	*session
 
-	nested pgx.Tx // the same transaction for pgx, if inner was called
+	nested pgx.Tx // the same transaction as a pgx.Tx of pgx; nil until inner is called
 	outbox *Outbox
 	ctx    context.Context
-	ended  atomic.Bool // work has returned; atomic, because a goroutine of work may still run
+	ended  atomic.Bool // work has returned; atomic, because a goroutine that work has started may still run
 
-	atOnce bool                // a savepoint may be open: messages are sent at once
-	unsent []outbox.Statement  // sent together with COMMIT
-	done   []func(error) error // of the calls whose statements are in unsent
+	atOnce bool                // a savepoint may be open, so messages are sent immediately
+	unsent []outbox.Statement  // statements to send together with COMMIT
+	done   []func(error) error // the done functions of the statements in unsent
 
-	stopped error // work was ended with it, see must
+	stopped error // error that was passed to the method must, or nil
 }
 
-// run calls work, and ends the use of the transaction when it returns or panics.
+// run calls the function work. When work returns or panics, run makes the transaction
+// unusable, so that a goroutine of work cannot use it later.
 func (t *tx) run(work func(tx pgx.Tx, events message.Publisher) error) (err error) {
 	defer t.ended.Store(true)
 	defer func() {
@@ -63,8 +64,9 @@ func (e events) Publish(topic string, msgs ...*message.Message) error {
 
 func (events) Close() error { return nil }
 
-// sendAtOnce sends the messages so far, and from now on each message when it is
-// published: what is published behind a savepoint must go away with it.
+// sendAtOnce sends the unsent messages. From then on, each message is sent immediately
+// when it is published. A rollback to a savepoint then removes the messages that were
+// published after the savepoint.
 func (t *tx) sendAtOnce(ctx context.Context) error {
 	if t.atOnce {
 		return nil
@@ -83,8 +85,10 @@ func (t *tx) send(ctx context.Context, statements []outbox.Statement) error {
 	return send(ctx, t.conn, statements)
 }
 
-// sent ends the calls of Publish whose statements were not sent at once. It returns err,
-// with the remedy for a missing table or right.
+// sent finishes the calls of Publish whose statements were delayed. The parameter err
+// is the error with which these statements failed, or nil. sent passes it to the
+// function done of each call. If err is not nil, sent returns the result of the last of
+// these functions. If a table or a right is missing, this result says what to do.
 func (t *tx) sent(err error) error {
 	result := err
 	for _, done := range t.done {
@@ -96,8 +100,10 @@ func (t *tx) sent(err error) error {
 	return result
 }
 
-// before runs before each statement of work.
-func (t *tx) before(ctx context.Context, query string) error {
+// beforeStatement is called before each statement of the function work. If work has
+// returned, it returns an error. If the statement may use a savepoint, it sends the
+// unsent messages.
+func (t *tx) beforeStatement(ctx context.Context, query string) error {
 	if t.ended.Load() {
 		return pgx.ErrTxClosed
 	}
@@ -107,7 +113,8 @@ func (t *tx) before(ctx context.Context, query string) error {
 	return nil
 }
 
-// inner returns the transaction as pgx has it, for what needs more than a connection.
+// inner returns the transaction as a pgx.Tx of pgx, for methods that need more than the
+// connection.
 func (t *tx) inner(ctx context.Context) (pgx.Tx, error) {
 	if t.nested != nil {
 		return t.nested, nil
@@ -116,7 +123,7 @@ func (t *tx) inner(ctx context.Context) (pgx.Tx, error) {
 		return nil, err
 	}
 	var err error
-	t.nested, err = t.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: ";"}) // it has begun already
+	t.nested, err = t.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: ";"}) // the transaction has begun already
 	return t.nested, err
 }
 
@@ -137,15 +144,15 @@ func (t *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 
 var errCommits = errors.New("pgxoutbox: InTx ends the transaction: return nil to commit, an error to roll back")
 
-// Commit implements pgx.Tx. It returns an error.
+// Commit implements pgx.Tx. It returns an error, because InTx commits the transaction.
 func (t *tx) Commit(context.Context) error { return errCommits }
 
-// Rollback implements pgx.Tx. It returns an error.
+// Rollback implements pgx.Tx. It returns an error, because InTx ends the transaction.
 func (t *tx) Rollback(context.Context) error { return errCommits }
 
 // CopyFrom implements pgx.Tx.
 func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	if err := t.before(ctx, ""); err != nil {
+	if err := t.beforeStatement(ctx, ""); err != nil {
 		return 0, err
 	}
 	if err := t.begin(ctx); err != nil {
@@ -157,7 +164,7 @@ func (t *tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []strin
 // SendBatch implements pgx.Tx.
 func (t *tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	for _, query := range b.QueuedQueries {
-		if err := t.before(ctx, query.SQL); err != nil {
+		if err := t.beforeStatement(ctx, query.SQL); err != nil {
 			return failedBatch{err}
 		}
 	}
@@ -169,7 +176,7 @@ func (t *tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 
 // Prepare implements pgx.Tx.
 func (t *tx) Prepare(ctx context.Context, name, query string) (*pgconn.StatementDescription, error) {
-	if err := t.before(ctx, query); err != nil {
+	if err := t.beforeStatement(ctx, query); err != nil {
 		return nil, err
 	}
 	if err := t.begin(ctx); err != nil {
@@ -180,7 +187,7 @@ func (t *tx) Prepare(ctx context.Context, name, query string) (*pgconn.Statement
 
 // Exec implements pgx.Tx.
 func (t *tx) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
-	if err := t.before(ctx, query); err != nil {
+	if err := t.beforeStatement(ctx, query); err != nil {
 		return pgconn.CommandTag{}, err
 	}
 	if tag, done, err := t.exec(ctx, query, args); done || err != nil {
@@ -191,7 +198,7 @@ func (t *tx) Exec(ctx context.Context, query string, args ...any) (pgconn.Comman
 
 // Query implements pgx.Tx.
 func (t *tx) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
-	if err := t.before(ctx, query); err != nil {
+	if err := t.beforeStatement(ctx, query); err != nil {
 		return failedRows{err}, err
 	}
 	rows, done, err := t.query(ctx, query, args)
@@ -206,7 +213,7 @@ func (t *tx) Query(ctx context.Context, query string, args ...any) (pgx.Rows, er
 
 // QueryRow implements pgx.Tx.
 func (t *tx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
-	if err := t.before(ctx, query); err != nil {
+	if err := t.beforeStatement(ctx, query); err != nil {
 		return failedRows{err}
 	}
 	rows, done, err := t.query(ctx, query, args)
@@ -219,9 +226,9 @@ func (t *tx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
 	return t.conn.QueryRow(ctx, query, args...)
 }
 
-// Conn implements pgx.Tx. The connection may open a savepoint, so messages are sent at
-// once from now on. If the messages so far cannot be sent, the transaction has failed,
-// and the next statement and the commit return errors.
+// Conn implements pgx.Tx. The caller may open a savepoint on the connection, so
+// messages are sent immediately from then on. If the unsent messages cannot be sent,
+// the transaction has failed, and the next statement and the commit return errors.
 func (t *tx) Conn() *pgx.Conn {
 	if t.ended.Load() {
 		return nil
@@ -238,8 +245,9 @@ func (t *tx) LargeObjects() pgx.LargeObjects {
 	return inner.LargeObjects()
 }
 
-// must ends work if err is not nil. InTx returns err. It is for methods that cannot
-// return an error, and cannot return anything without a transaction.
+// must panics if err is not nil. The panic ends the function that the user has passed
+// to InTx, and InTx returns err. Methods call must if they cannot return an error, and
+// have no result without a transaction.
 func (t *tx) must(err error) {
 	if err != nil {
 		t.stopped = err

@@ -3,14 +3,14 @@
 -- backlog. The primary key is the only full index: the forwarder reads rows in the
 -- order of their positions, and each further index would slow down the business
 -- transaction. metadata is json and not jsonb, because no query looks into it.
--- The domains refuse rows that were edited by hand and that a forwarder would not
--- find or would try for ever. They are not checks of the table, because PostgreSQL
--- reads and prepares such a check for each statement, which costs as much as the rest
--- of the insert. NULL does not violate a domain.
+-- If somebody edits a row by hand, the domains refuse values with which a forwarder
+-- would not find the row, or would try it without end. They are not checks of the
+-- table, because PostgreSQL reads and prepares such a check for each statement, which
+-- costs as much as the rest of the insert. NULL does not violate a domain.
 --
--- The position is taken after the transaction has got its id. An identity column
--- would take it earlier. The forwarder relies on this order: before it reads
--- past a position, it waits for the running transactions by their ids.
+-- The position is assigned after the transaction has got its id. An identity column
+-- would assign it earlier. The forwarder relies on this order: before it reads past a
+-- position, it uses the ids of the running transactions to wait for their end.
 CREATE DOMAIN {outbox_place}    AS bigint CHECK (VALUE > 0);
 CREATE DOMAIN {outbox_slot}     AS smallint CHECK (VALUE BETWEEN 0 AND 63);
 CREATE DOMAIN {outbox_key}      AS text CHECK (octet_length(VALUE) <= 1000); -- indexes cannot store longer keys
@@ -33,8 +33,8 @@ CREATE TABLE {outbox} (
     last_error   text,
     failing_since {outbox_time} -- the time of the first failure
 ) WITH (
-    -- All rows of a queue are deleted soon. Its size is near zero most of the
-    -- time, so vacuum must depend on the number of dead rows, not on their share.
+    -- Rows of the outbox are deleted soon, so the table is nearly empty most of the
+    -- time. So the number of dead rows must trigger vacuum, not their share.
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_insert_scale_factor = 0,
@@ -52,7 +52,7 @@ CREATE INDEX {index outbox_due} ON {outbox} (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX {index outbox_failing} ON {outbox} (failing_since) WHERE failing_since IS NOT NULL;
 
 -- Blocked ordering keys: the broker refused the head of the key, or the head is
--- a dead letter, and its successors wait. position is that of the head. The row
+-- a dead letter, and its successors wait. position belongs to the head. The row
 -- is deleted together with the head. The successors have positions above
 -- successors_after, which may differ from position: a successor that commits late
 -- may have a lower position than the head, and a replayed dead letter gets a new
@@ -76,10 +76,10 @@ CREATE TABLE {pauses} (
     PRIMARY KEY (kind, name)
 );
 
--- Dead letters of the forwarder. They have an id of their own, because a position
--- may be used again after a failover to a replica that lagged behind. The columns
--- from tenant on are bounded copies of metadata, to search by; '' if there is none.
--- Texts that are indexed are ordered by their bytes, which costs less than a locale.
+-- Dead letters of the forwarder. They have an id of their own, because a position may
+-- be used again after a failover to a replica that lagged behind. The columns from
+-- tenant on are shortened copies of metadata, for searches. They are '' if the metadata
+-- is missing. Indexed texts are ordered by their bytes, which costs less than a locale.
 CREATE TABLE {outbox_dead} (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     position     bigint      NOT NULL,
@@ -103,14 +103,16 @@ CREATE TABLE {outbox_dead} (
 
 -- Find a message, the messages of an aggregate, and what a message has caused.
 CREATE INDEX {index dead_message} ON {outbox_dead} (message_id);
-CREATE INDEX {index dead_aggregate} ON {outbox_dead} (aggregate_id, aggregate_type) WHERE aggregate_id <> '';
+CREATE INDEX {index dead_aggregate} ON {outbox_dead} (aggregate_id, id) WHERE aggregate_id <> '';
 CREATE INDEX {index dead_causation} ON {outbox_dead} (causation_id) WHERE causation_id <> '';
 
--- List the dead letters of a topic, a tenant, an event type, a reason or a group page by
--- page, and those of a time. An index cannot store long texts, so these have only the
--- beginning of the topic, and a digest of what a group has in common.
+-- List the dead letters of a topic, a tenant, an aggregate type, an event type, a reason,
+-- a group or a time page by page. An index cannot store long texts, so these indexes
+-- contain only the beginning of the topic, and a digest of the texts that a group has in
+-- common.
 CREATE INDEX {index dead_topic} ON {outbox_dead} (left(topic, 255), id);
 CREATE INDEX {index dead_tenant} ON {outbox_dead} (tenant, id) WHERE tenant <> '';
+CREATE INDEX {index dead_type} ON {outbox_dead} (aggregate_type, id) WHERE aggregate_type <> '';
 CREATE INDEX {index dead_event} ON {outbox_dead} (event_type, id) WHERE event_type <> '';
 CREATE INDEX {index dead_reason} ON {outbox_dead} (reason, id);
 CREATE INDEX {index dead_group} ON {outbox_dead} (md5(reason || ': ' || last_error), id);
@@ -139,19 +141,19 @@ CREATE TABLE {outbox_sent} (
 );
 
 -- The same for the sent log. Each index costs the forwarder some microseconds per
--- message, so there is none on the tenant or the event type: a scan finds them.
--- Messages without an aggregate or a cause are not in the indexes.
+-- message, so the tenant and the event type have no index: a scan finds them. Messages
+-- without an aggregate or a cause are not in the indexes.
 CREATE INDEX {index sent_message} ON {outbox_sent} (message_id);
 CREATE INDEX {index sent_aggregate} ON {outbox_sent} (aggregate_id, aggregate_type) WHERE aggregate_id <> '';
 CREATE INDEX {index sent_causation} ON {outbox_sent} (causation_id) WHERE causation_id <> '';
 
--- Running forwarders. Each forwarder computes its share of the slots from them,
--- and all must send to one destination. The row of the last forwarder stays after
--- its end, until the next one starts and compares the destinations.
+-- Running forwarders. Each forwarder computes its share of the slots from these rows.
+-- All forwarders must send to the same destination. The row of the last forwarder stays
+-- after its end, until the next forwarder starts and compares the destinations.
 CREATE TABLE {forwarders} (
     owner       text        PRIMARY KEY,
     lease_until timestamptz NOT NULL CHECK (isfinite(lease_until)), -- an infinite lease would never end
-    destination text        NOT NULL DEFAULT '' -- '' if it is not known
+    destination text        NOT NULL DEFAULT '' -- '' if the destination is unknown
 );
 
 -- The forwarder of each slot. A slot is a part of the outbox. Slots have
@@ -202,7 +204,7 @@ CREATE TABLE {parked} (
     consumer        text        NOT NULL,
     topic           text        NOT NULL,
     message_id      text        COLLATE "C" NOT NULL, -- the collation of the inbox, for joins
-    ordering_key    text,    -- NULL if the row is in no order
+    ordering_key    text,    -- NULL if the message need not be handled in the order of a key
     tenant          text COLLATE "C" NOT NULL DEFAULT '',
     aggregate_type  text COLLATE "C" NOT NULL DEFAULT '',
     aggregate_id    text COLLATE "C" NOT NULL DEFAULT '',
@@ -219,17 +221,18 @@ CREATE TABLE {parked} (
     rounds          integer     NOT NULL DEFAULT 0 CHECK (rounds >= 0),
     crashes         integer     NOT NULL DEFAULT 0 CHECK (crashes >= 0),
     replays         integer     NOT NULL DEFAULT 0 CHECK (replays >= 0),
-    replay_id       bigint,  -- the latest replay that included it
-    edited_from     bigint,  -- the entry that it replaces
-    origin          text,    -- of an imported entry: its identity where it was exported
-    early_since     timestamptz, -- since when a lower version of its sequence is missing
-    early_of        text,        -- the sequence
+    replay_id       bigint,  -- the latest replay that included the entry
+    edited_from     bigint,  -- the entry that this entry replaces
+    origin          text,    -- identity of an imported entry in the database that exported it
+    early_since     timestamptz, -- the time since when a lower version is missing
+    early_of        text,        -- the sequence (aggregate) to which the message belongs
     early_version   bigint,      -- the version of this message
     reason          text        NOT NULL DEFAULT '',
     error           text        NOT NULL DEFAULT '',
     error_type      text        NOT NULL DEFAULT '',
     fingerprint     text        NOT NULL DEFAULT '',
-    dedup_key       text COLLATE "C", -- the id of its business key in the inbox: '' if it has none, NULL if not known yet
+    stack           text        NOT NULL DEFAULT '', -- of the panic that the error reports
+    dedup_key       text COLLATE "C", -- the id of the message's business key in the inbox: '' if it has no such key, NULL if this is unknown
     created_at      timestamptz NOT NULL DEFAULT now(),
     first_failed_at timestamptz,
     last_failed_at  timestamptz,
@@ -237,14 +240,14 @@ CREATE TABLE {parked} (
     CHECK (state <> 'held' OR ordering_key IS NOT NULL)
 );
 
--- Two copies of a message have one row. Messages without an id cannot be
--- distinguished, so each of them has a row. message_id is the first column, so
--- that a search for a message does not need the names of its consumers.
+-- Copies of a message share one row. Messages without an id cannot be distinguished, so
+-- each of them has its own row. message_id is the first column, so that a search for a
+-- message does not need the names of its consumers.
 CREATE UNIQUE INDEX {index parked_message} ON {parked} (message_id, consumer, digest) WHERE message_id <> '';
 
--- Finds due rows of a consumer and topic: by priority class, within a class by
--- tenant, and of a tenant by due time. The rows of a tenant are found in one step,
--- however many rows other tenants have.
+-- Finds due rows of a consumer and topic. The order is by priority class, then by
+-- tenant, then by due time. The rows of a tenant are found in one step, even if other
+-- tenants have many rows.
 CREATE INDEX {index parked_due} ON {parked} (consumer, topic, priority_class, tenant, due_at, id) WHERE state = 'waiting' AND crashes = 0;
 
 -- Finds the other waiting rows: claimed rows, which are due again when their lease
@@ -281,28 +284,31 @@ CREATE INDEX {index parked_kept} ON {parked} (consumer, topic, finished_at) WHER
 -- Lists the quarantine.
 CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quarantined';
 
--- Lists the quarantine of one consumer, which may have few of very many entries.
--- The || keeps the planner from choosing the index for other queries about a
--- consumer. Its entries are counted by topic.
-CREATE INDEX {index parked_consumer} ON {parked} (consumer, id) INCLUDE (topic) WHERE state || '' = 'quarantined';
+-- Lists the quarantine of one consumer, even if only a few of very many entries belong
+-- to this consumer. The || keeps the planner from choosing the index for other queries
+-- about a consumer. The second index also counts the entries of each topic.
+CREATE INDEX {index parked_consumer} ON {parked} (consumer, id) WHERE state || '' = 'quarantined';
+CREATE INDEX {index parked_counts} ON {parked} (consumer, topic, id) WHERE state || '' = 'quarantined';
 
--- List the entries of a topic, a tenant, an event type or a reason page by page, and those
--- that failed at a time.
+-- List the entries of a topic, a tenant, an aggregate type, an event type, a reason, an
+-- error type or a time of failure page by page.
 CREATE INDEX {index parked_topic} ON {parked} (topic, id) WHERE state = 'quarantined';
 CREATE INDEX {index parked_tenant} ON {parked} (tenant, id) WHERE state = 'quarantined' AND tenant <> '';
+CREATE INDEX {index parked_type} ON {parked} (aggregate_type, id) WHERE state = 'quarantined' AND aggregate_type <> '';
 CREATE INDEX {index parked_event} ON {parked} (event_type, id) WHERE state = 'quarantined' AND event_type <> '';
 CREATE INDEX {index parked_reason} ON {parked} (reason, id) WHERE state = 'quarantined';
+CREATE INDEX {index parked_error} ON {parked} (error_type, id) WHERE state = 'quarantined' AND error_type <> '';
 CREATE INDEX {index parked_failed} ON {parked} (last_failed_at, id) WHERE state = 'quarantined';
 
--- Lists failure groups page by page, and the entries of a group. Without it each
--- batch of a group with a new cause, which the statistics do not contain, would
--- sort the whole group.
+-- Lists failure groups page by page, and the entries of a group. Without this index,
+-- each batch of a group would sort the whole group if its cause is new and therefore
+-- not in the statistics.
 CREATE INDEX {index parked_fingerprint} ON {parked} (fingerprint, id) WHERE state = 'quarantined';
 
 -- Find the messages of an aggregate, and what a message has caused. Waiting and held
 -- rows are not in the indexes, because these rows are written for every stored message
 -- and every claim.
-CREATE INDEX {index parked_aggregate} ON {parked} (aggregate_id, aggregate_type)
+CREATE INDEX {index parked_aggregate} ON {parked} (aggregate_id, id)
     WHERE aggregate_id <> '' AND state IN ('quarantined', 'resolved', 'discarded');
 CREATE INDEX {index parked_causation} ON {parked} (causation_id)
     WHERE causation_id <> '' AND state IN ('quarantined', 'resolved', 'discarded');
@@ -316,7 +322,7 @@ CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_i
 -- Finds the replayed messages that have not been handled since.
 CREATE INDEX {index parked_replayed} ON {parked} (id) WHERE replays > 0 AND state IN ('waiting', 'held');
 
--- Prevents that an entry is imported twice.
+-- Prevents a second import of the same entry.
 CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
 
 -- Tells whether a parked message has a business key that inbox retention would
@@ -374,8 +380,8 @@ CREATE INDEX {index audit_message} ON {audit} (message_id) WHERE message_id <> '
 CREATE INDEX {index audit_note} ON {audit} (subject, id) WHERE action = 'note';
 
 -- Replays of many messages, with their filter and progress. A running replay has a
--- lease, and can be resumed when its process has died. A consumer has one running
--- replay of its quarantine at a time.
+-- lease. If its process has died, the replay can be resumed. A consumer can have only
+-- one running replay of its quarantine at a time.
 CREATE TABLE {replays} (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     source      text        NOT NULL DEFAULT 'quarantine' CHECK (source IN ('quarantine', 'dead', 'sent')),
@@ -390,21 +396,21 @@ CREATE TABLE {replays} (
     until_id    bigint      NOT NULL, -- the last of these entries
     after_id    bigint      NOT NULL DEFAULT 0, -- the last entry that was replayed
     replayed    bigint      NOT NULL DEFAULT 0,
-    resolved    bigint      NOT NULL DEFAULT 0, -- at the latest end of a run
-    failed      bigint      NOT NULL DEFAULT 0, -- at the latest end of a run
-    stale       bigint      NOT NULL DEFAULT 0, -- at the latest end of a run
+    resolved    bigint      NOT NULL DEFAULT 0, -- count at the end of the latest run
+    failed      bigint      NOT NULL DEFAULT 0, -- count at the end of the latest run
+    stale       bigint      NOT NULL DEFAULT 0, -- count at the end of the latest run
     token       text,
     lease_until timestamptz,
     started_at  timestamptz NOT NULL DEFAULT now(),
     ended_at    timestamptz
 );
 
--- Reports of reconciliations that were kept for people: the latest of each consumer.
+-- Reports of reconciliations, for people: the latest reports of each consumer.
 CREATE TABLE {reconciliations} (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at       timestamptz NOT NULL DEFAULT now(),
     consumer text        NOT NULL,
-    missing  bigint      NOT NULL, -- messages; the report may list fewer
+    missing  bigint      NOT NULL, -- number of missing messages; the report may list fewer
     phantoms bigint      NOT NULL,
     report   json        NOT NULL
 );
@@ -488,7 +494,7 @@ FROM {parked} AS p, LATERAL {decode_envelope}(p.envelope) AS e;
 CREATE TABLE {idempotency_keys} (
     client     text        NOT NULL,
     key        text        NOT NULL,
-    digest     bytea       NOT NULL, -- of the request
+    digest     bytea       NOT NULL, -- digest of the request
     status     integer,
     header     json,
     body       bytea,

@@ -1,6 +1,7 @@
--- Roles for the parts of a service, each with what its statements need and no
--- more. Run it after the migrations and after every later one, as the owner of
--- the tables. It can be repeated. Logins are made members of the roles.
+-- Roles for the parts of a service. Each role has only the rights that the statements
+-- of its part need. Run this text as the owner of the tables, after the migrations and
+-- again after every later migration. You may run it repeatedly. Make your login roles
+-- members of these roles.
 
 DO $$
 DECLARE
@@ -15,7 +16,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- What an earlier version of this text granted goes.
+-- Revoke what an earlier version of this text has granted.
 REVOKE ALL ON {migrations}, {outbox}, {blocked_keys}, {pauses}, {outbox_dead}, {outbox_sent}, {forwarders}, {slots},
               {inbox}, {versions}, {parked}, {parked_messages}, {consumers}, {consumer_instances}, {audit}, {replays}, {reconciliations},
               {idempotency_keys}
@@ -23,20 +24,20 @@ FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}
 REVOKE ALL ON SEQUENCE {outbox_position}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
 
--- schema.Check.
+-- All parts call schema.Check, which reads this table.
 GRANT SELECT ON {migrations} TO {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
 
--- The producer can neither read nor take back what it has published, nor say
--- where it stands.
+-- The producer can neither read nor delete the messages that it has published, and
+-- cannot choose their positions.
 GRANT INSERT (topic, message_id, ordering_key, slot, payload, metadata, due_at) ON {outbox} TO {role producer};
 GRANT USAGE ON SEQUENCE {outbox_position} TO {role producer};
 
 -- A producer that answers HTTP requests also stores their keys and answers.
 GRANT SELECT, INSERT, DELETE, UPDATE (status, header, body) ON {idempotency_keys} TO {role producer};
 
--- The forwarder cannot add messages, or change them: all that it updates is
--- when and how often they were tried. Of what is dead or sent it sees no
--- content.
+-- The forwarder cannot add messages or change their contents. It updates only the
+-- times, the number and the errors of the attempts. It cannot read the contents of dead
+-- letters and of the sent log.
 GRANT SELECT, DELETE ON {outbox} TO {role forwarder};
 GRANT UPDATE (due_at, attempts, unknown, last_error, failing_since) ON {outbox} TO {role forwarder};
 GRANT SELECT, INSERT, DELETE ON {blocked_keys} TO {role forwarder};
@@ -48,28 +49,30 @@ GRANT UPDATE (lease_until) ON {forwarders} TO {role forwarder};
 GRANT SELECT ON {slots}, {pauses} TO {role forwarder};
 GRANT UPDATE (owner, lease_until) ON {slots} TO {role forwarder};
 
--- The consumer. Rows of the inbox are never updated: retention locks them
--- before it deletes them, which wants that right on some column. One that
--- produces events, or copies of its quarantine, is a producer besides.
+-- The consumer. It never updates rows of the inbox. But retention locks rows before it
+-- deletes them, and a lock needs the right to update some column. A consumer that
+-- publishes events, or copies of quarantined messages, also needs the role of the
+-- producer.
 GRANT SELECT, INSERT, DELETE, UPDATE (tenant) ON {inbox} TO {role consumer};
 GRANT SELECT, INSERT, DELETE ON {versions} TO {role consumer};
 GRANT UPDATE (version, complete_from, applied_at) ON {versions} TO {role consumer};
 GRANT SELECT, INSERT, DELETE ON {parked} TO {role consumer};
 GRANT UPDATE (envelope, ordering_key, state, priority_class, due_at, owner, token, attempts, rounds, crashes,
-              early_since, early_of, early_version, reason, error, error_type, fingerprint, dedup_key,
+              early_since, early_of, early_version, reason, error, error_type, fingerprint, stack, dedup_key,
               first_failed_at, last_failed_at, finished_at) ON {parked} TO {role consumer};
 GRANT SELECT (id, state) ON {replays} TO {role consumer};
 GRANT SELECT, INSERT, DELETE, UPDATE (embedded, key_order, program, handler, owner, seen_at) ON {consumers} TO {role consumer};
 GRANT SELECT, INSERT, DELETE, UPDATE (program, handler, seen_at) ON {consumer_instances} TO {role consumer};
 
--- The operator: what is pending, in quarantine, dead, or was sent. It cannot
--- change what a message says, but put another in its place; nor what the audit
--- has, or the time that this was at. The right to update a created_at, or the
--- lease of a slot, is for locks alone, and so is that on the whole of the replays.
+-- The operator works on pending messages, quarantined messages, dead letters and the
+-- sent log. It cannot change the content of a message, but can replace the message by
+-- another one. It cannot change rows of the audit or their times. The rights to update
+-- created_at, the lease of a slot, and all columns of the replays are only needed for
+-- locks.
 GRANT SELECT, INSERT ON {parked} TO {role operator};
 GRANT SELECT ON {parked_messages} TO {role operator};
 GRANT UPDATE (ordering_key, state, priority_class, due_at, owner, token, attempts, rounds, crashes, replays, replay_id,
-              early_since, early_of, early_version, reason, error, error_type, fingerprint,
+              early_since, early_of, early_version, reason, error, error_type, fingerprint, stack,
               first_failed_at, last_failed_at, finished_at) ON {parked} TO {role operator};
 GRANT SELECT (message_id, consumer, processed_at, tenant), INSERT, DELETE ON {inbox} TO {role operator};
 GRANT SELECT, INSERT, UPDATE ON {replays} TO {role operator};
@@ -90,8 +93,8 @@ GRANT UPDATE (position, successors_after, reason) ON {blocked_keys} TO {role ope
 GRANT SELECT, INSERT (actor, action, subject, consumer, message_id, why, replay_id) ON {audit} TO {role operator};
 GRANT SELECT, DELETE, INSERT (consumer, missing, phantoms, report) ON {reconciliations} TO {role operator};
 
--- The watcher sees everything but contents: no payload, digest or metadata, and
--- no text of an error, in which a handler or a broker may have quoted them.
+-- The watcher can read everything except contents: no payload, digest or metadata, and
+-- no error text, because a handler or a broker may have quoted contents in it.
 GRANT SELECT (position, message_id, topic, ordering_key, slot, created_at, due_at, attempts, unknown, failing_since)
     ON {outbox} TO {role watcher};
 GRANT SELECT ON {blocked_keys}, {pauses}, {forwarders}, {slots}, {versions}, {consumers}, {consumer_instances}, {audit}, {reconciliations} TO {role watcher};

@@ -1,7 +1,6 @@
--- Times are whole milliseconds since 1970 in UTC. The tables are strict: text in
--- the place of a number, which somebody writes by hand, would prevent the query
--- from reading all other rows too. Binary columns have the type ANY, which also
--- accepts text.
+-- Times are whole milliseconds since 1970 in UTC. The tables are strict: if somebody
+-- wrote text instead of a number into a row by hand, a query could not read the other
+-- rows either. Binary columns have the type ANY, which also accepts text.
 
 -- The outbox: events that wait to be forwarded. AUTOINCREMENT never uses a position
 -- again. Otherwise a repeated delete could delete another row.
@@ -29,7 +28,7 @@ CREATE INDEX {index outbox_due} ON {outbox} (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX {index outbox_failing} ON {outbox} (failing_since) WHERE failing_since IS NOT NULL;
 
 -- Blocked ordering keys: the broker refused the head of the key, or the head is
--- a dead letter, and its successors wait. position is that of the head. The row
+-- a dead letter, and its successors wait. position belongs to the head. The row
 -- is deleted together with the head. The successors have positions above
 -- successors_after, which may differ from position: a successor that commits late
 -- may have a lower position than the head, and a replayed dead letter gets a new
@@ -53,8 +52,8 @@ CREATE TABLE {pauses} (
     PRIMARY KEY (kind, name)
 ) STRICT;
 
--- Dead letters of the forwarder. The columns from tenant on are bounded copies of
--- metadata, to search by; '' if there is none.
+-- Dead letters of the forwarder. The columns from tenant on are shortened copies of
+-- metadata, for searches. They are '' if the metadata is missing.
 CREATE TABLE {outbox_dead} (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     position     INTEGER NOT NULL,
@@ -78,13 +77,14 @@ CREATE TABLE {outbox_dead} (
 
 -- Find a message, the messages of an aggregate, and what a message has caused.
 CREATE INDEX {index dead_message} ON {outbox_dead} (message_id);
-CREATE INDEX {index dead_aggregate} ON {outbox_dead} (aggregate_id, aggregate_type) WHERE aggregate_id <> '';
+CREATE INDEX {index dead_aggregate} ON {outbox_dead} (aggregate_id) WHERE aggregate_id <> '';
 CREATE INDEX {index dead_causation} ON {outbox_dead} (causation_id) WHERE causation_id <> '';
 
--- List the dead letters of a topic, a tenant, an event type, a reason or a group page by
--- page, and those of a time.
+-- List the dead letters of a topic, a tenant, an aggregate type, an event type, a reason,
+-- a group or a time page by page.
 CREATE INDEX {index dead_topic} ON {outbox_dead} (topic);
 CREATE INDEX {index dead_tenant} ON {outbox_dead} (tenant) WHERE tenant <> '';
+CREATE INDEX {index dead_type} ON {outbox_dead} (aggregate_type) WHERE aggregate_type <> '';
 CREATE INDEX {index dead_event} ON {outbox_dead} (event_type) WHERE event_type <> '';
 CREATE INDEX {index dead_reason} ON {outbox_dead} (reason);
 CREATE INDEX {index dead_group} ON {outbox_dead} (reason || ': ' || last_error);
@@ -117,13 +117,13 @@ CREATE INDEX {index sent_message} ON {outbox_sent} (message_id);
 CREATE INDEX {index sent_aggregate} ON {outbox_sent} (aggregate_id, aggregate_type) WHERE aggregate_id <> '';
 CREATE INDEX {index sent_causation} ON {outbox_sent} (causation_id) WHERE causation_id <> '';
 
--- Running forwarders. Each forwarder computes its share of the slots from them,
--- and all must send to one destination. The row of the last forwarder stays after
--- its end, until the next one starts and compares the destinations.
+-- Running forwarders. Each forwarder computes its share of the slots from these rows.
+-- All forwarders must send to the same destination. The row of the last forwarder stays
+-- after its end, until the next forwarder starts and compares the destinations.
 CREATE TABLE {forwarders} (
     owner       TEXT    PRIMARY KEY,
     lease_until INTEGER NOT NULL CHECK (lease_until < 253402300800000), -- the year 10000
-    destination TEXT    NOT NULL DEFAULT '' -- '' if it is not known
+    destination TEXT    NOT NULL DEFAULT '' -- '' if the destination is unknown
 ) STRICT;
 
 -- The forwarder of each slot. A slot is a part of the outbox.
@@ -172,7 +172,7 @@ CREATE TABLE {parked} (
     consumer        TEXT    NOT NULL,
     topic           TEXT    NOT NULL,
     message_id      TEXT    NOT NULL,
-    ordering_key    TEXT,    -- NULL if the row is in no order
+    ordering_key    TEXT,    -- NULL if the message need not be handled in the order of a key
     tenant          TEXT    NOT NULL DEFAULT '',
     aggregate_type  TEXT    NOT NULL DEFAULT '',
     aggregate_id    TEXT    NOT NULL DEFAULT '',
@@ -189,17 +189,18 @@ CREATE TABLE {parked} (
     rounds          INTEGER NOT NULL DEFAULT 0 CHECK (rounds >= 0),
     crashes         INTEGER NOT NULL DEFAULT 0 CHECK (crashes >= 0),
     replays         INTEGER NOT NULL DEFAULT 0 CHECK (replays >= 0),
-    replay_id       INTEGER, -- the latest replay that included it
-    edited_from     INTEGER, -- the entry that it replaces
-    origin          TEXT,    -- of an imported entry: its identity where it was exported
-    early_since     INTEGER, -- since when a lower version of its sequence is missing
-    early_of        TEXT,    -- the sequence
+    replay_id       INTEGER, -- the latest replay that included the entry
+    edited_from     INTEGER, -- the entry that this entry replaces
+    origin          TEXT,    -- identity of an imported entry in the database that exported it
+    early_since     INTEGER, -- the time since when a lower version is missing
+    early_of        TEXT,    -- the sequence (aggregate) to which the message belongs
     early_version   INTEGER, -- the version of this message
     reason          TEXT    NOT NULL DEFAULT '',
     error           TEXT    NOT NULL DEFAULT '',
     error_type      TEXT    NOT NULL DEFAULT '',
     fingerprint     TEXT    NOT NULL DEFAULT '',
-    dedup_key       TEXT, -- the id of its business key in the inbox: '' if it has none, NULL if not known yet
+    stack           TEXT    NOT NULL DEFAULT '',
+    dedup_key       TEXT, -- the id of the message's business key in the inbox: '' if it has no such key, NULL if this is unknown
     created_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     first_failed_at INTEGER,
     last_failed_at  INTEGER,
@@ -207,12 +208,12 @@ CREATE TABLE {parked} (
     CHECK (state <> 'held' OR ordering_key IS NOT NULL)
 ) STRICT;
 
--- Two copies of a message have one row. Messages without an id cannot be
--- distinguished, so each of them has a row. message_id is the first column, so
--- that a search for a message does not need the names of its consumers.
+-- Copies of a message share one row. Messages without an id cannot be distinguished, so
+-- each of them has its own row. message_id is the first column, so that a search for a
+-- message does not need the names of its consumers.
 CREATE UNIQUE INDEX {index parked_message} ON {parked} (message_id, consumer, digest) WHERE message_id <> '';
 
--- Finds due rows: by priority class, within a class by tenant.
+-- Finds due rows. The order is by priority class, then by tenant.
 CREATE INDEX {index parked_due} ON {parked} (consumer, topic, priority_class, tenant, due_at) WHERE state = 'waiting' AND crashes = 0;
 
 -- Finds the other waiting rows: claimed rows, and rows whose crash count is above
@@ -245,17 +246,21 @@ CREATE INDEX {index parked_kept} ON {parked} (consumer, topic, finished_at) WHER
 -- Lists the quarantine.
 CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quarantined';
 
--- Lists the quarantine of one consumer, which may have few of very many entries.
--- SQLite adds the id to each index. The || keeps the planner from choosing the index
--- for other queries about a consumer.
+-- Lists the quarantine of one consumer, even if only a few of very many entries belong
+-- to this consumer. SQLite adds the id to each index. The || keeps the planner from
+-- choosing the index for other queries about a consumer. The second index also counts the
+-- entries of each topic.
 CREATE INDEX {index parked_consumer} ON {parked} (consumer) WHERE state || '' = 'quarantined';
+CREATE INDEX {index parked_counts} ON {parked} (consumer, topic) WHERE state || '' = 'quarantined';
 
--- List the entries of a topic, a tenant, an event type or a reason page by page, and those
--- that failed at a time.
+-- List the entries of a topic, a tenant, an aggregate type, an event type, a reason, an
+-- error type or a time of failure page by page.
 CREATE INDEX {index parked_topic} ON {parked} (topic) WHERE state = 'quarantined';
 CREATE INDEX {index parked_tenant} ON {parked} (tenant) WHERE state = 'quarantined' AND tenant <> '';
+CREATE INDEX {index parked_type} ON {parked} (aggregate_type) WHERE state = 'quarantined' AND aggregate_type <> '';
 CREATE INDEX {index parked_event} ON {parked} (event_type) WHERE state = 'quarantined' AND event_type <> '';
 CREATE INDEX {index parked_reason} ON {parked} (reason) WHERE state = 'quarantined';
+CREATE INDEX {index parked_error} ON {parked} (error_type) WHERE state = 'quarantined' AND error_type <> '';
 CREATE INDEX {index parked_failed} ON {parked} (last_failed_at) WHERE state = 'quarantined';
 
 -- Lists failure groups page by page, and the entries of a group.
@@ -264,7 +269,7 @@ CREATE INDEX {index parked_fingerprint} ON {parked} (fingerprint) WHERE state = 
 -- Find the messages of an aggregate, and what a message has caused. Waiting and held
 -- rows are not in the indexes, because these rows are written for every stored message
 -- and every claim.
-CREATE INDEX {index parked_aggregate} ON {parked} (aggregate_id, aggregate_type)
+CREATE INDEX {index parked_aggregate} ON {parked} (aggregate_id)
     WHERE aggregate_id <> '' AND state IN ('quarantined', 'resolved', 'discarded');
 CREATE INDEX {index parked_causation} ON {parked} (causation_id)
     WHERE causation_id <> '' AND state IN ('quarantined', 'resolved', 'discarded');
@@ -278,7 +283,7 @@ CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_i
 -- Finds the replayed messages that have not been handled since.
 CREATE INDEX {index parked_replayed} ON {parked} (id) WHERE replays > 0 AND state IN ('waiting', 'held');
 
--- Prevents that an entry is imported twice.
+-- Prevents a second import of the same entry.
 CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
 
 -- Tells whether a parked message has a business key that inbox retention would
@@ -350,21 +355,21 @@ CREATE TABLE {replays} (
     until_id    INTEGER NOT NULL, -- the last of these entries
     after_id    INTEGER NOT NULL DEFAULT 0, -- the last entry that was replayed
     replayed    INTEGER NOT NULL DEFAULT 0,
-    resolved    INTEGER NOT NULL DEFAULT 0, -- at the latest end of a run
-    failed      INTEGER NOT NULL DEFAULT 0, -- at the latest end of a run
-    stale       INTEGER NOT NULL DEFAULT 0, -- at the latest end of a run
+    resolved    INTEGER NOT NULL DEFAULT 0, -- count at the end of the latest run
+    failed      INTEGER NOT NULL DEFAULT 0, -- count at the end of the latest run
+    stale       INTEGER NOT NULL DEFAULT 0, -- count at the end of the latest run
     token       TEXT,
     lease_until INTEGER,
     started_at  INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     ended_at    INTEGER
 ) STRICT;
 
--- Reports of reconciliations that were kept for people: the latest of each consumer.
+-- Reports of reconciliations, for people: the latest reports of each consumer.
 CREATE TABLE {reconciliations} (
     id       INTEGER PRIMARY KEY AUTOINCREMENT,
     at       INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     consumer TEXT    NOT NULL,
-    missing  INTEGER NOT NULL, -- messages; the report may list fewer
+    missing  INTEGER NOT NULL, -- number of missing messages; the report may list fewer
     phantoms INTEGER NOT NULL,
     report   TEXT    NOT NULL
 ) STRICT;
@@ -374,7 +379,7 @@ CREATE TABLE {reconciliations} (
 CREATE TABLE {idempotency_keys} (
     client     TEXT    NOT NULL,
     key        TEXT    NOT NULL,
-    digest     BLOB    NOT NULL, -- of the request
+    digest     BLOB    NOT NULL, -- digest of the request
     status     INTEGER,
     header     TEXT,
     body       BLOB,
