@@ -199,17 +199,13 @@ func (l *confirmLoop) becomeIdle() bool {
 	return true
 }
 
-// oldest returns the publication whose confirm becomes overdue next, or nil.
-func (l *confirmLoop) oldest() *publication {
-	if l.current != nil {
-		if pub := l.current.oldest(); pub != nil {
-			return pub
-		}
-	}
+// oldest returns the publication with the earliest deadline, or nil. It may be on a
+// channel that is not the current one any more.
+func (l *confirmLoop) oldest() (first *publication) {
 	for _, ch := range l.channels {
-		if pub := ch.oldest(); pub != nil {
-			return pub
+		if pub := ch.oldest(); pub != nil && (first == nil || pub.deadline.Before(first.deadline)) {
+			first = pub
 		}
 	}
-	return nil
+	return first
 }

@@ -3,6 +3,7 @@ package rabbit
 import (
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -98,6 +99,21 @@ func TestResponsesDecideOutcomes(t *testing.T) {
 	}
 	if len(l.outcomes) != 6 || len(ch.returned) != 0 || len(ch.pending) != 0 || ch.settled != 0 || l.confirms != 2 {
 		t.Errorf("%d outcomes, %d confirms, left are %v and %v", len(l.outcomes), l.confirms, ch.returned, ch.pending)
+	}
+}
+
+// After a change of the channel, messages on the former channel may still be unconfirmed.
+// They are overdue before the messages of the current channel.
+func TestEarliestDeadlineMayBeOnAFormerChannel(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	at := func(d time.Duration) []*publication { return []*publication{{deadline: now.Add(d)}} }
+	former, current := &confirmChannel{pending: at(time.Second)}, &confirmChannel{pending: at(time.Minute)}
+	for _, channels := range [][]*confirmChannel{{former, current}, {current, former}} {
+		l := &confirmLoop{channels: channels, current: current}
+		if l.oldest() != former.pending[0] {
+			t.Errorf("with the former channel at %d, the loop waits for the current channel", slices.Index(channels, former))
+		}
 	}
 }
 
