@@ -11,19 +11,19 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// AfterCommit registers f to be called after the commit of the message's transaction
-// and before the message is acked. The parameter ctx must be the context of the
-// message. f is called at most once, so use it only for work that may be lost, such as
-// clearing a cache, waking another goroutine or counting. f is not called if the
+// AfterCommit registers the function f to be called after the commit of the message's
+// transaction and before the message is acked. The parameter ctx must be the context of
+// the message. f is called at most once, so use it only for work that may be lost, such
+// as clearing a cache, waking another goroutine or counting. f is not called if the
 // handler or the commit fails, if the message is a duplicate, or if the process dies
 // first. If the connection is lost during the commit, the outcome is unknown, and f is
 // not called either. The functions of a failed attempt are discarded, and the next
 // attempt registers its own functions.
 //
 // The functions of a transaction are called in the order in which they were registered,
-// and the functions of a batch in the order of its messages. The handler's next message
-// and the other messages of the batch wait for them, so f must be quick. If f panics,
-// the panic is logged, and the message remains handled.
+// and the functions of a batch in the order of its messages. While they run, the
+// messages of the transaction are not acked, and the handler's next message waits, so f
+// must be quick. If f panics, the panic is logged, and the message remains handled.
 //
 // AfterCommit returns an error if f is nil, if ctx has no transaction, or if the
 // handler has already returned.

@@ -18,13 +18,14 @@ type Batch struct {
 	// cannot have more messages than the transport has in flight. For the handlers of
 	// once.Consumer, package rabbit automatically raises its default number of messages in
 	// flight. With [Inbox.BatchMiddleware], set rabbit.SubscriberConfig.InFlight to twice
-	// the Size. Defaults to 100.
+	// the Size, so that the next batch can be collected while a batch runs. Defaults to
+	// 100.
 	Size int
 
 	// Wait is the longest time for which a message waits for further messages of its batch.
-	// A batch waits only while it has fewer messages than the previous batch had. A
-	// consumer with only one message in flight therefore does not wait. Defaults to 10
-	// milliseconds.
+	// A batch waits only while it has fewer messages than the previous batch had. If the
+	// consumer has only one message in flight, each batch has one message, so only the
+	// first batch waits. Defaults to 10 milliseconds.
 	Wait time.Duration
 
 	// Concurrency is how many batches of a handler run at the same time. Two batches that
@@ -34,8 +35,8 @@ type Batch struct {
 }
 
 // maxBatch is the maximum size of a batch. A statement has a limited number of
-// parameters, and each message needs several parameters for its id, and as many for its
-// key if it has one.
+// parameters. Each message needs several parameters for its id. If it has a key, it
+// needs the same number again for the key.
 const maxBatch = 1000
 
 func (b Batch) withDefaults() Batch {

@@ -14,10 +14,11 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// errPartlyHandled means that the transaction must start again without some messages.
-// It is used if the lease of a message has ended, or if the inbox contains the id of a
-// message but not its key, or its key but not its id. The rows that were just inserted
-// for such a message must be rolled back.
+// errPartlyHandled means that the transaction of a batch must be rolled back, and must
+// start again without some messages. There are two possible reasons. Either the lease
+// of a message has ended, so another process may handle the message. Or the inbox
+// already contains only the id of a message or only its key. In both cases the
+// transaction has inserted a row for this message, and the row must not be committed.
 var errPartlyHandled = errors.New("a message was handled in part, or its lease has ended")
 
 // claim inserts the messages of a batch into the inbox with one statement. It marks
@@ -69,8 +70,8 @@ func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// finishLost passes an error to the messages whose lease may have ended. It returns
-// true if there are such messages.
+// finishLost removes the messages whose lease may have ended from the batch. Their
+// result is an error. It returns true if there are such messages.
 func (r *batchRun) finishLost() bool {
 	before := len(r.items)
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {

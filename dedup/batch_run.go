@@ -16,12 +16,12 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// maxConflictRetries is how often a batch is repeated after deadlocks or serialization
-// failures.
+// maxConflictRetries is the maximum number of times that a batch is repeated because of
+// deadlocks or serialization failures.
 const maxConflictRetries = 3
 
-// run handles a batch, and sends the result of each message to the caller that waits
-// for it.
+// run handles a batch. For each message, it sends the result to the goroutine that
+// waits for it.
 func (b *batcher) run(batch []*batchItem) {
 	duplicates := &batchRun{items: batch}
 	defer duplicates.finish(errAlone) // for the remaining messages, if a handler ends its goroutine
@@ -31,8 +31,9 @@ func (b *batcher) run(batch []*batchItem) {
 	}
 }
 
-// splitDuplicates separates the first delivery of each message from further deliveries.
-// The further deliveries must run later, so that they see the result of the first.
+// splitDuplicates separates the first delivery of each message from further deliveries
+// of the same message. The further deliveries must be handled in a later transaction,
+// which then finds the message in the inbox.
 func splitDuplicates(batch []*batchItem) (first, duplicates []*batchItem) {
 	seen := make(map[string]bool, len(batch))
 	for _, item := range batch {
@@ -68,9 +69,10 @@ func (b *batcher) runDistinct(batch []*batchItem) {
 			r.finishEarly()
 		case conflicted(err) && conflicts < maxConflictRetries:
 			conflicts++
-		// If the handler ended the transaction, it may have committed the inbox rows of all
-		// messages. If the messages were handled again one by one, they would be skipped as
-		// duplicates.
+		// If the handler ended the transaction, it may have committed the inbox rows of
+		// all messages. If the messages were then handled one by one, they would be
+		// skipped as duplicates, although not all of them were handled. So all messages
+		// get the error.
 		case size == 1, errors.Is(err, errTxEnded), !r.called && b.databaseFailed(err):
 			r.finish(err)
 		case r.failing != nil && !separated:
@@ -84,8 +86,8 @@ func (b *batcher) runDistinct(batch []*batchItem) {
 
 // databaseFailed reports whether an error before the call of the handler affects the
 // whole database, so that each message would get the same error in its own transaction.
-// It returns false if a lock is not free, because this affects only one of the
-// messages.
+// With PostgreSQL, it returns false if a lock is not free, because only some of the
+// messages need this lock. SQLite has one lock for the whole database.
 func (b *batcher) databaseFailed(err error) bool {
 	return disposition.Of(err).Kind == disposition.Undecided && (b.dialect.SQLite() || !dialect.Contended(err))
 }
@@ -130,13 +132,14 @@ func (r *batchRun) separate(match func(item *batchItem) bool) bool {
 	return len(r.items) < before
 }
 
-// errEarly means that some messages wait for earlier versions. This becomes known only
-// after the other messages were handled, so the transaction must start again without
+// errEarly means that some messages of a batch wait for earlier versions. The
+// transaction has already inserted the ids of these messages into the inbox. These rows
+// must not be committed, so the transaction is rolled back, and starts again without
 // the early messages.
 var errEarly = errors.New("some messages wait for earlier versions")
 
-// finishEarly passes an error to the messages that wait for earlier versions. The error
-// contains the version for which the message waits.
+// finishEarly removes the messages that wait for earlier versions from the batch. The
+// result of each of them is the error that its handler has returned.
 func (r *batchRun) finishEarly() {
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
 		if item.early == nil {
@@ -196,8 +199,9 @@ func (r *batchRun) runTx() (err error) {
 }
 
 // context returns a context for the batch, which does not contain the trace of any
-// single message. It ends when the context of any message ends. The other messages are
-// then handled again without that message.
+// single message. The context ends when the context of any message ends. The
+// transaction then fails, and the other messages are handled again without that
+// message.
 func (r *batchRun) context() (ctx context.Context, end func()) {
 	ctx = trace.ContextWithSpanContext(r.items[0].ctx, trace.SpanContext{})
 	if len(r.items) == 1 {
@@ -221,8 +225,8 @@ func (r *batchRun) context() (ctx context.Context, end func()) {
 type batchFunc func(ctx context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error)
 
 // oneByOne returns a batchFunc that calls h for one message after another. If a message
-// waits for an earlier version, oneByOne calls h again after the other messages,
-// because one of them may have that version.
+// waits for an earlier version, oneByOne calls h for this message again after the other
+// messages, because one of them may have the earlier version.
 func oneByOne(h message.HandlerFunc) batchFunc {
 	return func(_ context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error) {
 		var all []addressed

@@ -15,7 +15,8 @@ import (
 )
 
 // batchItem is a message that waits for its batch. The goroutine that delivered the
-// message waits for exactly one error on the channel result.
+// message waits for one value from the channel in the field result: the error, or nil
+// if the message was handled.
 type batchItem struct {
 	msg        *message.Message
 	original   *message.Message // unchanged copy for the next attempt; a handler may change msg
@@ -69,8 +70,9 @@ func (bs *batchers) handleOnce(msg *message.Message, consumer string) error {
 	}
 	err = bs.forConsumer(consumer).submit(item)
 	if v := disposition.Of(err); item.called && item.ctx.Err() != nil && v.NotCalled && v.Early == nil {
-		// No transaction can begin for the message any more. Its handler was called in a
-		// batch, and may be the reason why the batch took so long.
+		// The context has ended, so no transaction can begin for the message any more.
+		// But the handler was called for the message in a batch, and may be the reason
+		// why the batch took so long. So this call must not count as "not called".
 		return disposition.HandBack(err)
 	}
 	return err
@@ -160,7 +162,7 @@ func (b *batcher) withdraw(item *batchItem) bool {
 
 // startBatch starts to collect a batch if messages are waiting, if no batch is being
 // collected, and if fewer batches than Batch.Concurrency are running. Otherwise it does
-// nothing; the end of a batch calls it again. The caller must hold the lock.
+// nothing, and is called again when a batch ends. The caller must hold b.mu.
 func (b *batcher) startBatch() {
 	if len(b.waiting) > 0 && !b.collecting && b.running < b.config.Batch.Concurrency {
 		b.collecting = true

@@ -16,10 +16,11 @@ import (
 // method begin has started. The handler may have run a statement such as ROLLBACK AND
 // CHAIN, which database/sql does not notice.
 //
-// With SQLite, the check needs no round trip. With package lazytx, it needs no round
-// trip either, because lazytx sends the check together with COMMIT if a statement may
-// have ended the transaction. Otherwise, begin selects the transactions to check: all
-// batches, and a sample of the transactions with a single message.
+// The check needs no round trip with SQLite. With package lazytx it needs none either,
+// because lazytx sends the check together with COMMIT. Otherwise the check needs a
+// round trip. Therefore the method begin selects the transactions to check: all
+// batches, and a sample of the transactions with a single message. For the other
+// transactions, the parameter check is nil.
 func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check) error {
 	if check != nil && !check.Sent {
 		if _, err := tx.ExecContext(context.WithoutCancel(ctx), i.sql.check); err != nil {
@@ -57,11 +58,11 @@ func transactionGone(err error) bool {
 		strings.Contains(text, "pq: unexpected transaction status")
 }
 
-// sample selects the transactions to check if the check needs a round trip, which costs
-// about a tenth of handling a message. It selects the first transactions, because a
-// handler that ends its transaction probably does so from the beginning. Of the later
-// ones it selects one in checkEvery. After the first failed check, it selects all
-// transactions.
+// sample selects the transactions to check if the check needs a round trip, which takes
+// about a tenth of the time to handle a message. It selects the first transactions,
+// because a handler that ends its transaction probably does so from the beginning.
+// After these, it selects one transaction in checkEvery. After the first failed check,
+// it selects all transactions.
 type sample struct {
 	n   atomic.Int64
 	all atomic.Bool

@@ -24,15 +24,14 @@ type Config struct {
 	Schema schema.Config
 
 	// Consumer is the name under which handled messages are remembered. Never change it:
-	// under a new name, every message counts as new. The name applies to all handlers of
-	// the Inbox, so set it only if the Inbox has a single handler. If two handlers with the
-	// same name received the same message, the second one would skip it
-	// ([ErrConsumerInUse]).
+	// under a new name, every message counts as new. All handlers of the Inbox use this
+	// name, so set it only if the Inbox has a single handler. If two handlers with the same
+	// name received the same message, the second one would skip it ([ErrConsumerInUse]).
 	//
-	// If you use retry or poison, Consumer must be the name that they use: the name given
-	// to retry's Subscriber or, without retry's Subscriber, the name of the handler. If it
-	// is not the name given to retry's Subscriber, messages fail with [ErrOtherConsumer].
-	// Defaults to the name that retry and poison use.
+	// Defaults to the name that packages retry and poison use: the name given to retry's
+	// Subscriber or, without retry's Subscriber, the name of the router's handler. If you
+	// use retry or poison, do not set Consumer to another name. If Consumer is not the name
+	// given to retry's Subscriber, messages fail with [ErrOtherConsumer].
 	Consumer string
 
 	// ShareConsumer allows several handlers of a router to have the same consumer name and
@@ -43,19 +42,19 @@ type Config struct {
 	// retry.Config.ShareConsumer instead.
 	ShareConsumer bool
 
-	// Outbox returns a publisher that stores messages in tx, such as outbox.Publisher. With
-	// it, the inbox stores the messages that a handler returns, in the handler's
-	// transaction. Defaults to nil. If a handler then returns messages, the message that it
-	// handled goes to quarantine, because the returned messages could be lost if they were
-	// published after the commit.
+	// Outbox returns a publisher that writes messages into the outbox in the transaction
+	// tx, such as outbox.Publisher. The inbox uses this publisher to store the messages
+	// that a handler returns, in the transaction of the handler. Defaults to nil. Without
+	// Outbox, a message whose handler returns messages goes to quarantine, because the
+	// returned messages could be lost if they were published after the commit.
 	Outbox func(tx *sql.Tx) message.Publisher
 
 	// Key returns a business key, such as "capture/order-17", which is remembered in
 	// addition to the message id. Use it if a producer sends the same request several times
-	// with different ids. A message with a new id and a known key is a duplicate. If its
-	// content differs, it is a collision, see Content. A key must be valid UTF-8 without
-	// NUL, and have 1 to 255 bytes. With Key, messages need no id. Defaults to nil: only
-	// ids are remembered.
+	// with different ids. A message with a new id is a duplicate if its key is known and
+	// its content is equal. If the content differs, the message is a collision, see the
+	// field Content. A key must be valid UTF-8 without NUL, and have 1 to 255 bytes. With
+	// Key, messages need no id. Defaults to nil: only ids are remembered.
 	Key func(msg *message.Message) string
 
 	// Content returns the part of a message that must be equal in all messages with the
@@ -74,9 +73,9 @@ type Config struct {
 	Batch Batch
 
 	// Retention is how long a message is remembered. [Inbox.Run] removes older rows. It
-	// keeps the ids and Keys of messages that are parked or in quarantine. Keys are
-	// remembered for at least an hour longer than MaxDuplicateAge. Retention must not be
-	// shorter than MaxDuplicateAge. Defaults to 30 days.
+	// keeps the ids and the business keys of messages that are parked or in quarantine.
+	// Business keys are remembered for at least an hour longer than MaxDuplicateAge.
+	// Retention must not be shorter than MaxDuplicateAge. Defaults to 30 days.
 	Retention time.Duration
 
 	// MaxDuplicateAge is the longest time after which a duplicate of a handled message may

@@ -26,7 +26,7 @@ type nameConflict struct {
 
 // check returns an error if another handler already uses the consumer name for the same
 // topic, because each of the two would skip messages that the other has handled. The
-// result first is true at the first conflict of the handler. Messages of retry's
+// result first is true only for the first such error of a handler. Messages of retry's
 // Subscriber are not checked, because the Subscriber has already checked the name.
 func (n *consumerNames) check(ctx context.Context, consumer string) (first bool, err error) {
 	if parked.DeliveryOf(ctx).Subscribed {

@@ -18,21 +18,22 @@ import (
 
 const (
 	// daysAhead is the number of future days for which partitions are created. If a lock
-	// prevents this, every sweep tries again. For the current day no partition is created,
-	// because ids of this day are inserted all the time.
+	// prevents this, every sweep tries again. No partition is created for the current day,
+	// because handlers insert ids of this day all the time. They would have to wait while
+	// rows are moved to the new partition.
 	daysAhead = 7
 
-	// dayLockTimeout is how long work on a partition waits for a lock. Inserts that arrive
-	// during this time must wait, too.
+	// dayLockTimeout is how long work on a partition waits for a lock. It is short, because
+	// inserts that arrive during this time wait behind this lock.
 	dayLockTimeout = 50 * time.Millisecond
 
 	// dayIdleTimeout is the maximum time for which a suspended process can keep a lock on a
-	// partition.
+	// partition. After this time, PostgreSQL ends the session of the process.
 	dayIdleTimeout = time.Second
 
 	// maxMovedRows is the maximum number of rows that are written again while a day is
-	// locked: rows that stay when the day is emptied, and rows that move into a new
-	// partition.
+	// locked. These are rows that stay when the day is emptied, or rows that move into a
+	// new partition.
 	maxMovedRows = 20_000
 
 	// maxDroppedDays is the maximum number of days that one transaction drops.
@@ -50,8 +51,8 @@ type day struct {
 	table string // quoted name, with the schema
 }
 
-// firstID returns the beginning of all version 7 UUIDs for the time t. As a string, it
-// is lower than these UUIDs.
+// firstID returns the first 13 characters of a version 7 UUID for the time t, which
+// contain the time. Compared as a string, this beginning is lower than all UUIDs for t.
 func firstID(t time.Time) string {
 	hex := fmt.Sprintf("%012x", t.UnixMilli())
 	return hex[:8] + "-" + hex[8:]
@@ -105,7 +106,7 @@ func (i *Inbox) calendar(ctx context.Context) (*calendar, error) {
 }
 
 // sweepDays creates the partitions of future days, and empties and drops expired
-// partitions. If a lock prevents a part of this work, the next sweep does it.
+// partitions. Work that is prevented by a lock is left to the next sweep.
 func (i *Inbox) sweepDays(ctx context.Context) (removed int64, err error) {
 	c, err := i.calendar(ctx)
 	if err != nil {
@@ -163,9 +164,10 @@ func (i *Inbox) createDays(ctx context.Context, c *calendar) error {
 
 // createDay creates the partition of a day, and moves the rows of this day from the
 // default partition to the new one. There are such rows because some producers have
-// fast clocks. Only transactions that use the default partition have to wait. If such a
-// transaction inserts an id of this day, it fails. No attempt is counted for its
-// message, and the next try uses the new partition.
+// fast clocks, so that their ids contain a future time. Only transactions that use the
+// default partition have to wait. If such a transaction inserts an id of this day, its
+// insert fails, because the id now belongs to the new partition. No attempt is counted
+// for its message, and the next try uses the new partition.
 func (i *Inbox) createDay(ctx context.Context, tx *sql.Tx, d day) error {
 	for _, statement := range []string{
 		i.sql.days.create(d), i.sql.days.lockDefault, i.sql.days.move(d), i.sql.days.attach(d),
@@ -213,11 +215,12 @@ func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool,
 }
 
 // errTooMany means that too many rows of a day must stay. The expired rows of this day
-// are then deleted one by one.
+// are then removed with DELETE instead of TRUNCATE.
 var errTooMany = errors.New("too many rows of the day must stay")
 
-// emptyDay truncates a day, and then inserts again the rows that must stay. It does not
-// drop the partition, because this would lock the whole inbox.
+// emptyDay copies the rows of a day that must stay, truncates the partition, and
+// inserts the copies again. It does not drop the partition, because this would lock the
+// whole inbox.
 func (i *Inbox) emptyDay(ctx context.Context, tx *sql.Tx, d day) (kept int, err error) {
 	if _, err := tx.ExecContext(ctx, i.sql.days.lock(d)); err != nil {
 		return 0, err
@@ -237,8 +240,9 @@ func (i *Inbox) emptyDay(ctx context.Context, tx *sql.Tx, d day) (kept int, err 
 	return int(n), err
 }
 
-// dropDays drops the empty days and returns their number. The whole inbox is locked
-// while PostgreSQL changes its catalog.
+// dropDays drops the partitions of the given days if they are still empty, and returns
+// the number of dropped partitions. The whole inbox is locked while PostgreSQL changes
+// its catalog.
 func (i *Inbox) dropDays(ctx context.Context, tx *sql.Tx, days []day) (n int, err error) {
 	if _, err := tx.ExecContext(ctx, i.sql.days.lockInbox); err != nil {
 		return 0, err
@@ -259,9 +263,10 @@ func (i *Inbox) dropDays(ctx context.Context, tx *sql.Tx, days []day) (n int, er
 	return n, nil
 }
 
-// inDayTx calls work in a transaction. It adds the number of days that work returns to
-// the metric, with the given outcome. If another process is working on days, it does
-// nothing. If a lock is not free, it counts the work as blocked and returns nil.
+// inDayTx calls the function work in a transaction. It adds the number of days that
+// work returns to the metric, under the given outcome. If another process is working on
+// the days of this inbox, inDayTx does nothing. If a lock is not free, it counts the
+// work as blocked and returns nil.
 func (i *Inbox) inDayTx(ctx context.Context, work func(tx *sql.Tx) (days int, err error), outcome int) error {
 	var days int
 	var locked bool

@@ -31,15 +31,16 @@ type dayQueries struct {
 }
 
 func newDayQueries(d dialect.Dialect) dayQueries {
-	// forDay returns a function that returns query for a day: %[1]s is its table, and
-	// its ids are between %[2]s and %[3]s.
+	// forDay returns a function that fills in the placeholders of query for a day. The
+	// table of the day replaces %[1]s, its lowest id replaces %[2]s, and the lowest id of
+	// the next day replaces %[3]s.
 	forDay := func(query string) func(d day) string {
 		query = d.SQL(query)
 		return func(d day) string { return fmt.Sprintf(query, d.table, d.lower(), d.upper()) }
 	}
 	return dayQueries{
-		// This does not wait for the lock: the other process does the work, and this
-		// process continues with its next sweep.
+		// If another process has the lock, this statement does not wait. The other
+		// process does the work, and this process continues with its next sweep.
 		tryLock:  fmt.Sprintf(`SELECT pg_try_advisory_xact_lock(%d)`, dayLock(d.Config().Table("inbox"))),
 		timeouts: setTimeouts(dayLockTimeout, dayIdleTimeout),
 
@@ -67,8 +68,9 @@ func newDayQueries(d dialect.Dialect) dayQueries {
 		state: forDay(`SELECT NOT EXISTS (SELECT 1 FROM %[1]s), pg_relation_size('%[1]s') = 0`),
 		lock:  forDay(`LOCK TABLE %[1]s IN ACCESS EXCLUSIVE MODE`),
 
-		// Selects the rows that newSweepRows also keeps. The second part begins with
-		// the parked messages, so that it does not read the whole day.
+		// This selects the rows that the statement of newSweepRows keeps, too. The SELECT
+		// after UNION begins with the parked messages and looks up their ids, so that it
+		// does not read the whole day.
 		keep: forDay(`
 			CREATE TEMPORARY TABLE once_kept ON COMMIT DROP AS
 			SELECT * FROM (

@@ -14,7 +14,8 @@
 // If the process dies before the commit, nothing has happened, and the message is
 // delivered again. If it dies after the commit, the message is also delivered again,
 // but the insert finds its id. If a duplicate arrives while the message is being
-// handled, it waits at the insert. It runs only if the first delivery is rolled back.
+// handled, the duplicate waits at the insert. It runs only if the first delivery is
+// rolled back.
 //
 // A handler can share its transaction with other messages in flight, see
 // [Inbox.BatchMiddleware] and [Inbox.BatchHandler]. The steps are the same, but each

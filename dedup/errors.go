@@ -48,8 +48,8 @@ const pingTimeout = time.Second
 //     counts an attempt if several consecutive calls end with such an error.
 //   - Any other error is a failure of the handler.
 func (i *Inbox) failed(ctx context.Context, tx *sql.Tx, release func(), err error) error {
-	// Rollback also works if the handler has left a result set open. A statement would
-	// not work then.
+	// The result of the rollback shows whether the connection was lost. A statement could
+	// not show this if the handler has left a result set open.
 	lost := tx.Rollback()
 	release() // the pool may have no other connection for the next check
 	switch {

@@ -23,7 +23,7 @@ const (
 // identity is a message id or a business key, as it is stored in the inbox.
 type identity struct {
 	id     string
-	digest [sha256.Size]byte // differs between messages with the same id
+	digest [sha256.Size]byte // hash of the content, which tells apart different messages with the same id
 }
 
 // identify returns the identities under which the inbox remembers msg for consumer. It

@@ -148,9 +148,9 @@ func (i *Inbox) handleOnce(msg *message.Message, consumer string, h message.Hand
 	return nil
 }
 
-// begin begins the transaction of a handler. The result check is nil if commit needs no
-// check. The caller must defer the returned function release, which ends the
-// transaction.
+// begin begins the transaction of a handler. The result check is nil if the method
+// commit needs no check. The caller must defer the returned function release, which
+// ends the transaction.
 func (i *Inbox) begin(ctx context.Context, batch bool) (tx *sql.Tx, check *dialect.Check, release func(), err error) {
 	i.warnIfNotSwept()
 	if i.churn.Used(i.db) {
@@ -174,8 +174,9 @@ func (i *Inbox) begin(ctx context.Context, batch bool) (tx *sql.Tx, check *diale
 
 // checkLease returns an error if the lease of a parked message may have ended, because
 // another process may then have claimed the message. Call it after the insert into the
-// inbox. A process that gives up on the message first claims its row and then searches
-// the inbox, and this search waits for the transaction with the insert.
+// inbox. If the other process gives up on the message, it first claims the message's
+// row and then searches the inbox. This search waits for the transaction with the
+// insert, so it finds the message if the transaction commits.
 func checkLease(ctx context.Context) error {
 	if err := parked.DeliveryOf(ctx).CheckLease(); err != nil {
 		return disposition.NotCalled(fmt.Errorf("dedup: %w", err))
@@ -183,8 +184,11 @@ func checkLease(ctx context.Context) error {
 	return nil
 }
 
-// claim inserts an identity into the inbox. While a duplicate is being handled, it
-// waits. If the inbox contains the identity, it returns errAlreadyHandled.
+// claim inserts an identity into the inbox. While another transaction is handling a
+// duplicate, claim waits, but no longer than Config.LockTimeout. If the inbox already
+// contains the identity, claim returns errAlreadyHandled or ErrCollision. If the
+// parameter marked is true, the statement also creates the mark that the method commit
+// checks.
 func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, marked bool, id identity, consumer string, tenant any) error {
 	insert := i.sql.insert
 	if marked {

@@ -154,8 +154,10 @@ func (c *call) end() {
 	c.handling.End(outcomes[c.outcome], c.outcome > duplicate)
 }
 
-// Only a lag between these limits is recorded. maxClockSkew is how far the clock of
-// another machine may be ahead. maxLag is longer than any message waits.
+// A lag is negative if the clock of the sender is ahead of the clock of this process.
+// If the clock is ahead by less than maxClockSkew, the lag is recorded as 0. Otherwise
+// the lag is ignored. A lag of maxLag or more is ignored, because no message waits that
+// long.
 const (
 	maxClockSkew = time.Minute
 	maxLag       = 365 * 24 * time.Hour

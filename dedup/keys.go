@@ -15,13 +15,15 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// A parked message may be handled again much later. If another message with its key was
-// applied in the meantime, it is a duplicate. So the sweep keeps a key while a parked
-// message has the same key. Only Config.Key can compute the key of a parked message,
-// and not every process has this function. A process that has it writes the keys into
-// the rows of parked messages when it sweeps. It does so only for old rows: a key that
-// is old enough to be removed was applied before any younger message with this key
-// could arrive.
+// A parked message may be handled again much later. If another message with the same
+// key was applied in the meantime, the parked message is a duplicate and must be
+// skipped. So the sweep keeps a key while a parked message has this key.
+//
+// Only Config.Key can compute the key of a parked message, and not every process has
+// this function. A process that has the function writes the keys into the rows of
+// parked messages when it sweeps. It does so only for old rows. A key that the sweep
+// may remove was applied so long ago that its duplicates cannot be among the younger
+// rows, see Config.MaxDuplicateAge.
 
 const (
 	// keySlack is added to MaxDuplicateAge to get the shortest retention of keys. After
@@ -158,8 +160,8 @@ func (i *Inbox) writeKeys(ctx context.Context, old int64) error {
 }
 
 // fits returns how many messages one transaction reads together, beginning with the
-// first one. The parameter sizes contains the size of each message in bytes. The result
-// is at least 1.
+// first one: as many as fit into keysBytes, and at least 1. The parameter sizes
+// contains the size of each message in bytes.
 func fits(sizes []int64) (n int) {
 	n = 1
 	for bytes := sizes[0]; n < len(sizes) && bytes+sizes[n] <= keysBytes; n++ {
@@ -192,9 +194,9 @@ func (i *Inbox) writeKeyBatch(ctx context.Context, ids []int64) error {
 	})
 }
 
-// keyOf returns the key of a parked message as it is stored in the inbox. If the
-// message can only run after an edit, it returns "". If Config.Key panics, the result
-// known is false.
+// keyOf returns the key of a parked message as it is stored in the inbox. It returns ""
+// if the message cannot be decoded or has no usable key, because no handler can run
+// such a message before it is edited. If Config.Key panics, the result known is false.
 func (i *Inbox) keyOf(entry int64, envelope []byte) (key string, known bool) {
 	msg, err := parked.Decode(envelope)
 	if err != nil {

@@ -17,8 +17,8 @@ type queries struct {
 	// the field check looks for.
 	settings func(mark bool) string
 
-	insert        dialect.Statement // the same statement also sets the timeouts
-	markAndInsert dialect.Statement // the same statement also sets the timeouts and the mark
+	insert        dialect.Statement // also sets the timeout
+	markAndInsert dialect.Statement // also sets the timeout and the mark
 	same          dialect.Statement
 
 	// check fails if the handler has ended the transaction, for example with a COMMIT
@@ -130,11 +130,12 @@ func newSweepRows(d dialect.Dialect, condition, returning string) func(table str
 	return func(table string) string { return fmt.Sprintf(query, table) }
 }
 
-// expiredKey is an SQL condition. It is true if a row with a key may be removed, see
-// [Inbox.recordParkedKeys]. The key of a resolved message is kept as long as the
-// message has a row in {parked}, because an edited copy of the message may have the
-// same key. The condition contains a subquery with LIMIT instead of NOT EXISTS, because
-// PostgreSQL may read all parked messages for NOT EXISTS.
+// expiredKey is an SQL condition. It is true for a row with a message id, and for a row
+// with a key that may be removed, see [Inbox.recordParkedKeys]. The key of a resolved
+// message is kept as long as the message has a row in {parked}, because an edited copy
+// of the message may have the same key. The condition contains a subquery with LIMIT
+// instead of NOT EXISTS, because PostgreSQL may read all parked messages for NOT
+// EXISTS.
 const expiredKey = `
 					AND (substr(i.message_id, 1, 4) <> '` + keyPrefix + `'
 					     OR processed_at < {from_millis $3} AND i.consumer NOT IN {list $4 text}
@@ -144,8 +145,8 @@ const expiredKey = `
 
 // sweepParked returns the statement that removes a batch of finished parked messages.
 // It keeps the messages of an unfinished replay, because their rows are needed to count
-// the outcomes of the replay. The ids are passed as an array. Otherwise PostgreSQL may
-// join them with the whole table.
+// the outcomes of the replay. The statement first collects the ids in an array.
+// Otherwise PostgreSQL may join them with the whole table.
 func sweepParked(d dialect.Dialect, from string) string {
 	return parked.DeleteRows(d, `
 				SELECT id FROM {parked} WHERE state IN `+parked.Final+` AND finished_at < {after $1} `+from+`
@@ -160,7 +161,7 @@ func setTimeouts(lock, idle time.Duration) string {
 }
 
 // markTransaction creates a setting that exists only in this transaction. The statement
-// check looks for this setting.
+// in the field check looks for this setting.
 const markTransaction = `SET LOCAL once.transaction = 'open'`
 
 func setLockTimeout(d time.Duration) string {

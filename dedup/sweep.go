@@ -155,7 +155,7 @@ func (i *Inbox) sweepForward(ctx context.Context, statement, nextStatement strin
 	}
 }
 
-// removeInTx calls remove in a transaction, and counts the removed rows.
+// removeInTx calls the function remove in a transaction, and counts the removed rows.
 func (i *Inbox) removeInTx(ctx context.Context, remove func(tx *sql.Tx) (int64, error)) (removed int64, err error) {
 	err = i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
 		removed, err = remove(tx)

@@ -41,17 +41,17 @@ type Config struct {
 	// KeepHandled is how long the row of a handled message is kept, so that you can look at
 	// it. During this time, a late copy of the message is not stored again. While the
 	// consumer is subscribed, older rows are removed in short transactions. If dedup's
-	// Retention is shorter, it removes the rows earlier. Defaults to 0: rows are removed
-	// immediately.
+	// Retention is shorter than KeepHandled, dedup removes the rows earlier. Defaults to 0:
+	// rows are removed immediately.
 	KeepHandled time.Duration
 
 	// UnackedWait is how long messages stay unacked while they cannot be stored. After
 	// that, they are nacked. UnackedWait must be shorter than the broker's consumer timeout
 	// (RabbitMQ: 30 minutes). If the transport prefetches only as many messages as handlers
-	// run at the same time, it must be shorter than half of that timeout. With retry's
-	// KeyOrder, the wait has no limit, because a nacked message would return behind its
-	// successors. Without KeyOrder, a message that the database refuses does not stop other
-	// messages. Defaults to 10 minutes.
+	// run at the same time, UnackedWait must be shorter than half of that timeout. With
+	// retry's KeyOrder, the wait has no limit, because a nacked message would return behind
+	// its successors. Without KeyOrder, a message that the database refuses does not stop
+	// other messages. Defaults to 10 minutes.
 	UnackedWait time.Duration
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for

@@ -6,7 +6,7 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Outcomes of a message that arrives. Each value is an index of outcomes.
+// Outcomes of a message that arrives. The values are indexes of the variable outcomes.
 const (
 	stored = iota
 	ignored

@@ -29,13 +29,14 @@ func (s *stream) storeAll() {
 }
 
 // store stores and acks messages. After an error it tries again until UnackedWait is
-// over or the consumer shuts down, and then nacks the messages. If the outcome of a
-// commit is unknown, it also tries again: rows that exist already are skipped. If the
-// process dies before the outcome is known, the transport delivers the messages again,
-// and the existing rows are skipped then.
+// over or the consumer shuts down, and then nacks the messages. With retry's KeyOrder,
+// only a shutdown ends the tries. If the outcome of a commit is unknown, store also
+// tries again: rows that exist already are skipped. If the process dies before the
+// outcome is known, the transport delivers the messages again, and the existing rows
+// are skipped then.
 //
-// If mayPass returns true for an error, store returns, and a goroutine continues to
-// try.
+// If the function mayPass returns true for an error, store returns true, and a new
+// goroutine continues to try.
 func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool) (stored bool) {
 	// The first message has been waiting for earlier batches already.
 	patience := parked.Patience{UnackedWait: s.config.UnackedWait - time.Since(since), OneTry: s.oneTry, Logger: s.config.Logger}
@@ -68,10 +69,11 @@ func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool)
 const passAgain = 5 * time.Second
 
 // mayPass reports whether later messages may pass a batch that the database refuses
-// with err. Later messages may pass the first refused batch. After that, the database
-// may be refusing all messages. So later messages may pass the next refused batch only
-// if a message was stored in between, or if passAgain is over. Otherwise several
-// refused batches that follow one another would stop all later messages.
+// with err. With KeyOrder, they may not. Otherwise, they may pass the first refused
+// batch. If the next batch is refused, too, the database may be refusing all messages.
+// So later messages may pass this batch only if a message was stored in between, or if
+// the time passAgain is over. Without this limit of time, several refused batches that
+// follow one another would stop all later messages.
 func (s *stream) mayPass(err error) bool {
 	if s.subscription.KeyOrder || !dialect.Refused(err) {
 		return false

@@ -42,9 +42,9 @@ func New(db *sql.DB, config Config) (*Storage, error) {
 // Subscriber wraps the subscriber of a transport. Wrap the result with retry's
 // Subscriber, which sets the consumer's name and fetches the stored messages.
 //
-// Close of the result closes sub. It returns when every message that sub has delivered
-// was stored and acked, or was nacked because it could not be stored. Subscribe fails
-// after Close.
+// The Close method of the result closes sub. It waits until every message that sub has
+// delivered was stored and acked, or was nacked because it could not be stored.
+// Subscribe fails after Close.
 func (s *Storage) Subscriber(sub message.Subscriber) message.Subscriber {
 	return &subscriber{storage: s, sub: sub, closing: make(chan struct{})}
 }

@@ -70,8 +70,8 @@ type line struct {
 	Tenant    string    `json:"tenant,omitempty"`
 }
 
-// CursorOf returns the place of the row in a line of [Log.Export]. Call it with the
-// last line of an archive, and use the result as After of the next export.
+// CursorOf returns the Cursor for a line that [Log.Export] has written. Call it with
+// the last line of an archive, and set Filter.After of the next export to the result.
 func CursorOf(text []byte) (Cursor, error) {
 	var l line
 	if err := json.Unmarshal(text, &l); err != nil {

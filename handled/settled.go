@@ -27,8 +27,9 @@ const (
 // transactions run on its primary.
 var ErrReplica = errors.New("the database is a replica: use the primary")
 
-// Settled returns a time about a minute ago. No further rows will appear whose messages
-// were handled before this time, so an export up to this time is complete.
+// Settled returns the time about a minute before the call. No further rows will appear
+// whose messages were handled before this time, so an export up to this time is
+// complete.
 //
 // The time of a row is the beginning of its transaction, but the row appears only at
 // the end of the transaction. Settled therefore waits until the transactions of this
@@ -114,8 +115,8 @@ func (l *Log) clock(ctx context.Context) (at time.Time, err error) {
 	return time.UnixMicro(micros), err
 }
 
-// transactions executes query. It returns the process ids of the sessions, by the ids
-// of their transactions.
+// transactions executes query. The result maps the id of each transaction to the
+// process id of its session.
 func (l *Log) transactions(ctx context.Context, query string, args ...any) (sessions map[string]string, err error) {
 	err = l.dialect.Read(ctx, l.db, func(tx *sql.Tx) error {
 		sessions = map[string]string{}

@@ -45,8 +45,8 @@ type Config struct {
 	SweepInterval time.Duration
 
 	// Wait is how long a request waits while another request with the same key is being
-	// handled. If this takes longer, the request is answered with status 409. Defaults to 5
-	// seconds.
+	// handled. If the other request takes longer, the waiting request is answered with
+	// status 409. Defaults to 5 seconds.
 	Wait time.Duration
 
 	// MaxBody is the maximum size of a request's body, in bytes. The body is read into

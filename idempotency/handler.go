@@ -115,7 +115,8 @@ func unavailable(err error) bool {
 	return network
 }
 
-// errUndone makes the database roll back a transaction whose answer must not be stored.
+// errUndone is returned to the database code to roll back a transaction whose answer
+// must not be stored.
 var errUndone = errors.New("the answer is not stored")
 
 // handle handles a request in a transaction, or returns the stored answer.
@@ -176,7 +177,7 @@ func write(w http.ResponseWriter, a answer, repeated bool) {
 	_, _ = w.Write(a.body) // the client may be gone; it can repeat the request
 }
 
-// refuse answers with a problem of RFC 9457.
+// refuse answers with an error in the format of RFC 9457 (application/problem+json).
 func (k *Keys) refuse(w http.ResponseWriter, status int, title, detail string) {
 	text, _ := json.Marshal(map[string]any{
 		"type": cmp.Or(k.config.Documentation, "about:blank"), "title": title, "detail": strings.ToValidUTF8(detail, ""), "status": status,

@@ -11,9 +11,9 @@ import (
 const maxKey = 255
 
 // keyOf returns the key of a request, or "" if the request has no key. If the key is
-// not valid, keyOf returns the reason as problem. The draft says that a key is a string
-// of RFC 8941, in quotes. Many clients send the key without quotes, and keyOf accepts
-// this form, too.
+// not valid, the result problem says why. According to the draft of the header
+// Idempotency-Key, a key is a string of RFC 8941, in quotes. Many clients send the key
+// without quotes, and keyOf accepts this form, too.
 func keyOf(r *http.Request) (key, problem string) {
 	values := r.Header.Values(Header)
 	switch {
@@ -40,7 +40,8 @@ func keyOf(r *http.Request) (key, problem string) {
 }
 
 // unquote returns the string after an opening quote, as in RFC 8941, section 3.3.3. It
-// ignores parameters after the string, because the draft defines none.
+// ignores parameters after the string, because the draft of the header Idempotency-Key
+// defines none.
 func unquote(quoted string) (value, problem string) {
 	var b strings.Builder
 	for i := 0; i < len(quoted); i++ {

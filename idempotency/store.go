@@ -29,7 +29,7 @@ func newQueries(d dialect.Dialect) queries {
 	}
 }
 
-// request identifies a request.
+// request contains the data by which a repeated request is recognized.
 type request struct {
 	client, key string
 	digest      [sha256.Size]byte
@@ -50,8 +50,8 @@ var (
 	errInProgress = errors.New("a request with the key is being handled")
 )
 
-// claim inserts the key. If an earlier request used the key, it returns the answer of
-// that request.
+// claim inserts the key. If an earlier request used the key, claim returns the answer
+// of the earlier request, or errReused if that request was different.
 func (k *Keys) claim(ctx context.Context, tx *sql.Tx, r request) (earlier *answer, err error) {
 	waiting, cancel := context.WithTimeoutCause(ctx, k.config.Wait, errInProgress)
 	defer cancel()

@@ -27,10 +27,11 @@ type conn struct {
 	alive time.Time // when the server last answered
 
 	// watches means that lib/pq itself has begun the latest transaction of the connection,
-	// and has watched the context of this transaction. Until lib/pq begins another
-	// transaction, every commit or rollback on the connection ends this watch. If the watch
-	// is ended twice, the connection breaks, or lib/pq panics. So lib/pq must end the
-	// transaction itself, and the BEGIN of the next transaction must not be delayed.
+	// with a context that can end. lib/pq watches this context until the transaction ends.
+	// Every later commit or rollback on the connection ends this watch again, until lib/pq
+	// begins another transaction. If the watch is ended twice, the connection breaks, or
+	// lib/pq panics. So lib/pq must end the transaction itself, and the BEGIN of the next
+	// transaction must not be delayed.
 	watches bool
 
 	late     late

@@ -27,8 +27,8 @@ type lateQuery struct {
 // maxLate is the maximum size of the statements that wait for COMMIT, in bytes.
 const maxLate = 1 << 20
 
-// add adds a statement. If it has the same head (see dialect.Late) as the previous
-// statement, the two statements become one.
+// add adds a statement. If the statement has the same head (see dialect.Late) as the
+// previous one, the two become one statement.
 func (l *late) add(query string, q *dialect.Late) {
 	l.size += len(query)
 	if n := len(l.queries); n > 0 {

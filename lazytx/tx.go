@@ -43,8 +43,8 @@ func (t tx) commit() error {
 	_, err := c.postgres.ExecContext(context.Background(), c.late.text(before, after), nil)
 	if err != nil {
 		// If a statement before COMMIT has failed, the transaction is still open, and
-		// must be rolled back. Otherwise lib/pq notices that no transaction is open, and
-		// the pool drops the connection.
+		// must be rolled back. If COMMIT itself has failed, lib/pq notices in Rollback
+		// that no transaction is open, and the pool drops the connection.
 		_ = t.Tx.Rollback()
 		return c.late.failed(err)
 	}

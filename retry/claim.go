@@ -71,8 +71,8 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 		f.gate.leave(sel.Limit)
 		return true
 	}
-	// A lease begins with the claim, and all other leases must be renewed after it. So
-	// a slow claim counts as a failure.
+	// A slow claim counts as a failure, because its leases have begun with the claim, and
+	// because no other lease can be renewed during the claim.
 	f.limit.Did(err == nil && time.Since(began) < f.config.Lease/3)
 	f.report(ctx, err)
 	f.accept(claimed, err)
@@ -85,8 +85,8 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	if missed {
 		return err == nil
 	}
-	// If the limit of bytes was reached, the last tenants may have got no row. A new
-	// query finds these tenants first.
+	// Reuse the result of findDue only if all rows were claimed. If the limit of bytes was
+	// reached, the last tenants may have got no row. A new query finds these tenants first.
 	if err == nil && len(claimed) == rows && !partly && !sel.Crashed {
 		f.due = due
 	}
@@ -147,8 +147,8 @@ func (f *fetcher) findDue(ctx context.Context, sel parked.Select) (due *parked.D
 	return due, false, err
 }
 
-// requestIsolation stops the handling of other parked messages in this process, so that
-// a crashed message can be handled alone. If the parameter wanted is false, it
+// requestIsolation makes the gate admit no other parked messages of this process, so
+// that a crashed message can be handled alone. If the parameter wanted is false, it
 // withdraws this request.
 func (f *fetcher) requestIsolation(wanted bool) {
 	switch {

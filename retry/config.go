@@ -84,9 +84,10 @@ type Config struct {
 	UnackedWait time.Duration
 
 	// CloseTimeout is how long Close of a Subscriber waits for the acks of messages that
-	// handlers have received. A message that is neither acked nor nacked by then is due
-	// again after a lease, and no attempt is counted. Defaults to 10 seconds, like
-	// rabbit.SubscriberConfig.CloseTimeout. Both timeouts run at the same time.
+	// handlers have received. A parked message that is neither acked nor nacked by then is
+	// due again after the time in the field Lease, and no attempt is counted. Defaults to
+	// 10 seconds, like rabbit.SubscriberConfig.CloseTimeout. Both timeouts run at the same
+	// time.
 	CloseTimeout time.Duration
 
 	// Logger defaults to slog's default logger. To log nothing, set

@@ -65,7 +65,7 @@ func (f *fetcher) deliver(ctx context.Context, c parked.Claimed, out chan<- *mes
 }
 
 // abandon releases a message that was neither acked nor nacked. The message is due
-// again only after a lease, because its handler may still be running.
+// again only after Config.Lease, because its handler may still be running.
 func (f *fetcher) abandon(ctx context.Context, d *parked.Delivery) {
 	f.unanswered.Add(1)
 	if !d.Claim.Settled() {

@@ -39,8 +39,8 @@ func (q *fairQueue) add(c parked.Claimed) {
 
 // next waits for a message, and returns it. It returns false when the queue is closed
 // and empty. During a shutdown it returns false even if the queue contains messages.
-// The fetcher will release these messages, but may be busy with another database
-// operation first.
+// The fetcher releases these messages, perhaps a little later, because it may be busy
+// with another database operation.
 func (q *fairQueue) next() (c parked.Claimed, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -60,13 +60,14 @@ type fetcher struct {
 }
 
 // headsAhead is how many messages with an ordering key are claimed in advance for each
-// handler. When a message is finished, the next message of its key becomes due. Without
-// headsAhead, each claim would then take only a single row.
+// handler. At most one message of a key is due at a time. When it is finished, the next
+// message of the key becomes due. Without messages claimed in advance, a handler would
+// be free then, and each claim would take only this single row.
 const headsAhead = 4
 
-// newFetcher returns the fetcher of a subscription. The parameter gathers is the number
-// of messages that full batches of the handler need. It is 0 if the handler has no
-// batches.
+// newFetcher returns the fetcher of a subscription. If the handler handles messages in
+// batches, the parameter gathers is the number of messages in flight that full batches
+// need. Otherwise it is 0.
 func newFetcher(s *subscriber, topic string, closing <-chan struct{}, gathers int) *fetcher {
 	host, _ := os.Hostname()
 	concurrency := s.retries.config.Concurrency
@@ -209,8 +210,9 @@ func (f *fetcher) remove(claim *parked.Claim) {
 	f.gate.leave(1)
 }
 
-// withLeaseTimeout limits a database operation to the length of a lease. After that
-// time, the result would be useless, and Close waits for the operation.
+// withLeaseTimeout limits a database operation to the length of a lease. A longer
+// operation would be useless, because its leases would have ended. It would also delay
+// Close, which waits for the operation.
 func (f *fetcher) withLeaseTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, f.config.Lease)
 }

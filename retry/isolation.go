@@ -10,11 +10,13 @@ import (
 // with crashes is handled only while no other parked message is handled.
 var processGate isolationGate
 
-// isolationTime is the maximum time for which all other messages wait for a crashed
-// message, and for which the crashed message is handled alone. A handler that never
+// isolationTime is the maximum time for which all other messages wait for a message
+// with crashes, and for which this message is handled alone. A handler that never
 // returns must not stop the process, so the other messages continue after this time.
-// After isolationEvery, the other messages wait again. Otherwise a crashed message
-// would never be handled in a process that always has other messages.
+//
+// After isolationEvery, the other messages wait again, for isolationTime. Otherwise a
+// message with crashes would never be handled in a process that always has other
+// messages.
 const (
 	isolationTime  = 30 * time.Second
 	isolationEvery = 10 * isolationTime
@@ -31,8 +33,8 @@ type isolationGate struct {
 	wake     func()    // wakes the subscription with the latest request
 }
 
-// request makes other messages wait, so that a crashed message can be handled alone. It
-// calls wake when no message is in flight any more.
+// request makes other messages wait, so that a crashed message can be handled alone.
+// When no message is in flight any more, the gate calls the function wake.
 func (g *isolationGate) request(wake func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -43,8 +45,8 @@ func (g *isolationGate) request(wake func()) {
 	g.wake = wake
 }
 
-// withdraw ends one request. Call it once for each request, as soon as the message that
-// has killed a process is admitted, or need not be handled any more.
+// withdraw ends one request. Call it once for each request, as soon as the crashed
+// message is admitted, or need not be handled any more.
 func (g *isolationGate) withdraw() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

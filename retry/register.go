@@ -14,8 +14,8 @@ import (
 // registerAgain is the pause after a failed registration.
 const registerAgain = 5 * time.Second
 
-// register records in the database that the consumer runs. It returns the time until
-// its next call.
+// register records in the database that the consumer runs. It returns the time until it
+// must be called again.
 func (f *fetcher) register(ctx context.Context) (next time.Duration) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
@@ -40,8 +40,8 @@ func (f *fetcher) register(ctx context.Context) (next time.Duration) {
 // records this end.
 const leavePatience = time.Second
 
-// leave records that this instance of the consumer has ended. If this fails, the instance
-// still counts as running for parked.AbsentAfter.
+// leave records that this instance of the consumer has ended. If this fails, the
+// instance still counts as running for the time parked.AbsentAfter.
 func (f *fetcher) leave(ctx context.Context) {
 	if !f.registered {
 		return

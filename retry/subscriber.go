@@ -79,8 +79,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	f := newFetcher(s, topic, closing.Done(), gather.Of(ctx))
 	f.use = use
-	// The wrapped subscriber gets ctx instead of closing. Close closes the wrapped
-	// subscriber, so that it can finish its messages, and does not cancel its context.
+	// The wrapped subscriber gets the context ctx. The context closing ends when Close
+	// begins, but at that time the wrapped subscriber must still finish its messages. Close
+	// closes the wrapped subscriber, and does not cancel its context.
 	in, err := s.sub.Subscribe(parked.WithSubscription(ctx, f.subscription()), topic)
 	if err != nil {
 		drop()
@@ -103,7 +104,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 
 // withShutdown returns a context that ends when ctx ends, or at the beginning of Close.
 // If a handler fails because the transport closes, the context has therefore already
-// ended.
+// ended, and the failure is not counted as an attempt.
 func (s *subscriber) withShutdown(ctx context.Context) (context.Context, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,8 +32,8 @@ type undecidedTries struct {
 //
 //   - The try is the last of maxUndecided calls.
 //   - After the call, Config.UnackedWait or the deadline of a middleware, such as
-//     Watermill's Timeout, has passed. Otherwise the message would return to the
-//     broker, and its count would begin again.
+//     Watermill's Timeout, has passed. The message would then return to the broker,
+//     and the count of its calls would begin again.
 func (a *attempt) chargesUndecided(v *disposition.Error) bool {
 	u := &a.undecided
 	if u.since.IsZero() {

@@ -12,7 +12,8 @@ import (
 
 const maxName = 255 // in bytes; parked.CheckName has the same limit
 
-// aggregate is the aggregate in the metadata of a message.
+// aggregate contains the type, the id and the version of an aggregate, as they are in
+// the metadata of a message.
 type aggregate struct {
 	kind, id string
 	version  int64

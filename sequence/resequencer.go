@@ -39,11 +39,11 @@ func New(config Config) (*Resequencer, error) {
 	return &Resequencer{config: config, sql: newQueries(d), instruments: newInstruments(config)}, nil
 }
 
-// Middleware calls h with each message whose version follows the last applied version.
-// For a stale version, it returns nil without calling h, so that the message is acked.
-// It parks a message with an early version. For a late version, Config.Late or OnStale
-// decides. A replayed message with a stale version goes back to quarantine with
-// [ErrStale]. Put Middleware inside of dedup.
+// Middleware calls h with each message whose version may be applied, see [Policy]. For
+// a stale version, it returns nil without calling h, so that the message is acked. It
+// parks a message with an early version. For a late version, Config.Late or
+// Config.OnStale decides. A replayed message with a stale version goes back to
+// quarantine with [ErrStale]. Put Middleware inside of dedup.
 func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		outcome := failed // the outcome if h panics

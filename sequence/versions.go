@@ -95,7 +95,8 @@ func (v *Versions) List(ctx context.Context, f VersionFilter, after Version) (al
 	return all, nil
 }
 
-// each calls the function row for every row of a page.
+// each calls the function begin, and then the function row for every row of a page. If
+// the query must be repeated, it calls begin again.
 func (v *Versions) each(
 	ctx context.Context, f VersionFilter, from string, c *conditions, order string, begin func(), row func(scan func(dest ...any) error) error,
 ) error {

@@ -75,7 +75,7 @@ func (v *Versions) Waiting(ctx context.Context, f VersionFilter, after Waiting) 
 	return all, nil
 }
 
-// addLast sets Last and Known of each message.
+// addLast sets the fields Last and Known of each message.
 func (v *Versions) addLast(ctx context.Context, all []Waiting) error {
 	var consumers, kinds, ids []string
 	for _, w := range all {
@@ -122,7 +122,8 @@ type conditions struct {
 	args  []any
 }
 
-// equal adds the condition that column has the given value, unless value is empty.
+// equal adds the condition that the given column has the given value. If the value is
+// empty, it adds nothing.
 func (c *conditions) equal(column, value string) {
 	if value != "" {
 		c.args = append(c.args, value)

@@ -29,7 +29,7 @@ func PlaceWithEnt(ctx context.Context, db *sql.DB, order Order) error {
 }
 
 // EntTransaction calls the function work in a transaction. The client of ent and the
-// publisher that it passes to the function use this transaction.
+// publisher that EntTransaction passes to the function use this transaction.
 func EntTransaction(ctx context.Context, db *sql.DB, work func(client *ent.Client, events message.Publisher) error) error {
 	return outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
 		driver := &entTx{Driver: entsql.NewDriver(dialect.Postgres, entsql.Conn{ExecQuerier: tx})}
@@ -44,8 +44,9 @@ func EntTransaction(ctx context.Context, db *sql.DB, work func(client *ent.Clien
 var errNested = errors.New("a transaction inside of EntTransaction was rolled back, so the whole transaction is")
 
 // entTx is a driver of ent that works in a transaction. For some statements, ent itself
-// begins a transaction. The driver then returns its own transaction again. If ent rolls
-// it back, EntTransaction does not commit it.
+// begins a transaction. The method Tx then returns the driver itself, so these
+// statements run in the same transaction. If ent calls Rollback, EntTransaction does
+// not commit.
 type entTx struct {
 	dialect.Driver
 

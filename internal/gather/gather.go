@@ -6,8 +6,9 @@ import "context"
 
 type key struct{}
 
-// With returns ctx for the Subscribe call of a handler with batches. The parameter
-// messages is the number of messages that the batches need in flight.
+// With returns a copy of ctx for the Subscribe call of a handler with batches. The
+// parameter messages is the number of messages that must be in flight so that the
+// batches are full.
 func With(ctx context.Context, messages int) context.Context {
 	return context.WithValue(ctx, key{}, messages)
 }

@@ -40,12 +40,13 @@ func Known(key string) bool {
 	return Travels(key)
 }
 
-// Received returns the metadata that the handler of a delivered message may see. It
-// removes the keys that would control messages of the handler, and keys of this module
-// that this version does not know. Handlers copy metadata to their messages, and anyone
-// with access to the broker can write any metadata.
+// Received returns the metadata that the handler of a delivered message may see.
+// Handlers copy metadata to the messages that they produce, and anyone with access to
+// the broker can write any metadata. Therefore Received removes the keys that would
+// control the produced messages, and keys of this module that this version does not
+// know.
 //
-// Keys that describe the delivery stay. If Received removes nothing, it returns
+// Keys that describe the delivery stay. If Received removes nothing, it returns the map
 // metadata itself. Otherwise it returns a copy, because the caller may still store the
 // original metadata.
 func Received(metadata map[string]string) map[string]string {
@@ -60,14 +61,14 @@ func Received(metadata map[string]string) map[string]string {
 
 // Stored returns the metadata that an outbox stores. It removes the keys that are not
 // passed on to other services, see [Travels], and the times that the forwarder sets. If
-// it removes nothing, it returns metadata itself, and otherwise a copy.
+// it removes nothing, it returns the map metadata itself, and otherwise a copy.
 func Stored(metadata map[string]string) map[string]string {
 	return without(metadata, func(key string) bool { return !Travels(key) || isStamp(key) })
 }
 
 // Delivered returns the metadata of a message that a broker delivers. It keeps the keys
 // that are passed on, see [Travels]. It also keeps Redelivered and DeliveryCount,
-// because the subscriber has set them itself. If it removes nothing, it returns
+// because the subscriber has set them itself. If it removes nothing, it returns the map
 // metadata itself, and otherwise a copy.
 func Delivered(metadata map[string]string) map[string]string {
 	return without(metadata, func(key string) bool {

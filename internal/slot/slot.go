@@ -4,8 +4,8 @@
 package slot
 
 // Count is the number of slots. Each slot is a row of once_slots. Do not change Count
-// after the migration: ordering keys would move to other owners while their messages
-// wait.
+// after the migration: ordering keys would move to other slots, and so to other
+// forwarders, while their messages wait.
 const Count = 64
 
 // Of returns the slot of a message with the given id and ordering key. It is the FNV-1a

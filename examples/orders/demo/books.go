@@ -26,7 +26,7 @@ type books struct {
 	twice    int64 // mails that were sent more than once
 }
 
-// sums reads the sums.
+// sums reads the totals from the databases, and stores them in the last fields of b.
 func (a Audit) sums(ctx context.Context, b *books) error {
 	err := a.of(service.Orders).DB.QueryRowContext(ctx, `
 		SELECT COALESCE((SELECT SUM(quantity) FROM order_lines WHERE order_id NOT IN (

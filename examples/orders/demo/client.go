@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Client places orders. It repeats a request with the same key until it gets an answer.
+// Client places orders. It repeats a request with the same key until the order is
+// placed or refused.
 type Client struct {
 	// URL is the address of the service.
 	URL string

@@ -14,7 +14,7 @@ type Report struct {
 	Backend     string    `json:"backend"`     // "embedded" or "servers"
 	Orders      int       `json:"orders"`      // orders that were placed, and whose clients got a 201
 	Lost        int       `json:"lost"`        // orders that lack some of their effects
-	Duplicated  int       `json:"duplicated"`  // effects beyond the first one
+	Duplicated  int       `json:"duplicated"`  // effects beyond the expected number
 	Quarantined int       `json:"quarantined"` // messages that failed until the handler was repaired
 	Replayed    int       `json:"replayed"`    // quarantined messages that took effect after the repair
 	Discarded   int       `json:"discarded"`   // malformed messages, which no consumer can apply

@@ -26,10 +26,10 @@ type Mail struct {
 	Subject string
 }
 
-// intendMail returns the intent to send a mail. A handler that returns it writes the
-// intent into the outbox, in the transaction of its other effects. So the intent exists
-// if and only if these effects exist. The parameter purpose distinguishes the mails
-// about one order.
+// intendMail returns a message that contains the intent to send a mail. If a handler
+// returns this message, it is written into the outbox in the transaction of the
+// handler's other effects. So the intent exists if and only if these effects exist. The
+// parameter purpose distinguishes the mails about one order.
 func intendMail(purpose string, mail MailIntended) (*message.Message, error) {
 	msg, err := newMessage(TopicMailsIntended, mail)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/watermill-once/once"
 )
 
-// ship ships an order whose items are reserved, and publishes an event about it. It writes only to the
-// database, so nothing bad happens if a call is rolled back and repeated. Therefore
-// ship may share a transaction with other messages.
+// ship ships an order whose items are reserved, and publishes an event about it. It
+// writes only to the database, so nothing bad happens if a call is rolled back and
+// repeated. Therefore ship may share a transaction with other messages.
 func ship(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	reserved, err := decode[StockReserved](msg)
 	if err != nil {
