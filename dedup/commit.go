@@ -16,11 +16,11 @@ import (
 // method begin has started. The handler may have run a statement such as ROLLBACK AND
 // CHAIN, which database/sql does not notice.
 //
-// The check needs no round trip with SQLite. With package lazytx it needs none either,
-// because lazytx sends the check together with COMMIT. Otherwise the check needs a
-// round trip. Therefore the method begin selects the transactions to check: all
-// batches, and a sample of the transactions with a single message. For the other
-// transactions, the parameter check is nil.
+// The check needs no round trip with SQLite. With package lazytx it needs none either:
+// if a statement may have ended the transaction, lazytx sends the check together with
+// COMMIT. Otherwise the check needs a round trip. Therefore the method begin selects
+// the transactions to check: all batches, and a sample of the transactions with a
+// single message. For the other transactions, the parameter check is nil.
 func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check) error {
 	if check != nil && !check.Sent {
 		if _, err := tx.ExecContext(context.WithoutCancel(ctx), i.sql.check); err != nil {

@@ -54,10 +54,11 @@ func New(db *sql.DB, config Config) (*Inbox, error) {
 // transaction take effect exactly once.
 //
 // If a message was handled before, the middleware skips it: it returns nil, so that the
-// message is acked. It stores messages that h returns in the outbox, and does not
-// return them. If the transport could not decode a message, it returns an error without
-// calling h. Add Middleware as the innermost middleware, inside of retry and poison,
-// because each attempt needs its own transaction.
+// message is acked. If h returns messages, the middleware stores them in the outbox
+// instead of returning them. If the transport could not decode a message, the
+// middleware returns an error without calling h. Add Middleware as the innermost
+// middleware, inside of retry and poison, because each attempt needs its own
+// transaction.
 func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return i.middleware(func(msg *message.Message, consumer string) error { return i.handleOnce(msg, consumer, h) })
 }

@@ -32,9 +32,10 @@ var ErrReplica = errors.New("the database is a replica: use the primary")
 // complete.
 //
 // The time of a row is the beginning of its transaction, but the row appears only at
-// the end of the transaction. Settled therefore waits until the transactions of this
-// database that run now have ended, because each of them may still add a row. If ctx
-// ends before that, the error names the sessions of these transactions.
+// the end of the transaction. When Settled is called, other transactions of this
+// database may be running, and each of them may still add a row. Settled therefore
+// waits until these transactions have ended. If ctx ends before that, the error names
+// the sessions of these transactions.
 //
 // With PostgreSQL, the database must be the primary. Otherwise Settled fails with
 // [ErrReplica].

@@ -2,8 +2,8 @@ package sequence
 
 import "time"
 
-// last describes which versions of an aggregate were applied. All versions from
-// completeFrom to version were applied. Only these versions may be ignored.
+// last describes which versions of an aggregate were applied: all versions from
+// completeFrom to version. It is not certain that a lower version was applied.
 type last struct {
 	version, completeFrom int64
 	known                 bool // false if no version was applied

@@ -80,7 +80,7 @@ func connections(subscriptions []Subscription) (n int) {
 const maxLag = time.Minute
 
 // keepSent is how long the forwarder remembers which events it has sent. Package
-// reconcile compares them with the handled events.
+// reconcile compares the sent events with the handled events.
 const keepSent = 24 * time.Hour
 
 // batchSize is the largest number of messages that one transaction handles, or

@@ -1,8 +1,8 @@
 // Package testenv gives tests a PostgreSQL database, a RabbitMQ broker, and a
 // connection that they can break.
 //
-// PG_DSN and AMQP_URL name the servers. If the variable of its server is not set, a
-// test is skipped. With REQUIRE_BACKENDS=1 it fails instead.
+// PG_DSN and AMQP_URL name the servers. If the variable of a server is not set, a test
+// that needs this server is skipped. With REQUIRE_BACKENDS=1 the test fails instead.
 package testenv
 
 import (
