@@ -7,7 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// background runs work as long as a router has subscriptions.
+// background runs the function work while a router has at least one subscription.
 type background struct {
 	work func(ctx context.Context)
 

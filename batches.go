@@ -25,9 +25,9 @@ func (s *batchSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *
 	return s.Subscriber.Subscribe(gather.With(ctx, s.inFlight), topic)
 }
 
-// checkBatches checks that the batches of a handler can be full. If few messages are in
-// flight, a handler with batches is slower than one without, because batches run one
-// after another.
+// checkBatches returns an error if the subscriber of a handler allows fewer messages in
+// flight than a full batch needs. Batches run one after another, so with small batches
+// a handler is slower than without batches.
 func (s *starter) checkBatches(h routed.Handler) error {
 	batches, byConsumer := routed.Find[*batchSubscriber](h.Subscriber)
 	if !byConsumer && !slices.ContainsFunc(h.Chain, func(f routed.Func) bool { return f.Name == batchMiddleware }) {

@@ -57,7 +57,7 @@ func partOf(f routed.Func) string {
 }
 
 // chain returns the parts whose middlewares it can see around h, from the outside in.
-// Plugin describes the middlewares that it cannot see.
+// The doc comment of Plugin says which middlewares it cannot see.
 func chain(h routed.Handler) (parts []string) {
 	for _, f := range h.Chain {
 		if part := partOf(f); part != "" {

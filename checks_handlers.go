@@ -27,7 +27,9 @@ func (s *starter) checkHandlers(all []routed.Handler) error {
 	return errors.Join(append(errs, s.checkSharedNames(all))...)
 }
 
-// checkOrder checks the order of the middlewares around a handler.
+// checkOrder returns an error if the middlewares around a handler are in the wrong
+// order, if one of them was added twice, or if there is a middleware of Watermill that
+// would lose or skip messages.
 func (s *starter) checkOrder(h routed.Handler) error {
 	parts := chain(h)
 	if s.addedByConsumer(h.Name) && len(parts) > 0 {

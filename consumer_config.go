@@ -28,8 +28,8 @@ type ConsumerConfig struct {
 	Schema schema.Config
 
 	// DurableConsumers are the names of durable consumers. The messages of these consumers
-	// are stored and acked first, and handled later, as Durable configures. All other
-	// consumers handle a message while the transport waits for the ack. When a router
+	// are stored and acked first, and handled later. The field Durable configures this. All
+	// other consumers handle a message while the transport waits for the ack. When a router
 	// starts, each name in DurableConsumers or Dedup.Idempotent that no handler has is
 	// logged as an error, because it may be misspelt. Defaults to none.
 	DurableConsumers []string
@@ -77,7 +77,8 @@ func windowFor(longestRetry time.Duration) time.Duration {
 }
 
 // withSharedDefaults returns c with its schema, logger, providers and outbox as
-// defaults of the parts. If a part has another schema, it returns an error.
+// defaults of the parts. It returns an error if a part has another schema, or if Check
+// and Dedup.Outbox are both set.
 func (c ConsumerConfig) withSharedDefaults() (ConsumerConfig, error) {
 	order := sequence.Config{} // a placeholder if c.Sequence is nil
 	if c.Sequence != nil {

@@ -96,10 +96,10 @@ func (r *routerHandlers) checkUntilPassed(router *message.Router) func() error {
 	}
 }
 
-// logUnknownNames logs configured consumer names that no handler has. It includes all
-// handlers of the router, because several Consumers may share a configuration. It
-// returns no error, because handlers can be added while the router runs, and a service
-// may run some handlers in another process.
+// logUnknownNames logs configured consumer names that no handler has. A name is known
+// if any handler of the router has it, because several Consumers may share a
+// configuration. It returns no error, because handlers can be added while the router
+// runs, and a service may run some handlers in another process.
 func (h *handlers) logUnknownNames(router *message.Router) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

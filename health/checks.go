@@ -26,8 +26,8 @@ const (
 )
 
 // slack is the time by which an id in the inbox may be older than the retention before
-// the check fails. The inbox by day keeps an id for up to a day longer than the
-// retention. The second day is a margin.
+// the check of the retention fails. The inbox by day keeps an id for up to a day longer
+// than the retention. The second day is a margin.
 const slack = 48 * time.Hour
 
 type queries struct{ lag, slots, oldest string }

@@ -70,12 +70,19 @@ func (t *table) add(c *operate.Conditions, f Filter, states ...string) {
 }
 
 // withinStates returns the SQL condition of the states. With old statistics, the
-// planner prefers the index of all quarantined rows. So if the Filter has a message id,
-// withinStates writes the condition in a form that matches no index of states. The
-// condition has the form that the index of consumers needs only if the Filter has a
-// consumer, and no condition with a better index. If the Filter has an aggregate, the
-// condition contains parked.AtRest, so that it matches the index of aggregates. The
-// callers pass only states that parked.AtRest includes.
+// planner may choose the index of all quarantined rows, although another index finds
+// fewer rows. The database uses a partial index only if the query contains the
+// condition of this index. So withinStates writes the condition in a form that only the
+// best index matches:
+//
+//   - If the Filter has a message id, no index of states matches, and the planner uses
+//     the index of message ids.
+//   - If the Filter has an aggregate id, the index of aggregates matches, whose
+//     condition is parked.AtRest. This is correct, because the callers pass only states
+//     that parked.AtRest includes.
+//   - If the Filter has a consumer, and no condition with a better index, the index of
+//     consumers matches.
+//   - Otherwise the indexes of states match.
 func (f Filter) withinStates(states []string) string {
 	switch {
 	case f.MessageID != "":

@@ -17,9 +17,10 @@ import (
 // for the handler, they would also block the later messages of the key.
 var ErrClaimed = errors.New("a copy of the message is being handled: try again when that has ended")
 
-// Discard ends messages for good. You can still read their entries. The inbox then
-// contains the ids of the messages, so that the handler is not called for a late copy.
-// Discard changes all entries, or it returns an error and changes none. It returns
+// Discard takes entries out of the quarantine, and their messages are not handled any
+// more. You can still read the entries with [Quarantine.Get]. Discard adds the ids of
+// the messages to the inbox, so that the handler is not called for a late copy. Discard
+// changes all entries, or it returns an error and changes none. It returns
 // [ErrNotFound] if an entry is not in quarantine, and [ErrClaimed] if an entry cannot
 // be discarded yet.
 func (q *Quarantine) Discard(ctx context.Context, act Act, ids ...int64) error {

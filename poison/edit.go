@@ -86,7 +86,7 @@ func (q *Quarantine) Edit(
 	return newID, nil
 }
 
-// edit discards the entry in the parameter old. It inserts msg, which has its own id,
+// edit discards the old entry. It inserts the new message msg, which has its own id,
 // for the same consumer and with the same ordering key. It returns the ID of the new
 // entry.
 func (t *table) edit(ctx context.Context, act Act, old Entry, msg *message.Message, keepQuarantined bool) (id int64, err error) {

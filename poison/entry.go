@@ -104,8 +104,9 @@ type Page struct {
 // an index finds the matching entries. If the Filter has several conditions, List looks
 // at no more than 10,000 of the entries that match the rarest condition, and Page.Next
 // says where the search continues. A consumer and a topic together are one condition.
-// FailedAfter and FailedBefore together are one condition. They do not count if at most
-// 5,000 entries failed in this period, because List then looks at these entries only.
+// FailedAfter and FailedBefore together are one condition. But this condition does not
+// count if at most 5,000 entries failed in this period, because List then looks at
+// these entries only.
 func (q *Quarantine) List(ctx context.Context, f Filter) (Page, error) {
 	f = f.withPage()
 	if err := f.validate(); err != nil {

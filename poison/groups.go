@@ -201,7 +201,7 @@ func (g *group) add(part group) {
 	}
 }
 
-// readErrors reads the error text of each group.
+// readErrors sets the error text of each group to the error text of its latest entry.
 func (t *table) readErrors(ctx context.Context, tx *sql.Tx, groups []group) error {
 	byID := map[int64]*group{}
 	ids := make([]int64, len(groups))

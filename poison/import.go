@@ -24,9 +24,10 @@ const importBatch = 100
 // Import reads the output of [Quarantine.Export] and puts the entries into quarantine,
 // in this database or another one. It returns the number of new entries, and the number
 // of known entries. An entry is known if the table already contains it in any state.
-// Known entries are not changed, so you can repeat an import until dedup removes the
-// handled and discarded messages. An error names the line of the input. The lines
-// before this line may have been imported, and a repeated import counts them as known.
+// Known entries are not changed, so you can repeat an import. But after dedup has
+// removed the row of a handled or discarded message, a repeated import adds the message
+// to the quarantine again. An error names the line of the input. The lines before this
+// line may have been imported, and a repeated import counts them as known.
 func (q *Quarantine) Import(ctx context.Context, act Act, r io.Reader) (imported, known int, err error) {
 	if err := act.Validate(); err != nil {
 		return 0, 0, fmt.Errorf("poison: import: %w", err)

@@ -42,8 +42,8 @@ func withDefaults(p Plan) Plan {
 	return p
 }
 
-// replayStates returns the states of the entries that a replay with p and f includes.
-// It includes resolved entries only if Filter.IDs contains them.
+// replayStates returns the states of the entries that a replay includes. A replay
+// includes resolved entries only if Plan.Force is set and Filter.IDs lists the entries.
 func replayStates(p Plan, f Filter) []string {
 	if p.Force && f.IDs != nil {
 		return []string{parked.Quarantined, parked.Resolved}

@@ -57,8 +57,9 @@ func newQueries(d dialect.Dialect) queries {
 			SELECT EXISTS (SELECT 1 FROM {parked} WHERE message_id = $1 AND consumer = $2 AND message_id <> '')
 			    OR EXISTS (SELECT 1 FROM {inbox} WHERE message_id = $1 AND consumer = $2)`),
 
-		// An edited entry that is due counts as replayed, so that its row is kept when it
-		// is resolved. It takes the place of the old entry in the order of its key.
+		// An edited entry that is due counts as replayed, so that its row is kept when it is
+		// resolved. The edited entry takes the place of the old entry in the order of the
+		// ordering key.
 		insertEdited: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, ordering_key, tenant, digest, envelope, state, priority_class, due_at, replays,
 			                      reason, error, error_type, fingerprint, stack, first_failed_at, last_failed_at, edited_from,

@@ -54,8 +54,9 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 		// separately.
 		row: d.SQL(`SELECT ` + replayRow + `, 0, 0, 0 FROM {replays} AS r WHERE r.id = $1`),
 
-		// The condition has no replay_id, because PostgreSQL could then read all entries
-		// of the replay. An entry that belongs to a later replay has failed in this one.
+		// replay_id is not in the condition. Otherwise PostgreSQL could use the index on
+		// replay_id, and read all entries of the replay. An entry that belongs to a later
+		// replay has failed in this one.
 		outcomes: d.SQL(`
 			SELECT id, CASE WHEN replay_id = $2 THEN CASE WHEN ` + staleAgain + ` THEN 'stale' ELSE state END ELSE '' END
 			FROM {parked} WHERE id {among $1 bigint}`),
@@ -136,8 +137,8 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 }
 
 // staleAgain is an SQL condition. It is true for an entry whose replay did not run the
-// handler because its version is stale. If the entry is then discarded, the condition
-// remains true.
+// handler, because the version of the message is stale. If the entry is then discarded,
+// the condition remains true.
 const staleAgain = `state IN ('quarantined', 'discarded') AND reason = '` + ReasonStale + `'`
 
 const replayRow = `r.id, r.source, r.consumer, r.filter, r.plan, r.actor, r.why,

@@ -19,12 +19,13 @@ func (p retryPause) wait(ctx context.Context, failed int) bool {
 	return sleep(ctx, pauseAfter(failed, p.low, p.high))
 }
 
-// worked reports whether an attempt counts as a success. The parameter began is the
-// time at which the connection was opened or the consumer was started. If it was lost
-// before the longest pause has passed since then, the attempt counts as failed.
+// worked reports whether a connection or a consumer has lasted at least as long as the
+// longest pause. If not, the attempt counts as failed, and the next pause is longer.
+// The parameter began is the time at which the connection was opened or the consumer
+// was started.
 func (p retryPause) worked(began time.Time) bool { return time.Since(began) >= p.high }
 
-// sleep waits for the duration pause. If ctx ends first, it returns false.
+// sleep waits for the given time and returns true. If ctx ends first, it returns false.
 func sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -36,11 +37,11 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// pauseAfter returns the pause after the given number of failed attempts. If the
-// parameter failed is 0, the pause is 0. After the first failure, the pause is the
-// parameter low. The pause doubles after each further failure, up to the parameter
-// high. A random part of at most half is subtracted, so that clients that have lost the
-// same broker do not reconnect at the same moment.
+// pauseAfter returns the pause after the given number of failed attempts. Without a
+// failed attempt, the pause is 0. After the first one, the pause has the length low. It
+// doubles after each further failed attempt, up to the length high. A random part, at
+// most half of the pause, is then subtracted, so that clients that have lost the same
+// broker do not reconnect at the same moment.
 func pauseAfter(failed int, low, high time.Duration) time.Duration {
 	if failed == 0 {
 		return 0

@@ -27,10 +27,10 @@ const (
 // function, so that the producer gets the error in its transaction. Otherwise such a
 // message becomes a dead letter.
 //
-// Check does not use the topic, because the configuration decides which exchange and
-// which routing key a topic means. To limit the size of payloads, set
-// outbox.Config.MaxPayload. The error wraps [ErrInvalid] or [ErrTooLarge], and contains
-// the keys, but no values.
+// Check does not use the topic. The exchange and the routing key of a topic depend on
+// the configuration of the Publisher, and this function does not know the
+// configuration. To limit the size of payloads, set outbox.Config.MaxPayload. The error
+// wraps [ErrInvalid] or [ErrTooLarge], and contains the keys, but no values.
 func Check(_ string, msg *message.Message) error {
 	var long []string
 	size := 0

@@ -22,9 +22,9 @@ type connection struct {
 	timeout time.Duration // time limit of a request
 }
 
-// closeWait limits two waits of the method end. First, end waits for the broker's reply
-// to a close. Then it waits until the socket is closed. After closeWait, it closes the
-// socket itself.
+// closeWait is the time limit of each of two waits when a connection ends. The first is
+// the wait for the broker's reply to a close, and the second is the wait until the
+// socket is closed. If a wait takes longer, the socket is closed immediately.
 const closeWait = time.Second
 
 // request calls f, which waits for replies of the broker. If f takes longer than
@@ -33,8 +33,9 @@ func (c *connection) request(ctx context.Context, f func() error) error {
 	return c.requestWithin(ctx, c.timeout, f)
 }
 
-// requestWithin calls f. If f takes longer than limit, it closes the socket, because
-// amqp091 has no deadline for requests.
+// requestWithin calls f. If f takes longer than limit, or if ctx ends, requestWithin
+// closes the socket, so that f returns with an error. This is needed because amqp091
+// has no deadline for requests.
 func (c *connection) requestWithin(ctx context.Context, limit time.Duration, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -67,7 +67,8 @@ func validateConnection(config amqp.ConnectionConfig) error {
 
 // uriError returns an error for an invalid uri. It does not contain the error of the
 // parser, because the parser quotes the text that it cannot read. This text may be a
-// password: if a password contains a "#", the parser takes a part of it for the port.
+// password: if a password contains a "#", the parser reads a part of the password as
+// the port.
 func uriError(uri string) error {
 	switch {
 	case !strings.HasPrefix(uri, "amqp://") && !strings.HasPrefix(uri, "amqps://"):

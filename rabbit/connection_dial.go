@@ -14,7 +14,8 @@ import (
 	"github.com/watermill-once/once/internal/amqpwire"
 )
 
-// dialSettings contains the time limits for opening a connection and for writing to it.
+// dialSettings contains the settings of a connection that are not part of
+// watermill-amqp's configuration.
 type dialSettings struct {
 	confirmChannels bool // whether the connection needs confirm channels of package amqpwire
 	dialTimeout     time.Duration
@@ -65,7 +66,8 @@ func connect(ctx context.Context, config amqp.ConnectionConfig, dial dialSetting
 }
 
 // connectionSettings returns the same amqp091 settings as watermill-amqp would use. It
-// copies every value that amqp091 changes.
+// copies every value that amqp091 changes, so that the caller's configuration stays
+// unchanged.
 func connectionSettings(config amqp.ConnectionConfig) amqp091.Config {
 	var settings amqp091.Config
 	if config.AmqpConfig != nil {

@@ -24,8 +24,9 @@ type dialer struct {
 	dial func(network, address string) (net.Conn, error) // may be nil
 }
 
-// withoutTLS returns the URI to pass to amqp091. Do not connect to the address in this
-// URI, because the default port without TLS is different.
+// withoutTLS returns the URI for amqp091: amqps is replaced by amqp, so that amqp091
+// does not begin a second TLS handshake. Do not take the port to connect to from this
+// URI, because amqp has another default port than amqps.
 func (d dialer) withoutTLS() string {
 	if rest, ok := strings.CutPrefix(d.uri, schemeTLS+":"); ok {
 		return "amqp:" + rest

@@ -19,14 +19,14 @@ var _ amqp.Marshaler = Marshaler{}
 // The zero value is ready to use.
 //
 // Marshal turns every metadata entry into a header of type string, byte for byte,
-// except two groups of keys. The first group is the keys that control the broker,
-// because metadata often comes from outside, and a BCC header alone routes a copy to
-// any queue. The keys of this group are, in upper or lower case, CC, BCC, every key
-// that starts with "x-" (also x-request-id, which needs another name), expiration,
-// user-id and user_id. The second group is the keys that Unmarshal sets itself. The
-// message id is also the native message id if it has at most 255 bytes. If a forwarder
-// sent the message, the native timestamp is the time at which the message was stored in
-// the outbox. Messages are persistent.
+// except two groups of keys. The first group is the keys that control the broker.
+// Metadata often comes from outside the service, and a BCC header alone makes the
+// broker send a copy to any queue. The keys of this group are, in upper or lower case,
+// CC, BCC, every key that starts with "x-" (also x-request-id, which needs another
+// name), expiration, user-id and user_id. The second group is the keys that Unmarshal
+// sets itself. The message id is also the native message id if it has at most 255
+// bytes. If a forwarder sent the message, the native timestamp is the time at which the
+// message was stored in the outbox. Messages are persistent.
 //
 // Unmarshal accepts every header. It converts a header that is not a string:
 //
@@ -101,8 +101,8 @@ func appendMetadata(b []byte, msg *message.Message) (_ []byte, err error) {
 }
 
 // passes reports whether a metadata key becomes a header. An unknown key that begins
-// with "once_" becomes a header. A newer version must have set such a key, because each
-// outbox refuses keys that its own version does not know.
+// with "once_" also becomes a header. It comes from a newer version of this module,
+// because each outbox refuses such keys if its own version does not know them.
 func passes(key string) bool {
 	return (!isReserved(key) || !meta.Known(key)) && !meta.Steering(key)
 }
@@ -138,9 +138,9 @@ func deliveryID(delivery amqp091.Delivery) string {
 }
 
 // deliveryCount returns the number of earlier deliveries of the message, and whether
-// the number is known. On a first delivery, the broker does not write the header, so
-// the sender may have written it. Therefore deliveryCount reads the header only on a
-// redelivery.
+// the number is known. The number is in the header x-delivery-count. The broker writes
+// this header only when it delivers a message again. On a first delivery, the header
+// could come from the sender, so deliveryCount does not read it.
 func deliveryCount(delivery amqp091.Delivery) (int64, bool) {
 	if !delivery.Redelivered {
 		return 0, false

@@ -75,16 +75,17 @@ func (s *Subscriber) Ping(ctx context.Context) error {
 // are not permanent.
 func permanent(err error) bool { return refusesLogin(err) || refusesVHost(err) || failsTLS(err) }
 
-// refusesLogin reports whether the broker refuses the login. The broker usually closes
-// the connection without a reason, so amqp091 only guesses that the login was refused.
+// refusesLogin reports whether the broker refuses the login. The broker usually refuses
+// a login by closing the connection without a reason. amqp091 then guesses that the
+// login was refused, and refusesLogin relies on this guess.
 func refusesLogin(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && refused.Code == amqp091.AccessRefused && refused != amqp091.ErrVhost
 }
 
 // refusesVHost reports whether the broker refuses the virtual host. If the connection
-// limit of the virtual host is reached, refusesVHost returns false, because another
-// client may disconnect.
+// limit of the virtual host is reached, refusesVHost returns false, because a later
+// attempt can succeed after another client has disconnected.
 func refusesVHost(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && (refused == amqp091.ErrVhost ||

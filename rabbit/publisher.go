@@ -207,8 +207,9 @@ func (p *Publisher) close() error {
 	return nil
 }
 
-// wait unlocks p.mu while it waits. It waits until the state has changed, or until a
-// value arrives on the channel limit. It reports whether the state has changed.
+// wait waits until the state of the Publisher has changed, or until a value arrives on
+// the channel limit. It reports whether the state has changed. The caller must have
+// locked p.mu; wait unlocks p.mu while it waits.
 func (p *Publisher) wait(limit <-chan time.Time) (changed bool) {
 	change := p.changed
 	p.waiting = true
@@ -222,8 +223,8 @@ func (p *Publisher) wait(limit <-chan time.Time) (changed bool) {
 	}
 }
 
-// updateReadiness updates unreadySince. Call it after every change that may change the
-// result of unready. The caller must have locked p.mu.
+// updateReadiness updates the field unreadySince. Call it after every change that may
+// change the result of the method unready. The caller must have locked p.mu.
 func (p *Publisher) updateReadiness() {
 	switch {
 	case p.unready() == nil:

@@ -8,9 +8,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// removeFinished detaches a channel that was closed. It also removes an old channel
-// whose messages all have an outcome. The outcome of an overdue message was reported as
-// unknown, so removeFinished does not wait for its confirm.
+// removeFinished removes a channel on which no message waits for its outcome any more,
+// unless it is the current channel. If the broker has closed the channel, or the
+// connection was lost, removeFinished first determines the outcomes of its messages. It
+// does not wait for the confirm of an overdue message, because the outcome of this
+// message was already reported as unknown.
 func (l *confirmLoop) removeFinished(ch *confirmChannel) {
 	if ch.closed != nil {
 		l.detach(ch)
@@ -22,7 +24,8 @@ func (l *confirmLoop) removeFinished(ch *confirmChannel) {
 }
 
 // detach stops the use of a channel that was closed. It also forgets which exchanges
-// were declared, because a deleted exchange may be the reason for the close.
+// were declared, so that they are declared again: the channel may have been closed
+// because an exchange was deleted.
 func (l *confirmLoop) detach(ch *confirmChannel) {
 	if l.current == ch {
 		l.current = nil
@@ -36,7 +39,8 @@ func (l *confirmLoop) detach(ch *confirmChannel) {
 
 // attributeClose determines the outcomes of all unconfirmed messages of a closed
 // channel. The broker does not say which message caused the close. So the close is
-// attributed to a message only if it was the only unconfirmed message.
+// attributed to a message only if no other message was unconfirmed. Otherwise the
+// outcome of all these messages is unknown.
 func (l *confirmLoop) attributeClose(ch *confirmChannel) {
 	if !ch.session.wire.IsClosing() {
 		l.p.cfg.Logger.Error("Confirm channel closed by RabbitMQ", redact(ch.closed),

@@ -41,8 +41,7 @@ func (s *session) openConfirmChannel() (*confirmChannel, error) {
 }
 
 // publish writes a message to the write buffer. If the channel is closed, it returns
-// false. The caller must have locked Publisher.mu. publish does not wait for the
-// network.
+// false. It does not wait for the network. The caller must have locked Publisher.mu.
 func (ch *confirmChannel) publish(pub *publication, c *amqpwire.Content) bool {
 	if !ch.wire.Publish(ch.number+1, pub.exchange, pub.key, c, ch.session.frameSize()) {
 		return false
@@ -53,8 +52,8 @@ func (ch *confirmChannel) publish(pub *publication, c *amqpwire.Content) bool {
 	return true
 }
 
-// takeSent moves the publications from sent to pending. The caller must have locked
-// Publisher.mu.
+// takeSent moves the publications from the list sent to the list pending, and sets
+// their deadlines. The caller must have locked Publisher.mu.
 func (ch *confirmChannel) takeSent() {
 	if len(ch.sent) == 0 {
 		return
@@ -84,9 +83,10 @@ func (ch *confirmChannel) settle(pub *publication) {
 	ch.settled++
 }
 
-// trim removes settled publications from pending. Responses mostly arrive in order, so
-// it removes the settled publications at the beginning. If more than half of the
-// remaining publications are settled, it also removes these.
+// trim removes settled publications from the list pending. It always removes those at
+// the beginning of the list. Responses mostly arrive in order, so few other
+// publications are settled. trim removes these only if they are more than half of the
+// list.
 func (ch *confirmChannel) trim() {
 	front := 0
 	for front < len(ch.pending) && ch.pending[front].settled {

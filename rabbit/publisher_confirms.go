@@ -8,8 +8,9 @@ import (
 )
 
 // confirmLoop determines the outcome of every message, and reports it. It runs in a
-// single goroutine, so that two calls of done never overlap. It never uses the network,
-// and never waits for a goroutine that uses the network.
+// single goroutine, so that two calls of the function done of PublishAsync never
+// overlap. It never uses the network, and never waits for a goroutine that uses the
+// network.
 type confirmLoop struct {
 	p *Publisher
 
@@ -67,7 +68,8 @@ func (l *confirmLoop) collect() bool {
 	return !p.stopped
 }
 
-// processResponses processes acks, nacks and returns.
+// processResponses processes the responses that have arrived on a channel: acks, nacks
+// and returned messages.
 func (l *confirmLoop) processResponses(ch *confirmChannel) {
 	front := 0
 	for _, r := range ch.responses {
@@ -106,9 +108,9 @@ func (l *confirmLoop) settle(ch *confirmChannel, pub *publication, r amqpwire.Re
 }
 
 // expire reports the outcomes of overdue publications as unknown. Overdue publications
-// stay in pending, because their confirms may still arrive. The broker may also close
-// the channel because of an overdue publication, and this close must not be attributed
-// to another message. New messages are sent over another channel.
+// stay in the list pending, because their confirms may still arrive. The broker may
+// also close the channel because of an overdue publication, and this close must not be
+// attributed to another message. New messages are sent over another channel.
 func (l *confirmLoop) expire(ch *confirmChannel, now time.Time) {
 	for _, pub := range ch.pending {
 		if pub.settled || pub.overdue {
@@ -154,7 +156,8 @@ func (l *confirmLoop) releaseWindow() {
 	l.slots, l.bytes = 0, 0
 }
 
-// report calls done for every outcome. It holds no lock while it calls done.
+// report passes each outcome to the function done of its publication. It holds no lock
+// during these calls.
 func (l *confirmLoop) report() {
 	l.p.instruments.count(l.outcomes)
 	for _, o := range l.outcomes {
@@ -165,8 +168,8 @@ func (l *confirmLoop) report() {
 	l.outcomes = l.outcomes[:0]
 }
 
-// wait waits for a signal on wake, or until the confirm of the oldest message is
-// overdue.
+// wait waits for a signal on the channel wake, or until the deadline of the oldest
+// message that waits for its confirm.
 func (l *confirmLoop) wait() {
 	if oldest := l.oldest(); oldest != nil {
 		l.timer.Reset(time.Until(oldest.deadline))
@@ -181,8 +184,8 @@ func (l *confirmLoop) wait() {
 	}
 }
 
-// becomeIdle makes the next publish wake the loop. If the loop has work to do, it
-// returns false.
+// becomeIdle reports whether the loop has no work to do. If it returns true, the next
+// publish wakes the loop.
 func (l *confirmLoop) becomeIdle() bool {
 	p := l.p
 	p.mu.Lock()

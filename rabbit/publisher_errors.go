@@ -19,10 +19,10 @@ var (
 	// example because a queue that rejects publishes is full.
 	ErrNacked = errors.New("rabbit: nacked by the broker")
 
-	// ErrRefused has several causes. The broker closed the channel while the message was
-	// the only unconfirmed message, because the exchange does not exist, or because the
-	// user has no permission. Or the exchange could not be declared, or the marshaler
-	// failed.
+	// ErrRefused has three possible causes. First, the broker closed the channel while no
+	// other message was unconfirmed, for example because the exchange does not exist or the
+	// user lacks a permission. Second, the exchange could not be declared. Third, the
+	// marshaler failed.
 	ErrRefused = errors.New("rabbit: refused")
 
 	// ErrTooLarge means that the message exceeds a limit of the protocol or the broker.
@@ -136,8 +136,8 @@ func quote(name string) string {
 
 // batchError is the error of Publish for several messages. Each of its methods returns
 // true only if the same method returns true for every message. Without these methods,
-// errors.As would find the first error, and the caller would think that it describes
-// all messages.
+// errors.As would find only the error of the first message, and the caller would apply
+// it to all messages.
 type batchError []error
 
 func (b batchError) Error() string { return errors.Join(b...).Error() }

@@ -26,9 +26,10 @@ func (s *session) isDeclared(exchange string) bool {
 // exchange, declare waits for that call. If no channel is free, because other exchanges
 // are being declared, declare waits until one of these declarations has ended. It then
 // returns nil without declaring the exchange, and the caller tries again. It returns an
-// error if the broker refuses the declaration. If the connection is lost instead, it
-// returns nil, and the Publisher no longer has a confirm channel. The caller must have
-// locked Publisher.mu; declare unlocks it while it waits.
+// error if the broker refuses the declaration. If the connection is lost instead,
+// declare returns nil. The Publisher then has no confirm channel, so the caller waits
+// for a new connection. The caller must have locked Publisher.mu; declare unlocks it
+// while it waits.
 func (s *session) declare(exchange string) error {
 	if d := s.declaring[exchange]; d != nil {
 		s.p.await(d)
@@ -92,9 +93,9 @@ func (p *Publisher) buildExchange(channel *amqp.Channel, exchange string) (err e
 	return p.config.TopologyBuilder.ExchangeDeclare(channel, exchange, p.config)
 }
 
-// refusesDeclaration reports whether err means that the broker refused the declaration.
-// Otherwise the connection was lost. To refuse some declarations, for example of an
-// unknown exchange type, the broker closes the whole connection.
+// refusesDeclaration reports whether err means that the exchange cannot be declared. If
+// it returns false, the connection was lost for another reason. Some declarations, for
+// example of an unknown exchange type, are refused by closing the whole connection.
 func refusesDeclaration(err error) bool {
 	closed, ok := errors.AsType[*amqp.Error](err)
 	if !ok {

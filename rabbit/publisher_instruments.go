@@ -22,8 +22,8 @@ type instruments struct {
 	tally [len(outcomeNames)]int64 // used only within one call of count
 }
 
-// confirmed is the index in outcomeNames for confirmed messages. For a message with an
-// error, this index is the index of the error in outcomeKinds.
+// confirmed is the index of confirmed messages in outcomeNames. The index of a message
+// with an error is the index of its sentinel error in outcomeKinds.
 const confirmed = 0
 
 var (

@@ -79,7 +79,7 @@ func (l *confirmLoop) confirmed(pub *publication) {
 }
 
 // changeChannel makes the Publisher send new messages over another channel. Unconfirmed
-// messages stay on the current channel.
+// messages stay on the old channel ch.
 func (l *confirmLoop) changeChannel(ch *confirmChannel, why string, pub *publication) {
 	l.current = nil
 	l.p.cfg.Logger.Info(why, watermill.LogFields{"topic": pub.topic, "message_uuid": pub.id})

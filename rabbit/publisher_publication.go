@@ -23,7 +23,8 @@ type publication struct {
 	settled bool // the broker's ack or nack has arrived
 
 	// overdue means that the outcome was already reported as unknown. The publication stays
-	// in pending, because it may still be the reason why the broker closes the channel.
+	// in the list pending of its channel, because it may still be the reason why the broker
+	// closes the channel.
 	overdue bool
 }
 

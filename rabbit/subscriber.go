@@ -257,8 +257,8 @@ func (s *Subscriber) disconnected(reason error) {
 	s.broadcast()
 }
 
-// broadcast wakes all goroutines that wait for changed. The caller must have locked
-// s.mu.
+// broadcast wakes all goroutines that wait for a change of the connection. The caller
+// must have locked s.mu.
 func (s *Subscriber) broadcast() {
 	close(s.changed)
 	s.changed = make(chan struct{})

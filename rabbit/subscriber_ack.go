@@ -9,7 +9,7 @@ import (
 )
 
 // settle sends the ack or nack of d to the broker. It also sends the acks and nacks of
-// the other deliveries in sub.handled.
+// the other deliveries that wait in the channel sub.handled.
 func (sub *subscription) settle(d *delivery) {
 	handled := []*delivery{d}
 	for range len(sub.handled) {
@@ -78,9 +78,9 @@ func (ch *consumeChannel) acknowledge(handled []*delivery) {
 	}
 }
 
-// ack sends one ack for all deliveries in acks. For several deliveries this is a
-// multiple ack, which also acks every earlier delivery of the channel. So acks must
-// contain all earlier deliveries that have no ack or nack yet.
+// ack sends one ack for all deliveries in the list acks. For several deliveries this is
+// a multiple ack, which also acks every earlier delivery of the channel. So the list
+// must contain all earlier deliveries that have no ack or nack yet.
 func (ch *consumeChannel) ack(acks []*delivery) {
 	if len(acks) == 0 {
 		return
@@ -103,8 +103,9 @@ func (ch *consumeChannel) nack(d *delivery) (outcome int) {
 	return outcomeUnlessLost(requeued, err)
 }
 
-// outcomeUnlessLost returns outcome if err is nil. Otherwise sending has failed and the
-// channel will be closed soon, so it returns the constant lost.
+// outcomeUnlessLost returns the given outcome if err is nil. If err is not nil, the ack
+// or nack was not sent, and the channel will be closed soon. The outcome is then the
+// constant lost.
 func outcomeUnlessLost(outcome int, err error) int {
 	if err != nil {
 		return lost

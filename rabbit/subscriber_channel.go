@@ -19,7 +19,7 @@ var (
 
 // consumeChannel is an AMQP channel with one consumer. A delivery must be acked on the
 // channel that delivered it. If a client acks it on another channel, the broker closes
-// that channel.
+// this other channel.
 type consumeChannel struct {
 	sub        *subscription
 	conn       *connection
@@ -48,8 +48,9 @@ type opening struct {
 }
 
 // openChannel opens a channel, and begins to consume. If this takes longer than the
-// connection's timeout, it continues in the background. Then either the next call of
-// openChannel waits for this channel, or discardOpening closes it.
+// connection's timeout, openChannel returns errNoReply, and the channel is opened in
+// the background. Then either the next call of openChannel waits for this channel, or
+// discardOpening closes it.
 func (sub *subscription) openChannel(c *connection) (*consumeChannel, error) {
 	if sub.opening == nil {
 		sub.opening = sub.newOpening(c)

@@ -25,8 +25,8 @@ type SubscriberConfig struct {
 	//
 	// In all other cases, the prefetch count is twice InFlight, so that a free handler can
 	// start with the next message immediately. If InFlight is 1, the prefetch count is 1,
-	// so that the next message cannot overtake a message that is given back. If
-	// Consume.Qos.PrefetchCount is above 1, the prefetch count is the larger of
+	// so that the next message cannot overtake a message that is given back. But if
+	// Consume.Qos.PrefetchCount is above 1, the prefetch count is always the larger of
 	// PrefetchCount and InFlight. watermill-amqp's constructors set PrefetchCount to 1.
 	InFlight int
 

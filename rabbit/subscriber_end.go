@@ -78,7 +78,8 @@ func (sub *subscription) drain(ch *consumeChannel) (stopped bool) {
 }
 
 // ended returns a channel that is closed when all goroutines of the subscription have
-// ended. Subscriber.Close waits for it after it has closed the connection.
+// ended. Subscriber.Close closes the connection, and then also waits for these
+// goroutines.
 func (sub *subscription) ended() <-chan struct{} {
 	ended := make(chan struct{})
 	sub.s.background.Go(func() {

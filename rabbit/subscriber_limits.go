@@ -70,8 +70,9 @@ func deliveryLimit(queue amqp.Table, major int) (limit int64, limited bool) {
 // nacksCount reports whether a nack counts towards the delivery limit.
 func nacksCount(major, minor int) bool { return major < 4 || major == 4 && minor < 3 }
 
-// consumerTimeout returns the consumer timeout in the first of the tables that contains
-// one. If no table contains one, it returns the default of the broker.
+// consumerTimeout returns the value of x-consumer-timeout in the first table that
+// contains this argument. If no table contains it, consumerTimeout returns the default
+// of the broker.
 func consumerTimeout(tables ...amqp.Table) time.Duration {
 	for _, args := range tables {
 		if ms, configured := integer(args["x-consumer-timeout"]); configured {

@@ -63,8 +63,10 @@ func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscri
 	return sub
 }
 
-// startConsuming opens the first channel. If there is no connection, it returns nil for
-// both results.
+// startConsuming opens the first channel. It returns an error if the broker refuses the
+// topology, or if the subscription has ended. If the channel cannot be opened for
+// another reason, such as a lost connection, both results are nil, and the method run
+// tries again.
 func (sub *subscription) startConsuming() (*consumeChannel, error) {
 	c, reason := sub.s.waitReady(sub.ctx)
 	if err := sub.endReason(); err != nil {

@@ -50,9 +50,10 @@ func (sub *subscription) refused(err error) error {
 }
 
 // withoutDeliveryLimit returns arguments that declare a queue without the broker's
-// default delivery limit. It returns false in three cases: the broker has no default
-// limit (before RabbitMQ 4.0), a limit is configured, or the queue has a dead-letter
-// exchange and so loses no messages.
+// default delivery limit. It returns false in three cases: the default limit does not
+// apply, because the queue is not a quorum queue or the broker is older than RabbitMQ
+// 4.0; a limit is configured; or the queue has a dead-letter exchange and so loses no
+// messages.
 func withoutDeliveryLimit(arguments, broker amqp.Table) (amqp.Table, bool) {
 	major, _ := brokerVersion(broker)
 	_, configured := arguments["x-delivery-limit"]
@@ -71,8 +72,9 @@ func isPreconditionFailed(err error) bool {
 }
 
 // onChannel calls f with a separate channel. It returns the error of f, or the reason
-// for which the broker closed the channel. If f declares with NoWait, this reason may
-// arrive before onChannel calls Close, and Close then returns nil.
+// for which the broker closed the channel. It receives this reason from NotifyClose,
+// because the error of Close is not enough: if f declares with NoWait, the broker may
+// close the channel before onChannel calls Close, and Close then returns nil.
 func onChannel(conn *amqp.Connection, f func(channel *amqp.Channel) error) error {
 	channel, err := conn.Channel()
 	if err != nil {

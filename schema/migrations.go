@@ -79,9 +79,9 @@ func SQL(config Config) (string, error) {
 
 // SQLFrom returns the text of the migrations after the given version. Use it if your
 // own migration tool has applied [SQL] of an earlier release. Apply the text in one
-// transaction. Its statements fail if the tables have another version. If this is the
-// latest version, the text is "". If this code does not know the version, SQLFrom
-// returns an error.
+// transaction. Its statements fail if the tables have another version. If the given
+// version is the latest one, the text is "". If this code does not know the given
+// version, SQLFrom returns an error.
 func SQLFrom(config Config, version int) (string, error) {
 	if err := config.Validate(); err != nil {
 		return "", err

@@ -88,10 +88,10 @@ func CheckRights(ctx context.Context, db querier, config Config, part string, ta
 	return nil
 }
 
-// rows returns the rows that check the right r, as SQL for the query that checks
-// rights. Each row begins with the number n. If r is granted by column, there is one
-// row for each column. Otherwise there is a single row. The names were validated, so
-// they contain no quotes.
+// rows returns rows for the query of CheckRights, as SQL. A row contains the number n,
+// a text that names the right r, and an expression that is true if the user has the
+// right. If r is granted by column, there is one row for each column. Otherwise there
+// is a single row. The names were validated, so they contain no quotes.
 func (c Config) rows(r right, n int) (rows []string) {
 	what, table := r.privilege+" on "+strings.ReplaceAll(c.Table(r.table), `"`, ""), c.Table(r.table)
 	row := func(granted string) string { return fmt.Sprintf(`(%d, '%s', %s)`, n, what, granted) }

@@ -7,10 +7,10 @@ import "strings"
 type counted struct {
 	to *Count
 
-	// rows is the name of a table, and an SQL condition unless all rows are counted. order names
-	// the columns of an index that contains only these rows. With this order, the planner does not
-	// read the whole table, even if its statistics are missing or old. If every row of the table is
-	// counted, order is "".
+	// rows is the name of a table. If only some of its rows are counted, an SQL condition
+	// follows. The field order names the columns of an index that contains only these rows.
+	// With this order, the planner does not read the whole table, even if its statistics
+	// are missing or old. If every row of the table is counted, the field order is "".
 	rows, order string
 }
 

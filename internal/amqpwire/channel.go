@@ -29,7 +29,7 @@ type Channel struct {
 }
 
 // Response is the broker's response to a publish. If Multiple is true, it is also the
-// response to all earlier publishes that have none yet.
+// response to all earlier publishes that have no response yet.
 type Response struct {
 	Number   uint64
 	Kind     ResponseKind

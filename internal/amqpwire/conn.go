@@ -96,8 +96,9 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// protocolHeader contains the first bytes that a client sends on a connection. A broker
-// that does not support AMQP 0-9-1 replies with the same bytes. It is not a frame.
+// protocolHeader contains the first bytes that a client sends on a connection. These
+// bytes are not a frame. A broker that does not support AMQP 0-9-1 replies with a
+// protocol header, too.
 const protocolHeader = "AMQP\x00\x00\x09\x01"
 
 // longestSilence is the time after which Read inserts a heartbeat for amqp091. While

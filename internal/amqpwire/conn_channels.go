@@ -13,7 +13,8 @@ import (
 const defaultChannels = 2047
 
 // rewriteTune reads the number of channels that the broker offers, and decides how many
-// to use. It writes half of this number into the offer that amqp091 reads.
+// to use. It writes half of this number into the offer that amqp091 reads, because the
+// other half is for the confirm channels.
 func (c *Conn) rewriteTune(offer reader) {
 	if !c.confirmChannels || len(offer) < 2 {
 		return

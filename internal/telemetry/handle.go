@@ -27,9 +27,9 @@ type result struct {
 
 // Handle begins the span of an attempt. If the attempt already has a span, Handle uses
 // it. A new span continues the trace of ctx, or the trace in the message if ctx has no
-// span. Even if no span is recorded, the returned context continues this trace. The
-// parameter number is the number of the attempt, which starts at 1, or 0 if it is
-// unknown.
+// span. If the parameter enabled is false, no span is recorded, but the returned
+// context still continues this trace. The parameter number is the number of the
+// attempt, which starts at 1, or 0 if it is unknown.
 func (t Tracer) Handle(
 	ctx context.Context, enabled bool, consumer, topic string, number int, msg *message.Message,
 ) (context.Context, Handling) {

@@ -16,8 +16,8 @@ const (
 	statsTimeout = 2 * time.Second
 )
 
-// StatsCache caches bounded stats of the tables for observable metrics. The zero value
-// is ready for use.
+// StatsCache caches the result of a query for observable metrics. The zero value is
+// ready for use.
 type StatsCache[T any] struct {
 	mu      sync.Mutex
 	expires time.Time

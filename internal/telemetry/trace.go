@@ -17,9 +17,9 @@ const (
 	tracestate  = "tracestate"
 )
 
-// w3c is the propagator of the library. The library does not use the global propagator,
-// because another process, which may have another global propagator, reads the trace
-// from the row.
+// w3c is the propagator of the library. The library stores the trace of a message in a
+// row, and another process reads it. The global propagator of that process may use
+// another format, so the library does not use the global propagator.
 var w3c propagation.TraceContext
 
 // Tracer creates the spans of one package.
@@ -34,9 +34,10 @@ func NewTracer(provider trace.TracerProvider, pkg string) Tracer {
 	return Tracer{provider.Tracer(scope + pkg)}
 }
 
-// Enabled reports whether the tracer records spans. To find out, it begins a span: a
-// tracer that records nothing gives its spans no ids of their own. The span has an
-// unsampled parent and is never ended, so it is not exported.
+// Enabled reports whether the tracer records spans. To find out, it begins a span that
+// has a parent. A tracer that records nothing returns a span with the id of the parent.
+// Any other tracer gives the span its own id. The parent is not sampled, and the span
+// is never ended, so the span is not exported.
 //
 //nolint:spancheck // End would export the span
 func (t Tracer) Enabled() bool {
