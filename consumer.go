@@ -102,14 +102,14 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	return consumer, nil
 }
 
-// AddHandler adds a handler to router that consumes topic from sub. The parameter
-// consumer is the name of the handler and of the consumer. The inbox remembers messages
-// under this name, so never change it: under a new name, every message counts as new.
+// AddHandler adds a handler to router. The handler receives the messages of topic from
+// the subscriber sub. The parameter consumer is the name of the handler and of the
+// consumer. The inbox remembers messages under this name, so never change it: under a
+// new name, every message counts as new.
 //
-// The parameter sub is the subscriber of the transport: any Watermill subscriber, such
-// as the subscriber of package rabbit or embedded. Middlewares of the router wrap the
-// whole chain. AddHandler panics if handle is nil, or if router already has a handler
-// with this name.
+// The parameter sub can be any Watermill subscriber, such as the subscriber of package
+// rabbit or embedded. Middlewares of the router wrap the whole chain. AddHandler panics
+// if handle is nil, or if router already has a handler with this name.
 func (c *Consumer) AddHandler(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
 ) *message.Handler {
@@ -154,7 +154,8 @@ func mustHandle(consumer string, set bool) {
 	}
 }
 
-// inOrder wraps a handler in the comparison of versions, if Sequence is set.
+// inOrder returns a handler that compares versions before it calls h. If
+// ConsumerConfig.Sequence is not set, it returns h.
 func (c *Consumer) inOrder(h message.HandlerFunc) message.HandlerFunc {
 	if c.sequence == nil {
 		return h

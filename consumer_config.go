@@ -30,8 +30,8 @@ type ConsumerConfig struct {
 	// DurableConsumers are the names of durable consumers. The messages of these consumers
 	// are stored and acked first, and handled later. The field Durable configures this. All
 	// other consumers handle a message while the transport waits for the ack. When a router
-	// starts, each name in DurableConsumers or Dedup.Idempotent that no handler has is
-	// logged as an error, because it may be misspelt. Defaults to none.
+	// starts, names in DurableConsumers and Dedup.Idempotent that belong to no handler are
+	// logged as errors, because they may be misspelt. Defaults to none.
 	DurableConsumers []string
 	Durable          durable.Config
 
@@ -42,17 +42,17 @@ type ConsumerConfig struct {
 	Retry  retry.Config
 	Poison poison.Config
 
-	// Check is outbox.Config.Check for the messages that handlers return. Set it to
+	// Check checks the messages that handlers return, see outbox.Config.Check. Set it to
 	// rabbit.Check if the forwarder sends to RabbitMQ. It must be nil if Dedup.Outbox is
 	// set. Defaults to nil: a message that the broker can never accept then becomes a dead
 	// letter.
 	Check func(topic string, msg *message.Message) error
 
 	// Sequence configures the comparison of the aggregate versions of messages with the
-	// versions that were applied. With &sequence.Config{}, older versions are ignored. In
-	// this field, Tx defaults to dedup.TxFromContext, and Window defaults to 15 minutes, or
-	// longer if Retry retries messages for longer. Defaults to nil: no versions are
-	// compared.
+	// versions that were applied. With &sequence.Config{}, older versions are ignored.
+	// Sequence.Tx defaults to dedup.TxFromContext. Sequence.Window defaults to 15 minutes,
+	// or to a longer time if Retry retries messages for longer. Defaults to nil: no
+	// versions are compared.
 	Sequence *sequence.Config
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for

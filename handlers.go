@@ -12,8 +12,8 @@ import (
 
 // handlers contains the handlers that a Consumer adds to routers. It makes sure that
 // each of these routers is checked when it starts. If a router already runs, the check
-// is made before the handler subscribes. Configured consumer names that no handler has
-// are logged.
+// is made before the handler subscribes. It logs configured consumer names that belong
+// to no handler.
 type handlers struct {
 	configured map[string][]string // configured consumer names of each field of ConsumerConfig
 	parts      []Part
@@ -96,8 +96,8 @@ func (r *routerHandlers) checkUntilPassed(router *message.Router) func() error {
 	}
 }
 
-// logUnknownNames logs configured consumer names that no handler has. A name is known
-// if any handler of the router has it, because several Consumers may share a
+// logUnknownNames logs configured consumer names that belong to no handler. A name is
+// known if any handler of the router has it, because several Consumers may share a
 // configuration. It returns no error, because handlers can be added while the router
 // runs, and a service may run some handlers in another process.
 func (h *handlers) logUnknownNames(router *message.Router) error {

@@ -32,8 +32,8 @@ const slack = 48 * time.Hour
 
 type queries struct{ lag, slots, oldest string }
 
-// newQueries returns the queries. Each of them uses an index, so it is quick however
-// large the tables are.
+// newQueries returns the queries of the checks. Each query uses an index, so it is fast
+// even if the tables are large.
 func newQueries(d dialect.Dialect) queries {
 	return queries{
 		lag: d.SQL(`SELECT ` + outboxrow.WaitingSince + `, {clock}`),

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// States of a process in a response.
+// Values of the status in the body of a response.
 const (
 	statusOK          = "ok"
 	statusDegraded    = "degraded"    // ready, but a check that is not needed has failed

@@ -17,8 +17,8 @@ import (
 
 // Config configures a [Quarantine]. The zero value is ready for use.
 type Config struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL
-	// and the prefix "once_".
+	// Schema selects the kind of database and the prefix of the tables. Defaults to
+	// PostgreSQL and "once_".
 	Schema schema.Config
 
 	// OnQuarantine is called for each new entry after the commit, for example to raise an

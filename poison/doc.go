@@ -6,11 +6,11 @@
 //
 //	poison ─ retry ─ dedup ─ handler
 //
-// The middleware stores a message first, and then acks it. If retry is inside of it, it
-// stores the messages that retry gives up on, and permanent failures. Without retry, it
-// stores each message that fails. It does not store a message whose error says nothing
-// about the message, such as an unavailable database, a commit with unknown outcome, or
-// a shutdown.
+// The middleware stores a message first, and then acks it. With retry inside, the
+// middleware stores the messages that retry gives up on, and messages with a permanent
+// failure. Without retry, it stores each message that fails. It does not store a
+// message whose error says nothing about the message, such as an unavailable database,
+// a commit with unknown outcome, or a shutdown.
 //
 // A replayed message returns only to the consumer that failed, through retry's
 // Subscriber. The failures of the message are counted from zero again. If the consumer

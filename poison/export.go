@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// exportVersion is the version of the format of exported lines.
+// exportVersion is the version of the format in which entries are exported.
 const exportVersion = 1
 
 // line is the exported form of an entry. Envelope contains the message byte for byte,

@@ -102,7 +102,9 @@ func (f Filter) matchesAll() bool {
 		f.Reason == "" && f.ErrorType == "" && f.Fingerprint == "" && f.FailedAfter.IsZero() && f.FailedBefore.IsZero()
 }
 
-// asStored returns the Filter with its strings in the form in which rows contain them.
+// asStored returns a copy of the Filter in which long strings are shortened and invalid
+// characters are replaced. Strings in the rows were changed in the same way, so they
+// are equal to these strings.
 func (f Filter) asStored() Filter {
 	for _, text := range []*string{
 		&f.Consumer, &f.Topic, &f.MessageID, &f.Tenant, &f.AggregateType, &f.AggregateID, &f.EventType, &f.Reason, &f.ErrorType, &f.Fingerprint,
@@ -112,7 +114,8 @@ func (f Filter) asStored() Filter {
 	return f
 }
 
-// limit returns Limit. If Limit is 0, it returns a number larger than any table.
+// limit returns the field Limit. If the field is 0, limit returns a number that is
+// larger than the number of rows in any table.
 func (f Filter) limit() int64 {
 	if f.Limit == 0 {
 		return 1 << 62

@@ -180,8 +180,8 @@ func scanGroup(scan func(dest ...any) error) (group, error) {
 	return g, err
 }
 
-// add adds the parameter part to g. Both groups have the same fingerprint, but
-// different topics or consumers.
+// add adds the entries of the group part to the group g. Both groups have the same
+// fingerprint, but different topics or consumers.
 func (g *group) add(part group) {
 	for _, set := range []struct {
 		to    *[]string

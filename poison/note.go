@@ -17,7 +17,7 @@ type Note struct {
 	At    time.Time
 }
 
-// noteSubject is the prefix of the subject of notes in the audit log.
+// noteSubject is the beginning of the subject that a note has in the audit log.
 const noteSubject = "group:"
 
 // Note stores act.Why as a note on the failure group with this fingerprint. People who

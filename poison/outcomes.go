@@ -8,9 +8,9 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// outcomes contains the outcomes of a replay that this process knows. Each update
-// queries only the entries that were waiting at the previous update, so its cost does
-// not grow with the number of settled entries.
+// outcomes counts the replayed entries by their outcome, as far as this process knows
+// it. Each update queries only the entries that were waiting at the previous update, so
+// an update does not take longer when more entries are settled.
 type outcomes struct {
 	known    int     // number of counted entries: the entries below and the failed entries
 	resolved int     // number of handled entries

@@ -117,7 +117,7 @@ func (t *table) resumeReplay(ctx context.Context, act Act, id int64, lease time.
 
 // alone calls the function start in a transaction. If another replay of the consumer is
 // running, it returns [ErrReplayRunning] instead. The replay with the ID self does not
-// count as another one. No other replay can begin until the transaction ends.
+// count. No other replay can begin until the transaction ends.
 func (t *table) alone(ctx context.Context, consumer string, self int64, start func(tx *sql.Tx) error) error {
 	return t.dialect.Write(ctx, t.db, func(tx *sql.Tx) error {
 		if t.sql.replays.lock != "" {

@@ -57,10 +57,11 @@ var (
 	ErrReplayStopped  = operate.ErrReplayStopped
 )
 
-// ReplayMatching gives all entries that match now back to the consumers that failed.
-// The messages are due immediately, and their attempts and crashes are counted from
-// zero again. ReplayMatching waits until every message has been handled or is in
-// quarantine again. It returns [ErrNotRunning] if one of the consumers is not running.
+// ReplayMatching gives all entries that match at the time of the call back to the
+// consumers that failed. The messages are due immediately, and their attempts and
+// crashes are counted from zero again. ReplayMatching waits until every message has
+// been handled or is in quarantine again. It returns [ErrNotRunning] if one of the
+// consumers is not running.
 //
 // A consumer can have one running replay at a time: a second replay returns
 // [ErrReplayRunning]. A Filter without a consumer means a replay of all consumers. Each

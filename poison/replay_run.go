@@ -20,7 +20,8 @@ const (
 	shortestPause = 50 * time.Millisecond
 	pauseFactor   = 10
 
-	// progressEvery is the maximum time between two calls of Plan.Progress.
+	// progressEvery is the time after which Plan.Progress is called again, even if no count
+	// has changed.
 	progressEvery = time.Second
 
 	// pauseTimeout is the timeout of the statement that pauses a replay after its context
@@ -28,8 +29,8 @@ const (
 	pauseTimeout = 10 * time.Second
 )
 
-// replayRun is one run of a replay in this process, from taking the lease to giving it
-// back.
+// replayRun is one run of a replay in this process. It begins when the process takes
+// the lease, and ends when the process gives the lease back.
 type replayRun struct {
 	*Quarantine
 
@@ -119,7 +120,7 @@ func (x *replayRun) report(now time.Time) {
 	x.progress(r.Report)
 }
 
-// room returns how many messages the Plan allows to replay now.
+// room returns how many more messages may be replayed now, according to the Plan.
 func (x *replayRun) room() int {
 	r := x.replay
 	room := r.Plan.Window - r.Waiting

@@ -38,7 +38,7 @@ var _ message.Publisher = (*Publisher)(nil)
 // channel still uses the lost leader of a queue, because the broker then nacks every
 // message on it. If the nacks continue, the Publisher changes the channel again after a
 // pause, which grows from a second to a minute. If no message was confirmed since the
-// last change, it reconnects.
+// last change, the Publisher reconnects.
 type Publisher struct {
 	config amqp.Config
 	cfg    PublisherConfig

@@ -17,7 +17,7 @@ type confirmChannel struct {
 	session *session
 	wire    *amqpwire.Channel
 
-	// Publisher.mu guards this field and sent.
+	// Publisher.mu guards this field and the field sent.
 	number uint64         // number of the last publish
 	sent   []*publication // publications that takeSent has not moved to pending yet
 

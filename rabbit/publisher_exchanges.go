@@ -8,7 +8,7 @@ import (
 )
 
 // declaration is a declaration of an exchange that is in progress. The field err is set
-// before done is closed.
+// before the channel done is closed.
 type declaration struct {
 	done chan struct{}
 	err  error
@@ -23,13 +23,13 @@ func (s *session) isDeclared(exchange string) bool {
 }
 
 // declare declares the exchange. If another call is already declaring the same
-// exchange, declare waits for that call. If no channel is free, because other exchanges
-// are being declared, declare waits until one of these declarations has ended. It then
-// returns nil without declaring the exchange, and the caller tries again. It returns an
-// error if the broker refuses the declaration. If the connection is lost instead,
-// declare returns nil. The Publisher then has no confirm channel, so the caller waits
-// for a new connection. The caller must have locked Publisher.mu; declare unlocks it
-// while it waits.
+// exchange, declare waits for that call, and returns its error. If no channel is free,
+// because other exchanges are being declared, declare waits until one of these
+// declarations has ended. It then returns nil without declaring the exchange, and the
+// caller tries again. declare returns an error if the broker refuses the declaration.
+// If the connection is lost instead, declare returns nil. The Publisher then has no
+// confirm channel, so the caller waits for a new connection. The caller must have
+// locked Publisher.mu; declare unlocks it while it waits.
 func (s *session) declare(exchange string) error {
 	if d := s.declaring[exchange]; d != nil {
 		s.p.await(d)

@@ -28,7 +28,7 @@ type publication struct {
 	overdue bool
 }
 
-// outcome is the outcome of a publication. The field err is nil if the publication was
+// outcome is the result of a publication. The field err is nil if the publication was
 // confirmed.
 type outcome struct {
 	pub *publication

@@ -38,8 +38,8 @@ type consumeChannel struct {
 	lostBy   int         // why the channel delivers no more messages, as an index of series; endReason sets it
 }
 
-// opening is a consumeChannel that is being opened. The field err is set before done is
-// closed.
+// opening is a consumeChannel that is being opened. The field err is set before the
+// channel done is closed.
 type opening struct {
 	*consumeChannel
 
@@ -150,8 +150,7 @@ func (ch *consumeChannel) endReason() error {
 	return context.Cause(ch.ctx)
 }
 
-// giveBackBuffered gives back the messages that no handler has received: they return to
-// the queue.
+// giveBackBuffered returns the messages that no handler has received to the queue.
 func (ch *consumeChannel) giveBackBuffered() {
 	for _, d := range ch.buffered {
 		if ch.ctx.Err() == nil {

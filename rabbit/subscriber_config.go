@@ -38,11 +38,11 @@ type SubscriberConfig struct {
 
 	// LongestUnackedWait is the longest time that you expect a message to wait for its ack,
 	// because of the slowest handler, or because of the UnackedWait of retry, poison or
-	// durable. It limits nothing. When a subscription begins, the Subscriber compares this
-	// time with the consumer timeout of the queue, and logs an error if the timeout is too
-	// short. A prefetched message first waits for the messages in flight, so with the
-	// default prefetch count it can be unacked for twice this time. Defaults to 10 minutes,
-	// the default of UnackedWait.
+	// durable. The Subscriber uses it only for a check: when a subscription begins, the
+	// Subscriber compares this time with the consumer timeout of the queue, and logs an
+	// error if the timeout is too short. A prefetched message first waits for the messages
+	// in flight, so with the default prefetch count it can be unacked for twice this time.
+	// Defaults to 10 minutes, the default of UnackedWait.
 	LongestUnackedWait time.Duration
 
 	// ReadyTimeout is how long Subscribe waits for a connection before it continues in the

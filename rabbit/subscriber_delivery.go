@@ -16,7 +16,8 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// delivery is one delivery of a message.
+// delivery is a message that the broker has delivered. If the broker delivers the
+// message again, this is another delivery.
 type delivery struct {
 	channel   *consumeChannel
 	raw       amqp.Delivery
@@ -98,7 +99,7 @@ func (sub *subscription) unmarshalOnce(raw amqp.Delivery) (msg *message.Message,
 }
 
 // waitHandled waits for the handler's ack or nack. After a nack, it also waits for the
-// pause. Then it sends the delivery to sub.handled.
+// pause. Then it sends the delivery to the channel sub.handled.
 func (d *delivery) waitHandled() {
 	sub := d.channel.sub
 	select {

@@ -9,10 +9,10 @@ import (
 
 var errCloseTimeout = errors.New("rabbit: CloseTimeout is over")
 
-// end waits for the messages in flight, and gives back the other messages. If a stuck
-// queue delays the requests of end, these requests continue in the background until the
-// broker replies or the connection is closed. If the subscription has no channel, ch is
-// nil.
+// end waits for the messages in flight, and returns the other messages to the queue. If
+// a stuck queue delays the requests of end, these requests continue in the background
+// until the broker replies or the connection is closed. If the subscription has no
+// channel, ch is nil.
 func (sub *subscription) end(ch *consumeChannel) {
 	defer sub.cancel()
 	sub.discardOpening()
@@ -42,10 +42,10 @@ func (sub *subscription) end(ch *consumeChannel) {
 }
 
 // drain settles deliveries until no message is in flight, or CloseTimeout is over. It
-// gives back the buffered messages only after the broker has stopped delivering,
-// because the broker would otherwise deliver these messages to this consumer again. It
-// waits up to DialTimeout for the broker, and reports whether the broker has stopped
-// delivering.
+// returns the buffered messages to the queue only after the broker has stopped
+// delivering, because the broker would otherwise deliver these messages to this
+// consumer again. It waits up to DialTimeout for the broker, and reports whether the
+// broker has stopped delivering.
 func (sub *subscription) drain(ch *consumeChannel) (stopped bool) {
 	slow, deadline := time.NewTimer(sub.s.cfg.DialTimeout), time.NewTimer(sub.s.cfg.CloseTimeout)
 	defer slow.Stop()

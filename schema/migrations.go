@@ -67,8 +67,8 @@ func Version() int { return len(migrations(PostgreSQL)) }
 // SQL returns the text of all migrations, for your own migration tool. Apply the text
 // in one transaction. The text also records the versions, so that [Check] and a later
 // [Up] know which migrations were applied. If Config.Inbox or Config.Sent is ByDay, the
-// text ends with the conversion of the table. You can also apply that part to a plain
-// table later.
+// text ends with the conversion of the table. You can also apply this last part to a
+// plain table later.
 func SQL(config Config) (string, error) {
 	text, err := SQLFrom(config, 0)
 	if err != nil {
@@ -79,8 +79,8 @@ func SQL(config Config) (string, error) {
 
 // SQLFrom returns the text of the migrations after the given version. Use it if your
 // own migration tool has applied [SQL] of an earlier release. Apply the text in one
-// transaction. Its statements fail if the tables have another version. If the given
-// version is the latest one, the text is "". If this code does not know the given
+// transaction. Its statements fail if the tables do not have the given version. If the
+// given version is the latest one, the text is "". If this code does not know the given
 // version, SQLFrom returns an error.
 func SQLFrom(config Config, version int) (string, error) {
 	if err := config.Validate(); err != nil {

@@ -13,8 +13,8 @@ import (
 
 // Config configures a [Reader]. The zero value is ready for production use.
 type Config struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL
-	// and the prefix "once_".
+	// Schema selects the kind of database and the prefix of the tables. Defaults to
+	// PostgreSQL and "once_".
 	Schema schema.Config
 }
 

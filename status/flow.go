@@ -19,15 +19,15 @@ const (
 
 // Flow contains numbers from which you can compute the rates of messages.
 type Flow struct {
-	// At is the time of the reading, by the database's clock.
+	// At is the time at which the numbers were read, by the database's clock.
 	At time.Time
 
 	// Written is the number of messages that were written to the outbox since the tables
 	// were created. Removed is the number of messages that have left the outbox, because
 	// they were sent, given up on or cancelled. To compute a rate, subtract the numbers of
-	// an earlier Flow. Messages of a rolled-back transaction count in both numbers.
-	// PostgreSQL updates these numbers up to a second after the end of a transaction, and
-	// starts again at 0 after a crash.
+	// an earlier Flow, and divide by the time between the two Flows. Messages of a
+	// rolled-back transaction count in both numbers. PostgreSQL updates these numbers up to
+	// a second after the end of a transaction, and starts again at 0 after a crash.
 	Written, Removed int64
 
 	// Handled contains the consumers that have handled messages in the last 30 seconds,

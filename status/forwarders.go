@@ -11,7 +11,8 @@ import (
 
 // Forwarder is a running instance of a forwarder.
 type Forwarder struct {
-	// Owner is the name of the instance. It is the Owner of the instance's slots.
+	// Owner is the name of the instance. The slots of the instance have the same name as
+	// their Owner.
 	Owner string
 
 	// Destination is the broker, or "" if it is unknown.
@@ -26,7 +27,7 @@ type Forwarder struct {
 
 // Slot is a part of the outbox. One forwarder sends the messages of a slot.
 type Slot struct {
-	// Slot is the number, from 0 to 63.
+	// Slot is the number of the slot, from 0 to 63.
 	Slot int
 
 	// Owner is the forwarder that owns the slot, or "" if no forwarder owns it. LeaseUntil

@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// bound is the maximum value of counts.
+// bound is the maximum value of Count.N.
 const bound = 10_000
 
 // Count is the number of rows that match a condition.
@@ -29,7 +29,7 @@ type Count struct {
 
 // Status is the state of the tables.
 type Status struct {
-	// At is the time of the reading, by the database's clock.
+	// At is the time at which the state was read, by the database's clock.
 	At time.Time
 
 	Outbox Outbox

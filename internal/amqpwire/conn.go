@@ -104,7 +104,8 @@ const protocolHeader = "AMQP\x00\x00\x09\x01"
 // longestSilence is the time after which Read inserts a heartbeat for amqp091. While
 // the broker sends confirms, it sends no heartbeats, and amqp091 does not see the
 // confirms. amqp091 closes a connection if it reads nothing for one and a half
-// heartbeat intervals. A heartbeat interval is at least one second.
+// heartbeat intervals. The shortest heartbeat interval is one second, so longestSilence
+// is short enough.
 const longestSilence = 300 * time.Millisecond
 
 // Read returns bytes for amqp091. If it returns an error, it has closed all confirm
@@ -129,7 +130,8 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// split removes every complete frame from the received bytes, and dispatches it.
+// split removes every complete frame from the received bytes. It passes the frames of
+// confirm channels to these channels, and keeps the other frames for amqp091.
 func (c *Conn) split() error {
 	var (
 		err  error

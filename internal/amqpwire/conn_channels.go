@@ -61,8 +61,9 @@ func (c *Conn) open(highest uint16, notify func()) (*Channel, error) {
 	})
 }
 
-// freeNumber returns the channel number that has been unused for the longest time,
-// because the broker may still send responses to a channel that was closed recently.
+// freeNumber returns a free channel number. It uses the numbers in turn, so that a
+// number is not used again immediately: the broker may still send responses to a
+// channel that was closed recently.
 func (c *Conn) freeNumber(highest uint16) (uint16, error) {
 	least := highest/2 + 1
 	number := c.last

@@ -86,7 +86,7 @@ func appendPublish(b []byte, channel uint16, number uint64, exchange, key string
 	return b
 }
 
-// frame is a frame that was received, or that will be sent.
+// frame is an AMQP frame that was received, or that will be sent.
 type frame struct {
 	kind    byte
 	channel uint16

@@ -32,10 +32,12 @@ type Part struct {
 	Schema schema.Config
 	Logger watermill.LoggerAdapter
 
-	// Tables are the names of the part's tables, without a prefix.
+	// Tables are the names of the tables that the part uses, without a prefix.
 	Tables []string
 
-	// Consumer is dedup.Config.Consumer. Outbox says whether dedup.Config.Outbox is set.
+	// Consumer is dedup.Config.Consumer. Outbox says whether the part writes to the outbox:
+	// the inbox if dedup.Config.Outbox is set, and the quarantine if poison.Config.CopyTo
+	// is set.
 	Consumer string
 	Outbox   bool
 
@@ -73,8 +75,8 @@ type Sharer interface {
 }
 
 // Limited is a subscriber that limits how many messages are handled at the same time.
-// If automatic is true, the subscriber increases the limit for a handler with batches,
-// see package gather.
+// If the result automatic is true, the subscriber increases the limit for a handler
+// with batches, see package gather.
 type Limited interface {
 	InFlight() (limit int, automatic bool)
 }

@@ -1,6 +1,6 @@
-// Package telemetry creates the metrics and spans of the library's packages. All of
-// them follow the same rules: names begin with "once.", every value of an attribute is
-// known in advance, and counters show their series before the first event.
+// Package telemetry creates the metrics and spans of the library's packages. All
+// metrics follow the same rules: their names begin with "once.", every value of an
+// attribute is known in advance, and counters show their series before the first event.
 //
 // The package uses only the OpenTelemetry API. It defaults to the global providers,
 // which do nothing until the user sets others.

@@ -26,9 +26,9 @@ type StatsCache[T any] struct {
 	failed  bool // whether the last query failed and the failure was logged
 }
 
-// Get returns a result of query that is at most two seconds old. If the query fails,
-// Get returns false, because an old value would hide the failure. Get calls logError
-// only for the first of consecutive failures.
+// Get returns a result of the function query that is at most two seconds old. If the
+// query fails, Get returns false, because an old value would hide the failure. Get
+// calls logError only for the first of consecutive failures.
 func (c *StatsCache[T]) Get(
 	ctx context.Context, query func(ctx context.Context) (T, error), logError func(err error),
 ) (stats T, ok bool) {
