@@ -56,7 +56,7 @@ func (t table) add(c *operate.Conditions, f Filter) {
 }
 
 // selected works like conditions. If f limits the times of rows, it adds conditions on
-// the IDs, so that a query need not read the rows of all other times.
+// the IDs, so that a query does not read the rows outside of these times.
 func (t table) selected(ctx context.Context, tx *sql.Tx, f Filter) (*operate.Conditions, error) {
 	after, before := t.times(f)
 	if after.IsZero() && before.IsZero() {

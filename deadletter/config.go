@@ -56,8 +56,8 @@ func (c Config) validate() error {
 	return err
 }
 
-// open returns t with the database. If config is invalid, the error names each invalid
-// field.
+// open returns a copy of t that uses the database db and the settings in config. If
+// config is invalid, the error names each invalid field.
 func (t table) open(db *sql.DB, config Config) (table, error) {
 	config = config.withDefaults()
 	err := config.validate()

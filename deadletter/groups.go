@@ -92,7 +92,7 @@ func (l *Letters) latestGroups(ctx context.Context, tx *sql.Tx, w operate.Window
 	return groups, err
 }
 
-// moreThan reports whether more than n rows match.
+// moreThan reports whether the window w contains more than n matching rows.
 func (t table) moreThan(ctx context.Context, tx *sql.Tx, n int, w operate.Window) (more bool, err error) {
 	query := `SELECT id FROM ` + w.From("last_error") + ` ORDER BY id DESC LIMIT 1 OFFSET ` + strconv.Itoa(n)
 	err = t.query(ctx, tx, query, &operate.Conditions{Args: w.Args},

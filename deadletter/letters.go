@@ -15,7 +15,7 @@ import (
 type Letter struct {
 	Message
 
-	// Attempts is how often the forwarder tried to send the message.
+	// Attempts is the number of failed attempts to send the message.
 	Attempts int
 
 	// Reason is one of the Reason constants. Error is the last error of the

@@ -50,10 +50,10 @@ func (l *Letters) ReplayMatching(ctx context.Context, act Act, f Filter, plan Pl
 }
 
 // Resume continues a replay that was paused, stopped or abandoned, with the Filter and
-// the Plan of the replay. Total and Replayed of the Report count the messages of the
-// whole replay. The parameter progress may be nil. If the replay cannot be continued,
-// Resume returns [operate.ErrReplayNotFound], [operate.ErrReplayFinished] or
-// [operate.ErrReplayRunning].
+// the Plan of the replay. The fields Total and Replayed of the Report count the
+// messages of the whole replay. The parameter progress may be nil. If the replay cannot
+// be continued, Resume returns [operate.ErrReplayNotFound], [operate.ErrReplayFinished]
+// or [operate.ErrReplayRunning].
 func (l *Letters) Resume(ctx context.Context, act Act, id int64, progress func(Report)) (Report, error) {
 	report, err := l.table.resume(ctx, act, id, progress, l.replay)
 	if err != nil {

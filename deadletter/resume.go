@@ -164,7 +164,8 @@ func (t table) replayRow(ctx context.Context, id int64) (f Filter, plan Plan, la
 }
 
 // advance stores the progress of a replay in the transaction of a batch, so that no
-// message is replayed twice.
+// message is replayed twice. It returns an error if the replay was stopped, or if
+// another process has continued the replay.
 func (t table) advance(ctx context.Context, tx *sql.Tx, r run, after int64, replayed int) error {
 	if r.id == 0 {
 		return nil

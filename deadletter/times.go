@@ -9,9 +9,9 @@ import (
 	"github.com/watermill-once/once/internal/operate"
 )
 
-// clockSlack is the maximum difference that is allowed between the times of two rows if
-// the row with the higher ID has the earlier time. This happens if a transaction
-// waited, or if the clock of the database was set.
+// clockSlack is how much earlier the time of a row may be than the time of a row with a
+// lower ID. Usually the times ascend with the IDs. There are exceptions if a
+// transaction has waited, or if the clock of the database was set back.
 const clockSlack = 10 * time.Minute
 
 // since returns f with limits for the IDs, which follow from the times in f. Without

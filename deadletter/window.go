@@ -63,9 +63,9 @@ func (t table) searched() operate.Rows {
 		aggregate_type, aggregate_id, event_type, causation_id, ` + own}
 }
 
-// readable returns those columns with contents of messages that a call reads. A
-// condition on the fingerprint needs the column last_error, because the fingerprint is
-// computed from the error.
+// readable returns the columns with contents of messages that a call reads. If the
+// parameter all is true, these are all such columns. A condition on the fingerprint
+// needs the column last_error, because the fingerprint is computed from the error.
 func (t table) readable(f Filter, all bool) (columns []string) {
 	if all {
 		columns = []string{"payload", "metadata"}
@@ -100,10 +100,11 @@ func (t table) leads(f Filter) (all []*operate.Conditions) {
 	return all
 }
 
-// narrowed looks for the rows of those conditions whose index is not in the order of
-// the IDs. If one condition matches few rows, narrowed returns f with the IDs of these
-// rows. If many rows match the times in f, it returns f with the lowest and the highest
-// ID of these rows. The result known is false if it found no IDs for the times in f.
+// narrowed adds limits on the IDs to f. To find these IDs, it uses indexes that are not
+// in the order of the IDs. If few rows match the condition of such an index, narrowed
+// returns f with the IDs of these rows. If many rows match the times in f, it returns f
+// with the lowest and the highest ID of these rows. The result known is false if
+// narrowed has found no limits on the IDs for the times in f.
 func (t table) narrowed(ctx context.Context, tx *sql.Tx, f Filter) (_ Filter, known bool, err error) {
 	if f.IDs != nil || f.MessageID != "" {
 		return f, true, nil

@@ -4,9 +4,9 @@ import "time"
 
 // Answer contains the messages that Find has found in the tables of one database.
 type Answer struct {
-	// Messages are in the order of their first events. But a message that was caused by
-	// another message comes after that message. The list contains the message that
-	// Query.MessageID names even if no table contains it.
+	// Messages are in the order of their first events. With Query.Causes, a message that
+	// was caused by another message follows that message instead. The list contains the
+	// message that Query.MessageID names even if no table contains it.
 	Messages []Message
 
 	// Notes are sentences that say what Find has not read: tables that are missing in this

@@ -21,8 +21,8 @@ type search struct {
 	byID     map[string]*Message
 	notes    []string
 
-	// scanned contains messages that no index finds, by the ids of the messages that caused
-	// them. It is nil until these messages are read.
+	// scanned contains messages that no index finds. The key is the id of the message that
+	// caused them. The map is nil until these messages are read.
 	scanned map[string][]foundMessage
 }
 

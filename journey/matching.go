@@ -28,8 +28,9 @@ const (
 	// leaves some of them out.
 	fewRows = 5_000
 
-	// waitingRows is how many waiting rows and how many held rows are searched for an
-	// aggregate or a cause. The indexes on aggregates and causes do not contain such rows.
+	// waitingRows is the maximum number of rows that are searched for an aggregate or a
+	// cause, for each of three kinds: waiting rows without a crash count, waiting rows with
+	// one, and held rows. The indexes on aggregates and causes do not contain such rows.
 	waitingRows = 10_000
 )
 
@@ -265,9 +266,10 @@ func (s *search) inOutbox(sel selection) (all []foundMessage, err error) {
 }
 
 // prefilter adds the condition that the text of the metadata contains a value. The
-// database then decodes only the rows whose text contains the value. Decoding JSON
-// takes ten times as long as LIKE, and strpos takes three times as long as LIKE.
-// prefilter adds no condition for a value with characters that JSON may escape.
+// database then decodes the JSON only of rows whose text contains the value. For
+// PostgreSQL the condition is a LIKE, because decoding JSON takes ten times as long,
+// and strpos takes three times as long. prefilter adds no condition for a value with
+// characters that JSON may escape.
 func (s *search) prefilter(c *operate.Conditions, value string) {
 	const plain = "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.: "
 	if strings.Trim(value, plain) != "" {
@@ -282,8 +284,8 @@ func (s *search) prefilter(c *operate.Conditions, value string) {
 
 // scannedCauses finds the messages that were caused by the messages in sel.causes. It
 // searches tables that have no index for this: the outbox and the waiting parked
-// messages. It reads these tables only at its first call. Later calls search the same
-// rows for the effects of the messages that were found before.
+// messages. It reads these tables only at its first call. Later calls search the rows
+// that were read then.
 func (s *search) scannedCauses(sel selection) (all []foundMessage, err error) {
 	if s.scanned == nil {
 		if err := s.scanCauses(); err != nil {
@@ -314,9 +316,9 @@ func (s *search) scanCauses() error {
 	return err
 }
 
-// limited removes duplicates from all, which begins with the latest message. It returns
-// the latest messages, up to the limit of the query, and the earliest of them first. If
-// it leaves messages out, it adds a note.
+// limited removes duplicates from the parameter all, in which the latest message comes
+// first. It returns the latest messages, at most as many as Query.Limit, in the order
+// of their times. If it leaves messages out, it adds a note.
 func (s *search) limited(all []foundMessage) (found []foundMessage) {
 	seen := map[string]bool{}
 	for _, f := range all {

@@ -278,7 +278,8 @@ func (s *search) audit(ids []string) error {
 	})
 }
 
-// registered adds the consumers of a topic that have no row of the message.
+// registered adds to each message the consumers that are registered for its topic and
+// have no row of it.
 func (s *search) registered([]string) error {
 	var topics []string
 	for _, m := range s.messages {

@@ -63,7 +63,7 @@ func (m *Messages) readCandidates(ctx context.Context, tx *sql.Tx, ids []int64, 
 // it also inserts the ids of the other messages into the inbox.
 //
 // A process whose lease has ended may be frozen in an open transaction that has
-// inserted the id into the inbox. In this case the insert of Discard waits for that
+// inserted the id into the inbox. In this case settleInbox waits for the end of that
 // transaction. If the process has not inserted the id yet, dedup notices later that the
 // lease has ended, and does not call the handler.
 func (m *Messages) settleInbox(ctx context.Context, tx *sql.Tx, do Action, found []candidate) error {

@@ -36,9 +36,9 @@ func (m *Messages) Cancel(ctx context.Context, act Act, ids ...int64) error {
 }
 
 // Discard ends waiting and held messages for good, in one transaction. You can read
-// their rows until dedup's retention has passed. The inbox then contains their ids, so
-// that the handler is not called for a copy. Messages that wait for a discarded message
-// continue. Discard returns the same errors as [Messages.Cancel].
+// their rows until dedup's retention has passed. Discard also inserts their ids into
+// the inbox, so that the handler is not called for a copy. Messages that wait for a
+// discarded message continue. Discard returns the same errors as [Messages.Cancel].
 func (m *Messages) Discard(ctx context.Context, act Act, ids ...int64) error {
 	return m.changeNamed(ctx, Discard, act, act.ValidateLoss(), ids)
 }
@@ -137,8 +137,8 @@ func (m *Messages) changeBatch(
 }
 
 // impatient calls f. With PostgreSQL, a statement of f fails if it waits longer than a
-// second for a lock. It must not wait longer, because other transactions wait for the
-// locks that f has taken before.
+// second for a lock. A longer wait would do harm, because other transactions wait for
+// the locks that f has taken before.
 func (m *Messages) impatient(ctx context.Context, tx *sql.Tx, f func(tx *sql.Tx) error) error {
 	if !m.dialect.SQLite() {
 		if _, err := tx.ExecContext(ctx, `SET LOCAL lock_timeout = 1000`); err != nil {

@@ -22,17 +22,18 @@ const (
 	// maxConsumers is the maximum number of registered consumers that Consumers returns.
 	maxConsumers = 1000
 
-	// Limits for Lag, which searches tenant by tenant for the oldest message. It searches
-	// at most maxTenants tenants of one consumer, and at most allTenants tenants of all
-	// consumers together. But it always searches fewTenants tenants of each consumer.
+	// Limits for the computation of Consumer.Lag, which looks for the oldest message tenant
+	// by tenant. It examines at most maxTenants tenants of one consumer, and at most
+	// allTenants tenants of all consumers together. But it always examines fewTenants
+	// tenants of each consumer.
 	maxTenants = 100
 	fewTenants = 10
 	allTenants = 3000
 )
 
-// Consumer is a consumer of one topic, with its instances and messages. Each count
-// stops at the field CountLimit: if a count is equal to CountLimit, the true number may
-// be higher. [Messages.Count] returns exact numbers.
+// Consumer is a consumer of one topic, with its instances and messages. No count goes
+// above the value of the field CountLimit: if a count is equal to this value, the true
+// number may be higher. [Messages.Count] returns exact numbers.
 type Consumer struct {
 	// Name is the consumer name. Topic is the topic of its subscription.
 	Name, Topic string
@@ -44,7 +45,7 @@ type Consumer struct {
 
 	// Embedded reports whether the consumer subscribed through the embedded transport,
 	// which stores messages for the consumer even while it does not run. KeyOrder reports
-	// whether the consumer keeps the order of ordering keys.
+	// whether the consumer keeps the order of messages with the same ordering key.
 	Embedded, KeyOrder bool
 
 	// Program and Handler describe the latest subscription. Program is the program that
@@ -110,11 +111,11 @@ type Instance struct {
 
 type consumerName struct{ name, topic string }
 
-// Consumers returns all consumers by name and topic: registered consumers, whether they
-// run or not, and other consumers that have messages. For each consumer it reads a
-// limited number of rows, even if many messages wait. It returns at most 1,000
-// registered consumers, and at most 1,000 other consumers for each kind of message
-// (waiting, claimed, held, quarantined).
+// Consumers returns all consumers in the order of their names and topics: registered
+// consumers, whether they run or not, and other consumers that have messages. For each
+// consumer it reads a limited number of rows, even if many messages wait. It returns at
+// most 1,000 registered consumers, and at most 1,000 other consumers for each kind of
+// message (waiting, claimed, held, quarantined).
 func (m *Messages) Consumers(ctx context.Context) ([]Consumer, error) {
 	var all []Consumer
 	err := m.read(ctx, func(tx *sql.Tx) (err error) {

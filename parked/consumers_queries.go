@@ -16,8 +16,9 @@ const (
 	isQuarantined = `p.state || '' = 'quarantined'`
 )
 
-// namesQuery finds the consumers of rows by walking through indexes: each consumer costs
-// one step, even if it has many rows.
+// namesQuery finds the registered consumers, and the consumers that have rows. To find
+// the latter, it makes one step in an index for each consumer, however many rows the
+// consumer has.
 var namesQuery = `WITH RECURSIVE ` +
 	walk("fresh", isFresh) + `, ` +
 	walk("crashed", isCrashed) + `, ` +
@@ -70,7 +71,8 @@ func countsQuery(d dialect.Dialect, limit int) string {
 }
 
 // lagRows is a limit that lagQuery never reaches. Without a limit, PostgreSQL would
-// search for each due time twice.
+// move the condition of the outer query into the subquery. It would then search for
+// each due time twice: once for the condition, and once for the result.
 const lagRows = 10_000_000
 
 // lagQuery returns a query that computes how long the oldest due row of each consumer

@@ -10,11 +10,11 @@
 // consumers may run.
 //
 // A consumer claims a message for the time of a lease, which it renews while the
-// handler runs. No call of this package changes a message before its lease has ended.
-// For such a message, a call with IDs returns [ErrClaimed]. A call with a Filter skips
-// the message and reports it. If a handler does not return, stop the consumer and wait
-// for the end of the lease. A call locks the rows that it changes, so that no consumer
-// can claim these rows until the call has ended.
+// handler runs. No call of this package changes a claimed message before its lease has
+// ended. For such a message, a call with IDs returns [ErrClaimed]. A call with a Filter
+// skips the message and reports it. If a handler does not return, stop the consumer and
+// wait for the end of the lease. A call locks the rows that it changes, so that no
+// consumer can claim these rows until the call has ended.
 //
 // If the lease has ended and the message was not settled, the process died or is
 // frozen. You can change such a message. [Report].Abandoned lists it. Before the
@@ -25,8 +25,9 @@
 // chain without dedup, and a consumer listed in dedup.Config.Idempotent, cannot notice
 // this while the handler runs.
 //
-// Cancel and Discard keep the order of keys: if the message was the head of its key,
-// the first message that is held behind it becomes the head in the same transaction.
+// Cancel and Discard keep the order of the other messages with the same ordering key:
+// if the message was the head of its key, the first message that is held behind it
+// becomes the head in the same transaction.
 //
 // A call reads a limited number of rows, and returns the position at which the next
 // call must begin: [Page.Next] and [Count.Next]. Indexes find the messages with a given

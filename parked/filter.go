@@ -96,21 +96,23 @@ type conditions struct {
 	args  []any
 }
 
-// arg adds a parameter and returns its name.
+// arg adds value to the parameters of the query, and returns the name of this
+// parameter, for example "$1".
 func (c *conditions) arg(value any) string {
 	c.args = append(c.args, value)
 	return "$" + strconv.Itoa(len(c.args))
 }
 
-// add adds a condition, in which %s stands for the parameter value.
+// add adds a condition, and adds value to the parameters of the query. The %s in the
+// condition becomes the name of this parameter.
 func (c *conditions) add(condition string, value any) {
 	c.texts = append(c.texts, fmt.Sprintf(condition, c.arg(value)))
 }
 
 func (c *conditions) where() string { return "WHERE " + strings.Join(c.texts, " AND ") }
 
-// conditions adds the conditions of f for a row p. No partial index matches these
-// conditions, so the database reads the rows of the window by their ids.
+// conditions adds the conditions of f, for rows with the alias p. No partial index
+// matches these conditions, so the database reads the rows of the window by their ids.
 func (m *Messages) conditions(c *conditions, f Filter) {
 	c.add(`p.id > %s`, f.AfterID)
 	if f.IDs != nil {
@@ -136,7 +138,8 @@ func (m *Messages) conditions(c *conditions, f Filter) {
 	}
 }
 
-// time returns a parameter that can be compared with the times in the table.
+// time returns the given time as a parameter that can be compared with the times in the
+// table.
 func (m *Messages) time(at time.Time) any {
 	if m.dialect.SQLite() {
 		return at.UnixMilli()

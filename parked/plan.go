@@ -52,10 +52,11 @@ type Report struct {
 	Handled []int64
 
 	// Abandoned contains the IDs of changed messages whose claim had ended without a
-	// result, because the process with the claim died or is frozen. The inbox contains the
-	// ids of these messages, so a frozen process does not complete them later. There are
-	// three exceptions, in which the handler may still be running: consumers without dedup,
-	// messages without an id, and consumers listed in dedup.Config.Idempotent.
+	// result, because the process with the claim died or is frozen. If a frozen process
+	// continues later, it does not handle these messages, because dedup notices that its
+	// lease has ended. There are three exceptions, in which the handler may still be
+	// running: consumers without dedup, messages without an id, and consumers listed in
+	// dedup.Config.Idempotent.
 	Abandoned []int64
 }
 

@@ -17,8 +17,8 @@ const (
 	windowRows = 20_000
 
 	// few is the maximum number of rows that a call finds with an index. If the index
-	// contains more matching rows, the call reads the table in the order of ids instead,
-	// because it then soon finds enough matching rows.
+	// contains more matching rows, the call reads the table in the order of the ids
+	// instead. It then soon finds enough matching rows.
 	few = 5_000
 )
 
@@ -97,8 +97,8 @@ func (m *Messages) indexed(ctx context.Context, tx *sql.Tx, f Filter) (ids []int
 	return ids, nil
 }
 
-// rows calls scan for each matching row of the window. The parameter rest is the end of
-// the query, after the conditions.
+// rows calls the function scan for each matching row of the window. The parameter rest
+// is the end of the query, after the conditions.
 func (m *Messages) rows(
 	ctx context.Context, tx *sql.Tx, w window, columns, rest string, scan func(scan func(dest ...any) error) error,
 ) error {

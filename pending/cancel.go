@@ -48,10 +48,10 @@ func (m *Messages) Cancel(ctx context.Context, act Act, ids ...int64) error {
 
 // CancelMatching moves the messages that match f to the dead letters, as
 // [Messages.Cancel] does, in several transactions. It skips messages whose outcome a
-// forwarder is recording. Unless Plan.Force is set, it also skips messages that a
-// forwarder may be sending. It ignores messages that are written while it runs. When
-// ctx ends, it stops after the current batch. It returns a Report even with an error.
-// The Report does not count a batch whose commit has an unknown outcome.
+// forwarder is recording. It also skips messages that a forwarder may be sending, but
+// with Plan.Force it cancels them. It ignores messages that are written while it runs.
+// When ctx ends, it stops after the current batch. It returns a Report even with an
+// error. The Report does not count a batch whose commit has an unknown outcome.
 func (m *Messages) CancelMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
 	var report Report
 	err := validateChange(act.ValidateLoss(), f, plan)

@@ -11,22 +11,23 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// margin is the shortest time between a cancel and the due time of the message. A
-// forwarder reads the message when it is due, so the cancel must be committed before
-// that. With less time than margin, it might be committed too late.
+// margin is how long before its due time a message that backs off or is delayed can
+// still be cancelled safely. A forwarder reads the message when it is due, so the
+// cancel must be committed before that. If the due time is nearer, the commit might be
+// too late.
 const margin = 5 * time.Second
 
 // candidate is a message that Cancel may be able to move.
 type candidate struct {
 	id             int64
 	messageID, key string
-	later          bool // due later than margin, so no forwarder has read the message
-	unread         bool // no forwarder can have read the message, because it is later or because of a barrier
+	later          bool // due more than margin from now, so no forwarder has read the message
+	unread         bool // no forwarder can have read the message, because later is true or because of a barrier
 	head           bool // the message blocks its key
 	busy           bool // another transaction is changing the message
 }
 
-// notYet is an SQL condition. It is true if row o is due later than margin from now.
+// notYet is an SQL condition. It is true if row o is due more than margin from now.
 var notYet = `(o.due_at IS NOT NULL AND o.due_at > {after ` + strconv.FormatInt(margin.Milliseconds(), 10) + `})`
 
 // barriers contains the reasons why forwarders cannot read some messages: blocked keys,

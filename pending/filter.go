@@ -74,7 +74,7 @@ func (f Filter) everything() bool {
 		f.CreatedAfter.IsZero() && f.CreatedBefore.IsZero()
 }
 
-// conditions adds the conditions of f for a row o.
+// conditions adds the conditions of f, for rows with the alias o.
 func (m *Messages) conditions(c *operate.Conditions, f Filter) {
 	c.Add(`o.position > %s`, f.AfterID)
 	if f.IDs != nil {

@@ -134,7 +134,7 @@ type Topic struct {
 	Oldest time.Duration
 
 	// Paused reports whether the topic is paused. A pause does not change the other fields:
-	// they include the messages that wait because of it.
+	// they include the messages that wait because of the pause.
 	Paused bool
 }
 

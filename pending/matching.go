@@ -18,9 +18,9 @@ const (
 	dryRunRows = 2_000
 )
 
-// eachBatch calls change with the IDs of messages, at most rows IDs at a time. The
-// messages match f and existed when eachBatch began. The function change adds its
-// results to the report.
+// eachBatch calls the function change with the IDs of the messages that match f and
+// existed when eachBatch began. The parameter rows is the maximum number of IDs in one
+// call. The function change adds its results to the report.
 func (m *Messages) eachBatch(
 	ctx context.Context, f Filter, plan Plan, rows int, report *Report, change func(ids []int64, report *Report) error,
 ) error {

@@ -75,7 +75,7 @@ type Message struct {
 	BlockedBy int64
 }
 
-// messageColumns are the columns of a message that scan reads.
+// messageColumns are the columns of a message that scanMessage reads.
 const messageColumns = `o.position, o.message_id, o.topic, COALESCE(o.ordering_key, ''), octet_length(o.payload),
 	CAST(o.metadata AS text), {millis o.created_at}, ` + outboxrow.State + `, {millis o.due_at}, o.attempts, COALESCE(o.last_error, ''),
 	{millis o.failing_since}, o.unknown,

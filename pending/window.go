@@ -15,8 +15,8 @@ const (
 	page = 100
 
 	// few is the maximum number of rows that a call finds with an index. If the index
-	// contains more matching rows, the call reads the outbox in its order instead, because
-	// it then soon finds enough matching rows.
+	// contains more matching rows, the call reads the outbox in the order of the positions
+	// instead. It then soon finds enough matching rows.
 	few = 5_000
 )
 

@@ -16,7 +16,8 @@ const (
 	states
 )
 
-// entry is an id that the consumer knows.
+// entry is an id that the consumer knows, and what the consumer has done with the
+// message.
 type entry struct {
 	id    string
 	state State
@@ -37,7 +38,7 @@ func appendNode(b []byte, n node, before int64) []byte {
 	return binary.AppendUvarint(b, n.path)
 }
 
-// encodeTree returns the groups of a tree, with their checksums, as bytes.
+// encodeTree encodes the groups of a tree, with their checksums, as bytes.
 func encodeTree(t *tree) []byte {
 	var b []byte
 	before := noTime
@@ -74,7 +75,8 @@ func encodeLists(lists []list) []byte {
 	return b
 }
 
-// asText marks an id that is not a UUID.
+// asText is a bit in the byte before an id. It is set if the id is stored as text,
+// because it is not a UUID in lower case.
 const asText = 0x80
 
 func (n node) start() int64 { return max(0, n.cell) * cellWidth }

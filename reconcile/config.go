@@ -33,14 +33,14 @@ type SenderConfig struct {
 
 	// LongestDelay is the longest time between sending a message and handling it. It is
 	// needed for ids that contain no time. If the sent log has no row for such an id, the
-	// message was never sent, or its row was deleted because it was old. It was certainly
-	// never sent if it was handled more than LongestDelay after the oldest row of the sent
-	// log. Otherwise it is not reported. Defaults to 24 hours.
+	// message was never sent, or its row was deleted because it was old. The message was
+	// certainly never sent if it was handled more than LongestDelay after the oldest row of
+	// the sent log. Otherwise the message is not reported. Defaults to 24 hours.
 	LongestDelay time.Duration
 
-	// Limit is the maximum number of ids that may differ. It is also the maximum number of
-	// ids that one side may list. If a comparison needs more, it fails with
-	// [ErrTooDifferent]. Defaults to 1,000,000.
+	// Limit is the maximum number of sent messages that may be missing at one consumer. If
+	// more are missing, the comparison fails with [ErrTooDifferent]. [ReceiverConfig].Limit
+	// limits the ids that a consumer lists. Defaults to 1,000,000.
 	Limit int
 
 	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,

@@ -33,8 +33,9 @@ func (c *consumer) exists(ctx context.Context, query string, args ...any) (bool,
 	return err == nil, err
 }
 
-// check returns an error if the consumer is unknown, or if it has received messages of
-// other topics since the time in the parameter from.
+// check returns an error if the consumer is unknown. It also returns an error if the
+// consumer was subscribed to other topics after the time in the parameter from, because
+// its inbox then contains messages of these topics.
 func (c *consumer) check(ctx context.Context, from time.Time) error {
 	var others []string
 	err := c.rows(ctx, func(scan func(dest ...any) error) error {
@@ -72,10 +73,11 @@ func (c *consumer) keys(ctx context.Context) (bool, error) {
 
 // since returns the beginning of the period for which the inbox is complete: it
 // contains all messages that the consumer has handled since then. This is the latest of
-// three times, plus margin: the beginning of the retention, the consumer's
-// registration, and the time of the oldest row of the inbox. The oldest row shows
-// whether the retention is shorter than configured. Two kinds of rows are kept longer,
-// and do not count as the oldest row: rows of parked messages, and business keys.
+// three times, plus the constant margin, rounded up to a whole minute: the beginning of
+// the retention, the consumer's registration, and the time of the oldest row of the
+// inbox. The oldest row shows whether the retention is shorter than configured. Two
+// kinds of rows are kept longer, and do not count as the oldest row: rows of parked
+// messages, and business keys.
 func (c *consumer) since(ctx context.Context, now time.Time) (time.Time, error) {
 	from := now.Add(-c.config.InboxRetention)
 	for _, q := range []struct {

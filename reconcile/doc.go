@@ -6,7 +6,7 @@
 //	once_outbox_sent ── Question ──────▶ Answer ── once_inbox, once_parked
 //	                     Read ◀───────────┘
 //	                      ├─▶ Report
-//	                      └─▶ a finer question, if very much differs
+//	                      └─▶ a finer question, if very many ids differ
 //
 // The two sides exchange files, or send the files in messages, and need no access to
 // each other's tables. [Compare] does the whole exchange in a process that can reach

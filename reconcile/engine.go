@@ -18,8 +18,8 @@ const (
 	// checksums of smaller nodes instead.
 	listAtOnce = 20_000
 
-	// smallest is a number of ids. If no node with differences has more ids, the nodes are
-	// not divided any more.
+	// smallest is a number of ids. Nodes are divided only if at least one node with
+	// differences has more ids than this.
 	smallest = 8
 
 	// finer is the number of bits of a division: each round divides a node into 1<<finer
@@ -57,7 +57,7 @@ type source interface {
 // this prefix are left out of the comparison.
 const keyPrefix = "key:"
 
-// each calls the function do for each id that takes part in the comparison.
+// each calls the function do for each id of s that takes part in the comparison.
 func each(ctx context.Context, s source, w window, spans []span, do func(k key)) error {
 	return s.scan(ctx, w, spans, false, func(r *record) error {
 		if strings.HasPrefix(string(r.id), keyPrefix) {

@@ -6,7 +6,8 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Kinds of differences. The values are indexes of the label's values.
+// Kinds of differences. Each constant is the index of its kind in the values of the
+// metric's label.
 const (
 	missing = iota
 	phantom

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// cellWidth is the width of a cell in milliseconds. Ids that begin with a time are
-// compared minute by minute, because messages that are lost together were usually sent
-// at about the same time.
+// cellWidth is the width of a cell, one minute, in milliseconds. A cell contains the
+// ids that begin with a time of the same minute. Ids are compared cell by cell, because
+// messages that are lost together were usually sent at about the same time.
 const cellWidth = int64(time.Minute / time.Millisecond)
 
 // noTime is the cell of all ids that do not begin with a time.

@@ -4,7 +4,8 @@ import (
 	"slices"
 )
 
-// nodes contains nodes. No id belongs to more than one of them.
+// nodes is a list of nodes (sets of ids, see tree.go). No id belongs to more than one
+// of these nodes.
 type nodes struct {
 	list []node
 	n    uint64 // number of this side's ids in all nodes
@@ -37,9 +38,9 @@ func (s *nodes) find(k key) (node, bool) {
 	return node{}, false
 }
 
-// differences returns the nodes whose checksums differ. Every group of the parameter
-// theirs must also be in the parameter ours. A group that is missing in theirs counts
-// as a group without ids.
+// differences returns the nodes whose checksums differ between two trees. Every group
+// of the parameter theirs must also be in the parameter ours. A group that is missing
+// in theirs counts as a group without ids.
 func differences(ours, theirs *tree) *nodes {
 	s := &nodes{}
 	for g := range ours.all {

@@ -73,7 +73,8 @@ func (r *Report) Quarantined() int {
 	return 0
 }
 
-// Missing is a message that has not arrived.
+// Missing is a message that was sent, and that the consumer has neither handled nor
+// parked.
 type Missing struct {
 	MessageID string `json:"message_id"`
 	Topic     string `json:"topic"`
@@ -87,7 +88,8 @@ type Missing struct {
 	LastSentAt time.Time `json:"last_sent_at"`
 }
 
-// Phantom is a message that the sender has not sent.
+// Phantom is a message that the consumer has handled or parked, and that the sender has
+// not sent, according to its sent log.
 type Phantom struct {
 	MessageID string `json:"message_id"`
 

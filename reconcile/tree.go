@@ -84,7 +84,7 @@ func (t *tree) put(g *group) bool {
 	return true
 }
 
-// add adds an id to the group whose range includes it. If there is no such group, add
+// add adds an id to the group to which it belongs. If the tree has no such group, add
 // does nothing.
 func (t *tree) add(k key) {
 	b := t.cells[k.cell]

@@ -15,13 +15,15 @@ type Conditions struct {
 	Args  []any
 }
 
-// Arg adds a parameter and returns its placeholder.
+// Arg adds value to the parameters of the query, and returns the placeholder of this
+// parameter, for example "$1".
 func (c *Conditions) Arg(value any) string {
 	c.Args = append(c.Args, value)
 	return "$" + strconv.Itoa(len(c.Args))
 }
 
-// Add adds a condition, in which %s stands for the parameter.
+// Add adds a condition, and adds value to the parameters of the query. The %s in the
+// condition becomes the placeholder of this parameter.
 func (c *Conditions) Add(condition string, value any) {
 	c.Texts = append(c.Texts, fmt.Sprintf(condition, c.Arg(value)))
 }
@@ -56,8 +58,8 @@ func (c *Conditions) Where() string {
 	return "WHERE " + c.String()
 }
 
-// Time returns a parameter that can be compared with the times in a table, in whole
-// milliseconds.
+// Time returns the given time, in whole milliseconds, as a parameter that can be
+// compared with the times in a table.
 func Time(d dialect.Dialect, at time.Time) any {
 	if d.SQLite() {
 		return at.UnixMilli()

@@ -6,23 +6,25 @@ import (
 )
 
 // LongestWait is the longest time for which [Rate.Wait] waits. It is the time between
-// two messages at the lowest rate.
+// two messages at the lowest rate, which is one message per second.
 const LongestWait = time.Second
 
-// Rate limits a replay to a number of messages per second.
+// Rate limits the number of messages that a call replays, cancels or changes per
+// second.
 type Rate struct {
 	perSecond int
-	tokens    float64   // number of messages that may be replayed at the time filledAt
+	tokens    float64   // number of messages that may be changed at the time filledAt
 	filledAt  time.Time // time at which tokens was last updated
 }
 
-// NewRate returns a Rate that allows perSecond messages per second. If perSecond is 0,
-// there is no limit. One message may be replayed immediately.
+// NewRate returns a Rate. The parameter perSecond is the number of messages that it
+// allows per second; 0 means no limit. One message may be changed immediately.
 func NewRate(perSecond int) *Rate {
 	return &Rate{perSecond: perSecond, tokens: 1, filledAt: time.Now()}
 }
 
-// Room returns how many messages may be replayed now. The result is at most limit.
+// Room returns how many messages may be changed now. The result is at most the
+// parameter limit.
 func (r *Rate) Room(limit int) int {
 	if r.perSecond == 0 {
 		return limit
@@ -34,12 +36,13 @@ func (r *Rate) Room(limit int) int {
 	return int(min(float64(limit), r.tokens)) // the rate may not fit into an int
 }
 
-// Took records that n messages were replayed.
+// Took records that n messages were changed.
 func (r *Rate) Took(n int) { r.tokens -= float64(n) }
 
-// Wait waits until the rate allows a batch of messages. A batch has at most limit
-// messages, and at most as many as the rate allows in a quarter of a second, so that
-// messages are replayed evenly. If ctx ends first, Wait returns the error of ctx.
+// Wait waits until the rate allows a batch of messages. A batch has at most as many
+// messages as the parameter limit says, and at most as many as the rate allows in a
+// quarter of a second, so that the changes are spread evenly. If ctx ends first, Wait
+// returns the error of ctx.
 func (r *Rate) Wait(ctx context.Context, limit int) error {
 	batch := max(1, min(limit, r.perSecond/4))
 	for r.Room(batch) < batch && r.perSecond > 0 {

@@ -17,8 +17,8 @@ const (
 	// CountRows is the maximum number of rows that a call counts.
 	CountRows = 50_000
 
-	// FewRows is the maximum number of rows that a call reads from an index with another
-	// order than the ids.
+	// FewRows is the maximum number of rows that a call reads from an index that is not in
+	// the order of the ids.
 	FewRows = 5_000
 
 	// SpanRows is the maximum number of rows that a call reads to find the lowest and the
@@ -86,28 +86,33 @@ func (r Rows) Whole(c *Conditions) Window {
 	return Window{from: r.Name + ` AS a ` + c.Where(), Args: c.Args}
 }
 
-// Among returns a window for rows whose ids are known. These rows match ids, and also
-// the conditions that the function addConditions adds. At most n rows match ids.
+// Among returns a window for rows whose ids are known. The parameter ids contains a
+// condition that selects these ids, and n is their number. The function addConditions
+// adds further conditions.
 func (r Rows) Among(ids *Conditions, addConditions func(c *Conditions), n int) Window {
 	c := &Conditions{Args: ids.Args}
 	addConditions(c)
 	return Window{from: r.subquery(ids, ` LIMIT `+strconv.Itoa(n), c), Args: c.Args}
 }
 
-// subquery returns a FROM item. It is a subquery for the rows that match lead, with the
-// clause end, which limits the rows. The other conditions are outside of the subquery,
-// so the database applies them after the limit. Otherwise it could choose an index with
-// which it reads many rows that do not match.
+// subquery returns an item for the FROM clause: a subquery for the rows that match the
+// conditions in the parameter lead. The parameter end is the last clause of the
+// subquery, and limits the number of rows. The parameter conditions contains further
+// conditions. They are outside of the subquery, so the database applies them after the
+// limit. Otherwise the database could choose an index with which it reads many rows
+// that do not match.
 func (r Rows) subquery(lead *Conditions, end string, conditions *Conditions) string {
 	return `(SELECT ` + r.Columns + columnsMark + ` FROM ` + r.Name + ` ` + lead.Where() + end + `) AS a ` + conditions.Where()
 }
 
 // Window returns a window for the rows that match the conditions that addConditions
-// adds. Each element of leads contains some of these conditions, and an index finds the
-// rows of this lead in the order of the ids. If a lead has fewer rows than the
-// parameter rows, the window contains all rows of the lead that has the fewest.
-// Otherwise it contains the first rows of one lead, namely of the lead with which it
-// covers the largest part of the table.
+// adds. Each element of leads contains some of these conditions. For each element, an
+// index finds the matching rows in the order of the ids. The parameter rows is the
+// maximum number of rows of the window. If fewer rows match one of the elements, the
+// window contains all rows of this element. If this is true for several elements, an
+// element with few rows is preferred. Otherwise the window contains the first rows of
+// one element. This is the element with which the window covers the largest part of the
+// table.
 //
 // If the parameter newest is true, the window begins at the highest id.
 func (r Rows) Window(

@@ -4,15 +4,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Batch contains messages of one topic for one subscription, as they are stored in the
-// table. While one batch is being stored, another one can be filled.
+// Batch contains messages of one topic for one subscription, in the form in which the
+// table stores them. While one batch is being stored, another one can be filled.
 type Batch struct {
 	consumer, topic string
 	keyOrder        bool
 
 	unordered rows
-	ordered   rows     // messages with an ordering key, if the subscription keeps the order of keys
-	keys      []string // keys of the ordered messages
+	ordered   rows     // messages with an ordering key; none if the subscription does not keep their order
+	keys      []string // ordering key of each element of ordered
 }
 
 // NewBatch returns an empty batch.
@@ -35,8 +35,9 @@ func (b *Batch) Add(msg *message.Message) {
 func (b *Batch) Bytes() int { return len(b.unordered.envelopes) + len(b.ordered.envelopes) }
 
 // rows contains messages as the arguments of one statement. All values of a binary
-// column are one argument, which the statement splits again, because the drivers encode
-// a list of byte strings in different ways.
+// column are joined to one argument, and the statement splits this argument again. A
+// list of byte strings is not used, because each driver encodes such a list in a
+// different way.
 type rows struct {
 	ids, tenants       []string
 	labels             [4][]string // one list for each column of labelColumns

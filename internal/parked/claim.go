@@ -19,9 +19,9 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// Claimed is a claim with its message. Err is set if no handler may run the message,
-// because the transport could not decode it, or because its envelope is damaged. With a
-// damaged envelope, Message is nil.
+// Claimed is a claim with its message. Err is set if the message must not be passed to
+// a handler, because the transport could not decode it, or because its envelope is
+// damaged. With a damaged envelope, Message is nil.
 type Claimed struct {
 	*Claim
 
@@ -134,7 +134,8 @@ func (s *Store) findTenants(ctx context.Context, tx *sql.Tx, sel Select, class i
 // claimed the row and died before they settled it.
 //
 // If the error is [dialect.ErrCommitUnknown], the returned rows may have been claimed.
-// Hand them back, because otherwise they count as crashed when the lease ends.
+// Pass them to HandBack. Otherwise their crash counts stay one too high, although no
+// process has died.
 func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err error) {
 	if sel.Turns == nil {
 		sel.Turns = &TenantTurns{}

@@ -24,7 +24,7 @@ const (
 	// renewed its registration.
 	AbsentAfter = 4 * SeenEvery
 
-	// instanceKept is how long the row of a dead instance is kept.
+	// instanceKept is how long the row of an instance is kept after its last renewal.
 	instanceKept = time.Hour
 )
 
@@ -36,7 +36,8 @@ type Consumer struct {
 	// Embedded reports whether the consumer has subscribed through the embedded transport.
 	Embedded bool
 
-	// KeyOrder reports whether the consumer keeps the order of ordering keys.
+	// KeyOrder reports whether the consumer keeps the order of messages with the same
+	// ordering key.
 	KeyOrder bool
 
 	// Program is the name of the program that ran the consumer last. Handler is the name of
@@ -59,7 +60,7 @@ type consumerQueries struct {
 	embedded string
 	remove   string
 
-	seen   string // renews the registration of an instance
+	seen   string // registers an instance, or renews its registration
 	expire string // deletes the rows of dead instances
 	leave  string
 
@@ -117,10 +118,10 @@ func programName(info *debug.BuildInfo, command string) string {
 	return Clean(filepath.Base(command), MaxName)
 }
 
-// OtherHandler compares two registrations of a consumer. If the registration other
-// comes from another program or another handler, and counts as running, OtherHandler
-// returns a description of that program or handler, for an error message. Otherwise it
-// returns "".
+// OtherHandler compares c with the previous registration of the same consumer, which is
+// the parameter other. If the previous registration counts as running, and comes from a
+// different program or handler, OtherHandler returns a description of that program or
+// handler, for an error message. Otherwise it returns "".
 func (c *Consumer) OtherHandler(other *Consumer) (description string) {
 	switch {
 	case other == nil || other.Owner == c.Owner || other.Absent():
@@ -188,8 +189,9 @@ func scanConsumer(scan func(dest ...any) error) (c Consumer, err error) {
 }
 
 // Publish stores messages for each consumer that has subscribed to topic through the
-// embedded transport, in one transaction. The messages are due immediately. Publish
-// returns these consumers. If there is no such consumer, it stores nothing.
+// embedded transport, in one transaction. The messages are due immediately, except
+// messages that wait behind another message of their ordering key. Publish returns
+// these consumers. If there is no such consumer, it stores nothing.
 func (s *Store) Publish(ctx context.Context, topic string, msgs ...*message.Message) (to []Consumer, err error) {
 	topic = Clean(topic, MaxName)
 	err = withASCIIFallback(func(encode encoder) error {
@@ -269,7 +271,8 @@ func (s *Store) Remove(ctx context.Context, tx *sql.Tx, consumer, topic string, 
 	return true, err
 }
 
-// unregisterBatch is the maximum number of rows that one transaction deletes.
+// unregisterBatch is the maximum number of rows that one transaction of Unregister
+// deletes.
 const unregisterBatch = 2000
 
 // RunningError means that a consumer cannot be unregistered because it is running.

@@ -97,21 +97,23 @@ func (c *TxContext) End() []func() {
 var ErrInsideDedup = errors.New(
 	"the middleware is inside of dedup's: from the outside in the order is poison, retry, dedup")
 
-// tried is a message that retry passes to the middlewares inside of it.
+// tried describes a message that the middleware of package retry has passed to the
+// middlewares that it wraps.
 type tried struct {
 	msg          *message.Message
 	failedBefore bool
 }
 
-// WithTried returns ctx for a message that retry passes to the middlewares inside of
-// it. The parameter failedBefore says whether an earlier call of the handler failed.
+// WithTried returns a copy of ctx that tells the middlewares inside of retry that retry
+// has passed msg to them. The parameter failedBefore says whether an earlier call of
+// the handler failed.
 func WithTried(ctx context.Context, msg *message.Message, failedBefore bool) context.Context {
 	return context.WithValue(ctx, triedKey, tried{msg, failedBefore})
 }
 
-// Tried reports whether the calling middleware, which got msg with ctx, is inside of
-// retry. A handler may pass on its ctx with another message. In this case Tried returns
-// false.
+// Tried reports whether retry has passed msg with this ctx, so that the calling
+// middleware is inside of retry. It returns false if ctx belongs to a different
+// message. This happens if a handler passes on its own ctx with a new message.
 func Tried(ctx context.Context, msg *message.Message) bool {
 	t, ok := ctx.Value(triedKey).(tried)
 	return ok && t.msg == msg
@@ -218,11 +220,12 @@ func (d *Delivery) base(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Subscription describes a subscription to a transport that uses this table.
+// Subscription describes a subscription to a transport that uses the table once_parked.
 type Subscription struct {
 	Consumer string
 
-	// KeyOrder reports whether the consumer keeps the order of ordering keys.
+	// KeyOrder reports whether the consumer keeps the order of messages with the same
+	// ordering key.
 	KeyOrder bool
 
 	// Owner is the name of the subscription. It is only for people who look at the table.
@@ -231,8 +234,8 @@ type Subscription struct {
 	// Wake makes the consumer look for new rows immediately.
 	Wake func()
 
-	// A transport must call Store in its Subscribe method if all messages of the transport
-	// come from this table. Other transports do not call it.
+	// Store must be called by a transport in its Subscribe method, if all messages of the
+	// transport come from the table once_parked. Other transports do not call Store.
 	Store func(Stored)
 }
 

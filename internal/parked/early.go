@@ -17,7 +17,8 @@ import (
 // from the transport, and ParkEarly stores it. The message is due again after the given
 // delay. If the lower version was applied in the meantime, the message is due
 // immediately, and ParkEarly wakes the consumer, because no other code does. The
-// message loses its place in the order of its key. No attempt is counted.
+// message gives up its place in the order of its ordering key: later messages with this
+// key do not wait for it. No attempt is counted.
 func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message, turn disposition.Turn, delay time.Duration) error {
 	var remaining time.Duration
 	err := s.parkEarly(ctx, d, msg, turn, delay, &remaining)
@@ -67,8 +68,8 @@ func (s *Store) parkEarly(
 }
 
 // untilTurn returns the given delay, or 0 if the lower version has been applied in the
-// meantime. A transaction that applies the lower version later waits for tx, and then
-// finds the row of the early message.
+// meantime. If another transaction applies the lower version after this check, it waits
+// until tx has ended, and then finds the row of the early message.
 //
 // The lock on the version must be the first lock that tx takes. Another handler's
 // transaction may have this lock and wait for any other lock, so a different order
@@ -92,5 +93,6 @@ func (s *Store) untilTurn(ctx context.Context, tx *sql.Tx, d *Delivery, turn dis
 	return delay, nil
 }
 
-// noVersion is the version of a placeholder row. It is lower than every real version.
+// noVersion is the version in the placeholder row of an aggregate that has no version
+// yet. It is lower than every real version.
 const noVersion = -1

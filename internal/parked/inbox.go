@@ -8,10 +8,10 @@ import (
 
 // Tombstone adds the message of a row to the inbox of its consumer, so that the handler
 // is not called for a copy of the message. It returns false if the inbox contains the
-// id already. If the original id of the message could not be stored in the row
-// unchanged, Tombstone writes nothing and returns true. The inbox refuses the original
-// id, so the handler is not called for a copy anyway. If a transaction is handling a
-// copy, Tombstone waits for its end.
+// id already. Tombstone writes nothing and returns true if the envelope is damaged, or
+// if the row could not store the original id of the message unchanged. In the second
+// case the inbox refuses the original id, so the handler is not called for a copy
+// anyway. If a transaction is handling a copy, Tombstone waits for its end.
 func (s *Store) Tombstone(ctx context.Context, tx *sql.Tx, consumer, messageID string, envelope []byte) (entered bool, err error) {
 	msg, err := Decode(envelope)
 	if err != nil || msg.UUID == "" || msg.UUID != messageID {

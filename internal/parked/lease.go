@@ -49,8 +49,9 @@ func (c *Claim) Age() time.Duration { return c.age + time.Since(c.claimed) }
 
 // Leased reports whether the lease certainly still lasts. If it returns false, another
 // process may have claimed the row or given up on the message, so do not begin any work
-// for the message. For this process, the lease begins before it asks the database for
-// the lease. So the lease ends here no later than in the database.
+// for the message. This process counts the time of the lease from the moment before it
+// asked the database for the lease. So the lease never ends later in this process than
+// in the database.
 func (c *Claim) Leased() bool {
 	until := c.until.Load()
 	return until != nil && time.Now().Before(*until)

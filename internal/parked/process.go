@@ -18,8 +18,8 @@ type tableOf struct {
 	name string
 }
 
-// shared contains the process state of each table. It is a global variable, because
-// each Retries and each Quarantine has its own Store.
+// shared contains the state of each table in this process. It is a global variable,
+// because each retry.Retries and each poison.Quarantine has its own Store.
 //
 //nolint:gochecknoglobals // two Stores share it without being given it
 var shared = struct {

@@ -19,10 +19,10 @@ type Recorder func(ctx context.Context, tx *sql.Tx, id int64) (committed func(),
 // Quarantine stores a message in quarantine and returns the id of its row. If d has a
 // claim, Quarantine ends the claim. Otherwise the message came from the transport, and
 // Quarantine stores it. If a row of the same message waits for another attempt,
-// Quarantine uses that row. It returns 0 without an error if the message was resolved
-// or discarded before. It also returns 0 if another claim of the row has not ended: the
-// process with that claim decides what happens to the message. The parameter record may
-// be nil.
+// Quarantine uses that row. It returns 0 without an error in three cases: the message
+// was resolved or discarded before, its row is held, or its row is claimed. A held row
+// is handled later. For a claimed row, the process with the claim decides what happens
+// to the message. The parameter record may be nil.
 func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Message, f Failure, record Recorder) (int64, error) {
 	if d.Claim != nil {
 		return s.quarantineClaim(ctx, d.Consumer, d.Claim, f, record)
@@ -62,7 +62,8 @@ func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, 
 }
 
 // quarantine runs a statement that quarantines one row, and returns the id of the row.
-// Afterwards the row is no longer the head of its key.
+// If the row stops being the head of an ordering key, the parameter keys must contain
+// this key. The next held row of the key then becomes the head.
 func (s *Store) quarantine(ctx context.Context, keys []Key, record Recorder, query string, args ...any) (id int64, err error) {
 	var committed func()
 	err = withASCIIFallback(func(encode encoder) error {

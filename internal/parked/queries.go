@@ -47,9 +47,10 @@ func newQueries(d dialect.Dialect) queries {
 			        CASE WHEN $13 THEN {now} END, CASE WHEN $13 THEN {now} END, $14, $15, $16, $17)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
-		// A waiting row is quarantined, because this attempt is the latest attempt. A claimed
-		// row is not quarantined, because its attempt is later and may succeed. A final state
-		// does not change. If only one of two copies could be decoded, that copy is kept.
+		// The message may have a row already. A waiting row becomes quarantined, because this
+		// attempt is the latest attempt. A claimed row does not change, because its attempt is
+		// later and may succeed. A final state does not change. If only one of two copies could
+		// be decoded, that copy is kept.
 		insertQuarantined: d.SQL(`
 			INSERT INTO {parked} AS p (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
 			                           attempts, reason, error, error_type, fingerprint, stack, first_failed_at, last_failed_at,
@@ -82,8 +83,8 @@ func newQueries(d dialect.Dialect) queries {
 			                          ORDER BY consumer, topic, priority_class, tenant, due_at LIMIT 100000) AS fresh
 			      LIMIT 100000) AS waiting`),
 
-		// This statement skips rows that are being settled, because settling may lock rows in
-		// another order.
+		// This statement skips rows that are being settled. The transaction that settles them
+		// may lock rows in a different order, so a wait for it could end in a deadlock.
 		extend: d.SQL(`
 			UPDATE {parked} SET due_at = {after $3}
 			WHERE id ` + among + `
@@ -92,7 +93,8 @@ func newQueries(d dialect.Dialect) queries {
 				{skip_locked}` + end + `
 			RETURNING id`),
 
-		// The handler has returned, so this message is not the cause of the earlier crashes.
+		// The crash count becomes 0: the handler has returned, so this message is not the cause
+		// of the earlier crashes.
 		postpone: d.SQL(`
 			UPDATE {parked}
 			SET ordering_key = CASE WHEN $9 THEN ordering_key END,
@@ -101,8 +103,8 @@ func newQueries(d dialect.Dialect) queries {
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
 
-		// The missing version may be behind the row in the order of its key, so the
-		// row leaves that order.
+		// The message with the missing version may have the same ordering key, and wait behind
+		// this row. So the row gives up its place in the order of the key.
 		postponeEarly: d.SQL(`
 			UPDATE {parked}
 			SET ordering_key = NULL, priority_class = 'retry', due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1,

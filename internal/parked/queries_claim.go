@@ -22,8 +22,8 @@ const (
 )
 
 func newClaimQueries(d dialect.Dialect) claimQueries {
-	// The end of the lease is the new due time, so that the same query finds rows
-	// that became due and rows whose process ended.
+	// The end of the lease is the new due time. So if the process dies, the row becomes due
+	// again without further statements.
 	lease := `
 		UPDATE {parked}
 		SET owner = $3, token = $4, due_at = {after $5}, crashes = ` + OneMore("crashes") + `
@@ -36,8 +36,9 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 		          CASE WHEN length(envelope) <= CAST($6 AS bigint) THEN envelope END, ` +
 		Undecodable + `, error, error_type`
 
-	// One statement claims all shares. SQLite cannot take a limit from a table, so it gets
-	// one share at a time. This costs no round trips, because SQLite has none.
+	// With PostgreSQL, one statement claims all shares. In SQLite, LIMIT cannot contain a
+	// column, so each share needs its own statement. This costs no round trips, because
+	// SQLite runs in this process.
 	among, end := chosen(d)
 	none, due := `'' COLLATE "C"`, `
 		SELECT chosen.id FROM unnest($7::text::text[], $8::text::text[], $9::text::bigint[]) AS share (priority_class, tenant, n)
@@ -55,8 +56,8 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 
 	return claimQueries{
 		// The columns are the priority classes in their order, then crashed rows. The query
-		// does not use EXISTS, which allows no ORDER BY: PostgreSQL could then scan the
-		// table, or read all tenants.
+		// does not use EXISTS, because PostgreSQL ignores ORDER BY inside of EXISTS. Without
+		// ORDER BY, it could scan the whole table, or read the rows of all tenants.
 		due: d.SQL(`
 			SELECT (SELECT 1 FROM {parked} WHERE ` + waits + ` AND priority_class = 'live' AND due_at <= {now}
 			        ORDER BY tenant, due_at LIMIT 1) IS NOT NULL,

@@ -48,6 +48,8 @@ func newManyQueries(d dialect.Dialect) manyQueries {
 // newReceive returns the statement that stores several messages in their order. The
 // values of each column are passed as a list, in $3 to $6 and $9 to $12. If the
 // parameter column is not "", it is the name of a further column, whose list is $13.
+// The parameter state is an SQL expression for the state of each row. The parameter
+// besides adds columns that this expression uses.
 func newReceive(d dialect.Dialect, column, besides, state string) string {
 	var more, list, element string
 	if column != "" {

@@ -21,7 +21,7 @@ func newOrderQueries(d dialect.Dialect) orderQueries {
 		          FROM json_each($1))`
 	}
 	q := orderQueries{
-		// With EXISTS PostgreSQL could read all heads.
+		// The query does not use EXISTS, because PostgreSQL could then read all heads.
 		promote: d.SQL(`
 			UPDATE {parked} SET state = 'waiting', due_at = {now}
 			WHERE id ` + among + `
@@ -32,8 +32,9 @@ func newOrderQueries(d dialect.Dialect) orderQueries {
 				       WHERE p.consumer = k.consumer AND p.topic = k.topic AND p.ordering_key = k.ordering_key AND p.` + heads + `) IS NULL` +
 			end),
 
-		// A held row may become the head before its key is locked. The condition must
-		// not match the index of the heads, or PostgreSQL could read all heads.
+		// The query includes held rows, because a held row may become the head before its key
+		// is locked. The expression state || '' prevents the use of the index of the heads:
+		// with this index, PostgreSQL could read all heads.
 		keysOf: d.SQL(`
 			SELECT consumer, topic, ordering_key FROM {parked}
 			WHERE id {among $1 bigint} AND ordering_key IS NOT NULL AND state || '' IN ('waiting', 'held', 'quarantined')`),

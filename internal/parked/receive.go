@@ -23,8 +23,8 @@ func (s *Store) Deliver(ctx context.Context, topic string, consumers []string, m
 }
 
 // DeliverTo works like [Store.Deliver], for subscriptions. If a subscription keeps the
-// order of keys, only the first message of each key is due, and the later ones are
-// held.
+// order of messages with the same ordering key, only the head of each key is due, and
+// the other messages of the key are held.
 func (s *Store) DeliverTo(ctx context.Context, topic string, to []Subscription, msgs ...*message.Message) error {
 	batches := make([]*Batch, len(to))
 	for i, sub := range to {
@@ -105,9 +105,10 @@ func (s *Store) insert(
 	return stored, nil
 }
 
-// Forget deletes rows of handled messages. A row stays for the duration keep after its
-// message was handled. Forget deletes at most limit rows, and returns the number of
-// deleted rows. It does not delete replayed rows, because dedup deletes them.
+// Forget deletes rows of handled messages, and returns the number of deleted rows. The
+// parameter keep is how long a row stays after its message was handled. The parameter
+// limit is the maximum number of rows to delete. It does not delete replayed rows,
+// because dedup deletes them.
 func (s *Store) Forget(ctx context.Context, topic, consumer string, keep time.Duration, limit int) (removed int64, err error) {
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, s.sql.forget, Clean(consumer, MaxName), Clean(topic, MaxName), -keep.Milliseconds(), limit)

@@ -13,9 +13,10 @@ import (
 )
 
 // Resolve ends the claims of handled messages, in one transaction. It deletes their
-// rows. Replayed rows, and rows of claims with Keep, become resolved instead. A
-// replayed row records the outcome of the replay. If some claims were lost, Resolve
-// returns [ErrClaimLost], and resolves the other claims.
+// rows, with two exceptions: rows of replayed messages, and rows whose claim has the
+// field Keep set, become resolved instead. The row of a replayed message stays to show
+// the outcome of the replay. If some claims were lost, Resolve returns [ErrClaimLost],
+// and resolves the other claims.
 func (s *Store) Resolve(ctx context.Context, claims ...*Claim) error {
 	var (
 		gone, kept []*Claim
@@ -86,8 +87,8 @@ func (s *Store) move(ctx context.Context, tx *sql.Tx, moved map[int64]bool, clai
 }
 
 // settle runs the function move in its own transaction. If move does not add the id of
-// a row to moved, the claim of the row was lost. The parameter keys contains the keys
-// whose heads move may settle.
+// a row to moved, the claim of the row was lost. The parameter keys contains the
+// ordering keys whose heads the function move may settle.
 func (s *Store) settle(
 	ctx context.Context, claims []*Claim, keys []Key, move func(tx *sql.Tx, moved map[int64]bool) error,
 ) error {

@@ -13,5 +13,5 @@ const (
 const Final = `('resolved', 'discarded')`
 
 // AtRest is the condition of the indexes parked_aggregate and parked_causation. It is
-// true for rows that no process will claim.
+// true for rows that do not wait for a call of their handler.
 const AtRest = `state IN ('quarantined', 'resolved', 'discarded')`

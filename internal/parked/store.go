@@ -102,7 +102,7 @@ func Tenant(msg *message.Message) any {
 // TenantOf returns the tenant of msg as it is stored in once_parked, or "".
 func TenantOf(msg *message.Message) string { return Clean(msg.Metadata[meta.TenantID], MaxName) }
 
-// labelColumns are the columns of once_parked that LabelsOf returns.
+// labelColumns are the columns of once_parked whose values LabelsOf returns.
 const labelColumns = `aggregate_type, aggregate_id, event_type, causation_id`
 
 // LabelsOf returns the values of labelColumns as they are stored in once_parked: the

@@ -8,8 +8,8 @@ var classes = [...]struct {
 	name  string
 	share int
 }{
-	{"live", 4},   // rows that did not wait before
-	{"retry", 2},  // rows that waited for a delay
+	{"live", 4},   // rows that have not waited for a delay
+	{"retry", 2},  // rows that have waited for a delay
 	{"replay", 1}, // rows that were replayed from quarantine
 }
 
@@ -19,7 +19,7 @@ const retryClass = 1
 // affects only the order of the rows. Each process has its own turns, and a new process
 // can begin with any tenant.
 type TenantTurns struct {
-	after  [len(classes)]string // the tenant that was served last
+	after  [len(classes)]string // the tenant after which the next walk begins
 	credit [len(classes)]int
 }
 
@@ -29,7 +29,7 @@ type Due struct {
 	Crashed bool // some due rows were claimed by a process that died
 
 	tenants [len(classes)][]string // tenants with due rows, in the order of their turns
-	walked  [len(classes)]int      // number of tenants that the walk over all tenants has found; the tenants of overdue rows follow them
+	walked  [len(classes)]int      // how many elements of tenants come from the walk; the tenants of overdue rows follow them
 	last    [len(classes)]string   // the last tenant of the walk
 	partial [len(classes)]bool     // the walk ended before it reached all tenants
 }
@@ -96,9 +96,9 @@ func (t *TenantTurns) shares(d *Due, rows int) []share {
 }
 
 // advance sets the tenant after which the next walk of a class begins. Usually this is
-// the last tenant that got a row. There is one exception: if the walk did not reach all
-// tenants, and every tenant that it found got a row, the next walk continues at the
-// tenant at which this walk ended.
+// the last tenant that got a row. In two cases it is the tenant at which this walk
+// ended: the walk found no tenant with due rows, or it did not reach all tenants and
+// every tenant that it found got a row.
 func (t *TenantTurns) advance(d *Due, class, given int) {
 	switch walked := d.walked[class]; {
 	case given >= walked && d.partial[class], walked == 0:
@@ -112,8 +112,8 @@ func (t *TenantTurns) advance(d *Due, class, given int) {
 
 // nextClass returns the class of the next row, or -1 if no class has due rows. For each
 // row, every class with due rows receives its share as credit. The class with the most
-// credit gets the row. Its credit is then reduced by the sum of the shares of all
-// classes with due rows.
+// credit gets the row. The credit of this class is then reduced by the sum of the
+// shares of all classes with due rows.
 func (t *TenantTurns) nextClass(d *Due) int {
 	best, sum := -1, 0
 	for i, class := range classes {

@@ -62,8 +62,8 @@ func withASCIIFallback(f func(encode encoder) error) error {
 	return err
 }
 
-// inASCII returns args, in which toASCII has converted all strings. Other values are
-// unchanged.
+// inASCII returns a copy of args in which toASCII has converted each string. Other
+// values are unchanged.
 func inASCII(args ...any) []any {
 	all := make([]any, len(args))
 	for i, arg := range args {
@@ -90,8 +90,8 @@ func toASCII(text string) string {
 	return b.String()
 }
 
-// CheckName returns an error for a name that cannot be stored unchanged, because a
-// search would not find the name.
+// CheckName returns an error if the database cannot store the name unchanged. A search
+// would not find such a name.
 func CheckName(name string) error {
 	if Clean(name, MaxName) != name {
 		return fmt.Errorf("%.40q is longer than %d bytes, or no text", name, MaxName)
@@ -119,8 +119,9 @@ func errorType(err error) string {
 // same: ids, numbers and quoted values.
 var varying = regexp.MustCompile(`"[^"]*"|'[^']*'|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|0x[0-9a-fA-F]+|[0-9]+`)
 
-// Fingerprint returns a hash. All failures of a consumer with the same cause have the
-// same hash.
+// Fingerprint returns a hash of a consumer, and of the reason, the type and the text of
+// an error. It leaves ids, numbers and quoted values out of the text, so that failures
+// with the same cause have the same hash.
 func Fingerprint(consumer, reason, errType, text string) string {
 	sum := sha256.Sum256([]byte(consumer + "\x00" + reason + "\x00" + errType + "\x00" + varying.ReplaceAllString(text, "?")))
 	return hex.EncodeToString(sum[:8])
