@@ -44,9 +44,9 @@ func (l *Letters) DryRun(ctx context.Context, f Filter, plan Plan) ([]Group, err
 
 var errLimit = errors.New("the Limit is reached")
 
-// dryRun calls scan for each row that a replay would examine, in the same order. The
-// function scan reads the ID of the row, the reason why the row needs force (see
-// row.force), and the columns in the parameter columns.
+// dryRun calls the function scan for each row that the operation op would examine, in
+// the order of the IDs. The function scan reads the ID of the row, the reason why the
+// row needs force (see row.force), and the columns in the parameter columns.
 func (t table) dryRun(
 	ctx context.Context, f Filter, op operation, columns string, scan func(rows *sql.Rows, id, force *int64) error,
 ) error {

@@ -103,8 +103,8 @@ func (t table) moreThan(ctx context.Context, tx *sql.Tx, n int, w operate.Window
 	return more, err
 }
 
-// addTo adds the letters of other to g. The parameters g and other are parts of the
-// same group.
+// addTo adds the letters of other to g. The parameters g and other describe two parts
+// of the same group.
 func addTo(g *Group, other Group) {
 	g.Count += other.Count
 	for _, topic := range other.Topics {

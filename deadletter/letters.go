@@ -10,8 +10,9 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Letter is a dead letter: a message that the forwarder gave up on because the broker
-// did not accept it.
+// Letter is a dead letter. Usually this is a message that the forwarder gave up on,
+// because the broker did not accept it. The field Reason says why the message is a dead
+// letter.
 type Letter struct {
 	Message
 

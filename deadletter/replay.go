@@ -84,8 +84,8 @@ func (l *Letters) putBack(ctx context.Context, tx *sql.Tx, letters []row) error 
 			from, to, keys = append(from, letter.position), append(to, positions[i]), append(keys, letter.key)
 		}
 	}
-	// The key stays blocked by the same message, now with a position above its
-	// successors.
+	// The key stays blocked by the same message. The message now has a higher position than
+	// the messages that wait for it.
 	d := l.table.dialect
 	if _, err := tx.ExecContext(ctx, d.SQL(`
 		UPDATE {blocked_keys} AS b SET position = c.new_position, reason = '`+outboxrow.BlockedReplayed+`'

@@ -93,11 +93,11 @@ func (t table) countPart(ctx context.Context, f Filter) (n Count, err error) {
 	return n, err
 }
 
-// list calls scan for each row of a page. The row has messageColumns and the columns in
-// the parameter columns. If everywhere is false, list searches only a window of the
-// table. The result next is the last ID of the window, or 0 if no row behind the window
-// can match. If the page is full before the end of the window, the next page must begin
-// after the last row of this page instead.
+// list calls the function scan for each row of a page. The row contains the
+// messageColumns, and then the columns in the parameter columns. If everywhere is
+// false, list searches only a window of the table. The result next is the last ID of
+// the window, or 0 if no row after the window can match. If the page is full before the
+// end of the window, the next page must begin after the last row of this page instead.
 func (t table) list(
 	ctx context.Context, f Filter, everywhere bool, columns string, scan func(rows *sql.Rows) error,
 ) (next int64, err error) {

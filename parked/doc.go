@@ -6,8 +6,8 @@
 //	once_parked ──┼─ Cancel ───▶ quarantine, where package poison can replay them
 //	              └─ Discard ──▶ ended, and known to the inbox
 //
-// All calls work on the tables. The calls need no running consumer, and any number of
-// consumers may run.
+// All calls only read and write the tables. So they need no running consumer, and they
+// also work while consumers run.
 //
 // A consumer claims a message for the time of a lease, which it renews while the
 // handler runs. No call of this package changes a claimed message before its lease has

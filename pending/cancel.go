@@ -200,7 +200,8 @@ func (m *Messages) bury(ctx context.Context, tx *sql.Tx, act Act, chosen []candi
 		failpoint.Hit("pending/burying")
 	}
 	if len(heads) > 0 {
-		// First treat the head like a dead letter that blocks its key.
+		// First mark the head as a dead letter that blocks its key, because Unblock unblocks
+		// only such keys.
 		_, err := tx.ExecContext(ctx, d.SQL(`UPDATE {blocked_keys} AS b SET reason = '`+outboxrow.BlockedDead+`'
 			WHERE (b.position, b.ordering_key) IN (SELECT c.position, c.ordering_key FROM `+
 			d.Columns("position bigint", "ordering_key text")+`)`), d.List(heads), d.Strings(keys))

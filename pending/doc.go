@@ -8,8 +8,8 @@
 // [Messages.Pause] keeps the messages of a topic or a tenant in the outbox until
 // [Messages.Resume].
 //
-// All calls work on the tables. The calls need no running forwarder, and any number of
-// forwarders may run.
+// All calls only read and write the tables. So they need no running forwarder, and they
+// also work while forwarders run.
 //
 // No index finds a message by its topic, key or message id, because every index on the
 // outbox would slow down the business transactions. So a call reads a limited number of

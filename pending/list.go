@@ -16,8 +16,9 @@ import (
 
 // Page is one page of a list.
 type Page struct {
-	// Messages are in the order of the outbox. A page can contain fewer messages than
-	// Filter.Limit, or none, even if later pages contain messages.
+	// Messages are in the order of their IDs, which are positions in the outbox. A page can
+	// contain fewer messages than Filter.Limit, or none, even if later pages contain
+	// messages.
 	Messages []Message
 
 	// Next is the value of Filter.AfterID for the next page, or 0 if this is the last page.

@@ -24,9 +24,9 @@ func Unblock(ctx context.Context, tx *sql.Tx, d dialect.Dialect, positions []int
 		d.Columns("position bigint", "ordering_key text") + `) AND b.reason = '` + outboxrow.BlockedDead + `'`
 	if !d.SQLite() {
 		// Lock the rows in one order, so that two calls cannot wait for each other. The
-		// statement also locks the table, even if no row matches. A forwarder that reads sees
-		// this lock, and knows that the blocked keys may change, see snapshotQuery of package
-		// forwarder.
+		// statement also locks the table, even if no row matches. A forwarder that reads the
+		// outbox at this time sees the lock, and knows that the blocked keys may change, see
+		// snapshotQuery of package forwarder.
 		if _, err := tx.ExecContext(ctx, d.SQL(`SELECT FROM {blocked_keys} AS b WHERE `+blocked+` ORDER BY b.ordering_key FOR UPDATE`),
 			d.List(positions), d.Strings(keys)); err != nil {
 			return err
@@ -37,8 +37,9 @@ func Unblock(ctx context.Context, tx *sql.Tx, d dialect.Dialect, positions []int
 		 WHERE position IN (SELECT MIN(o.position) FROM {outbox} AS o
 		                    WHERE o.ordering_key IN (SELECT b.ordering_key FROM {blocked_keys} AS b WHERE ` + blocked + `)
 		                    GROUP BY o.ordering_key)`,
-		// successors_after never rises, because a transaction that commits now may
-		// insert a message of the key below the first message found here.
+		// The value of successors_after never rises. A transaction that commits now may insert
+		// a message of the key at a lower position than the first message that this statement
+		// finds.
 		`UPDATE {blocked_keys} AS b SET position = f.position, reason = '` + outboxrow.BlockedReleased + `',
 		        successors_after = CASE WHEN f.position < b.successors_after THEN f.position ELSE b.successors_after END
 		 FROM (SELECT o.ordering_key, MIN(o.position) AS position FROM {outbox} AS o

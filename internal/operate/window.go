@@ -86,9 +86,9 @@ func (r Rows) Whole(c *Conditions) Window {
 	return Window{from: r.Name + ` AS a ` + c.Where(), Args: c.Args}
 }
 
-// Among returns a window for rows whose ids are known. The parameter ids contains a
-// condition that selects these ids, and n is their number. The function addConditions
-// adds further conditions.
+// Among returns a window that contains only rows with known ids. The parameter ids
+// contains a condition that selects these ids, and n is their number. The function
+// addConditions adds further conditions.
 func (r Rows) Among(ids *Conditions, addConditions func(c *Conditions), n int) Window {
 	c := &Conditions{Args: ids.Args}
 	addConditions(c)
@@ -105,14 +105,14 @@ func (r Rows) subquery(lead *Conditions, end string, conditions *Conditions) str
 	return `(SELECT ` + r.Columns + columnsMark + ` FROM ` + r.Name + ` ` + lead.Where() + end + `) AS a ` + conditions.Where()
 }
 
-// Window returns a window for the rows that match the conditions that addConditions
-// adds. Each element of leads contains some of these conditions. For each element, an
-// index finds the matching rows in the order of the ids. The parameter rows is the
-// maximum number of rows of the window. If fewer rows match one of the elements, the
-// window contains all rows of this element. If this is true for several elements, an
-// element with few rows is preferred. Otherwise the window contains the first rows of
-// one element. This is the element with which the window covers the largest part of the
-// table.
+// Window returns a window for the rows that match several conditions. The function
+// addConditions adds all of these conditions. Each element of leads contains some of
+// them. For each element, an index finds the matching rows in the order of the ids. The
+// parameter rows is the maximum number of rows of the window. If fewer rows match one
+// of the elements, the window contains all rows of this element. If this is true for
+// several elements, an element with few rows is preferred. Otherwise the window
+// contains the first rows of one element. This is the element with which the window
+// covers the largest part of the table.
 //
 // If the parameter newest is true, the window begins at the highest id.
 func (r Rows) Window(

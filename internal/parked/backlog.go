@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Backlog contains counts of the rows that are not in a final state, for all consumers
-// together. No count goes above 100,000.
+// Backlog contains the numbers of waiting and held rows, and of blocked ordering keys,
+// for all consumers together. No count goes above 100,000.
 type Backlog struct {
 	Waiting int64         // waiting rows, including claimed rows
 	Lag     time.Duration // time since the earliest due time of a waiting row; 0 if no row is due
@@ -17,7 +17,8 @@ type Backlog struct {
 	BlockedKeys   int64 // ordering keys whose head is in quarantine
 }
 
-// Backlog counts the rows that are not in a final state, for all consumers together.
+// Backlog counts the waiting and the held rows, and the blocked ordering keys, for all
+// consumers together.
 func (s *Store) Backlog(ctx context.Context) (b Backlog, err error) {
 	var lag int64
 	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {

@@ -58,7 +58,7 @@ func (r *rows) add(msg *message.Message) {
 	r.lengths = append(r.lengths, int64(len(r.envelopes)-start))
 }
 
-// keysOfBatches returns the key of each ordered message.
+// keysOfBatches returns the ordering key of each ordered message in the batches.
 func keysOfBatches(batches ...*Batch) []Key {
 	var keys []Key
 	for _, b := range batches {

@@ -1,6 +1,7 @@
 // Package parked manages the table once_parked, which contains the messages that wait
 // for their consumer. Packages retry, poison, durable and embedded use it. The package
-// parks, claims and settles rows, and keeps the order of ordering keys.
+// parks, claims and settles rows, and keeps the order of messages with the same
+// ordering key.
 //
 // A new row has one of three states. It is waiting if it is between two attempts, was
 // redelivered, or was stored by the embedded transport or a durable consumer. It is

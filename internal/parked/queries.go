@@ -142,8 +142,8 @@ func newQueries(d dialect.Dialect) queries {
 
 		lockTimeout: lockTimeout,
 
-		// This statement waits for a transaction that has inserted the message and has not
-		// ended.
+		// If another transaction has inserted the message into the inbox and has not ended,
+		// this statement waits for the end of that transaction.
 		enter: d.SQL(`
 			INSERT INTO {inbox} (message_id, consumer, digest)
 			SELECT message_id, consumer, digest FROM {parked} WHERE id = $1

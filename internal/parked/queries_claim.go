@@ -15,7 +15,8 @@ type claimQueries struct {
 	claimCrashed   string
 }
 
-// Conditions of the indexes parked_due and parked_crashed.
+// Conditions that match the indexes parked_due and parked_crashed, for the consumer $1
+// and the topic $2.
 const (
 	waits   = `state = 'waiting' AND crashes = 0 AND consumer = $1 AND topic = $2`
 	crashed = `state = 'waiting' AND crashes > 0 AND consumer = $1 AND topic = $2`
@@ -104,7 +105,7 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 const maxTenants = 64
 
 // following returns a query for the tenant that follows the given tenant in the index.
-// The first tenant follows the last one.
+// After the last tenant, it begins again with the first one.
 func following(tenant string) string {
 	const of = `(SELECT p.tenant FROM {parked} AS p WHERE ` + waits + ` AND priority_class = $3`
 	return `COALESCE(` + of + ` AND p.tenant > ` + tenant + ` ORDER BY p.tenant LIMIT 1), ` + of + ` ORDER BY p.tenant LIMIT 1))`

@@ -107,7 +107,7 @@ func (s *Store) insert(
 
 // Forget deletes rows of handled messages, and returns the number of deleted rows. The
 // parameter keep is how long a row stays after its message was handled. The parameter
-// limit is the maximum number of rows to delete. It does not delete replayed rows,
+// limit is the maximum number of rows to delete. Forget does not delete replayed rows,
 // because dedup deletes them.
 func (s *Store) Forget(ctx context.Context, topic, consumer string, keep time.Duration, limit int) (removed int64, err error) {
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {

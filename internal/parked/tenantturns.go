@@ -16,8 +16,8 @@ var classes = [...]struct {
 const retryClass = 1
 
 // TenantTurns remembers, for a subscription in this process, which tenant is next. It
-// affects only the order of the rows. Each process has its own turns, and a new process
-// can begin with any tenant.
+// affects only the order in which rows are claimed. Each process has its own turns, and
+// a new process can begin with any tenant.
 type TenantTurns struct {
 	after  [len(classes)]string // the tenant after which the next walk begins
 	credit [len(classes)]int

@@ -104,7 +104,8 @@ type knownError struct{ text, typ string }
 
 func (e knownError) Error() string { return e.text }
 
-// errorType returns the type name of the innermost wrapped error.
+// errorType returns the type name of the innermost wrapped error. For an error that was
+// read from a row, it returns the type in the row.
 func errorType(err error) string {
 	if known, ok := errors.AsType[knownError](err); ok {
 		return known.typ

@@ -20,8 +20,8 @@ type child struct {
 }
 
 // startChild starts cmd in its own process group, so that Ctrl-C in a terminal does not
-// reach it. The system sends it lastSignal when this process ends. Its output is
-// appended to the file log.
+// reach the child. On Linux, the system sends the signal lastSignal to the child when
+// this process ends. The output of the child is appended to the file log.
 func startChild(cmd *exec.Cmd, log string, lastSignal syscall.Signal) (*child, error) {
 	output, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -40,8 +40,9 @@ func startChild(cmd *exec.Cmd, log string, lastSignal syscall.Signal) (*child, e
 	return &child{cmd: cmd, log: log, gone: gone}, nil
 }
 
-// StartChild starts cmd. The system sends it lastSignal when this process ends. The
-// returned channel is closed when the child has ended, so do not call Wait.
+// StartChild starts cmd. On Linux, the system sends the signal lastSignal to the child
+// when this process ends. The returned channel is closed when the child has ended.
+// StartChild itself calls cmd.Wait, so do not call it.
 func StartChild(cmd *exec.Cmd, lastSignal syscall.Signal) (gone <-chan struct{}, err error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

@@ -23,7 +23,7 @@ type PgbouncerConfig struct {
 	User string
 
 	// Settings are lines of pgbouncer.ini, for example "default_pool_size = 3". By default,
-	// pool_mode is transaction, and everything else is as in pgbouncer.
+	// pool_mode is transaction, and all other settings have pgbouncer's defaults.
 	Settings []string
 
 	// Patience is how long the start may take. Defaults to 3 minutes.
@@ -54,7 +54,8 @@ func (p *Pgbouncer) DSN(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", loopback(p.port), database)
 }
 
-// Close ends the pgbouncer and removes its files. Further calls return the same error.
+// Close ends the pgbouncer and removes its files. Further calls do nothing, and return
+// the result of the first call.
 func (p *Pgbouncer) Close() error { return p.close() }
 
 func startPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, error) {

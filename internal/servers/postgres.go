@@ -16,7 +16,7 @@ type PostgresConfig struct {
 	BinDir string
 
 	// Settings are lines of postgresql.conf, for example "max_connections=20". By default,
-	// max_connections is 200, and everything else is as in PostgreSQL.
+	// max_connections is 200, and all other settings have PostgreSQL's defaults.
 	Settings []string
 
 	// Patience is how long the start may take. Defaults to 3 minutes.
@@ -25,7 +25,7 @@ type PostgresConfig struct {
 
 // Postgres is a private PostgreSQL server that runs as a child of this process. It
 // accepts all clients on 127.0.0.1 without a password. The superuser is postgres. Do
-// not call methods that change its state concurrently.
+// not call two methods that change the state of the server at the same time.
 type Postgres struct {
 	config PostgresConfig
 	dir    tempDir
@@ -78,7 +78,8 @@ func (p *Postgres) Freeze() { p.server.freeze() }
 // Thaw lets the server continue after [Postgres.Freeze].
 func (p *Postgres) Thaw() { p.server.thaw() }
 
-// Close ends the server and removes its data. Further calls return the same error.
+// Close ends the server and removes its data. Further calls do nothing, and return the
+// result of the first call.
 func (p *Postgres) Close() error { return p.close() }
 
 func (p *Postgres) discard() error {

@@ -28,8 +28,8 @@ type RabbitConfig struct {
 }
 
 // Rabbit is a private RabbitMQ broker with one node, which runs as a child of this
-// process. The user is guest, the password guest. Do not call methods that change its
-// state concurrently.
+// process. The user is guest, the password guest. Do not call two methods that change
+// the state of the broker at the same time.
 type Rabbit struct {
 	config RabbitConfig
 	dir    tempDir
@@ -82,7 +82,8 @@ func (r *Rabbit) Freeze() { r.server.freeze() }
 // Thaw lets the broker continue after [Rabbit.Freeze].
 func (r *Rabbit) Thaw() { r.server.thaw() }
 
-// Close ends the broker and removes its data. Further calls return the same error.
+// Close ends the broker and removes its data. Further calls do nothing, and return the
+// result of the first call.
 func (r *Rabbit) Close() error { return r.close() }
 
 func (r *Rabbit) discard() error {

@@ -59,8 +59,10 @@ func (r *Rabbit) WriteDefinitions(ctx context.Context) error {
 func (r *Rabbit) RaiseMemoryAlarm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.config.Patience)
 	defer cancel()
-	// The broker raises the alarm a moment later. The answer comes from the process that
-	// notifies the connections, after it has notified them.
+	// The broker raises the alarm a moment after this command, so the command is repeated
+	// until the answer contains the alarm. The answer comes from the process that notifies
+	// the connections. So when the answer contains the alarm, this process has notified the
+	// connections.
 	const raise = "vm_memory_monitor:set_vm_memory_high_watermark({absolute, 1}), rabbit_alarm:get_alarms()"
 	for {
 		alarms, err := r.Eval(ctx, raise)

@@ -29,9 +29,9 @@ func newNode() (node, error) {
 	}, nil
 }
 
-// settings returns the environment variables of the broker and its tools. The variables
-// prevent these programs from reading /etc/rabbitmq, and from writing outside of the
-// broker's directory.
+// settings returns the environment variables of the broker and its tools. With these
+// variables, the broker and the tools do not read /etc/rabbitmq, and write only into
+// the broker's directory.
 func (r *Rabbit) settings() []string {
 	return []string{
 		"HOME=" + r.dir.path, // contains the cookie, which nodes and tools share

@@ -13,9 +13,9 @@ import (
 
 const probeTimeout = 5 * time.Second
 
-// askPostgres executes a query that returns one string. An open port would not prove
-// that the server is ready, because a server that is starting or frozen also has an
-// open port.
+// askPostgres executes a query that returns one string. An answer shows that the server
+// is ready. An open port does not show this, because a server that is starting or
+// frozen also has an open port.
 func askPostgres(ctx context.Context, dsn, query string) (answer string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

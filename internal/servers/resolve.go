@@ -47,8 +47,8 @@ type Server struct {
 	close func() error
 }
 
-// Close stops the server if this process has started it. Further calls return the same
-// error.
+// Close stops the server if this process has started it. Further calls do nothing, and
+// return the result of the first call.
 func (s *Server) Close() error { return s.close() }
 
 // Set is a PostgreSQL server and a RabbitMQ broker.

@@ -34,8 +34,9 @@ func newTempDir(name string) (tempDir, error) {
 	return tempDir{path: path, lock: lock}, nil
 }
 
-// lockDir gives the lock file its final name only after it has locked the file. So no
-// other process sees the file unlocked while its owner runs.
+// lockDir creates a lock file in a directory, locks the file, and only then gives the
+// file its final name. So while the owner runs, no other process finds an unlocked file
+// with this name.
 func lockDir(path string) (*os.File, error) {
 	lock, err := os.CreateTemp(path, lockName)
 	if err != nil {

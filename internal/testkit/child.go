@@ -11,7 +11,8 @@ import (
 // StartChild starts a process, which is killed when the test ends. If this process ends
 // earlier, for example by the timeout of go test, the child is killed then, even if
 // SIGSTOP has stopped the child. Otherwise its open transactions would block other
-// tests. The returned channel is closed when the child has ended, so do not call Wait.
+// tests. The returned channel is closed when the child has ended. StartChild itself
+// calls command.Wait, so do not call it.
 func StartChild(t testing.TB, command *exec.Cmd) (ended <-chan struct{}) {
 	t.Helper()
 	ended, err := servers.StartChild(command, syscall.SIGKILL)

@@ -7,8 +7,8 @@ import (
 )
 
 // WatchedContext is a context that counts the contexts and functions that wait for its
-// end. If the context still exists when the code under test has finished, each counted
-// context and function is a leak.
+// end. If the code under test has finished and the context has not ended, each context
+// and function that is still counted is a leak.
 type WatchedContext struct {
 	context.Context
 

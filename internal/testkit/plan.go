@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// PagesRead returns how many pages PostgreSQL has read for a query. plan is the output
-// of EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON).
+// PagesRead returns how many pages PostgreSQL has read for a query. The parameter plan
+// is the output of EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON).
 func PagesRead(t testing.TB, plan []byte) int {
 	t.Helper()
 	var explained []struct {
@@ -22,7 +22,8 @@ func PagesRead(t testing.TB, plan []byte) int {
 }
 
 // RowsRead returns how many rows of a table, and entries of its indexes, have been read
-// so far by the only connection of db. The database must be PostgreSQL.
+// so far. The database must be PostgreSQL. The pool db must have only one connection,
+// because RowsRead makes only the statistics of its own connection visible.
 func RowsRead(t testing.TB, db Database, table string) (n int) {
 	t.Helper()
 	if _, err := db.ExecContext(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {

@@ -156,8 +156,8 @@ func (p patient) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 }
 
-// withDatabase returns dsn with another database. dsn is a URL or a list of key=value
-// pairs.
+// withDatabase returns dsn with another database. The parameter dsn is a URL or a list
+// of key=value pairs.
 func withDatabase(dsn, name string) string {
 	if parsed, err := url.Parse(dsn); err == nil && strings.HasPrefix(parsed.Scheme, "postgres") {
 		parsed.Path = "/" + name

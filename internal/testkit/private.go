@@ -10,8 +10,8 @@ import (
 )
 
 // PrivatePostgres returns a private PostgreSQL server that the test may kill, freeze
-// and fill. settings are lines of postgresql.conf. The start of the server takes about
-// half a second.
+// and fill. The parameter settings contains lines of postgresql.conf. The start of the
+// server takes about half a second.
 func PrivatePostgres(t testing.TB, settings ...string) *servers.Postgres {
 	t.Helper()
 	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: settings})
@@ -29,8 +29,8 @@ func PostgresAlone(t testing.TB) Database {
 }
 
 // PrivateRabbit returns a private RabbitMQ broker that the test may kill, freeze and
-// block. settings are lines of rabbitmq.conf. The start of the broker takes about five
-// seconds.
+// block. The parameter settings contains lines of rabbitmq.conf. The start of the
+// broker takes about five seconds.
 func PrivateRabbit(t testing.TB, settings ...string) *servers.Rabbit {
 	t.Helper()
 	server, err := servers.StartRabbit(t.Context(), servers.RabbitConfig{Settings: settings})
@@ -41,7 +41,7 @@ func PrivateRabbit(t testing.TB, settings ...string) *servers.Rabbit {
 var inTurn struct {
 	sync.Mutex
 	broker *servers.Rabbit // nil at first, and after a test that failed
-	closes bool            // Main closes it
+	closes bool            // Main will close the broker
 }
 
 // PrivateRabbitInTurn returns a private broker that the test may freeze, block and
@@ -96,7 +96,7 @@ func PrivateRabbitCluster(t testing.TB, nodes int) []*servers.Rabbit {
 }
 
 // PrivatePgbouncer returns a private connection pooler in front of a server. It pools
-// transactions. settings are lines of pgbouncer.ini.
+// transactions. The parameter settings contains lines of pgbouncer.ini.
 func PrivatePgbouncer(t testing.TB, server *servers.Postgres, settings ...string) *servers.Pgbouncer {
 	t.Helper()
 	pooler, err := servers.StartPgbouncer(t.Context(), servers.PgbouncerConfig{Server: server.Address(), Settings: settings})

@@ -10,9 +10,9 @@ import (
 
 var skipped atomic.Int64
 
-// Without skips a test that lacks a server or another external dependency. err says
-// what is missing. Main counts the skipped tests. With REQUIRE_BACKENDS=1, the test
-// fails instead.
+// Without skips a test that lacks a server or another external dependency. The
+// parameter err says what is missing. Main counts the skipped tests. With
+// REQUIRE_BACKENDS=1, the test fails instead.
 func Without(t testing.TB, err error) {
 	t.Helper()
 	if os.Getenv("REQUIRE_BACKENDS") == "1" {
@@ -31,9 +31,9 @@ var leftOut struct {
 }
 
 // WithoutOptional skips a test that lacks an optional dependency, even with
-// REQUIRE_BACKENDS=1. err says what is missing. variable is the environment variable
-// that names the dependency. If this variable is set, the test fails instead. Main
-// counts the skipped tests.
+// REQUIRE_BACKENDS=1. The parameter err says what is missing. The parameter variable is
+// the name of the environment variable that names the dependency. If this variable is
+// set, the test fails instead. Main counts the skipped tests.
 func WithoutOptional(t testing.TB, variable string, err error) {
 	t.Helper()
 	if os.Getenv(variable) != "" {

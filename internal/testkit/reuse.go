@@ -123,8 +123,8 @@ func stateOf(ctx context.Context, db *sql.DB) (string, error) {
 	return text, err
 }
 
-// close drops all databases at the same time. PostgreSQL makes a checkpoint when a
-// database is dropped, and then one checkpoint serves several drops.
+// close drops all databases at the same time. A drop needs a checkpoint of the server,
+// and drops that run at the same time can share a checkpoint.
 func (p *postgres) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

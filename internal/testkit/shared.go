@@ -62,15 +62,15 @@ var closers struct {
 	list []func() error
 }
 
-// AtEnd makes [Main] call closer after the tests. The closer that was added last is
-// called first.
+// AtEnd makes [Main] call the function closer after the tests. The function that was
+// added last is called first.
 func AtEnd(closer func() error) {
 	closers.Lock()
 	defer closers.Unlock()
 	closers.list = append(closers.list, closer)
 }
 
-// closeShared calls the closers in reverse order.
+// closeShared calls the functions of AtEnd, the last one first.
 func closeShared() error {
 	closers.Lock()
 	defer closers.Unlock()

@@ -19,8 +19,8 @@ var ErrInjected = errors.New("testkit: this step is made to fail")
 // the operation in the database fails. A step is the begin or the commit of a
 // transaction, a statement, reading the rows of a statement, or reading the number of
 // affected rows. Each of these calls must return [ErrInjected]. The last call has no
-// failing step, and must succeed. Set whole if the operation is one transaction: a
-// failed call must then leave all tables unchanged.
+// failing step, and must succeed. Set the parameter whole if the operation is one
+// transaction. Then a failed call must leave all tables unchanged.
 func EachStepFails(t *testing.T, db Database, whole bool, operation func(db *sql.DB) error) {
 	t.Helper()
 	contents := contentsQuery(t, db)

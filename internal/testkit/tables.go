@@ -20,7 +20,8 @@ import (
 // So the next test gets the same database with its tables, after the rows that the
 // earlier test has written were deleted.
 
-// withTables is set by [MainWithTables].
+// withTables says whether new databases get the tables. [MainWithTables] sets it to
+// true.
 var withTables bool
 
 // MainWithTables is like [Main] for a package whose tests begin with schema.Up.
@@ -32,7 +33,7 @@ func MainWithTables(m *testing.M, options ...goleak.Option) {
 	Main(m, options...)
 }
 
-// prepared is a database with the tables.
+// prepared is a database in which schema.Up has created the tables.
 type prepared struct {
 	name string
 

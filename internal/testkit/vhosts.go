@@ -31,7 +31,7 @@ type rabbit struct {
 
 	creating sync.Mutex
 	created  []string // names of virtual hosts that no test uses yet
-	batch    int      // how many were created by the last call
+	batch    int      // number of virtual hosts that the last command created
 
 	deleting  sync.Mutex
 	unneeded  []string
@@ -118,7 +118,7 @@ func (r *rabbit) deleteVHost(name string) {
 }
 
 // deleteUnneeded starts to delete the virtual hosts that are not needed any more. The
-// caller must hold the mutex.
+// caller must hold the mutex deleting.
 func (r *rabbit) deleteUnneeded() {
 	names := r.unneeded
 	r.unneeded = nil
