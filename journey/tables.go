@@ -253,8 +253,8 @@ func (s *search) inbox(ids []string) error {
 }
 
 // discardedAt reports whether an operator's discard has written the row of the inbox.
-// One transaction writes the row and the discard. But in SQLite each statement has its
-// own time, so the two times may differ a little.
+// The transaction that writes this row also marks the message as discarded. But in
+// SQLite each statement has its own time, so the two times may differ a little.
 func (m *Message) discardedAt(consumer string, at time.Time) bool {
 	return slices.ContainsFunc(m.Consumers, func(c Consumer) bool {
 		return c.Name == consumer && c.State == Discarded && at.Sub(c.Since).Abs() < time.Second

@@ -98,7 +98,8 @@ func tree(all []Message) (ordered []Message) {
 // finish sorts the events, and adds sentences about facts that no table can show.
 func (m *Message) finish(tables map[string]bool) {
 	slices.SortFunc(m.Consumers, byName)
-	// After a replay, the same row of the outbox may be in two tables.
+	// After a replay, two tables may show that the message was written to the outbox. If
+	// these two events have the same time, only the first one is kept.
 	slices.SortStableFunc(m.Events, func(a, b Event) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(rank(a), rank(b)))
 	})

@@ -11,10 +11,9 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// margin is how long before its due time a message that backs off or is delayed can
-// still be cancelled safely. A forwarder reads the message when it is due, so the
-// cancel must be committed before that. If the due time is nearer, the commit might be
-// too late.
+// margin is the minimum time between a safe cancel and the due time of the message. A
+// forwarder reads the message when it is due, so the cancel must be committed before
+// that. If the due time is nearer than margin, the commit might be too late.
 const margin = 5 * time.Second
 
 // candidate is a message that Cancel may be able to move.

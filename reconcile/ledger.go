@@ -17,8 +17,9 @@ import (
 // Column is a column of a ledger.
 type Column string
 
-// Columns of a ledger. A column is empty for tables that do not contain its value: the
-// inbox has no topics and no event types, and the parked messages have no event types.
+// Columns of a ledger. For some tables, a column is empty: the consumer for the tables
+// of a sender, the topic and the event type for the inbox, and the event type for
+// parked messages.
 const (
 	ByDay       Column = "day"
 	ByHour      Column = "hour"
@@ -73,8 +74,9 @@ type Line struct {
 
 // Ledger counts the messages in the tables of one database: sent, pending and dead
 // messages, and the messages that consumers have handled and parked. It reads whole
-// tables. The role watcher is sufficient, unless By contains ByTenant or ByEventType:
-// these columns need the sender's metadata.
+// tables. The role watcher is sufficient, unless By contains ByTenant or ByEventType. A
+// sender's values of these columns are in the metadata of its messages, which this role
+// cannot read.
 func Ledger(ctx context.Context, db *sql.DB, config LedgerConfig) ([]Line, error) {
 	config.Schema = config.Schema.WithDefaults()
 	s, err := newSide(db, config.Schema, config.validate())

@@ -67,8 +67,8 @@ func (s side) one(ctx context.Context, query string, args []any, dest ...any) er
 	return err
 }
 
-// fingerprint returns a string that differs between the tables of this side and other
-// tables. It does not contain the names of the tables.
+// fingerprint returns a string that identifies the tables of this side: for other
+// tables, the string is different. The string does not reveal the names of the tables.
 func (s side) fingerprint(ctx context.Context) (string, error) {
 	query, table := `SELECT file FROM pragma_database_list WHERE name = 'main'`, s.dialect.Config().Table("outbox")
 	var args []any

@@ -4,7 +4,8 @@ import (
 	"math/bits"
 )
 
-// summary is a tree whose method add can add new cells.
+// summary is a tree whose method add also adds the cell of an id, if the tree does not
+// contain the cell yet.
 type summary struct{ *tree }
 
 func (s summary) add(k key) {

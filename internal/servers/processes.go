@@ -18,9 +18,9 @@ func (p process) gone() bool { return p.state == 0 || p.state == 'Z' || p.state 
 
 func (p process) stopped() bool { return p.state == 'T' }
 
-// descendants returns pid and all its descendants. Signals are sent to each of them. A
-// signal to the process group would not reach all of them, because servers start
-// children in other sessions.
+// descendants returns pid and all its descendants. A signal must be sent to each of
+// them. A signal to the process group would not reach all of them, because servers
+// start children in other sessions.
 func descendants(all map[int]process, pid int) []int {
 	tree := []int{pid}
 	for i := 0; i < len(tree); i++ {

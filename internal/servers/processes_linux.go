@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// dieWithParent makes the kernel send signal to a child when this process ends.
+// dieWithParent makes the kernel send the given signal to a child when this process
+// ends.
 func dieWithParent(attr *syscall.SysProcAttr, signal syscall.Signal) { attr.Pdeathsig = signal }
 
 // processes returns all processes of the system, by process id. It reads /proc, because

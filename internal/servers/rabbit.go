@@ -15,8 +15,8 @@ type RabbitConfig struct {
 	// directories of the packages for Debian, Red Hat and Homebrew, then to PATH.
 	BinDir string
 
-	// Settings are lines of rabbitmq.conf, for example "consumer_timeout = 5000".
-	// Everything else is RabbitMQ's default.
+	// Settings are lines of rabbitmq.conf, for example "consumer_timeout = 5000". All other
+	// settings have RabbitMQ's defaults.
 	Settings []string
 
 	// Patience is how long the start may take. Defaults to 5 minutes.
@@ -28,8 +28,8 @@ type RabbitConfig struct {
 }
 
 // Rabbit is a private RabbitMQ broker with one node, which runs as a child of this
-// process. The user is guest, the password guest. Do not call two methods that change
-// the state of the broker at the same time.
+// process. The user is guest, with the password guest. Do not call two methods that
+// change the state of the broker at the same time.
 type Rabbit struct {
 	config RabbitConfig
 	dir    tempDir

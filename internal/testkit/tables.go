@@ -210,7 +210,7 @@ func restoreRows(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
-// writtenTables returns the tables that have rows, quoted.
+// writtenTables returns the quoted names of the tables that have rows.
 func writtenTables(ctx context.Context, db *sql.DB) (names []string, err error) {
 	var list pq.StringArray
 	err = db.QueryRowContext(ctx, `SELECT array_agg(quote_ident(relname) ORDER BY relname) FROM pg_class
@@ -218,7 +218,7 @@ func writtenTables(ctx context.Context, db *sql.DB) (names []string, err error) 
 	return list, err
 }
 
-// withConnection calls f with one connection to a database.
+// withConnection calls f with a pool that has one connection to a database.
 func (p *postgres) withConnection(name string, f func(db *sql.DB) error) error {
 	db, err := openPostgres(withDatabase(p.dsn, name))
 	if err != nil {

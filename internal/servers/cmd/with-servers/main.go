@@ -1,5 +1,6 @@
 // Command with-servers runs a command that needs PostgreSQL and RabbitMQ. It uses
-// running servers, or starts servers and stops them when the command ends.
+// running servers, or starts servers. When the command ends, it stops the servers that
+// it has started, except containers of docker compose.
 package main
 
 import (
