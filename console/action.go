@@ -43,8 +43,8 @@ const (
 	DiscardParked Action = "discard parked"
 
 	// ReplayQuarantined gives entries back to their consumer. It is also needed to resume a
-	// replay. EditQuarantined replaces an entry with an edited copy. DiscardQuarantined
-	// discards an entry: the handler never runs for its message.
+	// replay of entries. EditQuarantined replaces an entry with an edited copy.
+	// DiscardQuarantined discards an entry: the handler never runs for its message.
 	ReplayQuarantined  Action = "replay quarantined"
 	EditQuarantined    Action = "edit quarantined"
 	DiscardQuarantined Action = "discard quarantined"

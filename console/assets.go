@@ -17,15 +17,16 @@ import (
 //go:embed assets/*.js assets/*.css assets/*.svg
 var files embed.FS
 
-// asset is a file for the browser. Its version is the beginning of its checksum. The
-// URL contains the version, so a browser may keep the file forever.
+// asset is a file for the browser. Its version is the beginning of its checksum, and its
+// URL contains the version. A changed file therefore has a new URL, so a browser may keep
+// a file forever.
 type asset struct {
 	content   []byte
 	mediaType string
 	version   string
 }
 
-// assets maps the names of the files to the files.
+// assets contains the files for the browser, by name.
 var assets = readAssets()
 
 func readAssets() map[string]asset {

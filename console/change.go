@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// act is a kind of change, such as a replay of dead letters. The function preview
-// counts the messages that would be changed, and run changes them.
+// act is a kind of change, such as a replay of dead letters. The function preview counts
+// the messages that would be changed. The function run changes them.
 type act struct {
 	Name    string
 	action  Action
@@ -58,8 +58,9 @@ type changePage struct {
 // longestWhy is the maximum length of a reason in bytes.
 const longestWhy = 500
 
-// request reads the act, the selection and the plan from a query or a form. It returns
-// an error if the person may not make the change.
+// request reads the parts of a change from a query or a form: the act, the selection and
+// the plan. It returns an error if a part is invalid, or if the person may not make the
+// change. The result actor is the name of the person.
 func (c *Console) request(r *http.Request, form url.Values) (a act, s selection, p operate.Plan, actor string, err error) {
 	a, ok := c.acts[form.Get("do")]
 	if !ok {
@@ -130,9 +131,9 @@ func (c *Console) getChange(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: a.Title, Template: "change", Section: a.Section, Actor: actor, Body: body})
 }
 
-// oneConsumer adds the consumer to the selection if all messages have the same
-// consumer. A replay that does not name a consumer would prevent replays for all
-// consumers.
+// oneConsumer adds the consumer to the selection if all messages have the same consumer.
+// A replay that names no consumer counts as a replay of all consumers: while it runs, no
+// other replay of the quarantine can start.
 func oneConsumer(s selection, groups []operate.Group) selection {
 	consumer := ""
 	for _, g := range groups {
@@ -178,8 +179,9 @@ func (c *Console) postChange(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// startPatience is the maximum time for which the response to a form waits. The
-// response waits until the change has begun, or until a short change has ended.
+// startPatience is the maximum time for which the response to a form waits. If the change
+// can have a canary, the response waits for the first progress, and otherwise for the end
+// of the change.
 const startPatience = 2 * time.Second
 
 // redirectToJob redirects the browser to the page of a job. Before that, it waits until
@@ -223,8 +225,8 @@ func newText(text, name string) (string, error) {
 	return text, nil
 }
 
-// formError returns the error for a form that cannot be read. It does not contain the
-// text of err, because err may quote the form.
+// formError returns the error for a form that cannot be read. This error does not contain
+// the text of err, because err may quote the form.
 func formError(err error) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return err

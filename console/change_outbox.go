@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/pending"
 )
 
-// newActs returns all acts by their names.
+// newActs returns all acts, by name.
 func (c *Console) newActs() map[string]act {
 	all := map[string]act{}
 	for _, a := range []act{
@@ -23,8 +23,8 @@ func (c *Console) newActs() map[string]act {
 	return all
 }
 
-// countWindows is the maximum number of windows of the outbox that a preview reads.
-// Each window has 20,000 rows.
+// A preview counts the rows of the outbox in parts of 20,000 rows. It reads at most
+// countWindows parts.
 const countWindows = 25
 
 func (c *Console) retryPending() act {

@@ -46,7 +46,7 @@ type Console struct {
 		sync.Mutex
 
 		latest  overview
-		until   time.Time // time after which latest is too old
+		until   time.Time // time after which the field latest is too old
 		flow    flow
 		history history
 	}
@@ -61,13 +61,12 @@ type route struct {
 	get, post func(w http.ResponseWriter, r *http.Request) error
 }
 
-// Handler returns the console for the tables in db. If config is invalid, the error
-// names each invalid field. The tables must exist, see schema.Up. Mount the console
-// under a path that ends in a slash, and call [Console.Close] before you close db.
+// Handler returns the console for the tables in db. If config is invalid, the error names
+// each invalid field. The tables must exist, see schema.Up. Mount the console under a
+// path that ends in a slash, and call [Console.Close] before you close db.
 //
-// The database user needs the right to operate the tables, see schema.Roles. The
-// console uses one connection for each request and for each job that runs at the same
-// time.
+// The database user needs the right to operate the tables, see schema.Roles. The console
+// uses one connection for each request and one for each job that is running.
 func Handler(db *sql.DB, config Config) (*Console, error) {
 	config = config.withDefaults()
 	err := config.validate()

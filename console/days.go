@@ -27,8 +27,8 @@ const (
 )
 
 // days contains the numbers of messages of the latest days. The messages are counted in
-// the background, because the tables may have many millions of rows. The past does not
-// change, so only the last two days are counted again.
+// the background, because the tables may have many millions of rows. The numbers of
+// earlier days do not change any more, so only the last two days are counted again.
 type days struct {
 	mu   sync.Mutex
 	all  []status.Day

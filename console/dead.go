@@ -20,8 +20,9 @@ const rows = 100
 // mostCounted is the maximum number of matching rows that a page counts.
 const mostCounted = 10_000
 
-// totalOf returns n as a status.Count. The count n stops at mostCounted+1. If it is
-// above mostCounted, the result says that there may be more rows.
+// totalOf converts the parameter n to a status.Count. The caller counts at most
+// mostCounted+1 messages. If there are more than mostCounted, the result says that there
+// may be more rows.
 func totalOf(n operate.Count) status.Count {
 	return status.Count{N: min(n.N, mostCounted), More: n.Next > 0 || n.N > mostCounted}
 }
@@ -33,7 +34,7 @@ type deadPage struct {
 	Reasons []string
 	Groups  []groupRow
 	More    string // URL of the page with more groups
-	Partial bool   // Groups are of the latest letters only
+	Partial bool   // whether Groups contains only the groups of the latest letters
 	Total   status.Count
 	Letters []deadletter.Letter
 	Next    string

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// diffLine is a line of a side-by-side comparison. The line number of a side is 0 if
-// this side has no line.
+// diffLine is a line of a side-by-side comparison. If one side has no line here, the line
+// number of this side is 0.
 type diffLine struct {
 	OldNumber, NewNumber int
 	Old, New             diffText
@@ -14,8 +14,8 @@ type diffLine struct {
 	Gap                  int // number of equal lines that are left out at this place
 }
 
-// diffText is a line that is split into three parts. The other side differs only in
-// Middle.
+// diffText is a line that is split into three parts. The line on the other side has the
+// same Before and After, but another Middle.
 type diffText struct{ Before, Middle, After string }
 
 const (
@@ -31,8 +31,8 @@ const (
 	lineEnd = "\u23ce"
 )
 
-// diff compares two strings line by line. If only one string ends with a newline, this
-// is a difference, too.
+// diff compares two strings line by line. If only one of the strings ends with a newline,
+// diff shows this as a difference, too.
 func diff(before, after string) []diffLine {
 	a, b := splitLines(before), splitLines(after)
 	head := 0
@@ -69,15 +69,17 @@ func splitLines(text string) []string {
 	return lines
 }
 
-// differ collects the lines of a comparison. Removed and added lines wait until the
-// next equal line, so that they are shown side by side.
+// differ collects the lines of a comparison. It keeps removed and added lines back until
+// the next equal line. Then it can show them side by side.
 type differ struct {
 	lines            []diffLine
 	oldLine, newLine int
 	removed, added   []string
 }
 
-// compare compares two lists of lines. It finds their longest common subsequence.
+// compare compares two lists of lines. It finds their longest common subsequence. For
+// long lists this would take too long: if a list has more than mostCompared lines, all
+// lines count as changed.
 func (d *differ) compare(a, b []string) {
 	if len(a) > mostCompared || len(b) > mostCompared {
 		d.removed, d.added = append(d.removed, a...), append(d.added, b...)
@@ -120,7 +122,8 @@ func (d *differ) equal(line string) {
 	d.lines = append(d.lines, diffLine{OldNumber: d.oldLine, NewNumber: d.newLine, Old: same, New: same})
 }
 
-// flush writes the waiting removed lines beside the waiting added lines.
+// flush appends the lines that differ kept back: the removed lines beside the added
+// lines.
 func (d *differ) flush() {
 	for i := range max(len(d.removed), len(d.added)) {
 		line := diffLine{Changed: true}
@@ -163,7 +166,8 @@ func mark(before, after string) (diffText, diffText) {
 	return part(a), part(b)
 }
 
-// fold leaves out equal lines that are more than contextLines away from a change.
+// fold leaves out equal lines that are more than contextLines away from a change. A line
+// with the field Gap takes their place.
 func fold(lines []diffLine) []diffLine {
 	near := make([]bool, len(lines))
 	for i, line := range lines {

@@ -35,10 +35,10 @@ type editPage struct {
 	Why      string
 	Keep     bool // whether the edited message stays in quarantine
 
-	// Review means that the form is valid, and that the page waits for the operator's
-	// confirmation.
+	// Review is true if the form is valid, and the page shows the differences and waits for
+	// the operator's confirmation.
 	Review       bool
-	Exact        string // new payload in base64; browsers change line ends in texts
+	Exact        string // new payload in base64, because browsers change the line ends of texts
 	PayloadDiff  []diffLine
 	MetadataDiff []diffLine
 	OldSize      int
@@ -96,8 +96,8 @@ func (c *Console) showEdit(w http.ResponseWriter, r *http.Request, body editPage
 	return c.show(w, r, page{Title: fmt.Sprintf("Edit entry %d", body.Entry.ID), Template: "edit", Section: "quarantine", Body: body})
 }
 
-// textual reports whether an HTML text area keeps the payload byte for byte. Changed
-// line ends do not matter, because postEdit restores them.
+// textual reports whether a text area in HTML keeps the payload byte for byte, apart from
+// its line ends. A browser changes the line ends, but postEdit restores them.
 func textual(payload []byte) bool {
 	return utf8.Valid(payload) && !bytes.ContainsFunc(payload, func(r rune) bool {
 		return r != '\n' && r != '\t' && unicode.IsControl(r) || r == utf8.RuneError
@@ -151,7 +151,8 @@ type edited struct {
 }
 
 func (c *Console) newEdited(form url.Values, body *editPage) (e edited) {
-	// A browser sends all line ends as CRLF. A payload with CR is edited in hexadecimal.
+	// A browser sends every line end as CRLF, so unix turns CRLF back into LF. A payload
+	// that contains CR is edited in hexadecimal, so no CR is lost here.
 	unix := func(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 	body.Hex, body.Keep, body.Why = form.Get("as") == viewHex, form.Get("keep") != "", form.Get("why")
 	body.Payload, body.Metadata = unix(form.Get("payload")), unix(form.Get("metadata"))
@@ -197,8 +198,8 @@ func parseMetadata(text string) (metadata message.Metadata, err error) {
 	return metadata, nil
 }
 
-// postEdit shows the differences if the form is valid. If the form is confirmed, it
-// stores the message.
+// postEdit shows the differences if the form is valid. If the form also contains the
+// operator's confirmation, postEdit stores the message.
 func (c *Console) postEdit(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return formError(err)

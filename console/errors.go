@@ -34,8 +34,8 @@ type problem struct {
 	Headline, Details string
 }
 
-// describe returns the page for an error. It does not contain errors of the database,
-// because these may name hosts and users.
+// describe returns the page for an error. The page does not contain errors of the
+// database, because they may name hosts and users.
 func describe(err error) problem {
 	if p, ok := errors.AsType[busyError](err); ok {
 		return problem{http.StatusConflict, "Something else is running", p.Error()}
@@ -113,7 +113,7 @@ func denied(err error) bool {
 }
 
 // expected returns err if it is a known error of this module that says why a change is
-// not possible now. Otherwise it returns nil. Known errors may be shown, because they
+// not possible now. Otherwise it returns nil. A page may show known errors, because they
 // contain names of messages and consumers, but no hosts.
 func expected(err error) error {
 	for _, known := range []error{
@@ -130,8 +130,9 @@ func expected(err error) error {
 	return nil
 }
 
-// fail writes the page for an error. It also logs the error, unless the request
-// contains a mistake.
+// fail writes the page for an error. It logs errors of the service and the database
+// (status 500 and above), but not mistakes in a request. It also does not log that the
+// console is closed, or that the browser has canceled the request.
 func (c *Console) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := describe(err)
 	if p.Status >= http.StatusInternalServerError && !errors.Is(err, errClosed) && !errors.Is(err, context.Canceled) {

@@ -31,7 +31,7 @@ var (
 	errPanic  = errors.New("the change panicked")
 )
 
-// busyError means that a change has to wait for other changes.
+// busyError means that a change cannot start before another change has ended.
 type busyError struct{ text string }
 
 func (e busyError) Error() string { return e.text }
@@ -43,7 +43,8 @@ type report struct {
 	Replay      operate.Report
 }
 
-// work makes a change. It calls progress from time to time, and stops when ctx ends.
+// work is a function that makes a change. It calls the function progress from time to
+// time, and stops when ctx ends.
 type work func(ctx context.Context, progress func(report)) (report, error)
 
 // job is a change that runs in a separate goroutine. If the browser is closed, the job
@@ -56,7 +57,7 @@ type job struct {
 
 	LeftOut string // see act.LeftOut
 
-	lock   string // jobs with the same lock run one after another
+	lock   string // two jobs with the same lock cannot run at the same time
 	cancel context.CancelFunc
 	moved  chan struct{} // closed at the first progress, or when the job ends
 	once   sync.Once
@@ -138,8 +139,8 @@ func newJobs(logger watermill.LoggerAdapter) *jobs {
 	return &jobs{logger: logger, ctx: ctx, cancel: cancel}
 }
 
-// start begins a change. If the change has to wait for other changes, it returns a
-// busyError.
+// start starts a job, which calls the function do in a goroutine. If another job must end
+// first, start returns a busyError and does not start the job.
 func (all *jobs) start(j *job, do work) error {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -174,9 +175,9 @@ func (all *jobs) start(j *job, do work) error {
 	return nil
 }
 
-// background calls the function work in a goroutine. The function work must not change
-// anything. When close is called, the context of work ends. After close, background
-// does nothing.
+// background calls the function work in a goroutine, with a context that ends when the
+// method close is called. The function work must not change anything. After close,
+// background does nothing.
 func (all *jobs) background(work func(ctx context.Context)) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -188,7 +189,7 @@ func (all *jobs) background(work func(ctx context.Context)) {
 func (all *jobs) run(ctx context.Context, j *job, do work) {
 	latest, err := all.perform(ctx, j, do)
 	j.mu.Lock()
-	j.history.last = time.Time{} // the end is a sample, too
+	j.history.last = time.Time{} // the state at the end must be in the chart, even soon after the last sample
 	j.mu.Unlock()
 	j.progress(latest)
 	j.mu.Lock()
@@ -204,8 +205,9 @@ func (all *jobs) run(ctx context.Context, j *job, do work) {
 	all.logger.Info("Console change has ended", fields)
 }
 
-// perform makes the change of a job. If the change panics, perform returns the last
-// report and errPanic, so that a mistake in a change does not end the service.
+// perform makes the change of a job. If the change panics, perform recovers, so that a
+// mistake in a change does not end the service. It then returns the last report and
+// errPanic.
 func (all *jobs) perform(ctx context.Context, j *job, do work) (latest report, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -221,8 +223,8 @@ func (all *jobs) get(id string) *job {
 	return all.find(func(j *job) bool { return j.ID == id })
 }
 
-// replaying returns the latest job that runs the replay with this ID, or nil. The
-// replay must be a replay of the quarantine.
+// replaying returns the latest job that runs or has run the replay with this ID, or nil.
+// It finds only replays of the quarantine.
 func (all *jobs) replaying(id int64) *job {
 	return all.find(func(j *job) bool { return j.State().Report.Replay.ID == id })
 }
@@ -237,7 +239,7 @@ func (all *jobs) find(match func(j *job) bool) *job {
 	return nil
 }
 
-// latest returns all known jobs, with the latest job first.
+// latest returns all jobs that this process remembers. The latest job comes first.
 func (all *jobs) latest() []*job {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -246,7 +248,7 @@ func (all *jobs) latest() []*job {
 	return list
 }
 
-// close stops all jobs and waits for them.
+// close stops all jobs, and returns when they have ended.
 func (all *jobs) close() {
 	all.mu.Lock()
 	all.closed = true

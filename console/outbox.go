@@ -31,8 +31,8 @@ func (b buttons) Any() bool {
 	return false
 }
 
-// May reports whether the page shows the button of an action. The parameter is a
-// string, because templates cannot convert types.
+// May reports whether the page shows the button of an action. The parameter is a string
+// and not an Action, because templates cannot convert types.
 func (b buttons) May(action string) bool { return b[Action(action)] }
 
 // outboxPage shows the pending messages by topic, and the messages that match the
@@ -41,7 +41,7 @@ type outboxPage struct {
 	Filter  selection
 	States  []string
 	Topics  []pending.Topic
-	Partly  bool // Topics includes only the first rows of the outbox
+	Partly  bool // whether Topics includes only the first rows of the outbox
 	Blocked []blockedKey
 	Pauses  []pending.Pause
 
@@ -98,7 +98,8 @@ func (c *Console) getOutbox(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Outbox", Template: "outbox", Section: "outbox", Body: body})
 }
 
-// blockedKeys returns the ordering keys of the first blocked messages in the outbox.
+// blockedKeys lists the first blocked messages in the outbox, and returns their ordering
+// keys.
 func (c *Console) blockedKeys(r *http.Request) (keys []blockedKey, err error) {
 	blocked, err := c.outbox.List(r.Context(), pending.Filter{State: pending.Blocked})
 	index := map[string]int{}

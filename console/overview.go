@@ -20,9 +20,9 @@ const (
 	// liveSeconds is the number of seconds after which a page loads new values.
 	liveSeconds = 5
 
-	// An overview is read again only after overviewAge, because many people may look at it
-	// at the same time. If reading it took long, the next reading waits at least
-	// overviewShare times as long, to limit the load on a slow database.
+	// An overview is read again only after the time overviewAge, because many people may
+	// look at it at the same time. To limit the load on a slow database, the pause also
+	// lasts at least overviewShare times as long as the last reading took.
 	overviewAge   = 2 * time.Second
 	overviewShare = 25
 
@@ -30,15 +30,15 @@ const (
 	lateAfter = time.Minute
 )
 
-// overview is the state of all tables at one moment. Reading it examines a limited
-// number of rows.
+// overview is the state of all tables at one moment. The number of rows that are read for
+// it is limited, even if the tables are large.
 type overview struct {
 	At         time.Time
 	Attention  []attention
 	Outbox     status.Count
 	Topics     []pending.Topic
 	Pending    pending.Topic // sums over Topics
-	Partly     bool          // Topics and Pending include only the first rows of the outbox
+	Partly     bool          // whether Topics and Pending include only the first rows of the outbox
 	Oldest     time.Duration // longest time for which a waiting message has been due
 	Forwarders int
 	FreeSlots  int
@@ -48,7 +48,7 @@ type overview struct {
 	DeadGroups []operate.Group // empty if there are too many letters
 	Entries    status.Count
 	Groups     []operate.Group
-	Latest     bool            // the counts in Groups include only the latest entries
+	Latest     bool            // whether the counts in Groups include only the latest entries
 	Replays    []poison.Replay // replays that are running or can be resumed
 	Running    int
 	In, Out    string // messages that enter and leave the outbox per second, or ""
@@ -88,7 +88,7 @@ func (c *Console) getOverview(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	c.sampler.watch() // after the read, because counting the days would delay it
+	c.sampler.watch() // after the overview was read, because watch may start to count the days, which would delay the reading
 	o.Days = c.days.chart()
 	return c.show(w, r, page{Title: "Overview", Template: "overview", Section: "overview", Live: liveSeconds, Charts: true, Body: o})
 }
@@ -247,8 +247,9 @@ func largestFirst(groups []operate.Group) {
 // shownGroups is the maximum number of failure groups that the overview names.
 const shownGroups = 5
 
-// judge adds the problems that a person should look at, with urgent problems first. It
-// finds messages that do not move, and messages that need a decision of a person.
+// judge adds the problems that a person should look at to the field Attention. Urgent
+// problems come first. There are two kinds of problems: messages that do not move, and
+// messages that need the decision of a person.
 func (o *overview) judge() {
 	add := func(urgent bool, what, why, url, label string) {
 		o.Attention = append(o.Attention, attention{urgent, what, why, url, label})
@@ -306,8 +307,8 @@ func (o *overview) judgeMoving(add func(urgent bool, what, why, url, label strin
 	}
 }
 
-// judgeFailed adds two kinds of problems: replays that can be resumed, and messages
-// that were given up on.
+// judgeFailed adds two kinds of problems: replays that have stopped and can be resumed,
+// and messages that were given up on.
 func (o *overview) judgeFailed(add func(urgent bool, what, why, url, label string)) {
 	for _, r := range o.Replays {
 		if r.State != poison.ReplayRunning {
@@ -336,8 +337,8 @@ func (o *overview) judgeFailed(add func(urgent bool, what, why, url, label strin
 	}
 }
 
-// first returns the first name and the number of further names. If names is empty, it
-// returns the text ifEmpty.
+// first returns the first name, followed by the number of the other names. If there are
+// no names, it returns the text ifEmpty.
 func first(names []string, ifEmpty string) string {
 	switch len(names) {
 	case 0:

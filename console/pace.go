@@ -20,8 +20,8 @@ type paces struct {
 	all map[int64][]pace
 }
 
-// pace is a sample of a replay: how many of its messages had an outcome at a certain
-// time.
+// pace is a sample of a replay. The field ended is the number of messages that had an
+// outcome at the time in the field at.
 type pace struct {
 	at    time.Time
 	ended int

@@ -51,8 +51,7 @@ var errHidden = errors.New("the message is not shown")
 // errDamaged means that a stored message cannot be decoded, so it cannot be downloaded.
 var errDamaged error = inputError{errors.New("the stored message is damaged")}
 
-// messageOf returns a message with the given id, payload and metadata, for
-// Config.Payload.
+// messageOf returns a message that can be passed to Config.Payload.
 func messageOf(id string, payload []byte, metadata message.Metadata) *message.Message {
 	m := message.NewMessage(id, payload)
 	maps.Copy(m.Metadata, metadata)

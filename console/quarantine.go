@@ -27,7 +27,7 @@ type quarantinePage struct {
 	Groups  []groupRow
 	One     *groupRow // selected group, or nil
 	More    string    // URL of the page with more groups
-	Partial bool      // Groups are of the latest entries only
+	Partial bool      // whether Groups contains only the groups of the latest entries
 	Total   status.Count
 	Entries []poison.Entry
 	Next    string

@@ -15,8 +15,8 @@ import (
 //go:embed templates/*.html
 var templateFiles embed.FS
 
-// templates maps the names of the pages to their templates. Each template is
-// layout.html with the content of one page.
+// templates contains a template for each page, by the name of the page. Each template
+// consists of layout.html and the content of the page.
 var templates = parseTemplates()
 
 func parseTemplates() map[string]*template.Template {
@@ -62,7 +62,7 @@ type page struct {
 	Charts   bool   // whether the page can contain a chart
 	Body     any
 
-	// writePage sets the following fields.
+	// writePage sets Self, Environment, Color, Now and HasError, and Actor if it is empty.
 	Self               string // relative URL with the query, to load the page again
 	Environment        string
 	Color              Color
@@ -72,15 +72,15 @@ type page struct {
 	ReadOnly, HasError bool
 }
 
-// show writes a page with status 200. It always returns nil, so that handlers can
-// return its result.
+// show writes a page with status 200. It always returns nil, so that a function that
+// serves a page can end with "return c.show(...)".
 func (c *Console) show(w http.ResponseWriter, r *http.Request, p page) error {
 	c.writePage(w, r, http.StatusOK, p)
 	return nil
 }
 
-// writePage renders the whole page before it writes anything. So the browser receives a
-// complete page or an error.
+// writePage renders the whole page before it sends the first byte. So the browser
+// receives either a complete page or an error.
 func (c *Console) writePage(w http.ResponseWriter, r *http.Request, status int, p page) {
 	p.Self = self(r)
 	p.Environment, p.Color, p.Now = c.config.Environment, c.config.Color, time.Now()
@@ -99,7 +99,7 @@ func (c *Console) writePage(w http.ResponseWriter, r *http.Request, status int, 
 	_, _ = w.Write(out.Bytes())
 }
 
-// self returns the relative URL of the current page with its query.
+// self returns the relative URL of the requested page with its query.
 func self(r *http.Request) string {
 	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	if name == "" {
@@ -111,8 +111,8 @@ func self(r *http.Request) string {
 	return name
 }
 
-// link returns a relative URL. The parameter pairs contains names and values for the
-// query. Pairs with the value "" or 0 are left out.
+// link returns a relative URL. In the parameter pairs, each name in the query is followed
+// by its value. Pairs with the value "" or 0 are left out.
 func link(page string, pairs ...any) string {
 	query := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -133,8 +133,8 @@ func redirect(w http.ResponseWriter, to string) {
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// ago returns a string such as "5 min ago". The parameter d is the age of a moment. If
-// d is negative, the moment is in the future.
+// ago returns a string such as "5 min ago" or "in 5 min". The parameter d is the time
+// that has passed since the moment. It is negative if the moment is in the future.
 func ago(d time.Duration) string {
 	if d < 0 {
 		return "in " + age(-d)

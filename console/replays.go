@@ -55,7 +55,7 @@ type replayPage struct {
 	Chart   string
 	Left    int    // number of messages that are not replayed yet
 	Done    int    // number of handled messages, or of replayed messages if Outcome is false
-	Rate    string // messages replayed per second, or ""
+	Rate    string // messages per second that had an outcome, or that were replayed if Outcome is false; or ""
 	Rest    string // estimated time until the end, or ""
 	Took    string // duration of the finished replay, or ""
 	Resume  bool

@@ -11,8 +11,8 @@ import (
 
 const (
 	// historyWindow is the period that the charts of the overview show. The console
-	// continues to take samples for the same period after the last request for the
-	// overview. A later visit then shows the time in between, too.
+	// continues to take samples for this period after somebody has requested the overview.
+	// If somebody requests the overview again in this period, the charts have no gap.
 	historyWindow = time.Hour
 
 	// backgroundEvery is the time between two samples while nobody requests the overview.
@@ -30,8 +30,8 @@ func (h *history) add(o *overview) {
 	}
 }
 
-// total returns the number of rows. If only an estimate is known, it returns the
-// estimate.
+// total returns the number of rows, or the estimate of this number if the rows were not
+// all counted.
 func total(c status.Count) float64 { return float64(max(int64(c.N), c.About)) }
 
 // upto returns a count as text. The text shows whether the count is an estimate, and
@@ -46,7 +46,7 @@ func upto(c status.Count) string {
 	return count(c.N)
 }
 
-// perSecond returns a rate as text.
+// perSecond returns a rate as text, such as "0.5" or "1,200".
 func perSecond(rate float64) string {
 	switch {
 	case rate == 0:
@@ -67,8 +67,8 @@ type sampler struct {
 	looked  time.Time
 }
 
-// watch records that somebody has requested the overview. If no samples are being
-// taken, it starts to take them.
+// watch records that somebody has requested the overview. If the sampler does not take
+// samples, watch starts it.
 func (s *sampler) watch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +79,8 @@ func (s *sampler) watch() {
 	}
 }
 
-// over reports whether nobody has requested the overview for an hour.
+// over reports whether nobody has requested the overview for the period historyWindow.
+// The sampler then stops.
 func (s *sampler) over() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +88,8 @@ func (s *sampler) over() bool {
 	return !s.running
 }
 
-// sample takes samples until nobody has requested the overview for an hour.
+// sample takes samples until nobody has requested the overview for the period
+// historyWindow.
 func (c *Console) sample(ctx context.Context) {
 	tick := time.NewTicker(backgroundEvery)
 	defer tick.Stop()
@@ -104,16 +106,17 @@ func (c *Console) sample(ctx context.Context) {
 	}
 }
 
-// flow contains the latest counts of the messages that were written to the outbox, and
-// of those that have left it.
+// flow contains the latest readings of two counters: of messages that were written to the
+// outbox, and of messages that have left it.
 type flow struct{ samples []status.Flow }
 
-// flowSpan is the time over which rates are averaged. PostgreSQL updates its counters
-// only about once a second, so a shorter time would give wrong rates.
+// flowSpan is the time over which rates are averaged. It must be much longer than a
+// second, because PostgreSQL updates its counters only about once a second.
 const flowSpan = 10 * time.Second
 
-// add adds the current counts. It returns the rates per second over flowSpan, and
-// whether the rates are known.
+// add adds a reading of the counters. It returns the average rates per second over the
+// time flowSpan. The result known is false if there is no earlier reading to compare
+// with.
 func (f *flow) add(now status.Flow) (in, out float64, known bool) {
 	for len(f.samples) > 1 && now.At.Sub(f.samples[1].At) >= flowSpan {
 		f.samples = f.samples[1:]

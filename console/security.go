@@ -16,8 +16,8 @@ import (
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// maxForm is the maximum size of the body of a request, in bytes. It does not apply to
-// an edit.
+// maxForm is the maximum size of a form, in bytes. The form of an edit may be larger, see
+// maxBody.
 const maxForm = 256 << 10
 
 // protect adds the security headers. It refuses requests from other sites, and turns a
@@ -54,9 +54,9 @@ func (c *Console) protect(next http.Handler) http.Handler {
 	})
 }
 
-// maxBody returns the maximum size of a form, in bytes. The form of an edit may be
-// larger than others: it contains the metadata and the payload, in hexadecimal digits
-// or percent-encoded.
+// maxBody returns the maximum size of the form in a request, in bytes. The form of an
+// edit may be larger than other forms, because it contains the metadata and the payload.
+// In hexadecimal digits or percent-encoded, the payload is longer than in the message.
 func (c *Console) maxBody(r *http.Request) int64 {
 	if strings.HasSuffix(r.URL.Path, "/edit") || r.URL.Path == "edit" {
 		return maxForm + 4*int64(c.config.MaxEdit)
@@ -68,8 +68,8 @@ func (c *Console) maxBody(r *http.Request) int64 {
 // of the person who makes it.
 var errNoActor = errors.New("Authorize returned no actor for an action that changes something")
 
-// authorize returns the name of the person who makes the request. If this person may
-// not do the action, or if Config.Authorize panics, it returns an error.
+// authorize returns the name of the person who makes the request. It returns an error if
+// this person may not do the action, or if Config.Authorize panics.
 func (c *Console) authorize(r *http.Request, action Action) (actor string, err error) {
 	actor, err = c.ask(r, action)
 	if err == nil {
@@ -81,8 +81,8 @@ func (c *Console) authorize(r *http.Request, action Action) (actor string, err e
 	return "", refusedError{action}
 }
 
-// may reports whether the person may do the action. The page shows a button only if may
-// returns true.
+// may reports whether the person may do the action. A page shows the button of an action
+// only to people who may do it.
 func (c *Console) may(r *http.Request, action Action) bool {
 	_, err := c.ask(r, action)
 	return err == nil

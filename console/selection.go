@@ -23,7 +23,7 @@ type selection struct {
 	All                                   bool
 	Consumer, Topic, Key, Message, Tenant string
 	Reason, ErrorType, Group, State       string
-	After, Before                         time.Time // limits of the time by which the list is filtered
+	After, Before                         time.Time // limits of the time that the list is filtered by, such as the time of the failure
 
 	AfterID    int64
 	AfterGroup string
@@ -33,7 +33,8 @@ type selection struct {
 // mostIDs is the maximum number of IDs that a URL can contain.
 const mostIDs = 500
 
-// timeLayouts are RFC 3339, and the formats that <input type="datetime-local"> sends.
+// timeLayouts are the formats in which a query may contain a time: RFC 3339, and the
+// formats that <input type="datetime-local"> sends.
 var timeLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04"}
 
 // newSelection reads the selection from a query. If a value is invalid, the error names
@@ -81,8 +82,8 @@ func newSelection(query url.Values) (s selection, err error) {
 	return s, nil
 }
 
-// check returns an error if the reason of s is not in the parameter reasons, or the
-// state of s is not in the parameter states. Such a selection would match no row. It
+// check returns an error if the field Reason is not in the parameter reasons, or the
+// field State is not in the parameter states. Such a selection would match no row. check
 // also returns an error for filters that contradict each other.
 func (s selection) check(reasons, states []string) error {
 	switch {
@@ -110,7 +111,8 @@ func parseTime(text string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is not a time such as 2026-05-01T12:00", text)
 }
 
-// values returns the selection as a query, without the position in the list.
+// values returns the selection as a query, without the fields AfterID, AfterGroup and
+// Limit.
 func (s selection) values() url.Values {
 	query := url.Values{}
 	for _, id := range s.IDs {
@@ -150,9 +152,9 @@ func (s selection) Pairs() (all []pair) {
 // pair is a name and a value.
 type pair struct{ Name, Value string }
 
-// Change returns the URL of the page for a change. The change applies to all messages
-// that match the selection. If the selection has no condition, it applies to all
-// messages.
+// Change returns the URL of the page on which the operator confirms a change. The
+// parameter do is the name of the act. The change applies to all messages that match the
+// selection. If the selection has no condition, it applies to all messages.
 func (s selection) Change(do string) string {
 	query := s.values()
 	if len(query) == 0 {
@@ -162,7 +164,7 @@ func (s selection) Change(do string) string {
 	return "change?" + query.Encode()
 }
 
-// Empty reports whether the selection has no condition, and All is not set.
+// Empty reports whether the selection has no condition and does not select all messages.
 func (s selection) Empty() bool { return !s.All && len(s.values()) == 0 }
 
 // Filtered reports whether the selection has a condition other than All.

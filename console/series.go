@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// series is a list of numbers over time, for a chart. The length of a series is
-// limited. When a series is full, every second sample is removed, and samples are taken
-// half as often. If a series has a window, samples that are older than the window are
-// removed instead.
+// series is a list of samples for a chart. Its length is limited. When it is full, every
+// second sample is removed, and from then on samples are taken half as often. If the
+// series has a window, samples that are older than the window are removed instead.
 type series struct {
 	window time.Duration
 	times  []int64     // Unix time in seconds
@@ -22,7 +21,8 @@ const (
 	sampleEvery = 2 * time.Second
 )
 
-// add adds a sample, unless less time than s.every has passed since the last sample.
+// add adds a sample. If less time than s.every has passed since the last sample, add does
+// nothing.
 func (s *series) add(at time.Time, numbers ...float64) {
 	if s.every == 0 {
 		s.every, s.values = sampleEvery, make([][]float64, len(numbers))
@@ -61,7 +61,8 @@ func everySecond[T any](list []T) []T {
 	return kept
 }
 
-// chart is a series in the form of JSON that console.js reads from an attribute.
+// chart is the data of a chart as JSON. The script console.js reads it from an attribute
+// of the page.
 type chart struct {
 	Labels []string `json:"labels"`
 	Data   []any    `json:"data"`

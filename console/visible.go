@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// visible returns text in which some characters are replaced by their codes: those that
-// a browser would not show, and those that would change the order of their neighbors.
-// This is needed because names, errors and payloads come from other programs.
+// visible returns the text with some characters replaced by their codes: characters that
+// a browser would not show, and characters that would change the order of their
+// neighbors. This is needed because names, errors and payloads come from other programs.
 func visible(text string) string {
 	if !strings.ContainsFunc(text, hidden) && utf8.ValidString(text) {
 		return text

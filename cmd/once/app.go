@@ -20,11 +20,11 @@ const (
 	exitFound  = 3 // the command succeeded, and found something that needs attention
 )
 
-// suggestionDistance is the maximum number of wrong letters in an unknown command for
-// which a known command is suggested.
+// suggestionDistance is the maximum number of letters in which an unknown command may
+// differ from a known command that is suggested instead.
 const suggestionDistance = 2
 
-// app is one call of the command.
+// app is one call of the command once.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -40,7 +40,7 @@ type settings struct {
 	managementURL  string
 	consumerDSN    string
 	schema, prefix string
-	inbox, sent    string // layouts
+	inbox, sent    string // layouts of the inbox and of the sent log
 	actor, why     string
 	json           bool
 }
@@ -76,7 +76,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return exitFound
 	}
 	text := a.hide(err.Error() + hint(cmd, err))
-	if !strings.HasPrefix(text, "once ") { // otherwise the text begins with the command
+	if !strings.HasPrefix(text, "once ") { // some errors begin with the name of the command
 		text = "once: " + text
 	}
 	fmt.Fprintln(a.stderr, text)

@@ -19,7 +19,8 @@ type archiveOptions struct {
 	wait time.Duration
 }
 
-// archiveCommandOf returns a command that appends rows to the files in a directory.
+// archiveCommandOf adds the argument and the flags to cmd, and returns cmd. The argument
+// is a directory, in which the function work writes new files.
 func (a *app) archiveCommandOf(
 	cmd *cobra.Command, work func(ctx context.Context, db database, dir string, o archiveOptions) error,
 ) *cobra.Command {
@@ -38,8 +39,8 @@ func (a *app) archiveCommandOf(
 	return cmd
 }
 
-// printArchived prints the number of archived rows and files. It also does this if the
-// command has failed after the first file.
+// printArchived prints how many rows were archived to how many files. If the command
+// failed after the first file, printArchived also returns the error err.
 func (a *app) printArchived(value any, archived, files int, one, many string, err error) error {
 	if err != nil && archived == 0 {
 		return err

@@ -13,7 +13,8 @@ import (
 )
 
 // archive is a directory with files of JSON lines. A file of the kind "sent" has a name
-// such as sent-0000000000000000001.jsonl. The names sort in the order of the rows.
+// such as sent-0000000000000000001.jsonl. If the names are sorted, the files are in the
+// order of their rows.
 type archive struct {
 	dir, kind string
 	newest    string // name of the last file, or ""
@@ -35,7 +36,7 @@ func openArchive(dir, kind string) (*archive, error) {
 	return d, d.read(files[len(files)-1])
 }
 
-// read reads the last line of a file, and stores it in d.
+// read stores the last line of the file in d, together with the name of the file.
 func (d *archive) read(name string) (err error) {
 	d.newest = name
 	if d.last, err = lastLine(name); err != nil {
@@ -54,7 +55,8 @@ func (d *archive) fileNumber() (int64, error) {
 	return strconv.ParseInt(strings.TrimSuffix(name, ".jsonl"), 10, 64)
 }
 
-// lastLine returns the last line of a file.
+// lastLine returns the last line of a file. It returns an error if this line does not end
+// with a newline.
 func lastLine(name string) (last []byte, err error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -76,10 +78,11 @@ func lastLine(name string) (last []byte, err error) {
 	}
 }
 
-// write writes one file, and keeps its last line. The file gets its final name when it
-// is complete and on disk. The name contains the number that the function export
-// returns. If a file with this name exists, another process has archived the same rows,
-// and write returns an error. If there is no row, write writes no file.
+// write writes one file, and keeps its last line. The function export writes the rows,
+// and returns their number and the number that the name of the file contains. The file
+// gets its name when it is complete and on disk. If a file with this name exists, another
+// process has archived the same rows, and write returns an error. If there are no rows,
+// no file is written.
 func (d *archive) write(export func(w io.Writer) (rows int, number int64, err error)) (name string, rows int, err error) {
 	file, err := os.CreateTemp(d.dir, "."+d.kind+"-*.tmp")
 	if err != nil {

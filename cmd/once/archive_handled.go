@@ -85,8 +85,8 @@ func (d *handledArchive) parse() (err error) {
 	return nil
 }
 
-// append writes files until the archive contains all rows that are older than the
-// result of log.Settled.
+// append writes files until the archive contains all rows that are older than the time
+// that log.Settled returns.
 func (d *handledArchive) append(ctx context.Context, log *handled.Log, o archiveOptions) (archiveHandledJSON, error) {
 	out := archiveHandledJSON{Files: []string{}, Until: d.after.HandledAt}
 	until, err := settled(ctx, o.wait, log.Settled)

@@ -92,7 +92,8 @@ func rowID(line []byte) (int64, error) {
 	return row.ID, nil
 }
 
-// append writes files until the archive contains all rows up to SentLog.SettledID.
+// append writes files until the archive contains all rows up to the ID that the method
+// SettledID of s returns.
 func (d *sentArchive) append(ctx context.Context, s *deadletter.SentLog, o archiveOptions) (archiveSentJSON, error) {
 	out := archiveSentJSON{Files: []string{}, LastID: d.lastID}
 	until, err := settled(ctx, o.wait, s.SettledID)
@@ -122,8 +123,8 @@ func (d *sentArchive) append(ctx context.Context, s *deadletter.SentLog, o archi
 	return out, nil
 }
 
-// settled calls the function find with a timeout. The function find waits until running
-// transactions have ended.
+// settled calls the function find with a timeout, because find waits until the
+// transactions that are running now have ended.
 func settled[T any](ctx context.Context, timeout time.Duration, find func(ctx context.Context) (T, error)) (T, error) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

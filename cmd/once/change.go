@@ -24,9 +24,9 @@ type changeJSON struct {
 	ReplayID int64 `json:"replay_id,omitempty"`
 }
 
-// discard contains the library's functions that discard messages: named discards the
-// messages with the given IDs, and matching discards the messages that match the
-// filters.
+// discard contains the library's functions that discard messages. The function named
+// discards the messages with the given IDs. The function matching discards the messages
+// that match the filters.
 type discard struct {
 	named    func() error
 	groups   func() ([]groupJSON, error) // groups of the messages that match
@@ -57,19 +57,19 @@ func (a *app) discard(ctx context.Context, ids []int64, yes bool, d discard) err
 	return a.done(ctx, "Discarded", change, "run the command again for the others", err)
 }
 
-// replay contains the library's functions that replay messages into the outbox: named
-// replays the messages with the given IDs, and matching replays the messages that match
-// the filters.
+// replay contains the library's functions that replay messages into the outbox. The
+// function named replays the messages with the given IDs. The function matching replays
+// the messages that match the filters.
 type replay struct {
 	named    func() error
 	groups   func() ([]groupJSON, error) // groups of the messages that match
 	matching func(progress func(deadletter.Report)) (deadletter.Report, error)
 }
 
-// replay replays the messages with these IDs, or the messages that match the filters.
-// If the parameter yes is false, it only shows the groups of the matching messages. The
-// parameter planned says whether --rate or --force was given. Only the function
-// matching supports these flags.
+// replay replays the messages with these IDs, or the messages that match the filters. If
+// filters are used and the parameter yes is false, it only shows the groups of the
+// matching messages. The parameter planned is true if --rate or --force was given: it
+// then calls r.matching even for IDs, because r.named does not support these flags.
 func (a *app) replay(ctx context.Context, ids []int64, planned, yes bool, r replay) error {
 	switch {
 	case len(ids) > 0 && !planned:
@@ -106,7 +106,8 @@ func (a *app) replayMatching(ctx context.Context, run func(progress func(deadlet
 	}, again, err)
 }
 
-// dryRun shows what a command would change.
+// dryRun shows how many messages a command would change, in which groups. The parameter
+// verb names the change, such as "discard".
 func (a *app) dryRun(verb string, groups []groupJSON) error {
 	matched, skipped := 0, 0
 	for _, g := range groups {
@@ -124,8 +125,8 @@ func (a *app) dryRun(verb string, groups []groupJSON) error {
 	return a.print(changeJSON{DryRun: true, Matched: matched, Groups: groups}, text+" Nothing was changed: add --yes to do it.\n")
 }
 
-// done prints the changes of a command, even if the command failed after some of them.
-// If ctx has ended, the error contains the text howToContinue.
+// done prints the changes of a command, even if the command failed after some of them. If
+// the command failed because ctx has ended, the error contains the text howToContinue.
 func (a *app) done(ctx context.Context, verb string, change changeJSON, howToContinue string, err error) error {
 	text := fmt.Sprintf("%s %s.", verb, counted(change.Changed, "message", "messages"))
 	if len(change.Skipped) > 0 {

@@ -39,8 +39,8 @@ func (to *act) selected(cmd *cobra.Command, args, conditions []string) ([]int64,
 	return ids, nil
 }
 
-// needWhy returns an error if a reason is required and --why is empty. A dry run
-// requires no reason.
+// needWhy returns an error if the parameter required is true and --why is empty. Callers
+// pass false for a dry run, because it needs no reason.
 func (a *app) needWhy(required bool) error {
 	if required && strings.TrimSpace(a.settings.why) == "" {
 		return usagef("say why with --why: the reason is written to the audit log")

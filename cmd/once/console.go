@@ -122,13 +122,13 @@ func checkLoopback(address string) error {
 	return nil
 }
 
-// secretPages serves pages only to a browser that has opened the address with the
-// secret, because other users and programs of this machine can reach the port, too. A
-// page of another site could reach the port through a host name that resolves to this
-// machine, so secretPages checks the host name first.
+// secretPages serves the pages only to a browser that has opened the address with the
+// secret. Without the secret, every user and program of this machine could use the port.
+// secretPages first checks the host name of a request. Otherwise a page of another site
+// could reach the port through its own host name, if this name resolves to this machine.
 func secretPages(pages http.Handler, address, secret string) http.Handler {
 	_, port, _ := net.SplitHostPort(address)
-	cookie := "once_console_" + port // cookies are not separated by ports
+	cookie := "once_console_" + port // without the port, two consoles on this machine would overwrite each other's cookie
 	names := []string{"localhost", "127.0.0.1", "::1"}
 	same := func(given string) bool { return subtle.ConstantTimeCompare([]byte(given), []byte(secret)) == 1 }
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -90,7 +90,7 @@ func (a *app) open(ctx context.Context, create bool) (database, error) {
 }
 
 // withDatabase returns a function for cobra's RunE. The returned function opens the
-// database, calls work, and closes the database.
+// database, calls the function work, and closes the database.
 func (a *app) withDatabase(work func(ctx context.Context, db database, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) (err error) {
 		db, err := a.open(cmd.Context(), false)
@@ -155,8 +155,8 @@ func remedy(err error) string {
 
 var userinfo = regexp.MustCompile(`//[^\s"/]*:[^\s"]*@`)
 
-// hide returns text without the passwords in the settings, because the errors of
-// drivers may quote these settings.
+// hide returns the text without the passwords in the settings. This is needed because the
+// errors of drivers may quote these settings.
 func (a *app) hide(text string) string {
 	for _, secret := range secrets(a.settings.dsn, a.settings.consumerDSN, a.settings.amqpURL, a.settings.managementURL) {
 		text = strings.ReplaceAll(text, secret, "***")

@@ -46,7 +46,8 @@ func (a *app) deadCommand() *cobra.Command {
 		a.deadDiscardCommand(), a.deadReleaseCommand(), a.deadExportCommand())
 }
 
-// withDead works like withTables, and also opens the dead letters.
+// withDead works like withTables, but the function work gets the dead letters instead of
+// the database.
 func (a *app) withDead(
 	config *deadletter.Config, work func(ctx context.Context, l *deadletter.Letters, args []string) error,
 ) func(*cobra.Command, []string) error {

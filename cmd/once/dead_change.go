@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/deadletter"
 )
 
-// deadAct returns the actor and the reason for the audit log.
+// deadAct returns the values for the audit log: the name of the person and the reason.
 func (a *app) deadAct() (deadletter.Act, error) {
 	actor, err := a.actor()
 	return deadletter.Act{Actor: actor, Why: a.settings.why}, err
@@ -32,9 +32,9 @@ func (r *outboxReplay) addFlags(flags *pflag.FlagSet) {
 	flags.Var(duration(&r.config.InboxRetention), "inbox-retention", "how long all consumers remember ids (default: 7d)")
 }
 
-// outboxReplayCommand returns a replay command. The caller adds the help texts and the
-// filters. The function run gets the actor and the IDs of the messages, and returns the
-// function that replays these messages.
+// outboxReplayCommand returns a command that replays messages into the outbox. The caller
+// adds the help texts and the filters. The function run gets the name of the person and
+// the IDs of the messages, and returns the function that replays these messages.
 func (a *app) outboxReplayCommand(
 	r *outboxReplay, conditions []string, run func(who deadletter.Act, ids []int64) func(*cobra.Command, []string) error,
 ) *cobra.Command {

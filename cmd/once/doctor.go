@@ -48,8 +48,9 @@ type doctor struct {
 	// than idleTooLong is reported, too.
 	tooOld, idleTooLong time.Duration
 
-	// deadRows is the minimum number of dead rows in a table that is reported. oldRows is for
-	// how many transactions a replication slot may keep rows before it is reported.
+	// A table is reported if it has at least deadRows dead rows and more than bloatShare
+	// times as many dead rows as live rows. A replication slot is reported if it has kept
+	// rows for more than oldRows transactions.
 	deadRows, oldRows int
 }
 
@@ -179,10 +180,10 @@ func (d *doctor) run(ctx context.Context) doctorJSON {
 	return out
 }
 
-// asWatcher is what to do if the doctor could not look at something.
+// asWatcher is the advice for a check that could not be made.
 const asWatcher = "Run once doctor with a login that has the role watcher (docs/roles.md), or repair the cause."
 
-// repair returns what to do about an error of schema.Check.
+// repair returns the advice for an error of schema.Check.
 func repair(err error) string {
 	text := strings.Trim(remedy(err), " ()")
 	switch {

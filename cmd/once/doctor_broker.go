@@ -41,10 +41,10 @@ func (d *doctor) topics(ctx context.Context) (found []finding, err error) {
 	return found, nil
 }
 
-// missing returns the exchange or queue for topic if the broker does not have it, and
-// "" otherwise.
+// missing checks whether the broker has the exchange or the queue for the topic. It
+// returns the kind and the name of what is missing, or "".
 func (d *doctor) missing(conn *amqp091.Connection, topic string) (string, error) {
-	channel, err := conn.Channel() // a refusal closes its channel
+	channel, err := conn.Channel() // each topic needs a new channel, because the broker closes the channel if the name does not exist
 	if err != nil {
 		return "", err
 	}

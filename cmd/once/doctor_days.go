@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// days checks tables with the layout by_day. It checks whether their owner can create,
-// empty and drop the partitions of days, and whether a process does this.
+// days checks the tables with the layout by_day. It checks whether their owner can
+// create, empty and drop the partitions, and whether a process does this each day.
 func (d *doctor) days(ctx context.Context) ([]finding, error) {
 	found, err := d.daysOf(ctx, "inbox", "inbox_", "inbox", "Run a service with once.Consumer, or once sweep from cron, with the login %s")
 	if err != nil {
@@ -19,9 +19,9 @@ func (d *doctor) days(ctx context.Context) ([]finding, error) {
 	return append(found, more...), err
 }
 
-// daysOf checks one table. The names of its partitions begin with prefix. In findings,
-// title is the name of the table, and howToSweep says how to sweep the table as its
-// owner.
+// daysOf checks one table. The names of its partitions begin with the parameter prefix.
+// The findings contain the other two parameters: title is the name of the table, and
+// howToSweep says how to sweep the table as its owner.
 func (d *doctor) daysOf(ctx context.Context, table, prefix, title, howToSweep string) (found []finding, err error) {
 	var owner, schema, database, foreign string
 	var create, temporary, swept bool

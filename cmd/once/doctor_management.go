@@ -14,8 +14,8 @@ type brokerNode struct {
 	DiskAlarm bool   `json:"disk_free_alarm"`
 }
 
-// alarms checks the nodes of the broker, and the queues for the topics of the outbox
-// and of the dead letters.
+// alarms checks the nodes of the broker. It also checks the queues that receive the
+// topics of the outbox and of the dead letters.
 func (d *doctor) alarms(ctx context.Context) (found []finding, err error) {
 	m, err := d.management()
 	if err != nil {

@@ -45,12 +45,12 @@ func skewed(theirs, before, after time.Time) []finding {
 	}}
 }
 
-// bloatShare is how many times as many dead rows as live rows a table may have before it
-// is reported.
+// bloatShare is the number of dead rows for each live row above which a table is
+// reported.
 const bloatShare = 5
 
-// bloat finds tables with many dead rows, which vacuum does not remove fast enough. It
-// also reports if autovacuum is off.
+// bloat finds tables with many dead rows. Dead rows accumulate if vacuum does not remove
+// them fast enough. bloat also reports if autovacuum is off.
 func (d *doctor) bloat(ctx context.Context) (found []finding, err error) {
 	var off bool
 	if err := d.db.QueryRowContext(ctx, `SELECT current_setting('autovacuum') = 'off'`).Scan(&off); err != nil {
@@ -83,8 +83,8 @@ func (d *doctor) bloat(ctx context.Context) (found []finding, err error) {
 	return found, nil
 }
 
-// horizons finds replication slots that prevent vacuum from removing old rows. Such
-// slots have no session, so the other checks do not find them.
+// horizons finds replication slots that prevent vacuum from removing old rows. The check
+// "transactions" does not find them, because they have no session.
 func (d *doctor) horizons(ctx context.Context) (found []finding, err error) {
 	rows, err := d.db.QueryContext(ctx, `SELECT slot_name, GREATEST(age(xmin), age(catalog_xmin)) FROM pg_replication_slots
 		WHERE GREATEST(age(xmin), age(catalog_xmin)) > $1 ORDER BY slot_name`, d.oldRows)
@@ -107,7 +107,8 @@ func (d *doctor) horizons(ctx context.Context) (found []finding, err error) {
 	return found, rows.Err()
 }
 
-// unseenFor is how long a consumer may have no running instance before it is reported.
+// unseenFor is the time after which a consumer is reported if none of its instances was
+// seen.
 const unseenFor = 24 * time.Hour
 
 // consumers finds consumers without a running instance.

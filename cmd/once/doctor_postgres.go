@@ -53,8 +53,8 @@ func (d *doctor) transactions(ctx context.Context) (found []finding, err error) 
 	return append(found, prepared...), err
 }
 
-// prepared finds old prepared transactions. Even a restart of the server does not end
-// them.
+// prepared finds old prepared transactions. They hold locks until somebody ends them;
+// even a restart of the server does not end them.
 func (d *doctor) prepared(ctx context.Context) ([]finding, error) {
 	var n int
 	err := d.db.QueryRowContext(ctx, `SELECT COUNT(*) FROM pg_prepared_xacts WHERE now() - prepared > $1 * interval '1 second'`,

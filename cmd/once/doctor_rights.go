@@ -19,7 +19,7 @@ func (d *doctor) durability(ctx context.Context) ([]finding, error) {
 	}}, nil
 }
 
-// parts are the roles of schema.Roles.
+// parts contains the names of the roles that schema.Roles creates.
 var parts = []string{"producer", "forwarder", "consumer", "operator", "watcher"}
 
 func (d *doctor) rights(ctx context.Context) (found []finding, err error) {

@@ -145,9 +145,9 @@ func (d *doctor) quarantine(ctx context.Context) ([]finding, error) {
 	}}, nil
 }
 
-// slack is the time by which a row may be older than the retention before it is
-// reported. The layout by_day keeps an id for up to a day longer than the retention.
-// The second day is a margin.
+// slack is how much older than the retention a row may be before it is reported. The
+// layout by_day keeps an id for up to one day longer than the retention. The second day
+// of slack is a margin.
 const slack = 48 * time.Hour
 
 func (d *doctor) inboxRetention(ctx context.Context) ([]finding, error) {

@@ -31,8 +31,8 @@ type groupsJSON struct {
 	Next    string      `json:"next,omitempty"`    // --after of the next page
 }
 
-// notSearched returns the warning that only the latest messages were searched. If
-// partial is false, it returns "".
+// notSearched returns the warning that only the latest messages were searched. If the
+// parameter partial is false, it returns "".
 func notSearched(partial bool) string {
 	if !partial {
 		return ""

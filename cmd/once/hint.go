@@ -29,8 +29,9 @@ func (e connectError) Error() string {
 
 func (e connectError) Unwrap() error { return e.cause }
 
-// hint returns the command or flag that solves the problem, in brackets, or "". The
-// parameter err is an error of the library, whose errors do not name commands.
+// hint returns the command or flag that solves the problem, in brackets, or "". The text
+// of err does not name it, because err comes from the library, and the library does not
+// know this command line.
 func hint(cmd *cobra.Command, err error) string {
 	is := func(targets ...error) bool {
 		return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })

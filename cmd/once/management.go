@@ -14,7 +14,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// errAbsent means that the management API does not know the name.
+// errAbsent means that the management API answered "not found": the broker has no object
+// with this name.
 var errAbsent = errors.New("not found")
 
 // management is a client of RabbitMQ's management API.
@@ -45,8 +46,9 @@ func (d *doctor) management() (*management, error) {
 // managementTimeout is the timeout of one request to the management API.
 const managementTimeout = 2 * time.Second
 
-// get requests a path of the API, and decodes the response into target. Each element of
-// path is escaped, so a name that contains a slash must be one element.
+// get requests a path of the API, and decodes the response into target. The elements of
+// path are the parts between the slashes. A slash within an element is escaped, because
+// names of queues may contain slashes.
 func (m *management) get(ctx context.Context, target any, path ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, managementTimeout)
 	defer cancel()

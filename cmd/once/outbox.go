@@ -29,7 +29,8 @@ func (a *app) outboxCommand() *cobra.Command {
 		a.outboxPauseCommand(), a.outboxResumeCommand(), a.outboxPausedCommand())
 }
 
-// withPending works like withTables, and also opens the messages of the outbox.
+// withPending works like withTables, but the function work gets the messages of the
+// outbox instead of the database.
 func (a *app) withPending(
 	work func(ctx context.Context, m *pending.Messages, args []string) error,
 ) func(*cobra.Command, []string) error {

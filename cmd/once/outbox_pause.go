@@ -40,8 +40,8 @@ func scopeText(topic, tenant string) string {
 }
 
 // pauseCommand returns a command that pauses or resumes one topic or tenant. The caller
-// adds the help texts. The parameter done is the first word of the output. The function
-// change makes the change.
+// adds the help texts. The function change makes the change. The parameter done is the
+// first word of the output, such as "Paused".
 func (a *app) pauseCommand(
 	use, done string, needsWhy bool, change func(ctx context.Context, m *pending.Messages, who pending.Act, scope pending.Scope) error,
 ) *cobra.Command {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/term"
 )
 
-// terminalWidth returns the width of the terminal file in characters, or 0 if file is
-// not a terminal.
+// terminalWidth returns the width of a terminal in characters. If the parameter file is
+// not a terminal, it returns 0.
 func terminalWidth(file *os.File) int {
 	width, _, err := term.GetSize(int(file.Fd()))
 	if err != nil {
@@ -23,7 +23,8 @@ func terminalWidth(file *os.File) int {
 	return width
 }
 
-// print writes v as one JSON object if --json is set, and text otherwise.
+// print writes the value v as one JSON object if --json is set. Otherwise it writes the
+// parameter text.
 func (a *app) print(v any, text string) error {
 	if !a.settings.json {
 		_, err := io.WriteString(a.stdout, text)
@@ -35,9 +36,10 @@ func (a *app) print(v any, text string) error {
 	return encoder.Encode(v)
 }
 
-// table returns rows below a head. Each column is as wide as its widest cell. If width
-// is not 0, the widest columns are cut, so that each row has at most width characters.
-// No column becomes narrower than its head.
+// table returns rows below a head. Each column is as wide as its widest cell. If width is
+// not 0, a row has at most width characters. To achieve this, table first makes the
+// widest columns narrower, but no column narrower than its head. Then it cuts the ends of
+// rows that are still too long.
 func table(width int, head []string, rows [][]string) string {
 	all := append([][]string{head}, rows...)
 	wide := make([]int, len(head))
@@ -65,7 +67,8 @@ func table(width int, head []string, rows [][]string) string {
 // shortest is the smallest width to which a column is cut.
 const shortest = 8
 
-// fit makes the widest columns narrower until a row has at most width characters.
+// fit changes wide, the widths of the columns. It makes the widest columns narrower until
+// a row has at most width characters, or no column can become narrower.
 func fit(wide []int, head []string, width int) {
 	total := 2 * (len(wide) - 1)
 	for _, w := range wide {
@@ -79,7 +82,7 @@ func fit(wide []int, head []string, width int) {
 			}
 		}
 		if widest < 0 {
-			return // table then cuts the lines
+			return // the rows are still too long, so table cuts their ends
 		}
 		wide[widest]--
 	}
@@ -114,8 +117,8 @@ func lines(text string) string {
 	return strings.Join(all, "\n")
 }
 
-// fields returns names and values as text, one pair per line. The parameter pairs
-// contains names and values in turn. Pairs with an empty value are left out.
+// fields returns names and values as text, one pair per line. In the parameter pairs,
+// each name is followed by its value. Pairs with an empty value are left out.
 func fields(pairs ...string) string {
 	var b strings.Builder
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -134,7 +137,8 @@ func at(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05")
 }
 
-// age returns a duration as text, rounded down to its largest units.
+// age returns a duration as text: from 48 hours on in days, from one hour on in hours and
+// minutes, and below that in minutes and seconds. It rounds down.
 func age(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:
@@ -146,7 +150,7 @@ func age(d time.Duration) string {
 	}
 }
 
-// counted returns a number and its noun as text.
+// counted returns a number and its noun as text, such as "1 message" or "2 messages".
 func counted(n int, noun, nouns string) string {
 	if n == 1 {
 		return "1 " + noun

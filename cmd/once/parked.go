@@ -33,7 +33,8 @@ func (a *app) parkedCommand() *cobra.Command {
 		a.parkedRunCommand(), a.parkedCancelCommand(), a.parkedDiscardCommand())
 }
 
-// withParked works like withTables, and also opens the parked messages.
+// withParked works like withTables, but the function work gets the parked messages
+// instead of the database.
 func (a *app) withParked(work func(ctx context.Context, m *parked.Messages, args []string) error) func(*cobra.Command, []string) error {
 	return a.withTables(func(ctx context.Context, db database, args []string) error {
 		m, err := parked.New(db.DB, parked.Config{Schema: db.tables, WithoutContent: db.withoutContent})

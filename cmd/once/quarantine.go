@@ -41,7 +41,8 @@ func (a *app) quarantineCommand() *cobra.Command {
 		a.quarantineExportCommand(), a.quarantineImportCommand())
 }
 
-// withQuarantine works like withTables, and also opens the quarantine.
+// withQuarantine works like withTables, but the function work gets the quarantine instead
+// of the database.
 func (a *app) withQuarantine(
 	config *poison.Config, work func(ctx context.Context, q *poison.Quarantine, args []string) error,
 ) func(*cobra.Command, []string) error {

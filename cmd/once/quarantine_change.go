@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// poisonAct returns the actor and the reason for the audit log.
+// poisonAct returns the values for the audit log: the name of the person and the reason.
 func (a *app) poisonAct() (poison.Act, error) {
 	actor, err := a.actor()
 	return poison.Act{Actor: actor, Why: a.settings.why}, err
@@ -83,8 +83,8 @@ such a replay, and once replays resume continues it.
 	return cmd
 }
 
-// absent returns err. If err means that a consumer is not running, the returned error
-// also says what to do.
+// absent adds advice to an error that means that a consumer is not running. It returns
+// other errors unchanged.
 func absent(err error) error {
 	if errors.Is(err, poison.ErrNotRunning) {
 		return fmt.Errorf("%w (start the consumer, or add --to-absent)", err)

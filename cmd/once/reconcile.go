@@ -83,8 +83,8 @@ func needsConsumers(c *reconcile.ReceiverConfig) error {
 	return nil
 }
 
-// checked returns a function for cobra's RunE. This function calls the function check,
-// which checks the flags, and then the function run.
+// checked returns a function for cobra's RunE. The returned function first calls the
+// function check, which checks the flags. If they are valid, it calls the function run.
 func checked(check func() error, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(); err != nil {
@@ -140,8 +140,8 @@ func (a *app) reconcileRunCommand() *cobra.Command {
 	return cmd
 }
 
-// withReceiver calls work with the consumers' database. If the consumers' side has the
-// same settings as the sender, it uses the sender's database.
+// withReceiver calls the function work with the consumers' database. If no flag names
+// another database or other tables for the consumers, this is the sender's database.
 func (a *app) withReceiver(ctx context.Context, side receiverSide, sender database, work func(receiver database) error) (err error) {
 	b := *a
 	s := &b.settings

@@ -53,8 +53,8 @@ func (a *app) writeStep(f *reconcile.File, name string) error {
 		f.Name(), strings.Join(f.Topics(), ", "), at(f.From()), at(f.Until()), n))
 }
 
-// writeFile writes the whole file or nothing. If the process dies, an earlier file with
-// this name remains unchanged.
+// writeFile writes the whole file or nothing. It writes to a temporary file and then
+// renames it. So if the process dies, an earlier file with this name remains unchanged.
 func writeFile(name string, from io.WriterTo) (n int64, err error) {
 	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
 	if err != nil {

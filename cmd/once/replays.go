@@ -159,8 +159,8 @@ that were replayed before are still handled. once replays resume continues it.`,
 	return cmd
 }
 
-// replayed prints how a replay of many entries ended. It returns the error for the exit
-// code.
+// replayed prints how a replay of many entries ended. The returned error decides the exit
+// code of the command.
 func (a *app) replayed(r poison.Replay, err error) error {
 	switch {
 	case r.ID == 0 && err != nil: // the replay did not begin

@@ -34,7 +34,8 @@ func (a *app) sentCommand() *cobra.Command {
 	return group("sent", "The log of sent messages: find, replay", a.sentListCommand(), a.sentShowCommand(), a.sentReplayCommand())
 }
 
-// withSent works like withTables, and also opens the sent log.
+// withSent works like withTables, but the function work gets the sent log instead of the
+// database.
 func (a *app) withSent(
 	config *deadletter.Config, work func(ctx context.Context, s *deadletter.SentLog, args []string) error,
 ) func(*cobra.Command, []string) error {

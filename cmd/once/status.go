@@ -14,7 +14,7 @@ import (
 // atMostJSON is a count that stops at 10,000.
 type atMostJSON struct {
 	N     int   `json:"count"`
-	More  bool  `json:"more,omitempty"`  // whether there are more than count rows
+	More  bool  `json:"more,omitempty"`  // whether there are more than N rows
 	About int64 `json:"about,omitempty"` // estimate of the number of all rows
 }
 
@@ -23,7 +23,7 @@ type backlogJSON struct {
 	Pending        atMostJSON `json:"pending"`
 	Deferred       atMostJSON `json:"deferred"`       // number of pending messages that are due later
 	Failing        atMostJSON `json:"failing"`        // number of pending messages that were refused, or whose topic does not confirm
-	OldestSeconds  float64    `json:"oldest_seconds"` // how long the oldest due message has been due
+	OldestSeconds  float64    `json:"oldest_seconds"` // seconds for which the oldest due message has been due
 	FailingSeconds float64    `json:"failing_seconds"`
 	BlockedKeys    atMostJSON `json:"blocked_keys"`
 

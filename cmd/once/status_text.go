@@ -43,7 +43,7 @@ func atMost(c status.Count, noun, nouns string) string {
 	return counted(c.N, noun, nouns)
 }
 
-// statusText formats the state as a text that fits on one screen.
+// statusText returns the state as a text that fits on one screen.
 func statusText(width int, s status.Status) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "outbox      %s", atMost(s.Outbox.Pending, "message waits", "messages wait"))

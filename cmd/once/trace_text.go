@@ -30,7 +30,8 @@ func (a *app) printTrace(answer journey.Answer) error {
 }
 
 // traceText returns a message as text: its properties, its events, and where it is now.
-// If the message was caused by another message, the text is indented.
+// The text is indented by two spaces for each level of m.Depth, so that a message is
+// indented below the message that caused it.
 func traceText(width int, m *tracedJSON) string {
 	aggregate := ""
 	if m.AggregateID != "" {

@@ -13,8 +13,8 @@ import (
 
 const envKey = "once_env"
 
-// fromEnv lets users set the flags with these names by environment variables, too. It
-// adds the names of the variables to the help.
+// fromEnv connects the flags with these names to environment variables: a user can set
+// either. It adds the names of the variables to the help.
 func fromEnv(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		f := flags.Lookup(name)
@@ -58,8 +58,7 @@ func oneOf(target *string, allowed ...string) *value {
 	}}
 }
 
-// atLeast returns a flag value that is a whole number. The parameter least is the
-// smallest allowed number.
+// atLeast returns a flag value that is a whole number of at least the parameter least.
 func atLeast(target *int, least int) *value {
 	v := &value{kind: "number", set: func(text string) error {
 		n, err := strconv.Atoi(text)
@@ -109,7 +108,8 @@ func parseDuration(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// moment returns a flag value that is a time, or a duration before now.
+// moment returns a flag value for a time. The user enters a time, or a duration that is
+// subtracted from the current time.
 func moment(target *time.Time) *value {
 	return &value{kind: "time", set: func(text string) error {
 		if at, err := time.Parse(time.RFC3339, text); err == nil {

@@ -24,7 +24,7 @@ type versionJSON struct {
 // versionsJSON is the JSON output of "once versions list".
 type versionsJSON struct {
 	Versions []versionJSON `json:"versions"`
-	More     bool          `json:"more"` // whether --limit has cut the list
+	More     bool          `json:"more"` // whether --limit may have cut the list
 }
 
 // waitingJSON describes a message that is held because an earlier version is missing.
@@ -45,7 +45,7 @@ type waitingJSON struct {
 // waitingListJSON is the JSON output of "once versions waiting".
 type waitingListJSON struct {
 	Messages []waitingJSON `json:"messages"`
-	More     bool          `json:"more"` // whether --limit has cut the list
+	More     bool          `json:"more"` // whether --limit may have cut the list
 }
 
 func (a *app) versionsCommand() *cobra.Command {
@@ -61,7 +61,8 @@ func addVersionFilter(flags *pflag.FlagSet, f *sequence.VersionFilter) {
 	flags.Var(atLeast(&f.Limit, 1), "limit", "largest number of rows")
 }
 
-// withVersions works like withTables, and also opens the versions.
+// withVersions works like withTables, but the function work gets the versions of
+// aggregates instead of the database.
 func (a *app) withVersions(work func(ctx context.Context, v *sequence.Versions) error) func(*cobra.Command, []string) error {
 	return a.withTables(func(ctx context.Context, db database, _ []string) error {
 		versions, err := sequence.NewVersions(db.DB, sequence.VersionsConfig{Schema: db.tables})
@@ -72,7 +73,8 @@ func (a *app) withVersions(work func(ctx context.Context, v *sequence.Versions) 
 	})
 }
 
-// cutOff returns the line below a list that --limit may have cut.
+// cutOff returns a line for the end of a list. The line says that --limit may have cut
+// the list. If the parameter more is false, cutOff returns "".
 func cutOff(more bool) string {
 	if !more {
 		return ""

@@ -47,7 +47,7 @@ func newWeb(listener net.Listener, metrics, health http.Handler) *web {
 	return &web{server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, listener: listener}
 }
 
-// Run serves until Close is called.
+// Run serves requests until Close is called.
 func (w *web) Run(context.Context) error {
 	if err := w.server.Serve(w.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve HTTP: %w", err)
