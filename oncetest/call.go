@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// call is one of two concurrent calls of a service. A statement that contains the text
-// in the field insert publishes events. After one of these statements, the call pauses
-// until resume is closed. A nil call does not pause.
+// call is one of two concurrent calls of a service. The call pauses after one of its
+// statements that publish events, until the channel resume is closed. These statements
+// contain the text in the field insert. A nil call does not pause.
 type call struct {
 	insert     string // text that every statement that publishes contains
 	pauseAfter int    // number of statements that publish, after which the call pauses; 0 means never
@@ -67,8 +67,8 @@ func (c *call) commit() {
 	}
 }
 
-// pauseIfDue pauses the call after pauseAfter statements that publish, unless it has
-// already paused.
+// pauseIfDue pauses the call if pauseAfter of its statements have published, and the call
+// has not paused yet. It returns when resume is closed.
 func (c *call) pauseIfDue() {
 	c.mu.Lock()
 	due := !c.hasPaused && c.pauseAfter > 0 && c.published == c.pauseAfter

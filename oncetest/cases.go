@@ -9,8 +9,8 @@ import (
 )
 
 // compareWithReference returns an error if the tables differ from the reference. The
-// parameter name is the name of the case, and begins the error. The parameter clue is a
-// likely cause, and ends the error.
+// error begins with the parameter name, the name of the case. It ends with the parameter
+// clue, a likely cause, if clue is not "".
 func (s *subject) compareWithReference(ctx context.Context, name, clue string) error {
 	now, err := s.read(ctx)
 	if err != nil {
@@ -59,8 +59,8 @@ func (s *subject) twiceAtOnce(ctx context.Context) error {
 	return s.compareWithReference(ctx, what, "")
 }
 
-// swapped delivers all messages, with message i+1 before message i. It then compares
-// the tables with the reference.
+// swapped delivers all messages, but the message at index i+1 before the message at index
+// i. It then compares the tables with the reference.
 func (s *subject) swapped(ctx context.Context, i int) error {
 	if err := s.reset(ctx); err != nil {
 		return err
@@ -76,7 +76,8 @@ func (s *subject) swapped(ctx context.Context, i int) error {
 	return s.compareWithReference(ctx, what, "the effect depends on the order of messages; if their order is guaranteed, set Config.Ordered")
 }
 
-// withFault delivers all messages, and injects a fault into one of the deliveries.
+// withFault delivers all messages, and injects the fault f into one of the deliveries. It
+// then compares the tables with the reference.
 func (s *subject) withFault(ctx context.Context, f fault) error {
 	if err := s.reset(ctx); err != nil {
 		return err
@@ -118,8 +119,9 @@ func (s *subject) withFault(ctx context.Context, f fault) error {
 	return nil
 }
 
-// findOutsideWrites describes the writes that remain after the transaction was rolled
-// back. It returns "" if there are none.
+// findOutsideWrites is called after the transaction was rolled back. It compares the
+// tables with the parameter before, and describes the writes that remain, because the
+// handler made them outside of the transaction. It returns "" if there are none.
 func (s *subject) findOutsideWrites(ctx context.Context, broken *delivery, before state) (string, error) {
 	if broken.fault.kind == lostAfterCommit {
 		return "", nil

@@ -26,8 +26,9 @@ type Config struct {
 	// Run deletes all rows of the inbox and the outbox.
 	DB *sql.DB
 
-	// Handler is the handler to test. If your handler uses dedup.TxFromContext, set Handler
-	// to a function that calls your handler with msg.
+	// Handler is the handler to test. If your handler takes its transaction from
+	// dedup.TxFromContext, set Handler to a function that calls your handler with its
+	// parameter msg.
 	Handler once.HandlerFunc
 
 	// Messages are delivered one after another. Their ids must differ, and the handler must
@@ -55,10 +56,10 @@ type Config struct {
 	// flight, receives messages out of order.
 	Ordered bool
 
-	// Dedup is the configuration of the inbox in your service. A consumer in
-	// Dedup.Idempotent handles every delivery, so the cases with duplicates test whether
-	// its handler is idempotent. Dedup.Consumer defaults to "oncetest", and Dedup.Outbox to
-	// the outbox of the same Schema.
+	// Dedup is the configuration of the inbox in your service. If Dedup.Idempotent contains
+	// the consumer, its handler handles every delivery, so the cases with duplicates test
+	// whether the handler is idempotent. Dedup.Consumer defaults to "oncetest", and
+	// Dedup.Outbox to the outbox of the same Schema.
 	Dedup dedup.Config
 
 	// Timeout is the maximum time for one message with all its redeliveries. Defaults to 30

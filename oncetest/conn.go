@@ -10,12 +10,12 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// errLost is the error that the wrapped driver returns after the connection was lost.
+// errLost is the error that conn returns after its connection was lost on purpose.
 var errLost = fmt.Errorf("oncetest: the connection is lost here: %w", driver.ErrBadConn)
 
-// conn wraps a connection of the driver, and can inject a fault. If the driver does not
-// implement an optional interface, conn does what database/sql does without this
-// interface.
+// conn wraps a connection of the driver, and can inject a fault. conn implements all
+// optional interfaces of package driver. If the driver does not implement one of them,
+// conn does what database/sql does in this case.
 type conn struct {
 	pooled *sql.Conn
 	inner  driver.Conn
@@ -38,9 +38,9 @@ var (
 	_ driver.NamedValueChecker  = (*conn)(nil)
 )
 
-// lose rolls back the transaction, and makes every later use of the connection fail.
-// The driver's connection stays open until database/sql has closed all statements and
-// rows, and then conn. Some drivers fail if their connection is closed earlier.
+// lose rolls back the transaction, and makes every later use of the connection fail. Some
+// drivers fail if their connection is closed while statements or rows are open. So lose
+// does not close the driver's connection: this is done when database/sql closes conn.
 func (c *conn) lose() error {
 	if c.tx != nil {
 		_ = c.tx.Rollback() // if it fails, the database rolls back when the connection is closed
@@ -71,8 +71,8 @@ func (c *conn) statement(ctx context.Context, query string) error {
 }
 
 // counts reports whether a statement counts as a statement of an observed transaction.
-// Statements of dedup that check the transaction do not count, because they change no
-// data, and dedup executes them only in some transactions.
+// dedup executes some statements only to check the transaction. They do not count,
+// because they change no data, and dedup does not execute them in every transaction.
 func (c *conn) counts(query string) bool {
 	if c.tx == nil || c.delivery == nil {
 		return false
@@ -80,9 +80,8 @@ func (c *conn) counts(query string) bool {
 	return c.check == nil || query != c.check.SQL && query != c.check.Mark
 }
 
-// failStatement executes an invalid statement. The transaction is then in the same
-// state as after a real error: PostgreSQL accepts no more statements, and SQLite
-// continues.
+// failStatement executes an invalid statement. So the transaction is in the same state as
+// after a real error: in PostgreSQL it accepts no more statements, and in SQLite it does.
 func (c *conn) failStatement(ctx context.Context) error {
 	const broken = "oncetest_makes_this_statement_fail"
 	err := driver.ErrSkip
@@ -128,8 +127,9 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return rows, err
 }
 
-// skipped removes the statement from the counts if the driver returned driver.ErrSkip,
-// because database/sql then prepares the statement and executes it again.
+// skipped is called after the driver has received a statement. If err is driver.ErrSkip,
+// the driver did not execute the statement, and database/sql prepares and executes it
+// again. So that the statement is not counted twice, skipped removes it from the counts.
 func (c *conn) skipped(query string, err error) {
 	if errors.Is(err, driver.ErrSkip) {
 		c.call.undo()
@@ -224,8 +224,8 @@ func (c *conn) CheckNamedValue(value *driver.NamedValue) error {
 	return driver.ErrSkip
 }
 
-// Close returns the driver's connection to its pool. If the connection is lost, it
-// makes the pool close the connection.
+// Close returns the driver's connection to the pool that it came from. If the connection
+// is lost, this pool closes it.
 func (c *conn) Close() error {
 	if c.gone {
 		_ = c.pooled.Raw(func(any) error { return driver.ErrBadConn })

@@ -7,14 +7,14 @@ import (
 	"fmt"
 )
 
-// wrap returns a pool whose connections wrap connections of db. A wrapped connection
-// injects the fault of the delivery whose transaction it runs. The pool keeps no idle
-// connections: if db has only one connection, the comparison of the tables needs this
-// connection, too.
+// wrap returns a pool whose connections wrap connections of db. If a wrapped connection
+// runs a transaction of a delivery, it injects the fault of this delivery. The pool keeps
+// no idle connections: if db has only one connection, the comparison of the tables needs
+// this connection, too.
 func wrap(db *sql.DB) *sql.DB { return wrapFor(db, nil) }
 
-// wrapFor works like wrap, but the connections also report their statements to call,
-// which may be nil.
+// wrapFor works like wrap, but the connections also report their statements to the
+// parameter call, unless it is nil.
 func wrapFor(db *sql.DB, call *call) *sql.DB {
 	wrapped := sql.OpenDB(connector{db, call})
 	wrapped.SetMaxIdleConns(-1)
@@ -36,9 +36,9 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	wrapped := &conn{pooled: pooled, call: c.call}
-	// In general, a driver connection must not be used after Raw has returned, because
-	// the pool may give it to another user. Here this is safe, because pooled stays
-	// reserved until wrapped is closed.
+	// In general, a driver's connection must not be used after the method Raw has returned,
+	// because the pool may give the connection to another user. Here this is safe: the pool
+	// cannot do so before the variable wrapped is closed.
 	err = pooled.Raw(func(inner any) error {
 		var ok bool
 		if wrapped.inner, ok = inner.(driver.Conn); !ok {

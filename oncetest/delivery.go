@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/dedup"
 )
 
-// delivery is the delivery of a message, together with all its redeliveries. The
-// context of each transaction of the message contains the delivery.
+// delivery is the delivery of a message, together with all its redeliveries. The delivery
+// is stored in the context of each transaction of the message.
 type delivery struct {
 	fault *fault    // may be nil
 	other *delivery // duplicate that is delivered at the same time, or nil
@@ -50,7 +50,7 @@ func deliveryOf(ctx context.Context) *delivery {
 	return d
 }
 
-// handler returns a handler that calls h and observes it.
+// handler returns a handler that calls the handler h and observes it.
 func (d *delivery) handler(h once.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		tx, ok := dedup.TxFromContext(msg.Context())
@@ -65,7 +65,7 @@ func (d *delivery) handler(h once.HandlerFunc) message.HandlerFunc {
 }
 
 // handlerBegins records that the handler begins. It reports whether the fault was
-// already injected.
+// injected before.
 func (d *delivery) handlerBegins() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -122,7 +122,8 @@ func (d *delivery) handlerStatements() int {
 	return d.ran
 }
 
-// undo forgets the latest statement, see conn.skipped.
+// undo forgets the latest statement, because the driver did not execute it. See
+// conn.skipped.
 func (d *delivery) undo() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -181,10 +182,10 @@ func endOf(sql string) string {
 	return ""
 }
 
-// waitForOther waits before a commit until the duplicate is about to commit, too. The
-// wait is limited to a short time. Usually the duplicate cannot commit, because it
-// waits for this delivery: for its row in the inbox, for the only connection of the
-// pool, or for SQLite's write lock.
+// waitForOther is called before a commit. It waits until the duplicate is about to
+// commit, too, but only for a short time. Usually the duplicate cannot get so far,
+// because it waits for this delivery: for its row in the inbox, for the only connection
+// of the pool, or for SQLite's write lock.
 func (d *delivery) waitForOther() {
 	d.announce()
 	if d.other == nil {

@@ -63,12 +63,12 @@ func (c OrderConfig) validate() error {
 }
 
 // RunOrder tests whether the events of an ordering key are sent in the order in which
-// their transactions commit. RunOrder first calls First and Second alone, and notes the
+// their transactions commit. RunOrder first calls First and then Second, and notes the
 // SQL statements with which each of them publishes events. For each of these statements
 // it runs a subtest. The subtest calls one of the two functions, pauses it after the
 // statement, and calls the other function. The subtest fails if the other function
-// commits an event of the same key during the pause, because this event is sent after
-// the event of the paused function, although it was committed first.
+// commits an event of the same key during the pause, because this event is sent after the
+// event of the paused function, although it was committed first.
 //
 // RunOrder finds a service that publishes before it locks the rows that it changes, and
 // a service whose calls do not lock a common row. To correct such a service, publish
@@ -161,7 +161,7 @@ func newOrderTest(ctx context.Context, config OrderConfig) (*orderTest, error) {
 }
 
 // runAlone runs a call while the other call does not run. It returns the number of
-// statements that published, and their events.
+// statements that published events, and these events.
 func (o *orderTest) runAlone(ctx context.Context, who caller) (int, []event, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.config.Timeout)
 	defer cancel()
@@ -183,16 +183,19 @@ func (o *orderTest) newCall(pauseAfter int) *call {
 	return newCall(o.config.Schema.Table("outbox"), pauseAfter)
 }
 
-// run runs a call with a pool whose connections can pause the call.
+// run runs the call of the parameter who. The connections of this call report to c, which
+// can pause the call.
 func (o *orderTest) run(ctx context.Context, who caller, c *call) error {
 	db := wrapFor(o.config.DB, c)
 	defer db.Close()
 	return who.do(ctx, db)
 }
 
-// checkOvertaking runs the call overtaken until it pauses after a statement that
-// publishes. Then it runs the call overtaker. It returns an error if overtaker commits
-// an event of the same key before overtaken commits.
+// checkOvertaking runs two calls at the same time. The call in the parameter overtaken
+// pauses after a statement that publishes. Then the call in the parameter overtaker runs.
+// checkOvertaking returns an error if the second call commits an event of the same key
+// during the pause, because this event is behind the event of the paused call in the
+// outbox.
 func (o *orderTest) checkOvertaking(ctx context.Context, overtaken, overtaker caller, pauseAfter int) error {
 	ctx, cancel := context.WithTimeout(ctx, o.config.Timeout)
 	defer cancel()
@@ -235,7 +238,8 @@ func (o *orderTest) checkOvertaking(ctx context.Context, overtaken, overtaker ca
 	return checkPositions(overtaken, overtaker, inPause, all, paused)
 }
 
-// waitUntilBlocked waits until a call has ended, or waits for a lock in the database.
+// waitUntilBlocked returns when a call has ended, or when it waits for a lock in the
+// database.
 func (o *orderTest) waitUntilBlocked(ctx context.Context, result <-chan error) (callErr error, ended bool, err error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -278,8 +282,8 @@ func checkPositions(overtaken, overtaker caller, inPause, all []event, paused *c
 	return nil
 }
 
-// describeStatements lists the first statements of a call after the statement that
-// published.
+// describeStatements lists the first statements that a call has executed after its pause
+// began.
 func describeStatements(who caller, statements []string) string {
 	if len(statements) == 0 {
 		return ""

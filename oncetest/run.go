@@ -14,11 +14,11 @@ type TB[T any] interface {
 }
 
 // Run tests a handler. It runs a subtest for each case. If a message cannot be handled
-// although no fault is injected, or if two runs without faults give different results,
-// t fails before any subtest.
+// although no fault is injected, or if two runs without faults give different results, t
+// fails before any subtest.
 //
-// There are two cases for each statement in the transaction of each message. A case
-// takes about ten milliseconds, in addition to the time that Reset takes.
+// There are two cases for each statement in the transaction of each message, and a few
+// more. A case takes about ten milliseconds, in addition to the time that Reset takes.
 func Run[T TB[T]](t T, config Config) {
 	t.Helper()
 	s, err := newSubject(t.Context(), config)
@@ -44,8 +44,8 @@ func Run[T TB[T]](t T, config Config) {
 }
 
 // errNotInjected means that a fault could not be injected, because the transaction had
-// fewer statements than in the reference. The case is then skipped. The handler is not
-// wrong: it may cache the rows that it has read.
+// fewer statements than in the reference. The case is then skipped and does not fail,
+// because the handler may have a good reason: it may cache rows that it has read.
 var errNotInjected = errors.New("fewer statements ran this time: the case is skipped")
 
 // testCase is a case that runs as a subtest.

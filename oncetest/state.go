@@ -38,9 +38,9 @@ func canonical(value any) string {
 	}
 }
 
-// compare returns a description of the first difference between the rows of got and
-// want, or "" if they are equal. The description contains the text origin, which says
-// how want was produced, such as "one delivery gives".
+// compare returns a description of the first difference between the rows of got and want,
+// or "" if they are equal. The description contains the parameter origin, which says
+// where the rows of want come from, such as "one delivery gives".
 func compare(got, want state, origin string) string {
 	for i := range want {
 		if d := want[i].difference(got[i].rows, "where "+origin); d != "" {
@@ -60,8 +60,8 @@ func (c contents) difference(got []row, where string) string {
 	case len(got) < len(c.rows):
 		return fmt.Sprintf("has %s %s %d: %s is missing", count(len(got)), where, len(c.rows), c.text(missing[0]))
 	}
-	// The number of rows is equal, so a value must differ. The two most similar rows show
-	// this best.
+	// The number of rows is equal, so a value must differ. The user sees the value best in
+	// two rows that are otherwise similar.
 	wanted, found := missing[0], extra[0]
 	for _, candidate := range extra[1:] {
 		if len(differing(candidate, wanted)) < len(differing(found, wanted)) {
@@ -76,8 +76,8 @@ func (c contents) difference(got []row, where string) string {
 		strings.Join(columns, ", "), c.text(found))
 }
 
-// without returns the rows of a that are missing in b. If a row occurs more often in a
-// than in b, without returns the additional rows. Both lists must be sorted.
+// without returns the rows of a that are missing in b. If a row occurs several times,
+// each occurrence in b removes only one in a. Both lists must be sorted.
 func without(a, b []row) []row {
 	var left []row
 	for _, r := range a {

@@ -19,9 +19,9 @@ var (
 	_ driver.NamedValueChecker = (*stmt)(nil)
 )
 
-// convertingStmt is a stmt for a driver that converts arguments by column
-// (driver.ColumnConverter). It is a separate type because database/sql checks whether a
-// statement has the method ColumnConverter.
+// convertingStmt is a stmt for drivers that convert arguments by column, with
+// driver.ColumnConverter. A separate type is needed, because database/sql treats every
+// statement that has the method ColumnConverter as such a statement.
 type convertingStmt struct {
 	*stmt
 	driver.ColumnConverter

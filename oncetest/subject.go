@@ -77,9 +77,10 @@ func (s *subject) reset(ctx context.Context) error {
 	return nil
 }
 
-// makeReference delivers every message once, and keeps the resulting state as the
-// reference. Then it delivers all messages again, and returns an error if the two
-// states differ, because the cases could not be compared with the reference.
+// makeReference delivers every message once, and stores the resulting state as the
+// reference. Then it resets the database and delivers all messages again. If the second
+// state differs, makeReference returns an error: without a fault the results already
+// differ, so the cases would show nothing.
 func (s *subject) makeReference(ctx context.Context) (err error) {
 	if err := s.reset(ctx); err != nil { // first, because Reset may create tables that findTables must find
 		return err
@@ -127,11 +128,12 @@ func (s *subject) deliverOnce(ctx context.Context) ([]fault, state, error) {
 }
 
 // maxDeliveries is the number of deliveries after which the test gives up on a message.
-// A handler that fails only sometimes does not fail in so many consecutive deliveries.
+// It is so high that a handler that fails only sometimes succeeds before.
 const maxDeliveries = 10
 
-// deliver delivers msg until it succeeds. If afterFault is not nil, deliver calls it
-// after the delivery in which the fault was injected.
+// deliver delivers the message msg again and again until it is handled without an error.
+// If the parameter afterFault is not nil, deliver calls it after the delivery in which
+// the fault was injected.
 func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message, afterFault func() error) error {
 	defer d.announce()
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
@@ -155,7 +157,7 @@ func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message
 			}
 			afterFault = nil
 		}
-		pause := time.NewTimer(time.Millisecond << n) // a duplicate may hold the lock
+		pause := time.NewTimer(time.Millisecond << n) // a duplicate may hold a lock that this delivery needs
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -166,7 +168,7 @@ func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message
 	return fmt.Errorf("it failed %d times, the last time with: %w", maxDeliveries, s.explain(err))
 }
 
-// explain adds the likely cause to an error.
+// explain adds the likely cause to the text of an error.
 func (s *subject) explain(err error) error {
 	if s.dialect.SQLite() && dialect.Contended(err) {
 		return fmt.Errorf("%w; does the handler write outside of its transaction, which has the only write lock?", err)

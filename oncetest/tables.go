@@ -17,8 +17,8 @@ type table struct {
 	query   string
 }
 
-// findTables returns the tables to compare: the tables of the handler, and the columns of
-// the outbox that the receiver of a message sees.
+// findTables returns the tables to compare: the tables of the handler, and the outbox
+// with the columns that the receiver of a message sees.
 func (s *subject) findTables(ctx context.Context) ([]table, error) {
 	names := s.config.Tables
 	if len(names) == 0 {
@@ -52,9 +52,9 @@ func (s *subject) findTables(ctx context.Context) ([]table, error) {
 	return all, errors.Join(errs...)
 }
 
-// newTable returns a table without the ignored columns. The map unmatched contains the
-// elements of Config.Ignore for which no column was found yet. newTable deletes the
-// elements that match a column.
+// newTable returns a table without the ignored columns. The parameter unmatched contains
+// the elements of Config.Ignore for which no column was found yet. newTable removes the
+// elements that match a column of the table.
 func (s *subject) newTable(name, quoted string, columns []string, unmatched map[string]bool) table {
 	t := table{name: name}
 	for _, column := range slices.Sorted(slices.Values(columns)) {
@@ -121,7 +121,7 @@ func (s *subject) columns(ctx context.Context, quoted string) ([]string, error) 
 	return columns, errors.Join(err, rows.Err())
 }
 
-// read returns the rows of the tables.
+// read returns the rows of all tables that are compared.
 func (s *subject) read(ctx context.Context) (state, error) {
 	all := make(state, len(s.tables))
 	for i, t := range s.tables {

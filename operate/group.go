@@ -11,9 +11,9 @@ type Group struct {
 	// in a Filter.
 	Fingerprint string
 
-	// Count is the number of messages. If More is true, the group has more messages than
-	// Count, because the method Groups of both packages stops counting at a limit. DryRun
-	// counts all messages.
+	// Count is the number of messages. If More is true, the group may have more messages
+	// than Count, because the method Groups of both packages stops counting at a limit.
+	// DryRun counts all messages.
 	Count int
 	More  bool
 
@@ -25,9 +25,9 @@ type Group struct {
 	// no ErrorType. Error is the error text of the latest message.
 	Reason, ErrorType, Error string
 
-	// FirstFailedAt is the time of the first failure of any message of the group, and
-	// LastFailedAt is the time of the last failure. For a dead letter, both are the time at
-	// which the forwarder gave up on it.
+	// FirstFailedAt is the time at which a message of the group failed for the first time,
+	// and LastFailedAt is the time of the last failure. For a dead letter, both are the time
+	// at which the forwarder gave up on it.
 	FirstFailedAt, LastFailedAt time.Time
 
 	// Skipped contains the IDs of the dead letters that a replay skips because they need

@@ -1,6 +1,7 @@
 package operate
 
-// Count is the number of messages in a part of a table.
+// Count is the number of messages that one call has counted. A call may count only a part
+// of a large table.
 type Count struct {
 	N int
 
@@ -13,8 +14,8 @@ type Count struct {
 type GroupPage struct {
 	Groups []Group
 
-	// Partial is true if only the latest messages were read. Groups that have none of
-	// these messages are then missing, so groups may exist even if the page is empty.
-	// Group.More is then true in each group. DryRun counts all messages.
+	// Partial is true if only the latest messages were read. Groups without any of these
+	// messages are then missing, so groups may exist even if the page is empty. The counts
+	// may be too low, so Group.More is true in each group. DryRun counts all messages.
 	Partial bool
 }

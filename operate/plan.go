@@ -9,9 +9,9 @@ import (
 // With the zero value, package deadletter replays as fast as the database accepts the
 // messages, and package poison as fast as the consumer handles them.
 //
-// Canary, Window and StopOnFailure depend on the outcome of each replayed message. The
-// consumer's database knows the outcome, but the producer's database does not. So package
-// deadletter returns an error if one of these fields is set.
+// Canary, Window and StopOnFailure depend on the outcome of each replayed message. Only
+// the consumer's database knows the outcome. Package deadletter works in the producer's
+// database, so it returns an error if one of these fields is set.
 type Plan struct {
 	// Canary is the number of messages to replay first. The other messages follow when all
 	// of these messages have been handled. If one of them fails, the replay stops. Defaults
@@ -64,14 +64,14 @@ func (p Plan) Validate() error {
 
 // Report is the state of a replay of many messages.
 type Report struct {
-	// ID is the argument of Resume. State is one of the Replay constants. If no message
-	// matched, the replay is not stored, and ID is 0.
+	// ID identifies the replay: pass it to Resume to continue the replay. State is one of
+	// the Replay constants. If no message matched, the replay is not stored, and ID is 0.
 	ID    int64
 	State string
 
 	// Total is the number of messages that matched at the start, at most Filter.Limit.
-	// Replayed is the number of messages that were already given back to the outbox or to
-	// their consumer.
+	// Replayed is the number of these messages that were already given back to the outbox or
+	// to their consumer.
 	Total, Replayed int
 
 	// Skipped contains the IDs of dead letters, or of rows of the sent log, that are

@@ -13,7 +13,7 @@ const (
 	// ReplayStopped: messages failed again, or an operator stopped the replay.
 	ReplayStopped = "stopped"
 
-	// ReplayAbandoned: the process died or lost the database.
+	// ReplayAbandoned: the process that ran the replay died, or lost the database.
 	ReplayAbandoned = "abandoned"
 
 	// ReplayFinished: no message is left to replay.
@@ -29,8 +29,9 @@ const (
 )
 
 var (
-	// ErrReplayRunning means that another replay of the consumer is running. If you want to
-	// resume a replay, it can also mean that another process is running this replay.
+	// ErrReplayRunning means that another replay of the consumer is running. If you resume a
+	// replay, it can also mean that another process is running the replay that you want to
+	// resume.
 	ErrReplayRunning = errors.New("a replay is running")
 
 	// ErrReplayNotFound means that no replay with this ID exists.
@@ -39,8 +40,8 @@ var (
 	// ErrReplayFinished means that the replay has no messages left to resume.
 	ErrReplayFinished = errors.New("the replay has finished")
 
-	// ErrReplayLost means that the replay did not renew its lease in time, and that
-	// another replay has begun or another process has resumed this replay.
+	// ErrReplayLost means that the replay did not renew its lease in time, and lost its
+	// right to run: another replay has begun, or another process has resumed this replay.
 	ErrReplayLost = errors.New("the lease of the replay ran out")
 
 	// ErrReplayStopped means that messages failed again, or that
