@@ -34,8 +34,8 @@ func (b *bench) publisherAlone(ctx context.Context, kind string, messages int) (
 	return rate(messages, took), q.awaitMessages(ctx, messages+1)
 }
 
-// publishAll publishes messages. It returns when all of them were confirmed or refused,
-// and returns the first error.
+// publishAll publishes messages, and waits until each of them was confirmed or refused.
+// It returns the first error.
 func publishAll(p *rabbit.Publisher, topic string, messages []*message.Message) error {
 	var (
 		failure atomic.Pointer[error]

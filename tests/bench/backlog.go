@@ -38,10 +38,10 @@ func (b *bench) backlogs(ctx context.Context) ([]row, error) {
 	}, nil
 }
 
-// firstOf fills an outbox with waiting messages and forwards the first of them, in
-// several rounds. It measures from the first publish to the last confirm. Otherwise the
-// start of the forwarder would take a larger share of the time for a short backlog than
-// for a long one.
+// firstOf fills an outbox with waiting messages, and measures how fast the first of them
+// are forwarded. It repeats this for the given number of rounds. It measures from the
+// first publish to the last confirm, without the start of the forwarder. The start would
+// take a larger share of the time for a short backlog than for a long one.
 func (b *bench) firstOf(ctx context.Context, kind string, waiting, first, rounds int) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {

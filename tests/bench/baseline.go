@@ -9,10 +9,12 @@ import (
 )
 
 // tolerance is the fraction by which a ratio may be worse than in the baseline before it
-// is reported. Ratios differ by a tenth from day to day.
+// is reported. It must be above a tenth, because ratios differ by so much from day to
+// day.
 const tolerance = 0.15
 
-// readBaseline returns the rows of an earlier run, by id.
+// readBaseline reads the rows of an earlier run from a file. The key of the map is the id
+// of the row.
 func readBaseline(path string) (map[string]row, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -36,10 +38,10 @@ type change struct {
 	before float64
 }
 
-// compare returns two lists. The list all contains the rows whose ratio refers to the
-// same row as in the baseline. The list worse contains those of them whose ratio got
-// worse by more than the tolerance. Medians are not compared, because they depend on
-// the machine.
+// compare compares the ratios of the rows with those in the baseline. The result all
+// contains each row whose ratio refers to the same row as in the baseline. The result
+// worse contains the rows in all whose ratio is worse by more than the tolerance. Medians
+// are not compared, because they depend on the machine.
 func compare(rows []row, baseline map[string]row) (all, worse []change) {
 	for _, r := range rows {
 		before := baseline[r.ID]

@@ -22,11 +22,11 @@ import (
 // batchSize is the default batch size of the library.
 const batchSize = 100
 
-// adding is a function that adds a handler to a router.
+// adding is the type of a function that adds a handler to a router.
 type adding func(c *once.Consumer, router *message.Router, topic string, sub message.Subscriber) *message.Handler
 
-// batches measures a consumer with all middlewares, from the queue to the commit, with
-// one transaction at a time.
+// batches measures a consumer with all middlewares, from the queue to the commit. It
+// compares a transaction for each message with a transaction for a batch of messages.
 func (b *bench) batches(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	named := func(id, what string) series {
@@ -95,8 +95,8 @@ func together(c *once.Consumer, router *message.Router, topic string, sub messag
 	return c.AddBatchHandler(router, "payments", topic, sub, payAll)
 }
 
-// paid fills a queue, and returns how many of its messages are handled per second. The
-// time counts from the start of the router until the last message is committed.
+// paid fills a queue, and returns how many of its messages are handled per second. It
+// measures from the start of the router until the last message is committed.
 func (b *bench) paid(ctx context.Context, kind string, messages int, add adding) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
@@ -125,8 +125,8 @@ func (b *bench) paid(ctx context.Context, kind string, messages int, add adding)
 	return rate(messages, took), nil
 }
 
-// fill publishes the given number of messages, after one message that newPublisher sends. It waits
-// until all of them are in the queue.
+// fill publishes the given number of messages. Before them, newPublisher publishes one
+// more message. fill returns when all of these messages are in the queue.
 func (q *queue) fill(ctx context.Context, messages int) (err error) {
 	p, err := newPublisher(q.config(), q.name)
 	if err != nil {

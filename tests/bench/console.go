@@ -15,8 +15,9 @@ import (
 	"github.com/watermill-once/once/console"
 )
 
-// consoles measures how long the overview takes with large tables, what an open overview
-// costs, and whether it slows down forwarder and consumer.
+// consoles measures how long it takes to load the overview if the tables are large, how
+// much processor time an open overview uses, and whether it slows down a forwarder and a
+// consumer.
 func (b *bench) consoles(ctx context.Context) (_ []row, err error) {
 	large, err := b.newInbox(ctx, b.remembered, inOrder)
 	if err != nil {
@@ -106,8 +107,9 @@ func (s *scene) firstOverview(ctx context.Context) (_ float64, err error) {
 	return float64(time.Since(start).Microseconds()) / 1000, err
 }
 
-// overviewTime returns the processor time of an open overview, in percent of a core. It
-// first fills the outbox. During the measurement nothing else uses the database.
+// overviewTime returns the processor time that an open overview uses, as a percentage of
+// the time of one processor core. It first fills the outbox. During the measurement
+// nothing else uses the database.
 func (b *bench) overviewTime(ctx context.Context, large *filledInbox) (_ float64, err error) {
 	if err := large.refill(ctx, b.watched); err != nil {
 		return 0, err
@@ -117,7 +119,8 @@ func (b *bench) overviewTime(ctx context.Context, large *filledInbox) (_ float64
 		return 0, err
 	}
 	defer closing(o, &err)
-	// For two seconds the console shows numbers again that it has read, without another query.
+	// Wait first, because soon after a read the console shows the same numbers without
+	// another query.
 	if err := wait(ctx, time.Now().Add(b.window)); err != nil {
 		return 0, err
 	}

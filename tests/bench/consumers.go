@@ -13,8 +13,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// inFlight is the number of messages that are handled at the same time in comparisons.
-// pgbench uses the same number of clients.
+// inFlight is the number of messages that are handled at the same time if consumers are
+// compared with each other or with pgbench. pgbench has the same number of clients.
 const inFlight = 8
 
 // consumerName is the name of the consumer in all measurements.
@@ -30,13 +30,13 @@ func (s *scene) subscriber(config rabbit.SubscriberConfig) (*rabbit.Subscriber, 
 	return rabbit.NewSubscriber(queue, config)
 }
 
-// apart adds a handler that handles each message in its own transaction, without an
+// apart adds a handler that handles each message in a transaction of its own, without an
 // inbox.
 func apart(s *scene, router *message.Router) error {
 	return s.handle(router, s.db.DB, func(ctx context.Context, tx *sql.Tx, _ *message.Message) error { return business(ctx, tx) })
 }
 
-// naive adds a handler with a minimal inbox, written by hand.
+// naive adds a handler that uses the minimal inbox instead of the inbox of this module.
 func naive(s *scene, router *message.Router) error { return s.handle(router, s.db.DB, naively) }
 
 // apartWithPgx is like apart, with pgx's driver.
@@ -64,8 +64,8 @@ func (s *scene) handle(router *message.Router, db *sql.DB, work func(ctx context
 	return nil
 }
 
-// naively does the business write, unless the id of the message is in the minimal inbox
-// already.
+// naively writes the business row, unless the id of the message is already in the minimal
+// inbox.
 func naively(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 	result, err := tx.ExecContext(ctx, `INSERT INTO naive (message_id) VALUES ($1) ON CONFLICT DO NOTHING`, msg.UUID)
 	if err != nil {
@@ -94,7 +94,8 @@ func lazyChain(config rabbit.SubscriberConfig) handlers {
 	return chainOn(func(s *scene) *sql.DB { return s.db.lazy }, config, handled)
 }
 
-// keepsTwo returns the pool with the default number of idle connections, 2.
+// keepsTwo lets the pool keep only two idle connections, as database/sql does by default.
+// It returns the pool.
 func keepsTwo(s *scene) *sql.DB {
 	s.db.SetMaxIdleConns(2)
 	return s.db.DB

@@ -11,7 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// handlers is a function that adds the handlers of a scene's queue to a router.
+// handlers is the type of a function that adds handlers for the queue of a scene to a
+// router.
 type handlers func(s *scene, router *message.Router) error
 
 // newConsumerScene returns a scene with the tables that the handlers write to.
@@ -26,7 +27,9 @@ func (b *bench) newConsumerScene(ctx context.Context, kind string) (*scene, erro
 	return s, nil
 }
 
-// consumed returns how many messages per second the given handlers handle.
+// consumed returns how many messages per second are handled by the handlers that the
+// parameter consume adds. It returns an error if their effects are not the expected
+// effects.
 func (b *bench) consumed(ctx context.Context, messages int, consume handlers, effects effects) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {
@@ -40,9 +43,9 @@ func (b *bench) consumed(ctx context.Context, messages int, consume handlers, ef
 	return rate(messages, took), s.hasEffects(ctx, effects)
 }
 
-// consume publishes the messages and then consumes them. It measures the time from the
-// first call of the handler until the last message's transaction has ended and its ack
-// was sent.
+// consume publishes the messages, and then handles them with the handlers that the
+// parameter consume adds. It measures from the first call of a handler until the last
+// message is handled: its transaction has ended, and its ack was sent.
 func (s *scene) consume(ctx context.Context, messages []*message.Message, consume handlers) (took time.Duration, err error) {
 	if err := s.queue.publish(ctx, messages); err != nil {
 		return 0, err
@@ -144,8 +147,8 @@ type effects struct {
 	orders, inbox, naive, quarantined, waiting int
 }
 
-// hasEffects returns an error unless the numbers of rows are as expected. A rate counts
-// only if every message took effect once.
+// hasEffects returns an error unless the numbers of rows are as expected. Without this
+// check, a rate could be high because messages were lost.
 func (s *scene) hasEffects(ctx context.Context, want effects) error {
 	var got effects
 	err := s.db.QueryRowContext(ctx, `

@@ -20,8 +20,8 @@ func (b *bench) drain(ctx context.Context) ([]row, error) {
 	return rows, nil
 }
 
-// The lowest allowed ratios of our forwarder's rate to other rates, for each type of
-// queue. In perRaw the other rate is that of raw publishing, and in perStock that of
+// The lowest allowed ratios of the rate of our forwarder to two other rates, for each
+// type of queue: perRaw to the rate of raw publishing, and perStock to the rate of
 // Watermill's forwarder.
 var (
 	perRaw   = map[string]float64{"quorum": 0.9, "classic": 0.95}
@@ -87,8 +87,8 @@ func (b *bench) drainFilled(ctx context.Context, kind string, messages, keys int
 	return s.drain(ctx, messages)
 }
 
-// drain forwards all messages of the outbox. It measures from the start of the
-// forwarder to its end, so it includes taking the lease and deleting the rows.
+// drain forwards all messages of the outbox. It measures from the start of the forwarder
+// until it has stopped. So the time includes taking the lease and deleting the rows.
 func (s *scene) drain(ctx context.Context, messages int) (_ float64, err error) {
 	f, err := s.forward(messages)
 	if err != nil {

@@ -64,8 +64,9 @@ func (b *bench) tenants(ctx context.Context, tenants int) (_ float64, err error)
 	return rate(len(messages), took), s.hasEffects(ctx, effects{orders: len(messages), inbox: len(messages)})
 }
 
-// fair returns the median time in milliseconds until the messages of the small tenant
-// are handled, while another tenant has waiting messages.
+// fair returns the median time in milliseconds until the messages of the small tenant are
+// handled. During the measurement the large tenant has the given number of waiting
+// messages.
 func (b *bench) fair(ctx context.Context, waiting int) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {
@@ -100,7 +101,7 @@ func (b *bench) fair(ctx context.Context, waiting int) (_ float64, err error) {
 	return quantile(took, 0.5), err
 }
 
-// insertWaiting inserts waiting messages of the tenant many, in the form in which a
+// insertWaiting inserts waiting messages of the large tenant, in the form in which a
 // durable consumer stores them. Each message has its own id.
 func (s *scene) insertWaiting(ctx context.Context, messages int) error {
 	msg := newMessage()
@@ -117,8 +118,8 @@ func (s *scene) insertWaiting(ctx context.Context, messages int) error {
 	return s.exec(ctx, `VACUUM ANALYZE once_parked`, `CHECKPOINT`)
 }
 
-// fair is a subscriber that delivers the messages of the small tenant, and a middleware
-// that waits until they were handled.
+// fair is a subscriber that delivers the messages of the small tenant. It is also a
+// middleware that reports each of these messages when it was handled.
 type fair struct {
 	handed  chan *message.Message
 	handled chan error

@@ -18,9 +18,9 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// outboxFairness measures how long a few messages of one tenant take from their commit to their
-// confirm, both with an empty outbox and while a million messages of another tenant
-// wait in it. The forwarder gets no hints, like a forwarder in a process of its own.
+// outboxFairness measures how long a few messages of one tenant take from their commit to
+// their confirm: with an empty outbox, and while a million messages of another tenant
+// wait in it. The forwarder gets no hints, as if it ran in a process of its own.
 func (b *bench) outboxFairness(ctx context.Context) ([]row, error) {
 	alone := series{
 		id: "outbox-fair-alone", unit: milliseconds,
@@ -44,8 +44,8 @@ func (b *bench) outboxFairness(ctx context.Context) ([]row, error) {
 }
 
 // fairOutbox returns the median time in milliseconds until the messages of the small
-// tenant are confirmed. Meanwhile messages of another tenant wait; keys is the number
-// of their ordering keys.
+// tenant are confirmed. During the measurement, messages of the large tenant wait. The
+// parameter keys is the number of ordering keys of these waiting messages.
 func (b *bench) fairOutbox(ctx context.Context, waiting, keys int) (_ float64, err error) {
 	s, err := b.newScene(ctx, b.kinds[0])
 	if err != nil {
@@ -80,9 +80,10 @@ func (b *bench) fairOutbox(ctx context.Context, waiting, keys int) (_ float64, e
 	return quantile(took, 0.5), err
 }
 
-// probe writes the messages of the small tenant repeatedly. It returns the sorted times
-// from a commit until all of its messages were confirmed, in milliseconds. The first
-// few times are not counted.
+// probe writes a few messages of the small tenant in one transaction, and does this again
+// and again. For each transaction it measures the time from the commit until all of its
+// messages were confirmed. It returns these times in milliseconds, sorted. The first few
+// times are not counted.
 func (s *scene) probe(ctx context.Context, p *fewCounted, keyed bool, during time.Duration) (took []float64, err error) {
 	const warmUp = 3
 	for n, start := 0, time.Now(); n <= warmUp || time.Since(start) < during; n++ {
@@ -131,7 +132,7 @@ func (s *scene) sendFew(ctx context.Context, p *fewCounted, keyed bool) (time.Du
 }
 
 // fewCounted is a publisher that sends the outcomes of the small tenant's messages to a
-// channel, and counts the confirms of the other messages.
+// channel, and counts the outcomes of the other messages.
 type fewCounted struct {
 	*rabbit.Publisher
 

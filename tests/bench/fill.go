@@ -9,8 +9,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// prepare publishes one message through the outbox, and saves its row as the template
-// for add.
+// prepare publishes one message through the outbox, and stores a copy of its row in the
+// table sample. The method add makes copies of this row.
 func (s *scene) prepare(ctx context.Context) error {
 	err := outbox.InTx(ctx, s.db.DB, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(s.queue.name, newMessage())
@@ -23,8 +23,8 @@ func (s *scene) prepare(ctx context.Context) error {
 		`DELETE FROM once_outbox`)
 }
 
-// add inserts copies of the template in one transaction. If keys is above 0, the given number of
-// ordering keys is assigned to the copies in rotation.
+// add inserts copies of the row in the table sample, in one transaction. If the parameter
+// keys is above 0, the copies get this number of ordering keys in rotation.
 func (s *scene) add(ctx context.Context, messages, keys int) error {
 	_, err := s.db.ExecContext(ctx, `
 		INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)
@@ -34,7 +34,8 @@ func (s *scene) add(ctx context.Context, messages, keys int) error {
 	return err
 }
 
-// fill calls prepare, add and settle.
+// fill fills the outbox with copies of one message, and prepares the database for the
+// measurement with the method settle.
 func (s *scene) fill(ctx context.Context, messages, keys int) error {
 	if err := s.prepare(ctx); err != nil {
 		return err

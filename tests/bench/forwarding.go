@@ -15,8 +15,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// newPublisher returns a rabbit.Publisher with its defaults. It publishes one message,
-// so the publisher is connected.
+// newPublisher returns a rabbit.Publisher with its defaults. It publishes one message, so
+// that the publisher is connected when a measurement begins.
 func newPublisher(config wamqp.Config, topic string) (*rabbit.Publisher, error) {
 	config.Marshaler = rabbit.Marshaler{}
 	p, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
@@ -37,8 +37,8 @@ type forwarding struct {
 	ended     chan error
 }
 
-// forward returns a forwarding that is not started yet. Its target is the number of
-// messages that await waits for.
+// forward returns a forwarding that is not started yet. The parameter target is the
+// number of confirmed messages for which its method await waits.
 func forward(db *sql.DB, config wamqp.Config, topic string, target int) (*forwarding, error) {
 	publisher, err := newPublisher(config, topic)
 	if err != nil {
@@ -76,7 +76,8 @@ func (f *forwarding) await(ctx context.Context) error {
 	}
 }
 
-// stop closes the forwarder. The forwarder first deletes all confirmed messages.
+// stop closes the forwarder. Before the forwarder ends, it deletes all confirmed
+// messages.
 func (f *forwarding) stop() error { return f.fwd.Close() }
 
 // Close closes the forwarder and the publisher. It returns an error if a publish has

@@ -2,8 +2,8 @@ package main
 
 import "context"
 
-// group is a list of measurements that are compared. They alternate, so that a
-// disturbance affects all of them.
+// group is a list of measurements that are compared. They run alternately, so that a
+// disturbance of the machine affects all of them.
 type group struct {
 	name    string
 	about   string

@@ -35,8 +35,8 @@ func (b *bench) idles(ctx context.Context) ([]row, error) {
 	return []row{none.row(), ours.against(none, 0), stock.row()}, nil
 }
 
-// openTransaction is an idle transaction that has a transaction id, because it has
-// written.
+// openTransaction is an idle transaction that has a transaction id, like a transaction
+// that has written.
 type openTransaction struct {
 	db *sql.DB
 	tx *sql.Tx

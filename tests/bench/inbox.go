@@ -43,16 +43,17 @@ func (b *bench) inboxes(ctx context.Context) (_ []row, err error) {
 	return []row{empty.row(), full.against(empty, 0.85), random.against(empty, 0)}, nil
 }
 
-// kindOfID generates ids of one kind. Before the measurement, $1 ids are inserted. The
-// field past is the SQL expression that computes an id from its number n. The function
-// next returns a new id.
+// kindOfID generates ids of one kind. The field past is the SQL expression for the ids
+// that filledInbox.fill inserts before the measurement. The function next returns the id
+// of a new message.
 type kindOfID struct {
 	past string
 	next func() string
 }
 
 var (
-	// The ids of past are one millisecond apart. The latest id has the current time.
+	// The times in the ids of past are one millisecond apart. The last of these times is the
+	// current time.
 	inOrder = kindOfID{
 		past: `substr(ms, 1, 8) || '-' || substr(ms, 9) ||
 			'-7' || substr(noise, 1, 3) || '-8' || substr(noise, 4, 3) || '-' || substr(noise, 7, 12)`,
@@ -111,8 +112,8 @@ func (i *filledInbox) messages(count int) []*message.Message {
 	return all
 }
 
-// consume measures how fast new messages are consumed. The parameter count is their
-// number.
+// consume measures how fast new messages are consumed. The parameter count is the number
+// of these messages.
 func (i *filledInbox) consume(ctx context.Context, count int) (float64, error) {
 	if err := i.exec(ctx, `TRUNCATE orders`); err != nil {
 		return 0, err

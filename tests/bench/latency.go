@@ -55,12 +55,15 @@ func (b *bench) latencies(ctx context.Context) ([]row, error) {
 	}, nil
 }
 
-// limits contains, for each type of queue, the highest allowed median and 99th percentile with a
-// hint, in milliseconds. A quorum queue writes a message to disk before it delivers it.
+// limits contains, for each type of queue, the highest allowed median and 99th percentile
+// of the time from commit to consumer, in milliseconds. They apply if the forwarder gets
+// hints. The limits for quorum queues are higher, because a quorum queue writes a message
+// to disk before it delivers it.
 var limits = map[string][2]float64{"classic": {1.5, 5}, "quorum": {3, 15}}
 
-// hinting is a function that returns hint and end. The producers call hint after each commit, and
-// end is called after the measurement.
+// hinting is the type of a function that returns the functions hint and end. The
+// producers call hint after each commit. The function end is called after the
+// measurement.
 type hinting func(f *forwarder.Forwarder) (hint func(), end func() error, err error)
 
 func directly(f *forwarder.Forwarder) (hint func(), end func() error, err error) {
@@ -161,8 +164,9 @@ func quantile(sorted []float64, share float64) float64 {
 	return sorted[max(0, at)]
 }
 
-// commit commits each message in its own transaction, at random moments. Regular
-// moments could coincide with the polls.
+// commit commits each message in its own transaction, at a random moment. At regular
+// moments, the commits could always fall shortly before or shortly after the polls of the
+// forwarder.
 func (s *scene) commit(ctx context.Context, db *sql.DB, j *journeys) error {
 	const pause = time.Second / perSecondCommits
 	var (
@@ -202,8 +206,8 @@ func wait(ctx context.Context, until time.Time) error {
 	}
 }
 
-// consume starts a consumer. The returned channel reports when all messages have
-// arrived.
+// consume starts a consumer. The returned channel receives nil when all messages have
+// arrived, or an error.
 func (q *queue) consume(ctx context.Context, j *journeys) (<-chan error, error) {
 	channel, err := q.conn.Channel()
 	if err != nil {

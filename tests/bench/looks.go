@@ -83,8 +83,8 @@ func (b *bench) looks(ctx context.Context) (_ []row, err error) {
 	return append(rows, beside...), err
 }
 
-// The longest allowed duration of a look, and of a call for the status or a trace, in
-// milliseconds.
+// The longest allowed durations, in milliseconds: of a call that lists or searches, and
+// of a call for the status or a trace.
 const (
 	mostOfALook  = 100
 	mostOfStatus = 200
@@ -231,9 +231,9 @@ func (b *bench) beside(ctx context.Context) (_ []row, err error) {
 	return []row{forwarded.row(), watched.against(forwarded, 0.95), consumed.row(), seen.against(consumed, 0.95)}, nil
 }
 
-// watch simulates one operator until stop is called. At every refresh the operator
-// reads the status and one of the lists. The function stop adds the error of these
-// calls to err. If the parameter look is false, watch does nothing.
+// watch simulates one operator until the returned function stop is called. Every two
+// seconds the operator reads the status and one of the lists. The function stop adds an
+// error of these calls to err. If the parameter look is false, watch does nothing.
 func watch(ctx context.Context, db *database, look bool, err *error) (stop func()) {
 	if !look {
 		return func() {}

@@ -10,8 +10,9 @@ import (
 // failureGroups is the number of causes of failures. One cause has half of the entries.
 const failureGroups = 20
 
-// mark is the tenant, the event type and the error of the marked rows. The marked rows are the last
-// rows of a table, and their times are a year ahead.
+// mark is the tenant of the marked rows, and the value of some of their other columns.
+// The marked rows are a few rows that searches must find. They are the last rows of a
+// table. Their times are a year ahead, except in the sent log.
 const (
 	mark   = "marked"
 	marked = 5

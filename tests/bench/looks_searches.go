@@ -54,7 +54,7 @@ func newSearches(quarantine *poison.Quarantine, letters *deadletter.Letters, log
 	}
 }
 
-// newWideSearches returns searches with conditions that match very many rows.
+// newWideSearches returns searches in which each condition matches very many rows.
 func newWideSearches(quarantine *poison.Quarantine, letters *deadletter.Letters) []look {
 	entries := poison.Filter{Fingerprint: "cfcd208495d565ef66e7dff9f98764da", EventType: "event-1"} // the MD5 sum of cause 0
 	return []look{

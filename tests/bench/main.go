@@ -1,6 +1,6 @@
-// Command bench measures this module, Watermill's own components ("stock") and the raw
-// protocol against real servers, side by side and in one run. It prints one table.
-// Compare its ratios: the absolute figures depend on the machine.
+// Command bench measures this module, Watermill's own components ("stock") and plain use
+// of the servers ("raw"), side by side and in one run. It prints one table. Compare its
+// ratios: the absolute figures depend on the machine.
 //
 // PG_DSN and AMQP_URL name the servers. `make bench` sets them.
 package main
@@ -27,9 +27,9 @@ func main() { os.Exit(command(os.Args[1:])) }
 func command(args []string) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A second Ctrl-C ends the process without cleanup. A signal within the first two
-	// seconds does not count, because one Ctrl-C may arrive twice: from the terminal
-	// and from the command that started this one.
+	// A second Ctrl-C ends the process without cleanup. A signal within two seconds of the
+	// first one does not count, because one Ctrl-C may arrive twice: from the terminal and
+	// from the command that started this process.
 	context.AfterFunc(ctx, func() { time.AfterFunc(2*time.Second, stop) })
 
 	err := start(ctx, args)
@@ -84,8 +84,8 @@ func (b *bench) compare(out io.Writer, rows []row) error {
 	return nil
 }
 
-// run measures the groups one after the other, and prints their rows. If one fails, it
-// prints the rows of the groups before it, and returns the error.
+// run measures the groups one after the other, and prints their rows. If a group fails,
+// run prints the rows of the groups before it, and returns the error.
 func (b *bench) run(ctx context.Context, out io.Writer) error {
 	about, err := facts(ctx, b.options)
 	if err != nil {

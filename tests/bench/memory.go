@@ -84,8 +84,8 @@ func runDrainer(ctx context.Context, task drainerTask) (peak int64, err error) {
 	return strconv.ParseInt(out.String(), 10, 64)
 }
 
-// drainer runs in the child process. It does the task, and prints its peak memory in
-// bytes.
+// drainer runs in the child process. It drains the outbox that the environment variable
+// describes, and prints the peak memory of the process in bytes.
 func drainer(ctx context.Context, out io.Writer) (err error) {
 	var task drainerTask
 	if err := json.Unmarshal([]byte(os.Getenv(drainerVariable)), &task); err != nil {

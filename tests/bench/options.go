@@ -138,8 +138,8 @@ func help(w io.Writer) {
 	flags.PrintDefaults()
 }
 
-// parse returns the options of a command line. It returns flag.ErrHelp if the user asks for help,
-// or an error that names every invalid option.
+// parse returns the options of a command line. It returns flag.ErrHelp if the user asks
+// for help, and otherwise an error that names every invalid option, or nil.
 func parse(args []string) (options, error) {
 	flags, values := newFlags()
 	if err := cmdline.Parse(flags, args); errors.Is(err, flag.ErrHelp) {
@@ -217,8 +217,9 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// choose returns the groups whose names are in list, in the order of groups(). list contains names
-// separated by commas; an empty list selects all groups.
+// choose returns the groups that the parameter list names, in the order in which the
+// function groups returns them. The names are separated by commas. An empty list selects
+// all groups.
 func choose(list string) ([]group, error) {
 	all := groups()
 	if list == "" {

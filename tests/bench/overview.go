@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/console"
 )
 
-// overview simulates a browser that opens and closes the overview page of a console.
-// The console has one connection of its own.
+// overview simulates a browser that opens and closes the overview page of a console. The
+// console has a pool of its own with one connection.
 type overview struct {
 	console *console.Console
 	pool    *sql.DB
@@ -22,7 +22,7 @@ type overview struct {
 }
 
 // openOverview opens the page. It returns when the console has counted the messages of
-// the last 30 days. The console does this only once.
+// the last 30 days, because this work is done only once and must not be measured.
 func (s *scene) openOverview(ctx context.Context) (_ *overview, err error) {
 	o := &overview{}
 	defer func() {
@@ -75,7 +75,7 @@ func (o *overview) countDays(ctx context.Context) error {
 }
 
 // hide closes the page. The console would continue to read the tables for an hour after
-// the last request, so hide takes away its only connection.
+// the last request. To prevent this, hide takes away the console's only connection.
 func (o *overview) hide(ctx context.Context) (err error) {
 	if o.held == nil {
 		o.held, err = o.pool.Conn(ctx)

@@ -35,8 +35,9 @@ func (b *bench) poisons(ctx context.Context) ([]row, error) {
 	return []row{none.row(), some.against(none, 0.85)}, nil
 }
 
-// poisoned measures a consumer while the given number of messages fail. Half of these messages are
-// marked hopeless, and half are marked failing. They are spread evenly among the other messages.
+// poisoned measures a consumer while messages fail. The parameter poison is the number of
+// failing messages: half of them are marked hopeless, and half are marked failing. They
+// are spread evenly among the other messages.
 func (b *bench) poisoned(ctx context.Context, poison int) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {

@@ -25,7 +25,8 @@ func (p processor) plus(q processor) processor {
 }
 
 // processor returns the processor time of the sessions in the database, and of this
-// process. ok is false if PostgreSQL runs on another host, or the system has no /proc.
+// process. The result ok is false if PostgreSQL runs on another host, or the system has
+// no /proc.
 func (d *database) processor(ctx context.Context) (used processor, ok bool, err error) {
 	rows, err := d.admin.QueryContext(ctx, `SELECT pid FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend'`, d.name)
 	if err != nil {

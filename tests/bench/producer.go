@@ -63,8 +63,9 @@ func newProducer(driver producerDriver, writers int) *producer {
 	return p
 }
 
-// rows returns the rate of each kind of transaction, and the additional processor time of a
-// transaction with an event.
+// rows returns a row with the rate of each kind of transaction. For each kind except the
+// first, it also returns a row with the processor time that a transaction of this kind
+// uses more than a transaction of the first kind.
 func (p *producer) rows() []row {
 	bare, bareTime := *p.series[0], *p.series[1]
 	rows := []row{bare.row()}
@@ -88,8 +89,8 @@ func (p *producer) rows() []row {
 const createOrders = `
 	CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, total bigint NOT NULL)`
 
-// turnsOfKinds is the number of slices of a run. Every kind of transaction runs in each slice, so
-// that a disturbance of the machine affects all of them.
+// turnsOfKinds is the number of slices into which a run is divided. Every kind of
+// transaction runs in each slice, so that a disturbance of the machine affects all kinds.
 const turnsOfKinds = 8
 
 // produced measures the rate and the processor time of each kind of transaction.
@@ -126,8 +127,8 @@ func (b *bench) produced(ctx context.Context, p *producer) (values []float64, er
 	return values, nil
 }
 
-// produced contains the number of transactions that the writers have committed, and the time and
-// processor time that they took.
+// produced contains the number of transactions that the writers have committed, the
+// duration, and the processor time that was used.
 type produced struct {
 	committed int64
 	took      time.Duration
@@ -173,7 +174,7 @@ func (d *database) prepareProducers(ctx context.Context) error {
 }
 
 // produce runs the given number of writers during a period. Each writer calls the
-// function again and again. produce returns the number of successful calls.
+// function once again and again. produce returns the number of calls that succeeded.
 func produce(ctx context.Context, writers int, period time.Duration, once func(ctx context.Context) error) (int64, error) {
 	var (
 		working   sync.WaitGroup

@@ -26,9 +26,10 @@ type producerDriver struct {
 	kinds      []producerKind
 }
 
-// producerKind is a kind of transaction. floors contains, for each number of writers, the lowest
-// allowed rate relative to the transaction without an event. limits contains the highest allowed
-// additional processor time in microseconds.
+// producerKind is a kind of transaction. It is compared with the transaction without an
+// event. For each number of writers, the field floors contains the lowest allowed ratio
+// of the rates, and the field limits the highest allowed additional processor time, in
+// microseconds.
 type producerKind struct {
 	name, what     string
 	once           func(ctx context.Context, p pools) error
@@ -75,7 +76,8 @@ func producerDrivers() []producerDriver {
 	}
 }
 
-// producing is the size of a pool. Each of 32 writers has its own connection.
+// producing is the size of a pool. It is enough for 32 writers, each with its own
+// connection.
 const producing = 32
 
 func producersOf(db *sql.DB) pools {
@@ -155,8 +157,8 @@ func transactionWithStock(ctx context.Context, p pools) error {
 	})
 }
 
-// transactionWithNothing has an additional round trip that does no work. It separates
-// the cost of a round trip from the cost of an event.
+// transactionWithNothing has an additional round trip that does no work. It shows how
+// much of the cost of an event is the cost of a round trip.
 func transactionWithNothing(ctx context.Context, p pools) error {
 	return inTx(ctx, p.db, func(tx *sql.Tx) error {
 		if err := business(ctx, tx); err != nil {

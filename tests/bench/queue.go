@@ -65,8 +65,9 @@ func (q *queue) Close() error {
 	return channel.ExchangeDelete(q.name, false, false)
 }
 
-// awaitMessages waits until the queue contains at least n messages, because a quorum queue updates
-// its count a moment after the confirms. It returns an error after ten seconds.
+// awaitMessages waits until the queue contains at least n messages. Even after all
+// confirms this can take a moment, because a quorum queue updates its count late. After
+// ten seconds it returns an error.
 func (q *queue) awaitMessages(ctx context.Context, n int) error {
 	channel, err := q.conn.Channel()
 	if err != nil {
@@ -111,8 +112,8 @@ func (q *queue) config() wamqp.Config {
 	return wamqp.NewDurablePubSubConfig(q.url, wamqp.GenerateQueueNameConstant(q.name))
 }
 
-// consumed is like config, with the arguments that consumers need to declare the queue
-// again.
+// consumed is like config, but also contains the arguments of the queue. Consumers need
+// them, because they declare the queue again.
 func (q *queue) consumed() wamqp.Config {
 	config := q.config()
 	config.Queue.Arguments = q.arguments()

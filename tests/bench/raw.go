@@ -12,14 +12,14 @@ import (
 )
 
 // rawWindows lists maximum numbers of unconfirmed messages. Raw publishing is measured
-// with each of them, and the best result counts. Larger numbers are not faster.
+// with each of these numbers, and the best result counts. Larger numbers are not faster.
 var rawWindows = []int{500, 1000, 2000}
 
 var errNotConfirmed = errors.New("a message was not confirmed")
 
-// rawChannel publishes with amqp091-go directly, on one connection and one channel. Its messages
-// are marshaled before the measurement. It uses the same options as rabbit.Publisher: mandatory,
-// persistent, confirmed.
+// rawChannel publishes with amqp091-go directly, on one connection and one channel. Its
+// messages are marshaled before the measurement. They are mandatory, persistent and
+// confirmed, as with rabbit.Publisher.
 type rawChannel struct {
 	queue       *queue
 	conn        *amqp.Connection
@@ -40,8 +40,8 @@ func newRawChannel(q *queue, messages int) (_ *rawChannel, err error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	for i := range r.publishings {
-		// The messages equal the messages of the forwarder, because the broker's cost depends on
-		// their size and headers.
+		// These messages must have the same size and headers as the messages of the forwarder,
+		// because the broker's cost depends on them.
 		msg := newMessage()
 		now := meta.Stamp(time.Now())
 		msg.Metadata[meta.CreatedAt], msg.Metadata[meta.PublishedAt] = now, now
@@ -62,7 +62,8 @@ func (r *rawChannel) publish(ctx context.Context, publishing amqp.Publishing) (*
 	return r.channel.PublishWithDeferredConfirmWithContext(ctx, r.queue.name, "", true, false, publishing)
 }
 
-// pipelined publishes all messages. Up to window messages are unconfirmed at a time.
+// pipelined publishes all messages. The parameter window is the maximum number of
+// messages that are unconfirmed at a time.
 func (r *rawChannel) pipelined(ctx context.Context, window int) error {
 	outstanding := make(chan *amqp.DeferredConfirmation, window)
 	settled := make(chan error, 1)

@@ -19,8 +19,9 @@ const (
 	reconciledTopic = "orders.placed"
 )
 
-// reconciliations measures how long it takes to find the few ids that differ between the sent log
-// of one database and the inbox of another, and the size of the exchanged files.
+// reconciliations measures how long it takes to find the few ids that differ between the
+// sent log of one database and the inbox of another database. It also measures the size
+// of the files that are exchanged for this.
 func (b *bench) reconciliations(ctx context.Context) (_ []row, err error) {
 	n := b.compared
 	took := series{id: "reconcile", what: fmt.Sprintf("%d sent ids are compared with the inbox, 8 differ", n), unit: milliseconds}
@@ -98,8 +99,8 @@ func reconciled(ctx context.Context, from, to *sql.DB, n int) ([]float64, error)
 	return []float64{float64(took) / float64(time.Millisecond), float64(size) / (1 << 20)}, nil
 }
 
-// idsOfADay is a query for $1 rows. Their times are spread over the day that begins at $2, and
-// their ids are in the order of the times.
+// idsOfADay is an SQL query that returns $1 rows. The times of the rows are spread over
+// the day that begins at $2, and their ids are in the order of the times.
 const idsOfADay = `(SELECT n, $2::timestamptz + n * interval '1 day' / $1 AS at,
 	substr(ms, 1, 8) || '-' || substr(ms, 9) || '-7' || substr(noise, 1, 3) || '-8' || substr(noise, 4, 3) || '-' || substr(noise, 7, 12) AS id
 	FROM generate_series(1, $1::bigint) AS n,

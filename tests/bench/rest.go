@@ -68,7 +68,8 @@ func (b *bench) rest(ctx context.Context) (_ []float64, err error) {
 	}, nil
 }
 
-// spent is what this process and its database have used since their start.
+// spent contains the processor time that was used so far, and the next transaction id of
+// the server.
 type spent struct {
 	cpu    time.Duration // of this process and the sessions of its database
 	nextID int64         // the next transaction id
@@ -106,8 +107,8 @@ func (s *scene) spent(ctx context.Context) (spent, error) {
 // processTime returns the processor time that a process has used.
 func processTime(pid int) (time.Duration, error) {
 	const (
-		tick  = 10 * time.Millisecond // Linux reports times in hundredths of a second
-		utime = 11                    // field after the name, which may contain spaces
+		tick  = 10 * time.Millisecond // index of the first field to add, after the name of the process, which may contain spaces
+		utime = 11                    // number of the first field to add, counted after the name of the process
 	)
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

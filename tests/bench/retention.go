@@ -49,9 +49,9 @@ func (b *bench) retentions(ctx context.Context) ([]row, error) {
 	return []row{byRow.row(), byDay.atMost(1000), p99.row(), most.row(), p99To.row(), longe.atMost(100)}, nil
 }
 
-// retention returns five times in milliseconds: how long the sweep of one day took, the 99th
-// percentile and the maximum of the claims before the sweep, and the same two values for the claims
-// during the sweep.
+// retention returns five durations in milliseconds: the sweep of one day, the 99th
+// percentile and the maximum of the claims before the sweep, and the 99th percentile and
+// the maximum of the claims during the sweep.
 func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (figures []float64, err error) {
 	figures = make([]float64, 5)
 	db, err := newDatabase(ctx, b.pgDSN)

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// row is a line of the table. Ratio is Median divided by the median of the row whose ID
-// is Of. Floor limits the ratio, or the median if Of is empty: it is the minimum or, if
-// LowerIsBetter is true, the maximum. Zero means no limit.
+// row is a line of the table. If Of is the ID of another row, Ratio is Median divided by
+// the median of that row. Floor limits Ratio, or Median if Of is empty. Floor is the
+// minimum or, if LowerIsBetter is true, the maximum. Zero means no limit.
 type row struct {
 	ID            string  `json:"id"`
 	What          string  `json:"what"`
@@ -38,7 +38,7 @@ func (r row) missed() bool {
 	}
 }
 
-// series contains the values that the runs of one measurement gave.
+// series contains the values of one measurement, one for each run.
 type series struct {
 	id, what, unit string
 
@@ -64,8 +64,8 @@ func (s series) row() row {
 	return row{ID: s.id, What: s.what, Unit: s.unit, Median: s.median(), Min: slices.Min(s.values), Max: slices.Max(s.values)}
 }
 
-// against returns the row of the series s, with the ratio of its median to the median of other. The
-// ratio should be at least floor.
+// against returns the row of the series s. The ratio of the row is the median of s
+// divided by the median of other. It should be at least floor.
 func (s series) against(other series, floor float64) row {
 	r := s.row()
 	r.Ratio, r.Of, r.Floor = s.median()/other.median(), other.id, floor

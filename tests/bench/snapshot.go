@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// snapshots measures whether forwarding slows down while dead rows accumulate, because
-// PostgreSQL cannot remove them.
+// snapshots measures whether forwarding slows down while an open snapshot prevents
+// PostgreSQL from removing dead rows.
 func (b *bench) snapshots(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	none := series{
@@ -31,9 +31,9 @@ func (b *bench) snapshots(ctx context.Context) ([]row, error) {
 	return []row{none.row(), held.against(none, 0.8)}, nil
 }
 
-// streamed measures how many messages per second are confirmed during a period.
-// Messages are written during the whole measurement, so that the outbox does not run
-// empty. If hold is true, another transaction keeps a snapshot open.
+// streamed measures how many messages per second are confirmed during a period. Messages
+// are written during the whole period, so that some always wait in the outbox. If the
+// parameter hold is true, another transaction keeps a snapshot open.
 func (b *bench) streamed(ctx context.Context, kind string, period time.Duration, hold bool) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {

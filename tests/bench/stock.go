@@ -40,8 +40,8 @@ type stockForwarding struct {
 	ended     chan error
 }
 
-// forwardStock returns Watermill's forwarder with confirms and a channel pool.
-// Everything else is the default.
+// forwardStock returns Watermill's forwarder. Its publisher waits for confirms and uses a
+// pool of channels. All other settings are the defaults.
 func (s *scene) forwardStock(target int) (*stockForwarding, error) {
 	logger := watermill.NopLogger{}
 	subscriber, err := wsql.NewSubscriber(s.db.DB, wsql.SubscriberConfig{

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// storeRaw measures how fast plain rows are inserted into a table whose primary key is the id. Each
-// statement inserts storedTogether rows.
+// storeRaw measures how fast plain rows are inserted into a table whose primary key is
+// the id. A single statement inserts storedTogether rows.
 func (b *bench) storeRaw(ctx context.Context, messages int) (_ float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// streamParts is a divisor: if keepAhead must keep 2000 messages waiting, each of its
-// transactions writes 2000/streamParts messages.
+// streamParts decides how many messages keepAhead writes in one transaction. If keepAhead
+// must keep 2,000 messages waiting, a transaction writes 2,000/streamParts messages.
 const streamParts = 20
 
 // stream writes messages to the outbox during a measurement.
@@ -19,9 +19,10 @@ type stream struct {
 	starved int   // number of checks that found no waiting message
 }
 
-// keepAhead starts a goroutine that keeps the number of waiting messages at the value
-// of the parameter ahead: it writes new messages whenever fewer messages wait. Before
-// the call, the caller must store this number of messages.
+// keepAhead starts a goroutine that writes new messages whenever fewer messages than the
+// parameter ahead wait in the outbox. The caller must have stored this number of messages
+// before. The function confirmed returns the number of messages that were confirmed so
+// far.
 func (s *scene) keepAhead(ctx context.Context, ahead int, confirmed func() int64) *stream {
 	st := &stream{stop: make(chan struct{}), ended: make(chan struct{})}
 	batch := max(1, ahead/streamParts)

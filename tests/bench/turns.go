@@ -6,7 +6,8 @@ import (
 	"runtime"
 )
 
-// measurement is run several times. Each run adds one value to each of its series.
+// measurement is run several times. Each run adds one value to each series in the field
+// into.
 type measurement struct {
 	into    []*series
 	measure func(ctx context.Context) ([]float64, error)
@@ -20,8 +21,8 @@ func single(into *series, measure func(ctx context.Context) (float64, error)) me
 	}}
 }
 
-// turns runs every measurement once, and repeats this for each run. So a temporary
-// disturbance of the machine affects all of them.
+// turns runs every measurement once, then every measurement once more, and so on for
+// b.runs rounds. So a temporary disturbance of the machine affects all measurements.
 func (b *bench) turns(ctx context.Context, measurements ...measurement) error {
 	for n := range b.runs {
 		for _, m := range measurements {

@@ -22,7 +22,7 @@ type watched struct {
 // compared is a figure with an open overview and without one.
 type compared struct {
 	without, with series
-	pairs         []float64 // figures of windows with an overview, divided by those of the windows beside them
+	pairs         []float64 // each is the figure of a window with an overview, divided by the figure of the window beside it without one
 }
 
 func newCompared(id, suffix, what, unit string) compared {
@@ -71,10 +71,10 @@ func medianOf(all []figures, figure func(f figures) float64) float64 {
 	return s.median()
 }
 
-// rows returns the rates and the processor times, with the ratio of the figures with an
-// overview to those without one. The ratio of the rates must be at least floor, and the
-// ratio of the processor times at most limit. A ratio is the median of the ratios of
-// neighboring windows.
+// rows returns the rates and the processor times. Their ratios compare the work with an
+// open overview to the same work without one. The ratio of the rates must be at least the
+// parameter floor, and the ratio of the processor times at most the parameter limit. A
+// ratio is the median of the ratios of neighboring windows.
 func (w *watched) rows(floor, limit float64) []row {
 	with := w.rate.with.against(w.rate.without, floor)
 	with.Ratio = series{values: w.rate.pairs}.median()
@@ -93,8 +93,8 @@ type figures struct {
 	used float64 // processor time of PostgreSQL and Go for a message, in microseconds
 }
 
-// windows contains the figures of all windows. Window n with an overview is a neighbor
-// of window n without one.
+// windows contains the figures of all windows. The windows with the same index in both
+// lists are neighbors in time.
 type windows struct {
 	without, with []figures
 	untimed       bool
@@ -103,14 +103,13 @@ type windows struct {
 // work is the work that is measured.
 type work struct {
 	db   *database
-	done func() int64 // how many messages are done
-	all  int          // how many there are
+	done func() int64 // number of messages that are done so far
+	all  int          // number of messages that there are to do
 }
 
-// alternate measures the given work in windows of time. In half of the windows the
-// overview is open, and in the other half it is closed. Both kinds of windows
-// alternate, so that a disturbance of the machine, or a queue that grows, affects both
-// kinds.
+// alternate measures the work in windows of time. In one of two neighboring windows the
+// overview is open, and in the other one it is closed. So a disturbance of the machine,
+// or a queue that grows, affects both kinds of windows.
 func (b *bench) alternate(ctx context.Context, o *overview, work work) (w windows, err error) {
 	largest := int64(0)
 	for start, n := time.Now(), 0; time.Since(start) < b.watching; n++ {
@@ -187,7 +186,7 @@ func (s *scene) refill(ctx context.Context, messages int) error {
 	return s.settle(ctx)
 }
 
-// drainWatched measures the forwarder. Call overviewTime before, because it fills the
+// drainWatched measures the forwarder. overviewTime must run before, because it fills the
 // outbox.
 func (b *bench) drainWatched(ctx context.Context, large *filledInbox) (w windows, err error) {
 	o, err := large.openOverview(ctx)
@@ -269,7 +268,7 @@ func (b *bench) consumeWatched(ctx context.Context, large *filledInbox) (w windo
 	return w, errors.Join(large.hasEffects(ctx, want), large.queue.purge())
 }
 
-// flowing waits until the first messages were handled.
+// flowing returns when at least inFlight messages were handled.
 func flowing(ctx context.Context, handled *atomic.Int64) error {
 	for end := time.Now().Add(stockPatience); handled.Load() < inFlight; {
 		if time.Now().After(end) {

@@ -11,9 +11,9 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// audit compares the final state of the database with three records: the journals of
-// the writers, the deliveries that the recorder saw, and the messages that did not come
-// from the outbox.
+// audit compares the final state of the database with three records: the journals of the
+// writers, the deliveries that the recorder saw, and the messages that the test has
+// published directly to the broker.
 type audit struct {
 	*world
 	*report
@@ -55,9 +55,9 @@ func idsIn(ctx context.Context, db *sql.DB, query string, args ...any) ([]string
 	return ids, rows.Err()
 }
 
-// settled is a query for the messages in a final state: applied, quarantined,
-// discarded, or a dead letter. Collisions do not count, because their id belongs to
-// another message.
+// settled is a query for the messages in a final state: applied, quarantined, discarded,
+// or a dead letter. Collisions do not count: a collision uses the id of another message,
+// which is counted itself.
 const settled = `
 	SELECT message_id FROM effects
 	UNION ALL SELECT message_id FROM once_parked WHERE state IN ('quarantined', 'discarded') AND reason <> '` + poison.ReasonCollision + `'
@@ -106,7 +106,7 @@ func (a *audit) places(ctx context.Context) {
 }
 
 // during returns how many of the ids belong to messages that were unfinished while the
-// fault of r was active.
+// fault of the row r was active.
 func (a *audit) during(ctx context.Context, r *row, ids []string) (n int) {
 	for _, id := range ids {
 		if r.covers(a.number(ctx, `SELECT MIN(serial) FROM business WHERE message_id = $1`, id)) {
@@ -183,7 +183,7 @@ func (a *audit) journals(ctx context.Context) error {
 	return rows.Err()
 }
 
-// leftovers checks that the tables contain no unfinished rows.
+// leftovers checks that no message or replay in the tables is unfinished.
 func (a *audit) leftovers(ctx context.Context) error {
 	for _, query := range []string{
 		`once_outbox`, `once_blocked_keys`,
@@ -198,8 +198,8 @@ func (a *audit) leftovers(ctx context.Context) error {
 	return nil
 }
 
-// quarantine checks that each entry equals the message that was sent, byte for byte,
-// and that every message that did not come from the outbox has one entry.
+// quarantine checks that each entry equals the message that was sent, byte for byte. It
+// also checks that every message that was published directly to the broker has one entry.
 func (a *audit) quarantine(ctx context.Context) error {
 	store, err := poison.New(a.db, poison.Config{})
 	if err != nil {
@@ -245,7 +245,8 @@ func (a *audit) quarantine(ctx context.Context) error {
 	return nil
 }
 
-// order checks that the messages of each key reached the broker in order.
+// order checks that the messages of each key reached the broker in order, and that the
+// last message of each key was recorded.
 func (a *audit) order(ctx context.Context) error {
 	inversions, seen, copies := a.recorder.found()
 	a.Inversions = len(inversions)

@@ -23,12 +23,13 @@ const (
 	consumerLease = 2 * time.Second
 	consumerPool  = 32
 
-	// retention is how long the inbox keeps an id. No fault delays a duplicate for so
-	// long.
+	// retention is how long the inbox keeps an id. It is longer than any fault can delay a
+	// duplicate.
 	retention = 15 * time.Minute
 )
 
-// consumer handles the messages of two topics with all middlewares of the library.
+// consumer handles the messages of all topics of the first service, with all middlewares
+// of the library.
 type consumer struct {
 	*actor
 
@@ -58,12 +59,13 @@ func (a *actor) consume(ctx context.Context, db *sql.DB) error {
 	return errors.Join(router.Run(ctx), <-ended)
 }
 
-// versionWindow is how long a version waits for missing earlier versions. It is shorter than the
-// time after which the run gives up waiting for the last messages.
+// versionWindow is how long a version waits for missing earlier versions. It is shorter
+// than the time after which the run gives up waiting for the last messages, so held
+// versions are finished before.
 const versionWindow = 2 * time.Minute
 
 // inboxLockTimeout is how long a duplicate waits for the transaction that inserted the
-// same id into the inbox. It is shorter than the lock_timeout of the connections.
+// same id into the inbox. It must be shorter than the lock_timeout of the connections.
 const inboxLockTimeout = 500 * time.Millisecond
 
 func (c *consumer) add(router *message.Router) (run func(context.Context) error, err error) {
@@ -113,7 +115,8 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 	chain.AddHandler(router, replies, replies, answers, c.handler(replies))
 	chain.AddHandler(router, ledger, ledger, direct, c.handler(ledger))
 	chain.AddHandlerInBatches(router, notices, notices, durable, c.handler(notices))
-	// The router runs the sweep of this consumer's inbox.
+	// The router runs the sweep for this handler, so the method Run of strict need not be
+	// called.
 	strict.AddHandler(router, accounts, accounts, versions, c.handler(accounts))
 	return chain.Run, nil
 }

@@ -9,13 +9,14 @@ import (
 	"syscall"
 )
 
-// disk is a small file system in memory. It contains the outbox and the table hoard. It is nil if no file
-// system can be mounted.
+// disk is a small file system in memory. It contains the outbox and the table hoard. A
+// nil *disk means that no file system can be mounted here.
 type disk struct{ dir string }
 
 const diskSize = "size=192m"
 
-// mountDisk mounts the disk. It returns nil if the process may not mount a file system.
+// mountDisk mounts the disk. If the process may not mount a file system, mountDisk
+// returns nil and no error.
 func mountDisk(ctx context.Context, db *sql.DB) (*disk, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // the doc comment explains it

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// fault is a kind of fault.
+// fault is a kind of fault that the test injects, such as a kill of the broker.
 type fault struct {
 	name  string
 	about string
@@ -23,27 +23,29 @@ type fault struct {
 	// writes means that the fault has an effect only while the writers write.
 	writes bool
 
-	// strike injects the fault, keeps it active until it has had an effect, and undoes
-	// it. proof describes the effect; it is empty if no effect was observed.
+	// strike injects the fault, keeps it active until it has had an effect, and undoes it.
+	// The result proof describes the effect. If no effect was observed, strike returns an
+	// error.
 	strike func(ctx context.Context, s *strike) (proof string, err error)
 }
 
-// strike is one injection of a fault. Rand makes its random choices. The plan contains
-// the seed of Rand.
+// strike is one injection of a fault. The field Rand makes the random choices of this
+// injection. Its seed comes from the plan, so that a run can be repeated.
 type strike struct {
 	*world
 	*rand.Rand
 }
 
-// patience is how long the test waits for an effect. It is long, because the machine
-// may be busy.
+// patience is how long the test waits for an effect. It is long, because on a busy
+// machine an effect may come late.
 const patience = 3 * time.Minute
 
-// errNoBite reports that an injected fault had no visible effect.
+// errNoBite means that an injected fault had no visible effect.
 var errNoBite = errors.New("did not bite")
 
-// until waits until cond returns true. If that takes longer than patience, until
-// returns errNoBite. The error contains the parameter what, which describes cond.
+// until waits until the function cond returns true. If this takes longer than patience,
+// until returns errNoBite. The text of the error contains the parameter what, which
+// describes the condition.
 func (s *strike) until(ctx context.Context, what string, cond func() bool) error {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -61,7 +63,7 @@ func (s *strike) until(ctx context.Context, what string, cond func() bool) error
 	return nil
 }
 
-// hold waits for a random time, while the fault is active.
+// hold keeps a fault active for a random time: it waits between 0.3 and 1.5 seconds.
 func (s *strike) hold(ctx context.Context) {
 	rest(ctx, 300*time.Millisecond+time.Duration(s.Int64N(int64(1200*time.Millisecond))))
 }
@@ -72,15 +74,15 @@ func (s *strike) pick(role string) *member {
 	return all[s.IntN(len(all))]
 }
 
-// growing calls counts, and returns a function. This function calls counts again, and
-// returns the increase.
+// growing calls the function counts, and returns a function. The returned function calls
+// counts again, and returns by how much the count has grown.
 func (s *strike) growing(counts func() int64) (grown func() int64) {
 	before := counts()
 	return func() int64 { return counts() - before }
 }
 
-// sum returns a function. This function returns the number of events with the given
-// name that all proxies together have counted.
+// sum returns a function that adds up a count of all proxies. The parameter name is the
+// name of the counted event.
 func sum(proxies []*proxy, name string) func() int64 {
 	return func() (n int64) {
 		for _, p := range proxies {
@@ -90,8 +92,9 @@ func sum(proxies []*proxy, name string) func() int64 {
 	}
 }
 
-// exec runs a statement on a direct connection, without a proxy. If the database is down,
-// it retries until the time patience has passed.
+// exec runs a statement on a direct connection, without a proxy. If the statement fails,
+// for example because the database is down, exec tries again for up to three minutes (the
+// constant patience).
 func (s *strike) exec(ctx context.Context, query string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -72,9 +72,10 @@ func lateVersions(ctx context.Context, s *strike) (string, error) {
 // purpose.
 const overtaken = "overtaken-"
 
-// lateAfterWindow keeps a version back. The next version is quarantined at the end of its window,
-// and an operator replays it. When the late version then arrives, it must not be lost: it is
-// quarantined, and a replay applies it.
+// lateAfterWindow writes versions 1 and 3 of an account, but not version 2. Version 3 is
+// quarantined at the end of its window, and an operator replays it, so it is applied.
+// When version 2 then arrives, it must not be lost: it is quarantined, and a replay
+// applies it.
 func lateAfterWindow(ctx context.Context, s *strike) (string, error) {
 	account := fmt.Sprintf("%s%d", overtaken, s.Uint64())
 	version := func(n int64) event {
@@ -92,8 +93,8 @@ func lateAfterWindow(ctx context.Context, s *strike) (string, error) {
 	applied := func(e event) bool {
 		return s.number(ctx, `SELECT COUNT(*) FROM effects WHERE message_id = $1`, e.id) == 1
 	}
-	// ended returns a function that first ends the window of a held message, and then checks the
-	// condition.
+	// ended returns a function for until. The returned function first ends the window of a
+	// held message, and then checks the condition.
 	ended := func(e event, condition func(event) bool) func() bool {
 		return func() bool {
 			_ = s.exec(ctx, `
@@ -206,8 +207,9 @@ func sameRequest(ctx context.Context, s *strike) (string, error) {
 	return "the replay had no effect", nil
 }
 
-// write commits events in a transaction of the test process, not of a writer. It tries again until
-// the transaction is committed, or its result is unknown.
+// write commits events in a transaction of the test process, not of a writer. If the
+// transaction fails, write tries again. It returns when the transaction is committed, or
+// when the result of a commit is unknown.
 func (s *strike) write(ctx context.Context, events ...event) error {
 	var failure error
 	err := s.until(ctx, "events are committed", func() bool {

@@ -84,9 +84,10 @@ func brokerFaults() []fault {
 	}
 }
 
-// seen waits until the count called name has increased, and returns the increase as
-// proof. The function grown returns the increase so far. If err is not nil, seen does
-// not wait, and returns err.
+// seen waits until a count has increased, and returns the increase as the proof. The
+// parameter name is the name of the count, and the function grown returns the increase so
+// far. If the parameter err is not nil, seen does not wait for an increase, and returns
+// err.
 func (s *strike) seen(ctx context.Context, name string, grown func() int64, err error) (string, error) {
 	if err == nil {
 		err = s.until(ctx, name, func() bool { return grown() > 0 })
@@ -95,7 +96,7 @@ func (s *strike) seen(ctx context.Context, name string, grown func() int64, err 
 	return fmt.Sprintf("%d times %s", grown(), name), err
 }
 
-// unknown waits until the outcome of a forwarder's publish is unknown.
+// unknown waits until a forwarder has recorded the outcome unknown for a publish.
 func (s *strike) unknown(ctx context.Context) (string, error) {
 	const name = "once.forwarder.published/unknown"
 	grown := s.growing(func() int64 { return s.count(forwarding, name) })
@@ -113,7 +114,8 @@ func (s *strike) shutOut(ctx context.Context, revoke, grant string) (proof strin
 	if err := errors.Join(s.ctl(ctx, revoke), s.ctl(ctx, "close_all_connections revoked")); err != nil {
 		return "", err
 	}
-	// After a wrong password RabbitMQ ends the connection without a message.
+	// Failed connects are counted, too, because after a wrong password RabbitMQ closes the
+	// connection without a message that the proxies could count.
 	refused := s.growing(func() int64 {
 		return s.count(forwarding, "once.rabbit.connects/failed") + sum(s.proxies(s.amqp), amqpChannelClose)()
 	})
@@ -145,7 +147,7 @@ func consumerTimeout(ctx context.Context, s *strike) (proof string, err error) {
 	return s.seen(ctx, amqpChannelClose, closed, nil)
 }
 
-// quiet pauses the writers, waits until all messages are applied, and then calls the
+// quiet pauses the writers, waits until all messages are finished, and then calls the
 // function do.
 func (s *strike) quiet(ctx context.Context, do func(channel *amqp.Channel) error) error {
 	s.load.hold(1)

@@ -41,7 +41,7 @@ func handlerFaults() []fault {
 }
 
 // poisoned makes a writer write the given number of messages of a kind, and waits until
-// they are in quarantine.
+// they are in quarantine for the given reason.
 func (s *strike) poisoned(ctx context.Context, kind, reason string, count int) (string, error) {
 	if err := s.exec(ctx, `DELETE FROM mended WHERE kind = $1`, kind); err != nil {
 		return "", err
@@ -71,8 +71,9 @@ func (s *strike) written(ctx context.Context, kind string) int64 {
 	return s.number(ctx, `SELECT COUNT(*) FROM business WHERE kind = $1`, kind)
 }
 
-// replay replays all hopeless messages, which fail again. Then it fixes their
-// handler and replays them until they succeed.
+// replay replays all hopeless messages, which fail again. Then it repairs the handler for
+// them, and replays them until they succeed. If the parameter retention is true, expired
+// rows are swept meanwhile.
 func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 	if _, err := s.poisoned(ctx, hopeless, poison.ReasonExhausted, 5); err != nil {
 		return "", err
@@ -117,8 +118,8 @@ func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 	return fmt.Sprintf("%d failed again, then all were applied; %d rows were swept", again(), swept()), err
 }
 
-// replayed calls ReplayMatching until it succeeds. The
-// database may be down meanwhile.
+// replayed calls ReplayMatching again until it succeeds, because the database may be down
+// meanwhile.
 func (s *strike) replayed(ctx context.Context, store *poison.Quarantine, f poison.Filter) error {
 	var failure error
 	err := s.until(ctx, "a replay came to its end", func() bool {
@@ -129,7 +130,8 @@ func (s *strike) replayed(ctx context.Context, store *poison.Quarantine, f poiso
 }
 
 // age inserts expired rows that belong to no message, so that the sweep has rows to
-// delete. The rows of real messages must stay as long as duplicates can arrive.
+// delete. It does not make the rows of real messages expire, because these rows must stay
+// as long as duplicates can arrive.
 func (s *strike) age(ctx context.Context) error {
 	return errors.Join(
 		s.exec(ctx, `

@@ -16,8 +16,8 @@ import (
 func intentFaults() []fault {
 	return []fault{{
 		name: "intents", about: "mails are sent, and then the handler fails or its process is killed before the commit", on: onHandlers,
-		// With a frozen database, the provider would send a mail long after the request. A consumer
-		// cannot guard against this.
+		// If the database is frozen during the request, the provider sends the mail long after
+		// the request. A consumer cannot guard against this.
 		alone:  true,
 		strike: intents,
 	}}
@@ -25,9 +25,9 @@ func intentFaults() []fault {
 
 const intentCount = 40
 
-// carryOut sends the mail of an intent, unless the provider says that an earlier attempt has sent
-// it. After sending a mail, carryOut fails, so that the attempt that has sent the mail is rolled
-// back.
+// carryOut sends the mail of an intent, unless the provider says that an earlier attempt
+// has sent the mail. After sending a mail, carryOut returns an error, so that this
+// attempt is rolled back. The next attempt must then find out that the mail was sent.
 func (c *consumer) carryOut(ctx context.Context, reference string) error {
 	var sent bool
 	err := c.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM mails WHERE reference = $1)`, reference).Scan(&sent)
@@ -50,8 +50,7 @@ func (c *consumer) carryOut(ctx context.Context, reference string) error {
 // an earlier attempt.
 const intentsFound = "intents/found"
 
-// intents writes intents, and kills a consumer after some of their mails have been
-// sent.
+// intents writes intents. When some of their mails have been sent, it kills a consumer.
 func intents(ctx context.Context, s *strike) (string, error) {
 	found := s.growing(func() int64 { return s.count(consuming, intentsFound) })
 	var events []event

@@ -64,8 +64,9 @@ func lockFaults() []fault {
 	}
 }
 
-// locked takes a lock, and holds it until a process of the role has given up waiting
-// for it: because of lock_timeout, or because it canceled the statement.
+// locked takes a lock, and holds it until a process of the role has given up waiting for
+// it. A process gives up when PostgreSQL ends the wait (lock_timeout), or when the
+// process cancels the statement.
 func (s *strike) locked(ctx context.Context, lock, role string) (string, error) {
 	timedOut, canceled := postgresError("55P03"), postgresError("57014")
 	name := timedOut + " or " + canceled
@@ -81,8 +82,8 @@ func (s *strike) locked(ctx context.Context, lock, role string) (string, error) 
 	return s.seen(ctx, name, failed, nil)
 }
 
-// effectsLocked holds a lock until a handler has waited for it longer than
-// inboxLockTimeout. The handlers must continue as soon as the lock is released.
+// effectsLocked holds a lock that handlers need. It releases the lock when a handler has
+// waited for twice as long as inboxLockTimeout. The handlers must then continue.
 func effectsLocked(ctx context.Context, s *strike) (string, error) {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -161,9 +162,11 @@ func lateCommit(ctx context.Context, s *strike) (string, error) {
 
 const publishFirstRounds = 30
 
-// publishFirst commits pairs of transactions with events of one key. Both transactions lock the
-// key, publish, and then lock a row. Without the lock of the key, the second transaction would
-// publish its event before it waits for the row, and its event could be sent first.
+// publishFirst commits pairs of transactions with events of one key. The first
+// transaction locks the key and a row, and then publishes. The second one locks the key,
+// publishes, and then locks the same row. Without the lock of the key, the second
+// transaction would publish its event while it waits for the row, and its event could be
+// sent first.
 func publishFirst(ctx context.Context, s *strike) (string, error) {
 	safe := !s.pick(writing).planted(plantKeyLock)
 	for range publishFirstRounds {

@@ -77,7 +77,7 @@ func messageFaults() []fault {
 }
 
 // publish publishes messages directly to the queue of a topic, and waits for the
-// confirms. After a failure it publishes all of them again, because duplicates are
+// confirms. If this fails, publish tries again with all messages, because duplicates are
 // harmless.
 func (s *strike) publish(ctx context.Context, topic string, messages ...amqp.Publishing) error {
 	var failure error
@@ -103,8 +103,8 @@ func (s *strike) publish(ctx context.Context, topic string, messages ...amqp.Pub
 	return errors.Join(err, failure)
 }
 
-// duplicates publishes copies of the latest events. The originals may not have arrived
-// yet.
+// duplicates publishes copies of the latest events. The copies may arrive before the
+// originals.
 func duplicates(ctx context.Context, s *strike) (string, error) {
 	const name = "once.dedup.handled/duplicate"
 	skipped := s.growing(func() int64 { return s.count(consuming, name) })
@@ -146,8 +146,8 @@ func (s *strike) latest(ctx context.Context, n int) (copies []amqp.Publishing, e
 	return copies, rows.Err()
 }
 
-// requeued takes messages from the consumers' queue and nacks them, so that the broker
-// redelivers them.
+// requeued takes messages from the consumers' queue and nacks them in reverse order, so
+// that the broker redelivers them.
 func requeued(ctx context.Context, s *strike) (string, error) {
 	const name = "once.subscriber.delivered/redelivered"
 	again := s.growing(func() int64 { return s.count(consuming, name) })
@@ -178,10 +178,11 @@ func requeued(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("%d messages were given back, %d came again", taken, again()), err
 }
 
-// steered publishes an event directly to the broker. Its headers name another topic and a due time
-// in the far future. The handler copies the headers to the message that it publishes, but they must
-// not take effect there: the message must arrive. After the event has been applied, steered also
-// commits it to the outbox, so that it arrives again, as a duplicate.
+// steered publishes an event directly to the broker. Its headers name another topic and a
+// due time in the far future. The handler copies the headers to the message that it
+// returns, but they must not take effect there: the message must arrive at once. After
+// the event has been applied, steered also commits the event to the outbox. It then
+// arrives again, as a duplicate.
 func steered(ctx context.Context, s *strike) (string, error) {
 	e := event{kind: plain}
 	for e.id == "" || !echoes(ledger, plain, e.id) {
@@ -212,8 +213,8 @@ func (s *strike) applied(ctx context.Context, id string) error {
 	})
 }
 
-// foreign publishes a message that must go to the quarantine for the given reason, and
-// waits until it is there.
+// foreign publishes a message directly to the broker, and waits until it is in quarantine
+// for the given reason. The parameter like contains the properties of the message.
 func (s *strike) foreign(ctx context.Context, reason string, like amqp.Publishing) (string, error) {
 	name := "once.poison.quarantined/" + reason
 	stored := s.growing(func() int64 { return s.count(consuming, name) })

@@ -83,7 +83,8 @@ func networkFaults() []fault {
 	return all
 }
 
-// resets makes the proxies reset all connections, at least three times.
+// resets makes the proxies reset all connections, again and again until connections were
+// reset three times.
 func (s *strike) resets(ctx context.Context, proxies []*proxy) (string, error) {
 	reset := s.growing(sum(proxies, "reset"))
 	for n := range int64(3) {
@@ -100,9 +101,9 @@ func (s *strike) resets(ctx context.Context, proxies []*proxy) (string, error) {
 	return fmt.Sprintf("%d connections were reset", reset()), nil
 }
 
-// mode sets the mode of the proxies, waits until they have counted the required number
-// of events with the given name, and sets the mode back. The parameter enough is the
-// required number.
+// mode sets the mode of the proxies to m, and waits until the proxies have counted an
+// event often enough. Then it sets the mode back. The parameter name is the name of the
+// event, and the parameter enough is the required count.
 func (s *strike) mode(ctx context.Context, proxies []*proxy, m mode, name string, enough int64) (string, error) {
 	counted := s.growing(sum(proxies, name))
 	for _, p := range proxies {
@@ -115,8 +116,9 @@ func (s *strike) mode(ctx context.Context, proxies []*proxy, m mode, name string
 	return fmt.Sprintf("%s: %d", name, counted()), err
 }
 
-// cuts makes the proxy cut a connection five times. Each time it cuts the connection at
-// a message of the protocol; the parameter at is the name of this message.
+// cuts makes the proxy cut a connection five times. Each time, the proxy cuts the
+// connection at a certain message of the protocol. The parameter at is the name of this
+// message.
 func (s *strike) cuts(ctx context.Context, p *proxy, at string, do action) (string, error) {
 	cut := s.growing(func() int64 { return p.counted("cut") })
 	defer p.cut(nil)

@@ -120,8 +120,8 @@ func (a *audit) pauses(context.Context) error {
 	return nil
 }
 
-// blind creates an empty table of pauses. A forwarder that is broken on purpose reads this table
-// instead of the real one.
+// blind creates an empty copy of the table of pauses. A forwarder that is broken on
+// purpose reads this copy instead of the real table, so it does not see any pause.
 const blind = `
 CREATE SCHEMA blind;
 CREATE TABLE blind.once_pauses (LIKE public.once_pauses INCLUDING ALL);

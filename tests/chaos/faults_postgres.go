@@ -80,8 +80,9 @@ func postgresFaults() []fault {
 	}
 }
 
-// mute reports whether the database gives no answer within d. It pings in a goroutine, because the
-// driver waits for a reply even after its context has ended.
+// mute reports whether the database gives no answer within the duration d. It pings in a
+// separate goroutine, because the driver waits for a reply even after its context has
+// ended.
 func (s *strike) mute(ctx context.Context, d time.Duration) bool {
 	answered := make(chan struct{})
 	go func() {
@@ -96,8 +97,8 @@ func (s *strike) mute(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// outage stops a server with the function end, waits until a process has failed to
-// connect, and starts the server again with the function restart.
+// outage stops a server with the function end, and waits until a process has failed to
+// connect. Then it starts the server again with the function restart.
 func (s *strike) outage(ctx context.Context, end func(), restart func(context.Context) error) (string, error) {
 	refused := s.growing(sum(s.proxies(), "unreachable"))
 	end()
@@ -167,8 +168,9 @@ func (s *strike) terminate(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// withRole changes the database role of the processes, closes their sessions, and waits until a
-// process gets an error whose SQLSTATE is state. Then it undoes the change.
+// withRole changes the database role of the processes, closes their sessions, and waits
+// until a process gets an error. The parameter state is the SQLSTATE of this error. Then
+// withRole undoes the change.
 func (s *strike) withRole(ctx context.Context, change, back, state string) (string, error) {
 	failed := s.growing(sum(s.proxies(s.pg), postgresError(state)))
 	defer func() { _ = s.exec(context.WithoutCancel(ctx), `ALTER ROLE `+user+` `+back) }()
@@ -197,9 +199,10 @@ func diskFull(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("%d times %s", failed(), name), errors.Join(err, failure)
 }
 
-// handlerDiskFull fills the disk while a handler writes to it. The message must be applied when the
-// disk has free space again. The handler is called more often than the message has attempts, but
-// only every third call with this error counts as an attempt.
+// handlerDiskFull fills the disk while a handler writes to it. When the disk has free
+// space again, the message must be applied. The handler is called more often than the
+// message has attempts. The message is not given up on all the same, because only every
+// third call with this error counts as an attempt.
 func handlerDiskFull(ctx context.Context, s *strike) (proof string, err error) {
 	if s.disk == nil {
 		return "", fmt.Errorf("%w: it takes root, and Linux", errUnavailable)
@@ -228,11 +231,12 @@ func handlerDiskFull(ctx context.Context, s *strike) (proof string, err error) {
 	return fmt.Sprintf("%d times %s, then it was applied", failed(), name), s.write(ctx, e)
 }
 
-// errUnavailable reports that this machine cannot inject a fault.
+// errUnavailable means that this fault cannot be injected on this machine.
 var errUnavailable = errors.New("cannot be made here")
 
-// snapshotHeld keeps a snapshot and a transaction id open for a long time. A forwarder
-// that read only up to the oldest open transaction would wait for it.
+// snapshotHeld keeps a snapshot and a transaction id open for a long time. The forwarders
+// must continue. A forwarder would stop if it read only rows that are older than the
+// oldest open transaction.
 func snapshotHeld(ctx context.Context, s *strike) (string, error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 	if err != nil {

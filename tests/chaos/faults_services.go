@@ -24,9 +24,9 @@ func serviceFaults() []fault {
 
 const remoteCount = 60
 
-// twoServices writes messages that the second service answers. While some messages are answered, it
-// kills the second service, ends its sessions, and publishes copies. Each message must take effect
-// once in both databases.
+// twoServices writes messages that the second service answers. When some messages are
+// answered, it kills the process of the second service, ends its database sessions, and
+// publishes copies. Each message must take effect once in both databases.
 func twoServices(ctx context.Context, s *strike) (string, error) {
 	const name = "once.dedup.handled/duplicate"
 	skipped := s.growing(func() int64 { return s.count(branching, name) })

@@ -8,10 +8,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// topologyFaults returns the faults that delete queues, bindings and exchanges. They
-// delete only the empty queue of the notices, because no library can save messages in a
-// deleted queue. Consumers declare the queue again when the broker notifies them, or
-// else when they restart.
+// topologyFaults returns the faults that delete a queue, a binding or an exchange. Only
+// those of the topic notices are deleted, and the queue only while it is empty, because
+// no library can save messages in a deleted queue. Consumers declare a missing queue
+// again when the broker notifies them. They declare missing bindings and exchanges when
+// they restart.
 func topologyFaults() []fault {
 	return []fault{
 		{

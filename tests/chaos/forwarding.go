@@ -25,7 +25,7 @@ func (a *actor) forward(ctx context.Context, db *sql.DB) error {
 }
 
 // newForwarder returns a forwarder. Its intervals are short, so that it notices faults
-// while they are active. It never gives up on a message.
+// while they are active. It gives up only on messages that the broker can never accept.
 func (a *actor) newForwarder(db *sql.DB) (*forwarder.Forwarder, *rabbit.Publisher, error) {
 	publisher, err := rabbit.NewPublisher(exchanges(a.AMQP), rabbit.PublisherConfig{
 		ConfirmTimeout: 5 * time.Second,

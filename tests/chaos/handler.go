@@ -21,14 +21,14 @@ const exitStatus = 7
 // broker has during the fault consumer-timeout.
 const tooLong = 5 * time.Second
 
-// stumbles is the number of attempts of a stumbling message that fail. All immediate attempts fail,
-// so that the message is parked.
+// stumbles is how many attempts of a stumbling message fail. They include all immediate
+// attempts, so the message is parked before it succeeds.
 const stumbles = 2
 
-// handler returns the handler of a consumer. The handler writes the effect of a
-// message, and returns another message for some of the messages. It fails for some
-// kinds of messages. A fault such as "replay" repairs the handler for such a kind: it
-// inserts the kind into the table mended.
+// handler returns the handler of a consumer. The handler writes the effect of a message,
+// and returns another message for some of the messages. It fails for some kinds of
+// messages. A fault such as "replay" repairs the handler for a kind by inserting the kind
+// into the table mended.
 func (c *consumer) handler(consumer string) once.HandlerFunc {
 	return func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		kind := msg.Metadata.Get(headerKind)
@@ -50,9 +50,9 @@ func (c *consumer) handler(consumer string) once.HandlerFunc {
 	}
 }
 
-// withMetadataOf copies the metadata of the handled message to the message that the handler
-// returns, as many handlers do. It does not copy the number and the ordering key,
-// because the returned message has no number within that key.
+// withMetadataOf copies the metadata of the handled message to the message that the
+// handler returns, as many handlers do. It does not copy the ordering key and the number
+// of the message within this key, because the returned message has no such number.
 func withMetadataOf(handled, to *message.Message) *message.Message {
 	for key, value := range handled.Metadata {
 		if key != headerNumber && key != outbox.OrderingKey && to.Metadata.Get(key) == "" {

@@ -8,9 +8,10 @@ import (
 	"path/filepath"
 )
 
-// States of a transaction in a journal. Before a transaction, a writer records the state "tried".
-// After it, the writer records one of the other states. If "tried" is the last state of a
-// transaction, the writer was killed, so the result of the transaction is unknown.
+// States of a transaction in a journal. Before a transaction, a writer records the state
+// "tried". After the transaction, it records one of the other states. If "tried" is the
+// last state of a transaction, the writer was killed before it knew the result, so the
+// result counts as unknown.
 const (
 	tried      = 'T'
 	committed  = 'C'
@@ -18,9 +19,9 @@ const (
 	unknown    = 'U'
 )
 
-// journal is the file in which a writer records its transactions: one line before each
-// transaction and one after it. A line is a single write, so a killed process has
-// written it completely or not at all.
+// journal is the file in which a writer records its transactions. It writes one line
+// before each transaction and one line after it. Each line is a single write to the file,
+// so even if the process is killed, the file contains no partial line.
 type journal struct{ file *os.File }
 
 func openJournal(name string) (*journal, error) {

@@ -9,8 +9,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// mostWaiting is the number of waiting messages at which the writers pause. They continue when the
-// number has fallen to half.
+// mostWaiting is the number of waiting messages above which the writers pause. They
+// continue when the number has fallen to half of it.
 const mostWaiting = 2000
 
 // load pauses and resumes the writers, so that they do not write more than the
@@ -49,7 +49,7 @@ func (l *load) apply() {
 	l.world.tell(writing, order{Do: do})
 }
 
-// need keeps the writers active, regardless of the backlog. need(1) begins this, and
+// need keeps the writers active, even if many messages wait. need(1) begins this, and
 // need(-1) ends it.
 func (l *load) need(n int) {
 	l.mu.Lock()
@@ -73,7 +73,8 @@ func (l *load) waiting() int64 {
 	return l.last
 }
 
-// backlog counts the messages in the outbox, in the queues, and parked.
+// backlog returns the number of messages that are in the outbox, in the queues, or
+// parked, in both services.
 func (w *world) backlog(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -98,7 +99,8 @@ func (w *world) backlog(ctx context.Context) (int64, error) {
 	})
 }
 
-// idle reports whether several checks within about a second find all messages finished.
+// idle reports whether all messages are finished. It checks this several times within
+// about a second.
 func (w *world) idle(ctx context.Context) bool {
 	written := int64(-1)
 	for range 3 {

@@ -1,7 +1,7 @@
-// Command chaos tests that no message is lost and that no message takes effect twice. It starts its
-// own PostgreSQL and RabbitMQ, and processes that write, forward and consume messages. It injects
-// every kind of fault that it knows, waits until all messages are finished, and compares the
-// effects with the committed events. docs/proof.md lists the checks.
+// Command chaos tests that no message is lost and that no message takes effect twice. It
+// starts its own PostgreSQL and RabbitMQ, and processes that write, forward and consume
+// messages. It injects faults of many kinds, and waits until all messages are finished.
+// Then it compares the effects with the committed events. docs/proof.md lists the checks.
 package main
 
 import (
@@ -30,9 +30,9 @@ func main() {
 func command(args []string) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A second Ctrl-C ends the process without cleanup. A signal within the first two
-	// seconds does not count, because one Ctrl-C may arrive twice: from the terminal
-	// and from make.
+	// A second Ctrl-C ends the process without cleanup. A signal within two seconds of the
+	// first one does not count, because one Ctrl-C may arrive twice: from the terminal and
+	// from make.
 	context.AfterFunc(ctx, func() { time.AfterFunc(2*time.Second, stop) })
 
 	o, err := parse(args)

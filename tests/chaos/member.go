@@ -57,8 +57,8 @@ func (m *member) start() error {
 	return m.begin()
 }
 
-// next returns the driver of the current life. The lives of a member use these drivers in rotation:
-// lib/pq, lib/pq with lazytx, pgx, and pgx with lazytx.
+// next returns the driver of the current life. The lives of a member use four drivers in
+// rotation: lib/pq, lib/pq with lazytx, pgx, and pgx with lazytx.
 func (m *member) next() (lazy, pgx bool) {
 	n := m.driver + m.lives - 1
 	return n%2 == 1, n/2%2 == 1
@@ -179,7 +179,8 @@ func (m *member) signal(s syscall.Signal) *process {
 	return m.proc
 }
 
-// renew makes the process end gracefully, and returns it. attend then starts the next process.
+// renew makes the process end gracefully, and returns it. The method attend then starts
+// the next process, unless the member is stopped.
 func (m *member) renew() *process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -188,9 +189,9 @@ func (m *member) renew() *process {
 	return m.proc
 }
 
-// age restarts the member with the earlier release if aged is true, or else with the current
-// release. It returns a function. This function returns the count called name of the new life, or
-// zero before this life has begun.
+// age restarts the member: with the earlier release if the parameter aged is true, and
+// otherwise with the current release. The returned function returns a count of the new
+// life by its name, or zero if the new life has not begun.
 func (m *member) age(aged bool) (counted func(name string) int64) {
 	m.mu.Lock()
 	m.aged = aged
@@ -207,8 +208,8 @@ func (m *member) age(aged bool) (counted func(name string) int64) {
 	}
 }
 
-// stop ends the process and does not start it again. It kills the process when ctx ends, and
-// reports whether it has killed it.
+// stop ends the process and does not start it again. If ctx ends first, stop kills the
+// process, and reports this.
 func (m *member) stop(ctx context.Context) (killed bool) {
 	m.mu.Lock()
 	m.down = true

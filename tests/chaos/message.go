@@ -12,11 +12,16 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// Topics, which are also the names of exchanges and consumers. A message for the ledger goes to two
-// queues: the consumer's and the recorder's. A notice goes to one queue, so it is unroutable if
-// this queue is missing. The consumer of the ledger handles each message in its own transaction.
-// The consumer of notices is durable, and handles batches. The consumer of accounts compares
-// versions and business keys; only some faults write for it.
+// Topics, which are also the names of exchanges and consumers.
+//
+// A message of the topic ledger goes to two queues: the consumer's and the recorder's.
+// The consumer of the ledger handles each message in its own transaction.
+//
+// A message of the topic notices goes to one queue. If this queue is missing, the message
+// is unroutable. The consumer of notices is durable, and handles batches.
+//
+// The consumer of accounts compares versions and business keys. Only some faults write
+// messages for it.
 const (
 	ledger   = "ledger"
 	notices  = "notices"
@@ -57,8 +62,8 @@ const (
 // configures it.
 const mostBody = 512 << 10
 
-// payload returns a payload that depends only on id and kind, so that every
-// receiver can check it. It contains all byte values.
+// payload returns a payload that depends only on id and kind, so that every receiver can
+// check it. Any byte value can occur in it.
 func payload(id, kind string) []byte {
 	sum := sha256.Sum256([]byte(id))
 	random := rand.New(rand.NewPCG(binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])))

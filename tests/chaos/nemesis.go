@@ -22,15 +22,15 @@ type nemesis struct {
 	last   int64      // serial number of the last written event that is known
 }
 
-// strike injects the faults of a step at the same time. It returns when all of them are
-// undone.
+// strike injects the faults of a step at the same time. It returns when all these faults
+// are undone.
 func (n *nemesis) strike(ctx context.Context, s step) {
 	var faults sync.WaitGroup
 	for i, f := range s.faults {
 		faults.Go(func() {
 			random := rand.New(rand.NewPCG(s.seeds[i], 1))
-			// A fault begins at a random moment, but only while messages are
-			// unfinished.
+			// A fault begins at a random moment. To hit messages, it then waits for up to two
+			// seconds until some are unfinished.
 			rest(ctx, time.Duration(random.Int64N(int64(500*time.Millisecond))))
 			waiting := n.busy(ctx)
 			from := n.serial(ctx)
@@ -46,7 +46,8 @@ func (n *nemesis) strike(ctx context.Context, s step) {
 	faults.Wait()
 }
 
-// busy waits up to two seconds until the backlog is above zero. It returns the backlog.
+// busy waits until the backlog is above zero, but at most two seconds. It returns the
+// backlog.
 func (n *nemesis) busy(ctx context.Context) (waiting int64) {
 	for range 20 {
 		if waiting = n.load.waiting(); waiting > 0 {
@@ -57,8 +58,8 @@ func (n *nemesis) busy(ctx context.Context) (waiting int64) {
 	return waiting
 }
 
-// serial returns the highest serial number of an event. While the database is down, it returns the
-// last known number.
+// serial returns the highest serial number of an event. If the database is down, it
+// returns the last number that it has read.
 func (n *nemesis) serial(ctx context.Context) int64 {
 	last := n.number(ctx, `SELECT COALESCE(MAX(serial), 0) FROM business`)
 	n.mu.Lock()
@@ -67,7 +68,8 @@ func (n *nemesis) serial(ctx context.Context) int64 {
 	return n.last
 }
 
-// span records the events that were written while a fault was active.
+// span records which events were written while the fault was active. The parameters from
+// and to are serial numbers of events.
 func (n *nemesis) span(f fault, from, to int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -75,9 +77,9 @@ func (n *nemesis) span(f fault, from, to int64) {
 	row.spans = append(row.spans, span{from, to})
 }
 
-// note records the result of an injection. If the injection failed, the fault counts as a fault
-// without an effect. If a failed injection has left damage, settle finds the damage
-// later, because some messages are never finished.
+// note records the result of an injection. If the injection returned an error, it counts
+// as an injection without an effect. It may still have damaged messages. The method
+// settle finds such damage later, because these messages are never finished.
 func (n *nemesis) note(f fault, waiting int64, proof string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -64,8 +64,8 @@ func help(w io.Writer) {
 	flags.PrintDefaults()
 }
 
-// parse returns the options of a command line. It returns flag.ErrHelp if the user asks for help,
-// or an error that names every invalid option.
+// parse returns the options of a command line. It returns flag.ErrHelp if the user asks
+// for help, and otherwise an error that names every invalid option, or nil.
 func parse(args []string) (options, error) {
 	flags, o, only := newFlags()
 	if err := cmdline.Parse(flags, args); errors.Is(err, flag.ErrHelp) {
@@ -115,7 +115,8 @@ func parse(args []string) (options, error) {
 	return *o, nil
 }
 
-// isChaos checks that program is an earlier build of this command.
+// isChaos returns an error if the program is not this command, perhaps of an earlier
+// release.
 func isChaos(program string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -128,8 +129,9 @@ func isChaos(program string) error {
 	return err
 }
 
-// choose returns the faults whose names are in list, in the order of faults(). list contains names
-// separated by commas; an empty list selects all faults.
+// choose returns the faults that the parameter list names, in the order in which the
+// function faults returns them. The names are separated by commas. An empty list selects
+// all faults.
 func choose(list string) ([]fault, error) {
 	all := faults()
 	if list == "" {

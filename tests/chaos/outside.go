@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// outside records the bodies of messages that did not come from the outbox, and must go
-// to quarantine.
+// outside records the bodies of messages that were published directly to the broker, and
+// must go to quarantine.
 type outside struct {
 	mu     sync.Mutex
 	count  int

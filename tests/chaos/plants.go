@@ -47,8 +47,8 @@ func (c *consumer) addNaively(router *message.Router) error {
 	return nil
 }
 
-// addNaive adds one handler. The parameter to is the topic to which the messages that
-// the handler returns are published.
+// addNaive adds one handler. The messages that this handler returns are published to the
+// topic in the parameter to.
 func (c *consumer) addNaive(router *message.Router, topic string, sub message.Subscriber, handle once.HandlerFunc, to string) {
 	router.AddConsumerHandler(topic, topic, sub, func(msg *message.Message) error {
 		tx, err := c.db.BeginTx(msg.Context(), nil)

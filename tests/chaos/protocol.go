@@ -7,10 +7,11 @@ import (
 	"io"
 )
 
-// protocol reads the messages of a network protocol, and names the messages that a proxy counts.
+// protocol reads the messages of a network protocol. It gives names to the messages that
+// a proxy counts.
 type protocol struct {
-	// read reads the next message of one side. first is true for the first message of
-	// that side.
+	// read reads the next message that one side has sent. The parameter first is true for
+	// the first message of this side.
 	read func(r *bufio.Reader, first, toServer bool) ([]byte, error)
 
 	// name returns the name under which a message is counted, or "" if it is not
@@ -71,8 +72,7 @@ var amqpProtocol = protocol{
 
 const postgresCommit = "COMMIT"
 
-// postgresError returns the name under which an error with a SQLSTATE is
-// counted.
+// postgresError returns the name under which errors with the given SQLSTATE are counted.
 func postgresError(state string) string { return "error/" + state }
 
 // sqlState returns the code in an error message of the server.
@@ -85,8 +85,8 @@ func sqlState(message []byte) string {
 	return ""
 }
 
-// postgresProtocol reads the protocol of PostgreSQL. The first message of a client has
-// no type byte.
+// postgresProtocol reads the protocol of PostgreSQL. A message begins with a byte for its
+// type, but the first message of a client does not.
 var postgresProtocol = protocol{
 	read: func(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 		kind := 1
@@ -110,16 +110,17 @@ var postgresProtocol = protocol{
 	},
 }
 
-// commits reports whether a query ends with COMMIT. lazytx sends other statements before
-// it, and pgx sends it in lower case.
+// commits reports whether a query ends with COMMIT. It compares only the end, because
+// lazytx sends other statements before COMMIT. It ignores the case, because pgx sends it
+// in lower case.
 func commits(query []byte) bool {
 	query = bytes.TrimSuffix(query, []byte{0})
 	last := query[max(0, len(query)-len(postgresCommit)):]
 	return bytes.EqualFold(last, []byte(postgresCommit))
 }
 
-// readAll reads n bytes from r, and returns them in one slice behind the bytes that the
-// caller has read earlier. The caller passes the earlier bytes in the parameter before.
+// readAll reads n bytes from r. It returns them behind the bytes in the parameter before,
+// which the caller has read already.
 func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	all := make([]byte, len(before)+max(n, 0))
 	copy(all, before)
@@ -127,8 +128,8 @@ func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	return all, err
 }
 
-// cutAt returns a function for proxy.cut. The function returns the action do for each message with
-// the given name.
+// cutAt returns a function for proxy.cut. The returned function requests the action do
+// for each message with the given name.
 func cutAt(p *proxy, name string, do action) func(m relayed) action {
 	return func(m relayed) action {
 		if p.protocol.name(m.bytes, m.toServer) == name {
@@ -138,9 +139,9 @@ func cutAt(p *proxy, name string, do action) func(m relayed) action {
 	}
 }
 
-// cutBetween returns a function for proxy.cut. This function cuts a connection before the second
-// message with the given name. If this message is a publish, the broker has then received the first
-// publish completely.
+// cutBetween returns a function for proxy.cut. The returned function cuts a connection
+// before the second message with the given name. If this message is a publish, the broker
+// has then received the whole first publish and nothing of the second one.
 func cutBetween(p *proxy, name string) func(m relayed) action {
 	seen := make(map[*link]bool)
 	return func(m relayed) action {

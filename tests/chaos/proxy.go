@@ -38,7 +38,8 @@ const (
 	refusing      // new connections are closed immediately
 )
 
-// link is a connection to a client, together with its connection to the server. server may be nil.
+// link is a connection to a client, together with its connection to the server. The field
+// server is nil if the proxy did not connect to the server, because of its mode.
 type link struct {
 	client, server *net.TCPConn
 }
@@ -50,13 +51,13 @@ func (l *link) close() {
 	}
 }
 
-// reset closes both connections in such a way that both sides see a reset.
+// reset closes both connections, so that both sides see a reset and not a normal end.
 func (l *link) reset() {
 	l.lose()
 	l.close()
 }
 
-// lose configures both connections so that a later close resets them.
+// lose makes sure that both connections are reset when they are closed later.
 func (l *link) lose() {
 	for _, conn := range []*net.TCPConn{l.client, l.server} {
 		if conn != nil {
@@ -136,7 +137,8 @@ func (p *proxy) connect(client *net.TCPConn) {
 	p.mu.Unlock()
 }
 
-// relay relays one direction until it ends, and then closes both connections.
+// relay relays the messages of one direction until an error or a cut, and then closes
+// both connections.
 func (p *proxy) relay(l *link, toServer bool) {
 	defer l.close()
 	from, to := l.client, l.server
@@ -191,9 +193,9 @@ func (p *proxy) held(size int) (gone bool) {
 	return false
 }
 
-// linger handles a closed connection. In the mode halfOpen it keeps the client's side open until
-// the mode changes. It returns true if the caller must continue to read the client's data and drop
-// it.
+// linger is called after a connection has ended. It returns true if the caller must
+// continue to read the client's data and drop it. In the mode halfOpen, this keeps the
+// client's connection open. For the other direction, linger waits until this mode ends.
 func (p *proxy) linger(toServer bool) (more bool) {
 	for {
 		mode, changed := p.now()
@@ -221,8 +223,8 @@ func (p *proxy) judge(m relayed) action {
 	return do
 }
 
-// cut lets the function watch decide about every message until a connection was cut. If
-// watch is nil, no connection is cut.
+// cut lets the function watch decide about each message, until it has decided to cut a
+// connection. If watch is nil, no connection is cut.
 func (p *proxy) cut(watch func(m relayed) action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -235,8 +237,9 @@ func (p *proxy) now() (mode, <-chan struct{}) {
 	return p.mode, p.changed
 }
 
-// set changes the mode. Connections that lost data in the old mode cannot recover, so
-// set resets them.
+// set changes the mode. In the modes silent and halfOpen, connections lose data and
+// cannot recover, so set resets them when such a mode ends. When the mode halfOpen
+// begins, set closes the connections to the server.
 func (p *proxy) set(m mode) {
 	p.mu.Lock()
 	old := p.mode

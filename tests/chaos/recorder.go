@@ -13,9 +13,10 @@ import (
 
 const recorderQueue = ledger + "_recorder"
 
-// recorder records the messages that reach the broker. They arrive in its own queue in
-// the order in which the broker accepted them. The numbers of a key have no gaps. So
-// the first delivery of each message must have the next number of its key.
+// recorder records the messages that the broker has accepted for the topic ledger. They
+// arrive in the recorder's own queue, in the order in which the broker accepted them. The
+// messages of a key have numbers without gaps. So if no message overtook another one, the
+// first delivery of each message has the next number of its key.
 type recorder struct {
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
@@ -54,8 +55,8 @@ func (r *recorder) record(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	// The prefetch is small, so that this queue also gets full while the fault
-	// queue-full limits its length.
+	// The prefetch is small, so that messages stay in this queue. It then also gets full
+	// when the fault queue-full limits its length.
 	if err := channel.Qos(30, 0, false); err != nil {
 		return err
 	}
@@ -83,7 +84,8 @@ func (r *recorder) record(ctx context.Context, url string) error {
 	}
 }
 
-// note records a delivery. numbered is the message's number within its key.
+// note records a delivery. The parameter numbered is the number of the message within its
+// key.
 func (r *recorder) note(id, key, numbered string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,8 +106,9 @@ func (r *recorder) note(id, key, numbered string) {
 	}
 }
 
-// found returns descriptions of the messages that overtook other messages, the number of
-// deliveries, and the number of copies of messages with a key.
+// found returns three results: descriptions of the messages that overtook other messages
+// of their key, the number of deliveries, and the number of copies of messages with a
+// key.
 func (r *recorder) found() (inversions []string, seen, copies int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 	"text/tabwriter"
 )
 
-// row contains the results of one kind of fault.
+// row contains the results of one kind of fault. The field Bitten is the number of
+// injections that had an effect.
 type row struct {
 	Kind        string `json:"kind"`
 	Injected    int    `json:"injected"`
@@ -26,11 +27,11 @@ type row struct {
 	spans []span
 }
 
-// span is the range of the serial numbers of events that were written while a fault was active.
-// Events that were unfinished when the fault began have lower numbers.
+// span is a range of serial numbers: of the events that were written while a fault was
+// active. Events that were still unfinished when the fault began have lower numbers.
 type span struct{ from, to int64 }
 
-// underWay is the maximum number of events before a span that may have been unfinished when the
+// underWay is how many of the events before a span count as possibly unfinished when the
 // fault began.
 const underWay = mostWaiting
 
@@ -90,8 +91,8 @@ func (r *report) notef(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// judge adds an entry to Faults for each kind with too few effective injections, and one if there
-// are too few messages.
+// judge adds an entry to the field Faults for each kind with too few effective
+// injections, and another entry if too few messages were written.
 func (r *report) judge() {
 	for _, row := range r.Rows {
 		if row.Bitten < r.Bites && !row.Unavailable {
@@ -106,8 +107,8 @@ func (r *report) judge() {
 // passed reports whether all totals are zero and Faults is empty.
 func (r *report) passed() bool { return r.totals == totals{} && len(r.Faults) == 0 }
 
-// bites returns the number of kinds that had an effect, and the total number of
-// effective injections.
+// bites returns the number of kinds of faults that had an effect, and the number of all
+// injections that had an effect.
 func (r *report) bites() (kinds, bites int) {
 	for _, row := range r.Rows {
 		kinds += min(row.Bitten, 1)

@@ -21,7 +21,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// environment is the environment variable that contains the life of a process as JSON.
+// environment is the environment variable that tells a process what to do. Its value is a
+// life as JSON.
 const environment = "ONCE_CHAOS_ROLE"
 
 // Roles of the processes.
@@ -31,7 +32,7 @@ const (
 	consuming  = "consumer"
 )
 
-// life is the configuration of a process.
+// life is the configuration of one process of a member.
 type life struct {
 	Role    string `json:"role"`
 	Name    string `json:"name"` // unique
@@ -59,8 +60,8 @@ type actor struct {
 	orders chan order
 }
 
-// play runs a process until its standard input ends, and returns its exit status. told
-// is the life as JSON.
+// play runs a process until its standard input ends, and returns its exit status. The
+// parameter told is the life of the process as JSON.
 func play(told string) int {
 	a := &actor{tally: newTally(), orders: make(chan order, 100)}
 	if err := json.Unmarshal([]byte(told), &a.life); err != nil {

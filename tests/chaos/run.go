@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// run runs the whole test, and writes its progress to the parameter out. After an error it also
-// returns the report, which contains the results so far.
+// run runs the whole test, and writes its progress to the parameter out. If it returns an
+// error, it also returns the report with the results so far.
 func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	r = newReport(o)
 	began := time.Now()
@@ -76,8 +76,8 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	return r, nil
 }
 
-// all executes the plan for at least o.duration, until no kind of fault needs another
-// injection and o.messages messages are committed.
+// all executes the plan. It ends when no kind of fault needs another injection and
+// o.messages messages are committed, but not before o.duration has passed.
 func (n *nemesis) all(ctx context.Context, o options) error {
 	for s := range plan(o.seed, o.faults) {
 		long := time.Since(n.began) >= o.duration
@@ -97,12 +97,13 @@ func (n *nemesis) all(ctx context.Context, o options) error {
 	return ctx.Err()
 }
 
-// chances is the number of additional injections of a fault that had no effect. On a
-// busy machine the effect of a fault may come too late.
+// chances is how many times more than requested a kind of fault may be injected. More
+// injections are needed if some had no effect: on a busy machine an effect may come too
+// late.
 const chances = 2
 
-// wants reports whether one of the kinds still needs an injection: it has had fewer
-// effective injections than requested, and has not used up its additional injections.
+// wants reports whether one of the kinds needs another injection. A kind needs one if it
+// has had fewer effective injections than requested, and has not used up its chances.
 func (n *nemesis) wants(faults []fault) bool {
 	return slices.ContainsFunc(faults, func(f fault) bool {
 		row := n.report.row(f.name)

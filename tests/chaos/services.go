@@ -79,8 +79,8 @@ func reply(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Me
 	return []*message.Message{once.To(replies, event{id: msg.UUID + replySuffix, kind: plain}.message())}, err
 }
 
-// effectOf returns the id under which the effect of a message is stored. For a reply this is the id
-// of the remote message.
+// effectOf returns the id under which the effect of a message is stored. For a reply,
+// this is the id of the message that the reply answers.
 func effectOf(consumer, id string) string {
 	if consumer == replies {
 		return strings.TrimSuffix(id, replySuffix)
@@ -104,7 +104,8 @@ func (w *world) prepareBranch(ctx context.Context) (err error) {
 	return err
 }
 
-// beginBranch starts the process of the second service. It connects without proxies.
+// beginBranch starts the process of the second service. The process connects to the
+// servers without proxies.
 func (w *world) beginBranch(plant string) error {
 	m := &member{
 		life: life{

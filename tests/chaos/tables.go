@@ -3,9 +3,9 @@ package main
 // tables creates the tables of the simulated business. They have no unique constraint
 // that could hide an effect that happened twice.
 //
-// A writer takes the next number of a key while it has locked the key's row. So
-// transactions that write events of the same key wait for each other, and the numbers
-// of committed events have no gaps.
+// A writer locks the row of a key, and takes the next number of the key. The lock is held
+// until the end of the transaction. So transactions that write events of the same key
+// wait for each other, and the numbers of committed events have no gaps.
 const tables = `
 CREATE TABLE business (
 	serial       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -16,8 +16,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// beat is the status that a process reports several times per second. A process that sends no beats
-// is frozen.
+// beat is the status that a process reports several times per second. If a process sends
+// no beats, it is frozen.
 type beat struct {
 	Counts     map[string]int64 `json:"counts"`
 	Goroutines int              `json:"goroutines"`
@@ -26,8 +26,8 @@ type beat struct {
 
 const beatEvery = 200 * time.Millisecond
 
-// tally counts the events of a process. Events of the library are counted under the
-// names of the library's instruments.
+// tally counts the events of a process. The events of the library are counted under the
+// names of the library's OpenTelemetry instruments.
 type tally struct {
 	mu     sync.Mutex
 	counts map[string]int64
@@ -50,7 +50,7 @@ func (t *tally) add(name string, n int64) {
 	t.counts[name] += n
 }
 
-// report writes beats until a write fails. This happens when the test process has closed the pipe.
+// report writes beats until a write fails, because the test process has closed the pipe.
 func (t *tally) report(w io.Writer) {
 	out := bufio.NewWriter(w)
 	tick := time.NewTicker(beatEvery)
@@ -85,8 +85,8 @@ func (t *tally) beat() beat {
 	return b
 }
 
-// series returns the name of an instrument, followed by the outcome or the reason if
-// there is one.
+// series returns the name under which a value is counted: the name of the instrument,
+// followed by the outcome or the reason if there is one.
 func series(name string, attributes attribute.Set) string {
 	for _, key := range []attribute.Key{"once.outcome", "once.reason"} {
 		if value, ok := attributes.Value(key); ok {

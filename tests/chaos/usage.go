@@ -14,13 +14,13 @@ type usage struct {
 	connections       int
 }
 
-// slack is how much the numbers of goroutines, open files and connections may grow
-// between the time before the first fault and the end.
+// slack is how much higher each number of goroutines, open files and connections may be
+// at the end than before the first fault.
 const slack = 12
 
-// attended waits until the consumers of both services consume. On a busy machine a process may need
-// seconds until it subscribes. Before that it has fewer goroutines and connections than later, when
-// it is idle.
+// attended waits until the consumers of both services consume. On a busy machine this may
+// take seconds. Until then, their processes use fewer goroutines and connections than
+// later. If the usage was measured too early, the later usage would look like a leak.
 func (w *world) attended(ctx context.Context) error {
 	consumers := len(w.membersOf(consuming))
 	wanted := map[string]int{
@@ -51,7 +51,8 @@ func (w *world) attended(ctx context.Context) error {
 	}
 }
 
-// rested waits until the usage has stopped decreasing, and returns it.
+// rested waits until each process has sent a beat and the number of connections no longer
+// decreases. Then it returns the usage.
 func (w *world) rested(ctx context.Context) (usage, error) {
 	var last usage
 	deadline := time.Now().Add(patience)
@@ -86,7 +87,8 @@ func (w *world) rested(ctx context.Context) (usage, error) {
 	return last, nil
 }
 
-// compare reports the resources that have grown by more than slack.
+// compare adds an entry to the report r for each resource that has grown by more than
+// slack since the usage before.
 func (u usage) compare(before usage, r *report) {
 	for name, n := range u.goroutines {
 		if was := before.goroutines[name]; n > was+slack {

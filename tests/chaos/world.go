@@ -22,14 +22,14 @@ const (
 	password = "secret"
 )
 
-// world holds the servers and processes that the faults affect.
+// world contains the servers and the processes that the faults affect.
 type world struct {
 	dir      string
 	program  string // path of the binary of the processes
 	old      string // path of the binary of an earlier release, or ""
 	postgres *servers.Postgres
 	rabbit   *servers.Rabbit
-	disk     *disk // contains the outbox; nil if this machine cannot mount a disk
+	disk     *disk // contains the outbox and the table hoard; nil if this machine cannot mount a disk
 
 	db     *sql.DB // connects directly, without a proxy
 	branch *sql.DB // the database of the second service
@@ -108,7 +108,7 @@ func (w *world) prepareDatabase(ctx context.Context) error {
 	return w.disk.move(ctx, w.db)
 }
 
-// withUser returns an address in which the given user replaces the user old.
+// withUser replaces the user in an address. The parameters old and user end with "@".
 func withUser(address, old, user string) string {
 	return strings.Replace(address, "//"+old, "//"+user, 1)
 }
@@ -122,8 +122,8 @@ func (w *world) prepareBroker(ctx context.Context) error {
 	return w.declare(ctx)
 }
 
-// declare declares missing exchanges and queues. RabbitMQ 3.10 can lose new exchanges and queues if
-// it is killed soon after their declaration.
+// declare declares the exchanges and queues, and makes the broker write them to disk.
+// Without this, RabbitMQ 3.10 can lose them if it is killed soon after their declaration.
 func (w *world) declare(ctx context.Context) error {
 	return errors.Join(w.channel(func(channel *amqp.Channel) error {
 		for _, topic := range append(slices.Clone(topics), remote) {
@@ -147,7 +147,7 @@ func (w *world) declare(ctx context.Context) error {
 	}), w.rabbit.WriteDefinitions(ctx))
 }
 
-// ctl runs rabbitmqctl. line contains its arguments, separated by spaces.
+// ctl runs rabbitmqctl. The parameter line contains the arguments, separated by spaces.
 func (w *world) ctl(ctx context.Context, line string) error {
 	_, err := w.rabbit.Ctl(ctx, strings.Fields(line)...)
 	return err
@@ -173,7 +173,8 @@ func (w *world) channel(do func(channel *amqp.Channel) error) error {
 	return do(channel)
 }
 
-// connect starts the proxies. Each role has its own proxy for each server.
+// connect starts a proxy for each role of the first service and each server that the role
+// uses.
 func (w *world) connect(context.Context) (err error) {
 	for _, role := range []string{writing, forwarding, consuming} {
 		if w.pg[role], err = newProxy(w.postgres.Address(), postgresProtocol); err != nil {
@@ -189,7 +190,8 @@ func (w *world) connect(context.Context) (err error) {
 	return nil
 }
 
-// begin starts two processes of each role. The writers start paused.
+// begin starts two processes of each role, and the process of the second service. The
+// writers start paused. If a part is broken on purpose, only one forwarder is started.
 func (w *world) begin(plant string) error {
 	if (life{Plant: plant}).planted(plantPauses) {
 		if _, err := w.db.Exec(blind); err != nil {
@@ -232,7 +234,8 @@ func (w *world) membersOf(role string) []*member {
 	return list
 }
 
-// count returns the sum of the counts called name of all members with the given role.
+// count adds up a count of all members with the given role. The parameter name is the
+// name of the count.
 func (w *world) count(role, name string) (n int64) {
 	for _, m := range w.membersOf(role) {
 		n += m.count(name)
@@ -247,8 +250,8 @@ func (w *world) tell(role string, o order) {
 	}
 }
 
-// proxies returns the proxies of the given kinds of servers. Without an argument it returns all
-// proxies.
+// proxies returns the proxies of the given kinds of servers, such as w.pg. Without an
+// argument it returns all proxies.
 func (w *world) proxies(which ...map[string]*proxy) []*proxy {
 	if len(which) == 0 {
 		which = []map[string]*proxy{w.pg, w.amqp}
@@ -264,7 +267,8 @@ func (w *world) proxies(which ...map[string]*proxy) []*proxy {
 	return all
 }
 
-// stop ends the processes. Its error names the processes that stop had to kill.
+// stop ends the processes. If a process does not end within a minute, stop kills it. The
+// returned error names these processes.
 func (w *world) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

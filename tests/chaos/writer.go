@@ -64,12 +64,12 @@ func (w *writer) work(ctx context.Context) {
 	}
 }
 
-// errThinkAgain makes a transaction roll back on purpose.
+// errThinkAgain is the error with which a transaction is rolled back on purpose.
 var errThinkAgain = errors.New("the business changed its mind")
 
-// transaction writes the given number of events of a kind in one transaction, and
-// records the result of the transaction in the journal. If rollBack is true, it rolls
-// the transaction back at the end.
+// transaction writes the given number of events of a kind in one transaction, and records
+// the result in the journal. If the parameter rollBack is true, it rolls the transaction
+// back at the end.
 func (w *writer) transaction(ctx context.Context, kind string, count int, rollBack bool) error {
 	tx := w.name()
 	if err := w.journal.note(tried, tx, count); err != nil {
@@ -95,7 +95,8 @@ func (w *writer) transaction(ctx context.Context, kind string, count int, rollBa
 // name returns a unique name for a new transaction.
 func (w *writer) name() string { return fmt.Sprintf("%s-%d", w.Name, w.seq.Add(1)) }
 
-// settled records the result of a transaction in the journal and in the counts.
+// settled records the result of a transaction in the journal and in the counts of the
+// process.
 func (w *writer) settled(tx string, count int, err error) error {
 	state := byte(rolledBack)
 	switch {
@@ -179,7 +180,7 @@ func (g *gate) pass(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// rest waits for d, or until ctx ends.
+// rest waits for the duration d, or until ctx ends.
 func rest(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

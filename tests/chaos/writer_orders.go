@@ -64,8 +64,9 @@ func (w *writer) carryOut(ctx context.Context, o order) {
 	}
 }
 
-// pair writes events in two concurrent transactions. Both execute their first statement
-// before either executes its second one.
+// pair writes events in two concurrent transactions. Each transaction executes a first
+// statement, waits until the other transaction has done so, too, and then executes a
+// second statement.
 func (w *writer) pair(ctx context.Context, begin string, first, second [2]string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -26,8 +26,9 @@ func main() {
 	}
 }
 
-// x returns the horizontal position of a point on the time axis. The parameter at is
-// the time since the first attempt. The axis is logarithmic from half a second on.
+// x returns the horizontal position of a point on the time axis. The parameter at is the
+// time since the first attempt. Times below half a second are at the left end of the
+// axis. From there on the axis is logarithmic.
 func x(at time.Duration) float64 {
 	const begin = 500 * time.Millisecond
 	if at < begin {
@@ -36,7 +37,8 @@ func x(at time.Duration) float64 {
 	return left + 30 + math.Log(float64(at)/float64(begin))/math.Log(float64(end)/float64(begin))*(right-left-30)
 }
 
-// after returns the time from the first round of attempts to the given round.
+// after returns the time from the first round of attempts to the given round. The
+// parameter jitter is the fraction by which jitter makes each pause shorter.
 func after(round int, jitter float64) time.Duration {
 	if round == 0 {
 		return 0

@@ -29,7 +29,8 @@ type guard struct {
 	files []string // paths of the files that the patch changes, relative to the root of the repository
 }
 
-// load returns the guards of all packages, in the order of their traps.
+// load reads the guards of all packages. It returns them in the order of the numbers of
+// their traps.
 func load(root string) ([]guard, error) {
 	var found []guard
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -68,7 +69,8 @@ var (
 	changed = regexp.MustCompile(`(?m)^--- a/(.+)\n\+\+\+ b/(.+)$`)
 )
 
-// parseGuard reads the header lines of a patch, and the names of the files that the patch changes.
+// parseGuard reads the header lines of a patch, and the names of the files that the patch
+// changes. The parameter patch is the content of the patch.
 func parseGuard(patch string) (guard, error) {
 	lines := header.FindStringSubmatch(patch)
 	if lines == nil {
@@ -104,7 +106,8 @@ func (g guard) remove(ctx context.Context, root, dir string) error {
 			return err
 		}
 	}
-	// One line of context is enough, so that a change nearby does not break the patch.
+	// With -C1, only one line of context must match, so a change nearby does not break the
+	// patch.
 	apply := exec.CommandContext(ctx, "git", "apply", "-C1", filepath.Join(root, g.patch))
 	apply.Dir = dir
 	apply.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir)) // dir is not in a repository

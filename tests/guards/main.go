@@ -1,9 +1,10 @@
-// Command guards shows that the tests of known traps can fail. It removes the guards from the code,
-// one at a time, and checks that the test of the guard fails.
+// Command guards shows that the tests of known traps can fail. It removes the guards from
+// the code, one at a time, and checks that a test fails without the guard.
 //
-// A guard is code that prevents a trap. A patch removes it: testdata/guards/*.patch of the package
-// whose test must fail. The work tree is not changed, because the compiler reads patched copies of
-// the files. PG_DSN and AMQP_URL name the servers. `make guards` sets them.
+// A guard is code that prevents a trap. For each guard there is a patch that removes it.
+// The patch is in the folder testdata/guards of the package whose test must fail. The
+// work tree is not changed, because the compiler reads patched copies of the files.
+// PG_DSN and AMQP_URL name the servers. `make guards` sets them.
 package main
 
 import (
@@ -57,8 +58,8 @@ func fail(err error, status int) int {
 	return status
 }
 
-// shortest is the smallest time limit that is allowed. With a smaller one, a test could fail only
-// because it is slow.
+// shortest is the smallest time limit that is allowed for a test. With a shorter limit, a
+// test could fail only because it is slow, and not because its guard is missing.
 const shortest = 10 * time.Second
 
 func newFlags(only *string, timeout *time.Duration) *flag.FlagSet {
@@ -85,8 +86,9 @@ func help(w io.Writer, all []guard) {
 // errUsage reports an invalid command line.
 var errUsage = errors.New("see -help")
 
-// parse returns the chosen guards and the time limit for a test. It returns flag.ErrHelp if the
-// user asks for help, or an error that names every invalid option.
+// parse returns the chosen guards and the time limit for a test. It returns flag.ErrHelp
+// if the user asks for help, and otherwise an error that names every invalid option, or
+// nil.
 func parse(args []string, all []guard) (chosen []guard, timeout time.Duration, err error) {
 	only := ""
 	flags := newFlags(&only, &timeout)
@@ -106,8 +108,8 @@ func parse(args []string, all []guard) (chosen []guard, timeout time.Duration, e
 	return chosen, timeout, nil
 }
 
-// choose returns the guards of the traps whose numbers are in list, separated by commas. An empty
-// list selects all guards.
+// choose returns the guards of the traps in the parameter list. The list contains the
+// numbers of traps, separated by commas. An empty list selects all guards.
 func choose(list string, all []guard) ([]guard, error) {
 	if list == "" || len(all) == 0 { // if the guards could not be loaded, this is reported after the errors of the command line
 		return all, nil

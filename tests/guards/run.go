@@ -24,8 +24,8 @@ const (
 	absent = "ABSENT: no such test ran"
 )
 
-// run prints a line for each guard. It returns an error with the number of guards whose test does
-// not fail.
+// run tries each guard, and prints a line with the result. If tests do not fail without
+// their guard, it returns an error with the number of these tests.
 func run(ctx context.Context, root string, guards []guard, timeout time.Duration, out io.Writer) error {
 	bad := 0
 	for _, g := range guards {
@@ -47,7 +47,7 @@ func run(ctx context.Context, root string, guards []guard, timeout time.Duration
 	return nil
 }
 
-// try removes the guard from a copy of the code, and runs the test of the guard with
+// try removes the guard from a copy of the code, and runs the tests of the guard with
 // this copy.
 func (g guard) try(ctx context.Context, root string, timeout time.Duration) (verdict, output string, err error) {
 	dir, err := os.MkdirTemp("", "once-guards-")
@@ -86,8 +86,8 @@ func (g guard) try(ctx context.Context, root string, timeout time.Duration) (ver
 	return red, output, nil
 }
 
-// overlay writes the file for the flag -overlay of the go command. With it, the compiler reads the
-// changed files in dir.
+// overlay writes the file for the flag -overlay of the go command. With this flag, the
+// compiler reads the changed files in the directory dir instead of the original files.
 func (g guard) overlay(root, dir string) (name string, err error) {
 	replace := map[string]string{}
 	for _, file := range g.files {

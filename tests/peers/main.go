@@ -1,7 +1,8 @@
-// Command peers compares this module with River and with Watermill's own components ("stock
-// Watermill"). It measures how much an event or a job slows down a transaction, how fast a backlog
-// of events or jobs is handled, and how long an event or a job takes from its commit to its worker.
-// All of them use the same servers, run in turns, and write the same business rows.
+// Command peers compares this module with River and with Watermill's own components
+// ("stock Watermill"). It measures how much an event or a job slows down a transaction,
+// how fast a backlog of events or jobs is handled, and how long an event or a job takes
+// from its commit to its worker. All systems use the same servers, run in turns, and
+// write the same business rows.
 //
 // PG_DSN and AMQP_URL name the servers. `make peers` sets them.
 package main
@@ -33,7 +34,7 @@ func command() error {
 // options are the sizes of the measurements.
 type options struct {
 	messages int           // number of messages of a backlog; stock Watermill gets a tenth of them
-	lasting  time.Duration // time that producing takes, and time that delivering takes
+	lasting  time.Duration // duration of each measurement of producers and of latency
 	runs     int
 }
 

@@ -21,16 +21,17 @@ const (
 	connected = 32  // connections of each pool
 )
 
-// peer is a way to commit an event or a job together with a transaction, and to handle it.
+// peer is one of the systems that are compared. It commits an event or a job together
+// with a transaction, and handles it.
 type peer struct {
 	who   string
 	share int // the peer gets 1/share of the messages
 
-	// open prepares the database, and returns two functions. commit commits a transaction with a
-	// business row and an event or job with the given id. work handles events or jobs until its
-	// context ends. For each id, work calls handled.begin when the worker's transaction begins, and
-	// handled.end when this transaction is committed. If work is nil, the peer takes part only in
-	// the measurement of commit.
+	// open prepares the database, and returns two functions. The function commit commits a
+	// transaction with a business row and an event or a job with the given id. The function
+	// work handles events or jobs until its context ends. For each id, it calls
+	// handled.begin when the worker's transaction begins, and handled.end when this
+	// transaction is committed. If work is nil, only commit is measured.
 	open func(ctx context.Context, s *scene) (commit commit, work work, err error)
 }
 
@@ -47,8 +48,8 @@ type scene struct {
 	close    func() error
 }
 
-// business is the statement with which a producer's transaction writes its business row. effect is
-// the statement of the worker's transaction.
+// business is the statement with which the transaction of a producer writes its business
+// row. effect is the statement with which the transaction of a worker writes its row.
 const (
 	business = `INSERT INTO orders (id) VALUES ($1)`
 	effect   = `INSERT INTO effects (id) VALUES ($1)`
@@ -196,8 +197,8 @@ func produce(ctx context.Context, s *scene, p peer, o options, add func(what, un
 	return err
 }
 
-// backlog measures events or jobs per second, from the start of the worker until the
-// last one is handled.
+// backlog measures how many events or jobs are handled per second, from the start of the
+// worker until the last one is handled.
 func backlog(ctx context.Context, s *scene, p peer, o options, add func(what, unit string, value float64)) error {
 	commit, work, err := p.open(ctx, s)
 	if err != nil || work == nil {
@@ -229,7 +230,8 @@ func backlog(ctx context.Context, s *scene, p peer, o options, add func(what, un
 	})
 }
 
-// latency measures the time from the return of the commit until the worker's transaction begins.
+// latency measures the time from the return of the function commit until the worker's
+// transaction begins.
 func latency(ctx context.Context, s *scene, p peer, o options, add func(what, unit string, value float64)) error {
 	commit, work, err := p.open(ctx, s)
 	if err != nil || work == nil {
@@ -269,8 +271,8 @@ func latency(ctx context.Context, s *scene, p peer, o options, add func(what, un
 	})
 }
 
-// during runs the function work until the function do returns, and then checks that
-// every message had one effect.
+// during runs the function work until the function do returns. Then it checks that every
+// event or job had one effect.
 func during(ctx context.Context, s *scene, work work, h *handled, do func() error) error {
 	working, stop := context.WithCancel(ctx)
 	defer stop()
@@ -313,7 +315,8 @@ func wait(ctx context.Context, until time.Time) error {
 	}
 }
 
-// each calls the function do n times concurrently, and returns the errors.
+// each calls the function do with the numbers from 0 to n-1, concurrently, and returns
+// the errors.
 func each(n int, do func(n int) error) error {
 	errs := make([]error, n)
 	var all sync.WaitGroup

@@ -18,8 +18,8 @@ type args struct {
 
 func (args) Kind() string { return "order_placed" }
 
-// worker writes the effect, and completes the job in the same transaction, so that a
-// job has one effect.
+// worker handles a River job. It writes the effect and completes the job in one
+// transaction, so that a job has one effect.
 type worker struct {
 	river.WorkerDefaults[args]
 
@@ -42,8 +42,8 @@ func (w *worker) Work(ctx context.Context, job *river.Job[args]) error {
 	return err
 }
 
-// withRiver returns a function that opens River. The function tune changes the
-// configuration of River.
+// withRiver returns a function for the field open of a peer. The function tune changes
+// the configuration of River.
 func withRiver(tune func(c *river.Config)) func(ctx context.Context, s *scene) (commit, work, error) {
 	return func(ctx context.Context, s *scene) (commit, work, error) {
 		driver := riverpgxv5.New(s.pool)
@@ -92,7 +92,7 @@ func withRiver(tune func(c *river.Config)) func(ctx context.Context, s *scene) (
 // asDocumented keeps River's defaults, with 100 workers as in River's documentation.
 func asDocumented(*river.Config) {}
 
-// oftener lets River look for jobs as often as it allows.
+// oftener makes River look for jobs more often than by default.
 func oftener(c *river.Config) {
 	c.FetchCooldown = river.FetchCooldownMin
 	c.FetchPollInterval = 20 * time.Millisecond

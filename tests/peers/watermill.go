@@ -28,7 +28,7 @@ import (
 // content is the content of each event and job.
 var content = strings.Repeat("order ", 50)
 
-// peers are measured in this order.
+// peers contains the systems that are compared, in the order in which they are measured.
 var peers = []peer{
 	{"nothing: the business row alone", 1, openBare},
 	{"watermill-once, pgx", 1, ours},
@@ -108,9 +108,9 @@ func ours(ctx context.Context, s *scene) (commit, work, error) {
 	return commit, work, nil
 }
 
-// stockWatermill opens watermill-sql's publisher, Watermill's forwarder and watermill-amqp. The
-// consumer keeps a table of ids, so that a message has one effect. Each subscription handles one
-// message at a time, so there are eight subscriptions.
+// stockWatermill uses watermill-sql's publisher, Watermill's forwarder and
+// watermill-amqp. Its consumer keeps a table of ids, so that a message has one effect. A
+// subscription handles one message at a time, so eight subscriptions are used.
 func stockWatermill(ctx context.Context, s *scene) (commit, work, error) {
 	db := stdlib.OpenDBFromPool(s.pool)
 	db.SetMaxIdleConns(connected)

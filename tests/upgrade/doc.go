@@ -1,3 +1,3 @@
-// Package upgrade deploys a test migration and rolls the deployment back, with
-// two builds of one service that differ by that migration.
+// Package upgrade tests an upgrade with a migration, and its rollback. It uses two builds
+// of one service: only the newer build contains the migration.
 package upgrade

@@ -60,9 +60,9 @@ func run(ctx context.Context, args []string) error {
 	}
 }
 
-// work commits the given number of events, one after the other. It forwards each event, and waits
-// until this process or another one has handled it. While it does so, the test migrates the tables
-// with a newer build.
+// work commits the given number of events, one after the other. It forwards each event,
+// and waits until this process or another one has handled the event. Meanwhile the test
+// migrates the tables with a newer build.
 func work(ctx context.Context, db *sql.DB, config schema.Config, events int) error {
 	const topic = "events"
 	logger := watermill.NopLogger{}
@@ -117,7 +117,8 @@ func work(ctx context.Context, db *sql.DB, config schema.Config, events int) err
 	return errors.Join(<-ended, <-ended, <-ended)
 }
 
-// handled returns when an event has had its effect.
+// handled waits until the effect of an event is in the database. It returns an error if a
+// part of the process ends before.
 func handled(ctx context.Context, db *sql.DB, id string, ended <-chan error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
