@@ -23,8 +23,8 @@ func (c *Console) newActs() map[string]act {
 	return all
 }
 
-// A preview counts the rows of the outbox in parts of 20,000 rows. It reads at most
-// countWindows parts.
+// countWindows is the maximum number of parts of the outbox that a preview counts. Each
+// part has 20,000 rows.
 const countWindows = 25
 
 func (c *Console) retryPending() act {

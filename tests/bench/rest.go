@@ -107,8 +107,8 @@ func (s *scene) spent(ctx context.Context) (spent, error) {
 // processTime returns the processor time that a process has used.
 func processTime(pid int) (time.Duration, error) {
 	const (
-		tick  = 10 * time.Millisecond // index of the first field to add, after the name of the process, which may contain spaces
-		utime = 11                    // number of the first field to add, counted after the name of the process
+		tick  = 10 * time.Millisecond // Linux reports times in hundredths of a second
+		utime = 11                    // index of the first field to add, after the name of the process, which may contain spaces
 	)
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
