@@ -20,7 +20,7 @@ type auditPage struct {
 	Next    string
 }
 
-// auditRecord is an act. Link is the URL of the page of the changed row, or "".
+// auditRecord is an act. The field Link is the URL of the page of the changed row, or "".
 type auditRecord struct {
 	audit.Record
 

@@ -27,8 +27,8 @@ type life struct {
 	Events []lifeEvent
 }
 
-// lifeEvent is an event of a message. Link is the URL of the page that shows the row of
-// the event, or "".
+// lifeEvent is an event of a message. The field Link is the URL of the page that shows
+// the row of the event, or "".
 type lifeEvent struct {
 	journey.Event
 

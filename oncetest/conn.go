@@ -13,9 +13,9 @@ import (
 // errLost is the error that conn returns after its connection was lost on purpose.
 var errLost = fmt.Errorf("oncetest: the connection is lost here: %w", driver.ErrBadConn)
 
-// conn wraps a connection of the driver, and can inject a fault. conn implements all
-// optional interfaces of package driver. If the driver does not implement one of them,
-// conn does what database/sql does in this case.
+// conn wraps a connection of the driver, and can inject a fault. conn implements the
+// optional interfaces that database/sql uses. If the driver does not implement one of
+// them, conn does what database/sql does in this case.
 type conn struct {
 	pooled *sql.Conn
 	inner  driver.Conn

@@ -39,8 +39,8 @@ func (a *app) archiveCommandOf(
 	return cmd
 }
 
-// printArchived prints how many rows were archived to how many files. If the command
-// failed after the first file, printArchived also returns the error err.
+// printArchived prints how many rows were archived to how many files, unless the command
+// failed before the first file. It returns the error err of the command.
 func (a *app) printArchived(value any, archived, files int, one, many string, err error) error {
 	if err != nil && archived == 0 {
 		return err

@@ -68,8 +68,8 @@ type replay struct {
 
 // replay replays the messages with these IDs, or the messages that match the filters. If
 // filters are used and the parameter yes is false, it only shows the groups of the
-// matching messages. The parameter planned is true if --rate or --force was given: it
-// then calls r.matching even for IDs, because r.named does not support these flags.
+// matching messages. The parameter planned is true if --rate or --force was given. Then
+// replay calls r.matching even for IDs, because r.named does not support these flags.
 func (a *app) replay(ctx context.Context, ids []int64, planned, yes bool, r replay) error {
 	switch {
 	case len(ids) > 0 && !planned:

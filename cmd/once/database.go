@@ -39,8 +39,8 @@ func (d database) sqlite() bool { return d.tables.Dialect == schema.SQLite }
 // table returns the quoted name of a table.
 func (d database) table(name string) string { return d.tables.Table(name) }
 
-// connector returns the driver's connector for --dsn. If create is true, a missing
-// SQLite file is created.
+// connector returns the driver's connector for --dsn. If the parameter create is true,
+// opening a missing SQLite file creates it.
 func (a *app) connector(create bool) (driver.Connector, schema.Dialect, error) {
 	name := a.settings.dsn
 	path, isSQLite := strings.CutPrefix(name, "sqlite:")

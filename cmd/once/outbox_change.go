@@ -20,7 +20,7 @@ type outboxChange struct {
 
 // outboxChangeCommand returns a command that changes pending messages. The caller adds
 // the help texts. The function change makes the change. The parameter needsWhy is true if
-// messages are lost by the change, because it then needs a reason.
+// the change loses messages, because such a change needs a reason.
 func (a *app) outboxChangeCommand(
 	use string, c *outboxChange, needsWhy bool,
 	change func(ctx context.Context, m *pending.Messages, who pending.Act, ids []int64) error,

@@ -13,8 +13,8 @@ import (
 
 const envKey = "once_env"
 
-// fromEnv connects the flags with these names to environment variables: a user can set
-// either. It adds the names of the variables to the help.
+// fromEnv allows the flags with these names to be set by environment variables, too. It
+// adds the names of the variables to the help.
 func fromEnv(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		f := flags.Lookup(name)

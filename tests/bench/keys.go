@@ -2,8 +2,8 @@ package main
 
 import "context"
 
-// keys measures the cost of keeping the order of keys. It arises because at most one
-// message of each ordering key may be unconfirmed.
+// keys measures the cost of keeping the order of keys. The cost arises because at most
+// one message of each ordering key may be unconfirmed.
 func (b *bench) keys(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	var (

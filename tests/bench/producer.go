@@ -174,7 +174,7 @@ func (d *database) prepareProducers(ctx context.Context) error {
 }
 
 // produce runs the given number of writers during a period. Each writer calls the
-// function once again and again. produce returns the number of calls that succeeded.
+// parameter once repeatedly. produce returns the number of calls that succeeded.
 func produce(ctx context.Context, writers int, period time.Duration, once func(ctx context.Context) error) (int64, error) {
 	var (
 		working   sync.WaitGroup

@@ -81,8 +81,8 @@ func (s *strike) growing(counts func() int64) (grown func() int64) {
 	return func() int64 { return counts() - before }
 }
 
-// sum returns a function that adds up a count of all proxies. The parameter name is the
-// name of the counted event.
+// sum returns a function. The returned function returns how many events with the given
+// name all proxies together have counted.
 func sum(proxies []*proxy, name string) func() int64 {
 	return func() (n int64) {
 		for _, p := range proxies {

@@ -72,10 +72,10 @@ func lateVersions(ctx context.Context, s *strike) (string, error) {
 // purpose.
 const overtaken = "overtaken-"
 
-// lateAfterWindow writes versions 1 and 3 of an account, but not version 2. Version 3 is
-// quarantined at the end of its window, and an operator replays it, so it is applied.
-// When version 2 then arrives, it must not be lost: it is quarantined, and a replay
-// applies it.
+// lateAfterWindow first writes versions 1 and 3 of an account. Version 3 is quarantined
+// at the end of its window, because version 2 is missing. An operator replays version 3,
+// so it is applied. Then version 2 is written. It must not be lost: it is quarantined,
+// and a replay applies it.
 func lateAfterWindow(ctx context.Context, s *strike) (string, error) {
 	account := fmt.Sprintf("%s%d", overtaken, s.Uint64())
 	version := func(n int64) event {

@@ -24,10 +24,11 @@ const (
 	pauseKills  = 2
 )
 
-// pauses lets an operator pause a tenant or a topic. It writes messages in the scope of the pause,
-// messages of the same keys that are not in its scope, and messages of other keys. Before the
-// resume, only the messages of other keys may be sent, even by forwarders that start during the
-// pause.
+// pauses lets an operator pause a tenant or a topic. It writes messages in the scope of
+// the pause, messages of the same keys outside of this scope, and messages of other keys.
+// The messages of the same keys must wait, too, because the order of keys is kept. Before
+// the resume, only the messages of other keys may be sent, even by forwarders that start
+// during the pause.
 func pauses(ctx context.Context, s *strike) (string, error) {
 	messages, err := pending.New(s.db, pending.Config{})
 	if err != nil {

@@ -200,9 +200,9 @@ func diskFull(ctx context.Context, s *strike) (string, error) {
 }
 
 // handlerDiskFull fills the disk while a handler writes to it. When the disk has free
-// space again, the message must be applied. The handler is called more often than the
-// message has attempts. The message is not given up on all the same, because only every
-// third call with this error counts as an attempt.
+// space again, the message must be applied. Before that, the handler fails more often
+// than the message has attempts. The message is not given up on, because only every third
+// call with this error counts as an attempt.
 func handlerDiskFull(ctx context.Context, s *strike) (proof string, err error) {
 	if s.disk == nil {
 		return "", fmt.Errorf("%w: it takes root, and Linux", errUnavailable)

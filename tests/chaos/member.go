@@ -190,8 +190,8 @@ func (m *member) renew() *process {
 }
 
 // age restarts the member: with the earlier release if the parameter aged is true, and
-// otherwise with the current release. The returned function returns a count of the new
-// life by its name, or zero if the new life has not begun.
+// otherwise with the current release. The returned function takes the name of a count. It
+// returns this count of the new life, or zero if the new life has not begun.
 func (m *member) age(aged bool) (counted func(name string) int64) {
 	m.mu.Lock()
 	m.aged = aged

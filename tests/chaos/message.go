@@ -53,8 +53,8 @@ const (
 	headerKind   = "chaos_kind"
 	headerNumber = "chaos_number"
 
-	// headerRequest is the business key of a message for accounts. Without it the key is
-	// the id of the message.
+	// headerRequest is the metadata field with the business key of a message for accounts.
+	// Without this field, the key is the id of the message.
 	headerRequest = "chaos_request"
 )
 

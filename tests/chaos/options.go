@@ -115,8 +115,8 @@ func parse(args []string) (options, error) {
 	return *o, nil
 }
 
-// isChaos returns an error if the program is not this command, perhaps of an earlier
-// release.
+// isChaos checks that the program is this command, in this release or an earlier one. If
+// not, it returns an error.
 func isChaos(program string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -50,7 +50,8 @@ func (t *tally) add(name string, n int64) {
 	t.counts[name] += n
 }
 
-// report writes beats until a write fails, because the test process has closed the pipe.
+// report writes beats until a write fails. This means that the test process has closed
+// the pipe.
 func (t *tally) report(w io.Writer) {
 	out := bufio.NewWriter(w)
 	tick := time.NewTicker(beatEvery)

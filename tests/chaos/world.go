@@ -108,7 +108,8 @@ func (w *world) prepareDatabase(ctx context.Context) error {
 	return w.disk.move(ctx, w.db)
 }
 
-// withUser replaces the user in an address. The parameters old and user end with "@".
+// withUser replaces the user in an address. The parameters old and user end with "@",
+// such as "postgres@".
 func withUser(address, old, user string) string {
 	return strings.Replace(address, "//"+old, "//"+user, 1)
 }
@@ -234,8 +235,8 @@ func (w *world) membersOf(role string) []*member {
 	return list
 }
 
-// count adds up a count of all members with the given role. The parameter name is the
-// name of the count.
+// count returns the sum of one count over all members with the given role. The parameter
+// name is the name of the count.
 func (w *world) count(role, name string) (n int64) {
 	for _, m := range w.membersOf(role) {
 		n += m.count(name)

@@ -31,7 +31,7 @@ type peer struct {
 	// transaction with a business row and an event or a job with the given id. The function
 	// work handles events or jobs until its context ends. For each id, it calls
 	// handled.begin when the worker's transaction begins, and handled.end when this
-	// transaction is committed. If work is nil, only commit is measured.
+	// transaction is committed. If work is nil, only the function commit is measured.
 	open func(ctx context.Context, s *scene) (commit commit, work work, err error)
 }
 
