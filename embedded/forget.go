@@ -18,7 +18,7 @@ var ErrRunning = errors.New("the consumer is running")
 // Forget ends the registration of a consumer for topic. This is like deleting a queue:
 // no more messages are stored for the consumer, and its waiting messages are deleted.
 // Forget returns the number of deleted messages. Messages in quarantine and replayed
-// messages stay.
+// messages are not deleted.
 //
 // Call Forget when you retire or rename a consumer. Otherwise messages accumulate under
 // the old name. Forget fails with [ErrRunning] until the consumer has been stopped for
@@ -40,10 +40,12 @@ func (t *Transport) Forget(ctx context.Context, consumer, topic string) (deleted
 	return deleted, nil
 }
 
-// warnEvery is the shortest time between two log lines about the same absent consumer.
+// warnEvery is the shortest time between two log lines about the same consumer, see
+// warn.
 const warnEvery = time.Hour
 
-// warn logs which consumers have been down for longer than AbsentAfter.
+// warn logs an error for each of the given consumers that was last seen AbsentAfter ago
+// or earlier. It logs the same consumer at most once per warnEvery.
 func (t *Transport) warn(to []parked.Consumer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -34,8 +34,8 @@ func (e *NoConsumerError) Refused() bool { return true }
 // Publish stores messages for every consumer that is registered for topic, whether the
 // consumer is running or not. It stores all messages or none. Consumers of this process
 // receive them immediately, and consumers of other processes with their next poll. If a
-// message is published again while its row exists, no second row is stored. If it is
-// published again later, dedup ignores the copy.
+// message is published again while its row exists, no second row is stored. If a
+// message is published again after its row was deleted, package dedup ignores the copy.
 //
 // If no consumer is registered for topic, Publish fails with a [NoConsumerError]. A new
 // consumer receives only messages that are published after its first subscription.

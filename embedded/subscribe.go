@@ -12,8 +12,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Subscriber returns a subscriber for one consumer. Wrap it with retry's Subscriber,
-// which sets the consumer's name and fetches its messages.
+// Subscriber returns a subscriber for one consumer. Wrap it with the method Subscriber
+// of a retry.Retries. That method takes the name of the consumer, and the subscriber
+// that it returns fetches the consumer's messages.
 func (t *Transport) Subscriber() message.Subscriber {
 	return &subscriber{transport: t, closing: make(chan struct{})}
 }
@@ -37,8 +38,9 @@ type subscription struct {
 // while it does not run wait for it. [Transport.Forget] ends the registration. If
 // Subscribe fails, or if ctx has ended, the consumer may not be registered.
 //
-// The returned channel delivers no messages, because retry's Subscriber fetches them.
-// The channel is closed when ctx ends or Close is called.
+// The returned channel delivers no messages, because the subscriber of package retry
+// fetches them from the database. The channel is closed when ctx ends or Close is
+// called.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	to, ok := parked.SubscriptionOf(ctx)
 	if !ok {

@@ -92,8 +92,8 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// Destination returns a name for forwarder.Config.Destination. The name contains the
-// name of the transport, and of the table that receives the messages.
+// Destination returns the default of forwarder.Config.Destination for a forwarder with
+// this publisher. The text contains the name of the table that receives the messages.
 func (t *Transport) Destination() string {
 	return fmt.Sprintf("embedded transport, tables %s", t.config.Schema.Table("parked"))
 }

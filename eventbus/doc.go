@@ -1,8 +1,8 @@
 // Package eventbus connects Watermill's cqrs component with the outbox and the
 // quarantine.
 //
-//   - With [Publisher], one event bus that is created at the start stores each event in
-//     the transaction of its context.
+//   - With [Publisher], you need only one event bus. It stores each event in the
+//     transaction that the context of the event contains.
 //   - [Marshaler] and [KnownEvents] send messages that can never be handled to the
 //     quarantine immediately: invalid JSON, and events of an unknown type.
 //

@@ -10,8 +10,9 @@ import (
 	"github.com/watermill-once/once/internal/disposition"
 )
 
-// CommandEventMarshaler is cqrs.CommandEventMarshaler. It is repeated here so that
-// users of other packages do not need the modules of that component.
+// CommandEventMarshaler has the same methods as cqrs.CommandEventMarshaler. It is
+// declared again here, so that this module does not depend on the modules that
+// Watermill's cqrs component needs.
 type CommandEventMarshaler interface {
 	Marshal(v any) (*message.Message, error)
 	Unmarshal(msg *message.Message, v any) error
@@ -19,15 +20,15 @@ type CommandEventMarshaler interface {
 	NameFromMessage(msg *message.Message) string
 }
 
-// Marshaler is a marshaler whose errors of Unmarshal are permanent. If a payload cannot
-// be unmarshaled, a retry would not help, so the message goes to the quarantine
-// immediately. Correct the payload there and replay it, or replay it after you have
-// deployed a new version.
+// Marshaler wraps a marshaler, and makes the errors of its method Unmarshal permanent.
+// If a payload cannot be unmarshaled, a retry would not help, so the message goes to
+// the quarantine immediately. Correct the payload there and replay it, or replay it
+// after you have deployed a new version.
 type Marshaler struct {
 	CommandEventMarshaler
 }
 
-// Unmarshal unmarshals the payload of msg into v.
+// Unmarshal unmarshals the payload of msg into v. Its errors are permanent.
 func (m Marshaler) Unmarshal(msg *message.Message, v any) error {
 	if err := m.CommandEventMarshaler.Unmarshal(msg, v); err != nil {
 		return disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("eventbus: the payload does not fit %T: %w", v, err))
@@ -35,14 +36,15 @@ func (m Marshaler) Unmarshal(msg *message.Message, v any) error {
 	return nil
 }
 
-// KnownEvents returns a middleware that refuses messages whose type is not the type of
-// one of the events. These messages go to the quarantine immediately. Without this
-// middleware, Watermill's event processor either acks them (AckOnUnknownEvent), or
-// returns an error, after which they are retried like any other failure.
+// KnownEvents returns a middleware that refuses a message if it does not have the type
+// of one of the given events. Such a message goes to the quarantine immediately.
+// Without this middleware, Watermill's event processor either acks the message
+// (AckOnUnknownEvent), or returns an error, and the message is retried as after any
+// other failure.
 //
 // Add the middleware to the handlers of a topic that contains only these events. It
-// must be inside of poison and retry, so add it after them. KnownEvents panics if
-// events is empty.
+// must run inside the middlewares of packages poison and retry, so add it to the router
+// after them. KnownEvents panics if events is empty.
 func KnownEvents(marshaler CommandEventMarshaler, events ...any) message.HandlerMiddleware {
 	if len(events) == 0 {
 		panic("eventbus: KnownEvents: no events: all messages would be refused")

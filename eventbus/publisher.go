@@ -18,23 +18,23 @@ var ErrNoTransaction = errors.New("eventbus: the context of the event has no tra
 
 type contextKey struct{}
 
-// WithTx returns ctx with a transaction for [Publisher]. Handlers of a consumer do
-// not need it: their context has the transaction of the message.
+// WithTx returns ctx with a transaction for [Publisher]. Handlers of a consumer do not
+// need WithTx: their context contains the transaction of the message.
 func WithTx(ctx context.Context, tx *sql.Tx) context.Context {
 	return context.WithValue(ctx, contextKey{}, tx)
 }
 
 // Publisher returns a publisher for cqrs.NewEventBusWithConfig and
 // cqrs.NewCommandBusWithConfig. It stores each message in the outbox, in a transaction
-// from the message's context. This is the transaction that was passed to WithTx. If
-// there is none, it is the transaction of the message that a handler is handling. If
-// the context has no transaction, Publish returns [ErrNoTransaction].
+// from the message's context: either the transaction that was passed to WithTx, or the
+// transaction of the message that a handler is handling. If the context has both,
+// Publish uses the first. If it has none, Publish returns [ErrNoTransaction].
 //
-// A message that a handler sends gets the causation id, the tenant and the trace of the
-// handled message, like messages that the handler returns.
+// In the transaction of a handled message, Publish also sets the causation id, the
+// tenant and the trace, as for messages that the handler returns.
 //
-// The parameter outbox is outbox.Publisher, or the method Publisher of an
-// *outbox.Outbox. Publisher panics if outbox is nil.
+// For the parameter outbox, pass the function outbox.Publisher, or the method Publisher
+// of an *outbox.Outbox. Publisher panics if outbox is nil.
 func Publisher(outbox func(tx *sql.Tx) message.Publisher) message.Publisher {
 	if outbox == nil {
 		panic("eventbus: Publisher: outbox is nil: pass outbox.Publisher")

@@ -38,9 +38,9 @@ type Policy struct {
 	MaxAttempts int
 	Backoff     func(attempt int) time.Duration
 
-	// AfterDead replaces Config.AfterDead, even if it is the default, SendSuccessors. It
-	// applies to the ordering keys of this topic's dead letters. The later messages of such
-	// a key may have other topics.
+	// AfterDead replaces Config.AfterDead, even if this field is not set and so has the
+	// value SendSuccessors. AfterDead applies when a message of this topic becomes a dead
+	// letter. It then applies to all later messages of the key, whatever their topics are.
 	AfterDead AfterDead
 }
 
@@ -59,9 +59,10 @@ type Config struct {
 	// connection to the broker is lost. Defaults to 1,024.
 	Window int
 
-	// BufferBytes limits the size of the payloads and metadata in memory. The message that
-	// exceeds the limit is still read. A quarter of the memory is for messages behind the
-	// backlog of another tenant or topic. Defaults to 64 MiB.
+	// BufferBytes is the maximum size of all payloads and metadata in memory, in bytes. The
+	// last message that is read may exceed the limit. With PostgreSQL, a quarter of the
+	// memory is reserved for messages that are in the outbox behind a long backlog of
+	// another tenant or topic. Defaults to 64 MiB.
 	BufferBytes int
 
 	// Workers is the number of goroutines that call Publish. It has no effect if the
@@ -76,9 +77,9 @@ type Config struct {
 	// StallTimeout is how long a topic may have messages in flight without getting any
 	// outcome. After this time, the forwarder stops reading and sending messages of the
 	// topic, so that a queue that does not confirm does not stop other topics. The timeout
-	// must be longer than the publisher waits for a lost connection (5 seconds in package
-	// rabbit). Otherwise all topics stall when the connection is lost. Defaults to 10
-	// seconds.
+	// must be longer than the time for which the publisher waits for a lost connection (5
+	// seconds in package rabbit). Otherwise all topics stall when the connection is lost.
+	// Defaults to 10 seconds.
 	StallTimeout time.Duration
 
 	// Lease is how long this instance may have no contact with the database before another
@@ -147,8 +148,9 @@ type Config struct {
 	TracerProvider trace.TracerProvider
 
 	// Topics lists the topics that have their own series in the counters. All other topics
-	// are counted as "other". Defaults to none. The counters then have no series for
-	// topics, because the number of topics has no limit.
+	// are counted as "other". Defaults to none: the counters are then not divided by topic.
+	// The list is needed because a service may have any number of topics, and too many
+	// series would overload the metrics system.
 	Topics []string
 }
 
@@ -206,7 +208,7 @@ func (c Config) validatePolicies() error {
 	return errors.Join(errs...)
 }
 
-// maxAttempts is the largest MaxAttempts.
+// maxAttempts is the maximum value of the field MaxAttempts.
 const maxAttempts = 1_000_000
 
 func (c Config) validate() error {

@@ -18,8 +18,8 @@ import (
 )
 
 // ErrOtherDestination is returned by Run if another instance forwards the same outbox
-// to another destination. Otherwise each broker would get only a part of the messages.
-// The text of the error names both destinations, and says what to do.
+// to another destination. With two destinations, each broker would get only a part of
+// the messages. The text of the error names both destinations, and says what to do.
 var ErrOtherDestination = errors.New("forwarder: another destination")
 
 // destinationNamer is a publisher that knows the name of its destination. The forwarder
@@ -79,7 +79,7 @@ func shown(destination string) string {
 
 // enrol records in the database that this instance runs. The parameter length is the
 // time for which the record is valid. If the last instance had another destination,
-// enrol returns it as the predecessor.
+// enrol returns that instance as the predecessor.
 //
 // All running instances must have the same destination. An instance that joins takes a
 // lock, so that no other instance can join at the same time. If an instance with

@@ -23,9 +23,9 @@ var (
 	}
 )
 
-// failed records a failure. Only the first failure is logged. If the work failed only
-// because it conflicted with another transaction, the loop also pauses, but nothing is
-// logged.
+// failed records a failure, and makes the work wait before it is tried again. Only the
+// first failure is logged. A failure is not logged at all if its only cause is another
+// transaction, for example a deadlock.
 func (f *fault) failed(l *loop, texts workTexts, err error) {
 	if !f.logged && !dialect.Contended(err) {
 		f.logged = true

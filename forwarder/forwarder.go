@@ -38,7 +38,7 @@ type Forwarder struct {
 	started bool
 	closing chan struct{}
 	ended   chan struct{}
-	left    error // set before the channel ended is closed
+	left    error // the error that Close returns; it is set before the channel ended is closed
 }
 
 // New returns a Forwarder that sends the messages of the outbox in db through

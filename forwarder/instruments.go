@@ -17,8 +17,8 @@ import (
 const otherTopic = "other"
 
 // instruments contains the metrics and the tracer of a Forwarder. The loop counts in
-// memory, in tallies. Later it adds the sums to the counters, because a call for each
-// message would cost too much at tens of thousands of messages per second.
+// memory, in tallies. Later it adds the sums to the counters, because calling a counter
+// for each message would cost too much at tens of thousands of messages per second.
 type instruments struct {
 	meter  telemetry.Meter
 	tracer telemetry.Tracer
@@ -87,7 +87,8 @@ type tally struct {
 	each    int // number of series for one topic
 }
 
-// add counts one in the given series of a topic.
+// add adds 1 to one series of a topic. The parameter series is the index of the series
+// within the topic.
 func (i *instruments) add(t *tally, topic string, series int) {
 	number, listed := i.topics[topic]
 	if !listed {
@@ -167,7 +168,8 @@ func (i *instruments) note(s *dispatch.Scheduler) {
 	i.slots.Store(int64(len(s.Slots())))
 }
 
-// observables are the metrics that are read only when the metrics are collected.
+// observables are the metrics whose values are determined only when the metrics are
+// collected.
 type observables struct {
 	inFlight, slots, pending, blockedKeys, deadLetters, pauses metric.Int64Observable
 	lag                                                        metric.Float64Observable
@@ -211,7 +213,8 @@ func (f *Forwarder) observe() (end func()) {
 // countedUpTo is the maximum number of rows that are counted for the metrics.
 const countedUpTo = 100_000
 
-// boundedStats is like Stats, but the counts stop at countedUpTo.
+// boundedStats contains the numbers for the metrics. Unlike those of Stats, its counts
+// stop at countedUpTo.
 type boundedStats struct {
 	lag                                time.Duration
 	pending, blockedKeys, dead, pauses int64

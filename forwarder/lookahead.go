@@ -16,8 +16,9 @@ import (
 )
 
 // lookaheadRows returns the number of rows that a lookahead examines. With this number,
-// 100 lookaheads examine a million rows, and a sweep never waits long for a lookahead to
-// end. It is 0 for SQLite, which is used without a broker and needs no lookahead.
+// 100 lookaheads examine a million rows, and a sweep never waits long for a lookahead
+// to end. The number is 0 for SQLite, which is used without a broker and needs no
+// lookahead.
 func lookaheadRows(config schema.Config) int {
 	if config.Dialect == schema.SQLite {
 		return 0
@@ -79,8 +80,8 @@ func (s *store) lookAhead(ctx context.Context, read *dispatch.Read, r *reader) (
 	return looked, err
 }
 
-// examine runs the statement that examines rows. The statement sees one snapshot. So it
-// sees, for each row to read, all earlier rows of the same key.
+// examine runs the statement that examines rows. The statement uses one snapshot. So if
+// it sees a row, it also sees the earlier rows of the same key that are committed.
 func (s *store) examine(ctx context.Context, tx *sql.Tx, read *dispatch.Read) (ahead, error) {
 	var (
 		topics, tenants []string
@@ -152,25 +153,27 @@ func pairs(text string, f func(a, b int64)) error {
 	return nil
 }
 
-// peek is stateOfRead with the flag rowsToRead, which is set if there is a row above $1.
-// ORDER BY makes PostgreSQL use the index even if its estimates are wrong.
+// peek is the query stateOfRead with one more flag, rowsToRead. The flag is set if
+// there is a row above the position $1. ORDER BY makes PostgreSQL use the index even if
+// its estimates are wrong.
 var peek = stateWith(fmt.Sprintf(
 	`CASE WHEN (SELECT 1 FROM {outbox} WHERE position > $1 ORDER BY position LIMIT 1) IS NOT NULL THEN %d ELSE 0 END`, rowsToRead))
 
-// examineQuery returns a query that examines the first $8 rows above $1. The result has
-// five values: the highest position, the number of rows, whether the query has left out
-// rows because of a limit or because of their key, the rows to read, and the other rows
-// with a key. Both sets of rows are lists of position:hash.
+// examineQuery returns a query that examines the first $8 rows above the position $1.
+// The result has five values: the highest position of these rows, their number, whether
+// the query has left out rows because of a limit or because of their key, the rows to
+// read, and the other rows with a key. The last two values are lists of position:hash,
+// where the hash is that of the key.
 //
 // A group contains the rows of one topic and one tenant. The parameters are those of
 // mayBeRead, and:
 //
 //   - $6: the maximum number of rows of a group,
 //   - $9 and $10: the topics and the tenants of the groups to leave out,
-//   - $11: between this position and $1, a row that is not in memory must be sent before
-//     the later rows of its key, so the query leaves out the key,
-//   - $12: the first row of each key between $11 and this position is added to the list of
-//     other rows,
+//   - $11: if a key has a row above this position and up to $1 that is not in memory,
+//     the query leaves out the key, because that row must be sent first,
+//   - $12: the query adds the first row of each key above $11 and up to this position
+//     to the list of other rows,
 //   - $13 and $14: the paused topics and the paused tenants.
 //
 // PostgreSQL overestimates the cost of this query, and would compile it (JIT). Compiling
@@ -211,10 +214,10 @@ func examineQuery(d dialect.Dialect) string {
 		       COALESCE((SELECT string_agg(s.position || ':' || hashtext(s.ordering_key), ',') FROM skipped AS s), '')`)
 }
 
-// quickTenant returns the same tenant as outboxrow.Tenant in a seventh of the time,
-// because it usually does not decode the metadata. It takes the text between the quotes
-// after the name of the field. It decodes the metadata only if this text contains an
-// escape.
+// quickTenant returns an SQL expression for the tenant of row o. Its value is the same
+// as that of outboxrow.Tenant, but it takes a seventh of the time, because it usually
+// does not decode the metadata: it takes the text between the quotes after the name of
+// the field. It decodes the metadata only if this text contains an escape.
 func quickTenant(d dialect.Dialect) string {
 	const text = `split_part(split_part(CAST(o.metadata AS text), '"` + meta.TenantID + `":', 2), '"', 2)`
 	return `CASE WHEN strpos(` + text + `, '\') > 0 THEN ` + outboxrow.Tenant(d) + ` ELSE substr(` + text + `, 1, 255) END`

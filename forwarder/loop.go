@@ -99,7 +99,7 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// step starts all work that can start now. It returns true if the loop has ended.
+// step starts all work that can start now. It returns true if the loop must end.
 func (l *loop) step(now time.Time) (ended bool) {
 	l.wakeAt = now.Add(time.Minute)
 	l.keepLease(now)

@@ -10,11 +10,11 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Each sweep also returns the pauses in its snapshot. So no separate query is needed.
-// If the returned pauses differ from the pauses that the sweep has used, the scheduler
-// ignores the rows, and the next sweep uses the new pauses. Only while something is
-// paused, other queries run, which cost more: a sweep runs in a transaction, and checks
-// the topic and the tenant of each row.
+// Each sweep also returns the pauses that the database contains. So no separate query
+// is needed. If the returned pauses differ from the pauses that the sweep has used, the
+// scheduler ignores the rows, and the next sweep uses the new pauses. While something
+// is paused, the forwarder uses other queries, which cost more: a sweep runs in a
+// transaction, and checks the topic and the tenant of each row.
 
 // listPauses returns an SQL expression. The value of the expression is a JSON list of
 // the pauses, or an empty string if nothing is paused.
@@ -51,7 +51,7 @@ func decodePauses(text string) (p dispatch.Pauses, err error) {
 // out paused rows. The parameters topics and tenants are the SQL parameters that
 // contain the paused topics and tenants. Paused rows without a key, and paused rows
 // with a due time, are left out. The other paused rows are returned without their
-// contents and with -1 attempts.
+// contents. The value -1 for attempts marks these rows.
 func leaveOutPaused(d dialect.Dialect, query, topics, tenants string) string {
 	paused := outboxrow.Paused(d, `{list `+topics+` text}`, `{list `+tenants+` text}`)
 	return strings.NewReplacer(

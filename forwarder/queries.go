@@ -65,8 +65,8 @@ func newQueries(d dialect.Dialect) queries {
 
 		removeLogged: removeLogged(d, these),
 
-		// Ids are roughly in the order of time. So if the first rows are not old
-		// enough, no further rows are read.
+		// Ids are roughly in the order of time. So if the first rows are not old enough, the
+		// later rows are not old enough either, and are not read.
 		forgetSent: d.SQL(`
 			DELETE FROM {outbox_sent}
 			WHERE id IN (SELECT f.id FROM (SELECT id, sent_at FROM {outbox_sent} ORDER BY id LIMIT $2) AS f
@@ -108,7 +108,7 @@ func newQueries(d dialect.Dialect) queries {
 			INSERT INTO {blocked_keys} AS h (ordering_key, position, successors_after, reason) VALUES ($1, $2, $3, '` + outboxrow.BlockedDead + `')
 			` + lowerHead),
 
-		// A key is unblocked in the transaction that removes its first message. This
+		// A key is unblocked in the transaction that removes its first message. This query
 		// finds keys whose first message was removed by hand.
 		headless: d.SQL(`
 			SELECT position, ordering_key FROM {blocked_keys}
@@ -139,8 +139,8 @@ func newQueries(d dialect.Dialect) queries {
 
 		instances: d.SQL(`SELECT (SELECT COUNT(*) FROM {forwarders}), (SELECT COUNT(*) FROM {slots})`),
 
-		// Somebody may have deleted rows of this table. Messages in these slots would wait
-		// forever.
+		// Somebody may have deleted rows of this table. Messages in the missing slots would
+		// wait forever.
 		slots: d.SQL(`
 			INSERT INTO {slots} (slot)
 			WITH RECURSIVE n(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM n WHERE slot < ` + strconv.Itoa(slot.Count-1) + `)

@@ -25,9 +25,10 @@ func (s *store) arguments(read *dispatch.Read) []any {
 	return args
 }
 
-// bulkRows is the minimum number of expected rows for which a read uses a transaction.
-// For so many rows, the round trips of a transaction cost less than sending payloads as
-// hexadecimal digits, see [dialect.Reader.AsText].
+// bulkRows is the number of expected rows from which a read uses a transaction. Outside
+// of a transaction, lib/pq receives payloads as hexadecimal digits, see
+// [dialect.Reader.AsText]. For so many rows, this costs more than the round trips of a
+// transaction.
 const bulkRows = 256
 
 // errFull ends a read that has reached its limit of bytes.
@@ -181,7 +182,8 @@ func (s *outboxState) scan(row *sql.Row) error {
 	return row.Scan(&s.horizon, &s.ceiling, &s.unowned, &s.blocked, &s.pauses, &s.highest)
 }
 
-// reader scans rows. Each read allocates one reader, together with its fields.
+// reader scans the rows of one read. It uses its fields again for each row, so that
+// scanning allocates little memory.
 type reader struct {
 	rows  []*dispatch.Message
 	state outboxState
@@ -196,7 +198,7 @@ type reader struct {
 	topic      sql.RawBytes
 	successors sql.NullInt64
 	millis     int64 // when the row was stored, by the clock of the database
-	waited     int64 // how long the message could have been sent already, in milliseconds
+	waited     int64 // time since the message could first be sent, in milliseconds
 
 	created       string // the time in createdMillis as a string; rows that were stored together share one string
 	createdMillis int64

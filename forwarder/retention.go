@@ -77,8 +77,9 @@ func (l *loop) forgotSent(more bool, began time.Time, err error) {
 	}
 }
 
-// forgetSent deletes rows that are older than keep, at most limit rows. It returns the
-// number of deleted rows.
+// forgetSent deletes rows of the sent log that are older than the parameter keep. The
+// parameter limit is the maximum number of rows to delete. It returns the number of
+// deleted rows.
 func (s *store) forgetSent(ctx context.Context, keep time.Duration, limit int) (n int64, err error) {
 	err = s.write(ctx, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, s.sql.forgetSent, -keep.Milliseconds(), limit)

@@ -17,9 +17,9 @@ import (
 )
 
 // AsyncPublisher is a publisher that does not wait for the confirm of a message.
-// PublishAsync takes one message and returns. Later it calls done exactly once, from
-// any goroutine, with the error that Publish would return. PublishAsync may block for a
-// while to limit the number of unconfirmed messages.
+// PublishAsync takes one message and returns. Later the publisher calls the function
+// done exactly once, from any goroutine, with the error that Publish would return.
+// PublishAsync may block for a while to limit the number of unconfirmed messages.
 type AsyncPublisher interface {
 	PublishAsync(topic string, msg *message.Message, done func(error))
 }

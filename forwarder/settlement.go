@@ -107,8 +107,8 @@ func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found in
 	for i, c := range charges {
 		positions = append(positions, c.Message.Position)
 		ids = append(ids, c.Message.ID)
-		// The value is absolute, because charge is called again after a commit with an
-		// unknown outcome.
+		// The statement sets this number, instead of adding to the number in the row, because
+		// charge is called again after a commit with an unknown outcome.
 		attempts = append(attempts, min(int64(c.Message.Attempts)+int64(c.Attempts), math.MaxInt32))
 		delays = append(delays, c.Delay.Milliseconds())
 		texts = append(texts, clean(c.Err))

@@ -27,8 +27,8 @@ type Stats struct {
 	// because their topic does not confirm.
 	Failing int
 
-	// FailingFor is the time since the earliest first failure of the messages that Failing
-	// counts, or 0 if Failing is 0.
+	// FailingFor is the longest time for which a message that Failing counts has been
+	// failing. It is 0 if Failing is 0.
 	FailingFor time.Duration
 
 	// BlockedKeys is the number of ordering keys that are blocked, because the broker
@@ -67,8 +67,8 @@ func (f *Forwarder) Stats(ctx context.Context) (Stats, error) {
 	return stats, nil
 }
 
-// boundedStats returns the same numbers as Stats, but its counts stop at a limit, so
-// its cost is limited.
+// boundedStats returns the numbers for the metrics. Unlike those of Stats, its counts
+// stop at countedUpTo, so its cost is limited.
 func (s *store) boundedStats(ctx context.Context) (boundedStats, error) {
 	var (
 		seen                boundedStats

@@ -143,7 +143,8 @@ func (s *store) tidy(ctx context.Context) error {
 
 // unblock unblocks the given keys if their slots belong to this instance. After
 // unblocking, the owner of the slot must read the waiting messages of the key again,
-// because its cursor is above them. So only the owner may unblock the key.
+// because the owner's cursor has passed these messages. So only the owner may unblock
+// the key.
 func (s *store) unblock(ctx context.Context, tx *sql.Tx, positions []int64, keys []string, slots []int64) error {
 	_, err := tx.ExecContext(ctx, s.sql.unblock,
 		s.dialect.List(positions), s.dialect.Strings(keys), s.dialect.List(slots), s.owner)

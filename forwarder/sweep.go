@@ -64,8 +64,8 @@ const (
 	          ORDER BY position LIMIT $5`
 )
 
-// sweep returns due rows first, because otherwise a backlog of large messages could fill
-// every batch.
+// sweep returns due rows first. Otherwise a backlog of large messages could fill every
+// batch, and the due rows would have to wait.
 const sweep = `SELECT * FROM (` + whenDue + `) AS a UNION ALL SELECT * FROM (` + inOrder + `) AS b`
 
 // anyRow is true if a sweep may return rows. Checking it takes PostgreSQL a tenth of
@@ -84,16 +84,21 @@ const (
 	rowsToRead
 )
 
-// stateOfRead returns the values of snapshotQuery as a row before the rows of a sweep. It
-// is used with PostgreSQL. snapshotQuery checks the locks of transactions that release
-// keys before the sweep gets its snapshot. stateOfRead has the same snapshot as the
-// sweep, so it cannot do this check. Instead, its horizon is 0 while any key is blocked,
-// and the next read must use a transaction. The row has the columns of a message:
-// position is the horizon, metadata the pauses, created the ceiling, and waited contains
-// flags.
+// stateOfRead is a query for the values that snapshotQuery also returns. It returns
+// them as one row before the rows of a sweep, so that a read needs only one statement.
+// It is used with PostgreSQL.
+//
+// snapshotQuery runs before the sweep gets its snapshot, and checks whether a
+// transaction that releases keys is running. stateOfRead cannot do this check, because
+// it has the same snapshot as the sweep. Instead, its horizon is 0 while any key is
+// blocked, and the next read must use a transaction.
+//
+// The row has the columns of a message: the column position contains the horizon,
+// metadata the pauses, created the ceiling, and waited the flags.
 var stateOfRead = stateWith(`0`)
 
-// stateAlone is stateOfRead with the flag rowsToRead.
+// stateAlone is the query stateOfRead with one more flag, rowsToRead. The flag is set
+// if a sweep may return rows. The query runs without a sweep.
 var stateAlone = stateWith(fmt.Sprintf(`CASE WHEN `+anyRow+` THEN %d ELSE 0 END`, rowsToRead))
 
 // stateWith returns a query for an outboxState. The query sets the flags unownedSlots,
@@ -114,8 +119,8 @@ func stateWith(flag string) string {
 const anyUnowned = `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR lease_until < {now})`
 
 // snapshotQuery returns a query for the values of an outboxState:
-//   - the horizon: all transactions below it have ended,
-//   - the ceiling: no transaction at or above it has ended,
+//   - the horizon: all transactions with a lower id have ended,
+//   - the ceiling: no transaction with this id or a higher one has ended,
 //   - whether any slots have no owner, and whether any keys are blocked,
 //   - the pauses and, if anything is paused, the highest position.
 //
@@ -123,8 +128,9 @@ const anyUnowned = `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR l
 // has ended according to this query.
 func snapshotQuery(d dialect.Dialect) string {
 	// A transaction that releases a key may not see rows that are committed at the same
-	// time, and this read does not see yet that the key is released. In this case the
-	// cursor must stay where it is.
+	// time, and this read does not see yet that the key is released. If the cursor passed
+	// these rows, nobody would read them. So while such a transaction runs, the horizon is
+	// 0, and the cursor stays where it is.
 	snapshot := `CASE WHEN EXISTS (SELECT 1 FROM {blocked_keys}) AND EXISTS (
 	                       SELECT 1 FROM pg_locks
 	                       WHERE locktype = 'relation' AND relation = '{blocked_keys}'::regclass AND mode = 'RowShareLock'

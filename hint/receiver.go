@@ -40,8 +40,8 @@ func Listen(address string, hint func()) (*Receiver, error) {
 // Addr returns the address at which the Receiver listens.
 func (r *Receiver) Addr() net.Addr { return r.conn.LocalAddr() }
 
-// Close ends the Receiver. After it has returned, the function passed to Listen is not
-// called any more.
+// Close ends the Receiver. After Close has returned, the function passed to Listen is
+// not called any more.
 func (r *Receiver) Close() error {
 	r.once.Do(func() {
 		r.err = r.conn.Close()

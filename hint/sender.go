@@ -18,8 +18,8 @@ import (
 const datagram = "once hint 1"
 
 const (
-	// pause is the shortest time between two datagrams. A forwarder cannot read more often
-	// than this.
+	// pause is the shortest time between two datagrams to the same address. It limits how
+	// many reads a busy producer can cause.
 	pause = time.Millisecond
 
 	// lookUpEvery is how long the addresses of a name are used before the name is looked up
@@ -66,7 +66,8 @@ type host struct {
 // address is a host with a port, such as "forwarder.shop.svc:7946". If a name has
 // several IP addresses, such as the name of a headless service in Kubernetes, each
 // address gets every hint. NewSender does not look up names, so the forwarders need not
-// run. If an address is invalid, NewSender fails with an error that names the address.
+// run yet. If an address is invalid, NewSender fails with an error that names the
+// address.
 func NewSender(addresses []string, config Config) (*Sender, error) {
 	if config.Logger == nil {
 		config.Logger = watermill.NewSlogLogger(nil)
@@ -162,7 +163,7 @@ func (s *Sender) run() {
 }
 
 // find looks up the IP addresses of a host if the known addresses are old. If the
-// lookup fails, it keeps the old addresses.
+// lookup fails, find keeps the old addresses.
 func (s *Sender) find(h *host) {
 	now := time.Now()
 	if h.fixed || now.Before(h.lookUp) {

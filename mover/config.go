@@ -21,8 +21,9 @@ type Config struct {
 	// database as the tables of Watermill's forwarder. Defaults to the prefix "once_".
 	Schema schema.Config
 
-	// ForwarderTopic is the field ForwarderTopic in the configurations of Watermill's
-	// forwarder and of its publishers. Defaults to "forwarder_topic", as in Watermill.
+	// ForwarderTopic must have the value of the field ForwarderTopic in the configurations
+	// of Watermill's forwarder and of its publishers. Defaults to "forwarder_topic", as in
+	// Watermill.
 	ForwarderTopic string
 
 	// MessagesTable and OffsetsTable are the names of the tables of Watermill's forwarder,
@@ -45,12 +46,12 @@ type Config struct {
 	PollInterval time.Duration
 
 	// MaxPayload is the maximum size of a payload that the outbox accepts, in bytes.
-	// Defaults to the default of outbox.Config.MaxPayload.
+	// Defaults to the default of outbox.Config.MaxPayload, 16 MiB.
 	MaxPayload int
 
-	// Check is the same as outbox.Config.Check. Messages that it refuses become dead
-	// letters when they are moved. Set it to rabbit.Check if the forwarder sends to
-	// RabbitMQ. Defaults to nil.
+	// Check returns an error for a message that the broker can never accept, as
+	// outbox.Config.Check does. Such a message becomes a dead letter when it is moved. Set
+	// Check to rabbit.Check if the forwarder sends to RabbitMQ. Defaults to nil.
 	Check func(topic string, msg *message.Message) error
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for

@@ -1,7 +1,7 @@
 // Package mover moves messages from the table of Watermill's own forwarder
 // (components/forwarder on watermill-sql's PostgreSQL adapters) into the outbox, while
-// writers and forwarders of both kinds run. On this page, "stock" means Watermill's
-// forwarder and its tables.
+// writers and forwarders of both kinds run. Below, the word "stock" refers to
+// Watermill's forwarder and its tables.
 //
 //	m, err := mover.New(db, mover.Config{})
 //	go m.Run(ctx)
@@ -44,7 +44,7 @@
 //
 // A consumer group without an offset starts at the beginning of the table, which
 // contains every message that was ever sent. If other groups have an offset, the mover
-// treats the name as a mistake, see [ErrUnknownGroup].
+// assumes that the name of the group is a mistake, see [ErrUnknownGroup].
 //
 // # What it costs
 //

@@ -13,8 +13,8 @@ var (
 
 	// ErrUnknownGroup means that the consumer group has no offset, but other groups have
 	// one. The mover then does not start, because it would move every message that was ever
-	// sent. If you want this, insert the offset yourself: consumer_group, offset_acked 0,
-	// last_processed_transaction_id '0'.
+	// sent. If you want this, insert a row into the offsets table yourself: the name of the
+	// group as consumer_group, 0 as offset_acked, and '0' as last_processed_transaction_id.
 	ErrUnknownGroup = errors.New("mover: the consumer group has no offset, but others have")
 )
 

@@ -52,8 +52,8 @@ func New(db *sql.DB, config Config) (*Mover, error) {
 // at that moment is moved completely or not at all.
 //
 // Run fails if tables are missing or have another version ([ErrNoTable],
-// schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect), and with [ErrUnknownGroup]. If
-// it cannot reach the database, it waits and tries again.
+// schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect). It also fails with
+// [ErrUnknownGroup]. If Run cannot reach the database, it waits and tries again.
 func (m *Mover) Run(ctx context.Context) error {
 	move := m.Move // also checks the tables; after the first success, drain replaces it
 	for failures := 0; ; {
@@ -88,12 +88,12 @@ func (m *Mover) Run(ctx context.Context) error {
 var pauses = backoff.Exponential{Base: 100 * time.Millisecond, Max: 3200 * time.Millisecond}
 
 // Move moves all rows that it can read. It returns the number of moved rows, including
-// dead letters. It does not wait for rows that open transactions hide, see
-// [Mover.Left].
+// dead letters. It does not wait for rows that it cannot read yet because other
+// transactions are open, see [Mover.Left].
 //
 // If Move fails, it has moved the returned number of rows and no others. You may call
-// Move again at any time. If the outcome of a commit is unknown, its rows are not moved
-// twice, but the number may not include them.
+// Move again at any time. If the outcome of a commit is unknown, the rows of the commit
+// are not moved twice, but the number may not include these rows.
 func (m *Mover) Move(ctx context.Context) (moved int, err error) {
 	if err := m.check(ctx); err != nil {
 		return 0, fmt.Errorf("mover: %w", err)

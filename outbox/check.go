@@ -105,8 +105,8 @@ func (c checker) name(f field, value string) {
 	c.text(f, value)
 }
 
-// text adds the field to the invalid fields if value cannot be stored in a text column
-// or in JSON.
+// text adds the field f to the invalid fields if its value cannot be stored in a text
+// column or in JSON.
 func (c checker) text(f field, value string) {
 	switch {
 	case !utf8.ValidString(value):

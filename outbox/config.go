@@ -43,11 +43,11 @@ type Config struct {
 	Check func(topic string, msg *message.Message) error
 
 	// Parameters makes Publish send the values of rows to PostgreSQL as parameters of the
-	// statement. Without Parameters, the values are constants in the statement. This has
-	// two advantages: lib/pq sends the statement in one round trip instead of two, and
-	// package lazytx sends it together with COMMIT. But if such a statement fails or is
-	// slow, PostgreSQL may write it, with the payload, to the log of the server. Defaults
-	// to false.
+	// statement. With pgx, Publish always does this. Without Parameters, other drivers get
+	// the values as constants in the statement. Constants have two advantages: lib/pq sends
+	// the statement in one round trip instead of two, and package lazytx sends it together
+	// with COMMIT. But if a statement with constants fails or is slow, PostgreSQL may write
+	// it, with the payload, to the log of the server. Defaults to false.
 	Parameters bool
 
 	// MeterProvider creates the metrics, and TracerProvider creates the spans. Both default

@@ -129,7 +129,8 @@ func (i insert) text(topic string, records []record) string {
 	return string(b)
 }
 
-// appendDue appends the due time. If the time is zero or in the past, it appends NULL.
+// appendDue appends an SQL expression for the due time. The value of the expression is
+// NULL if the time is zero or in the past.
 func appendDue(b []byte, due time.Time) []byte {
 	if due.Year() < 1 || due.IsZero() { // PostgreSQL has no year 0
 		return append(b, "NULL"...)

@@ -21,8 +21,9 @@ func InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.
 // returns an error, InTx rolls back and returns the error unchanged. If work panics,
 // InTx rolls back and lets the panic continue.
 //
-// The context limits the wait for a connection. For its own statements, work must use
-// ctx itself. Messages whose context has no trace get the trace of ctx.
+// The parameter ctx limits only the wait for a connection. If ctx should also limit the
+// statements of work, pass ctx to these statements. Messages whose context has no trace
+// get the trace of ctx.
 //
 // After the commit, InTx calls hints, such as a forwarder's Hint. It also calls them
 // after [ErrCommitUnknown], because there may be messages to send. It skips nil hints.

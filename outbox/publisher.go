@@ -68,8 +68,9 @@ func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
 func (p publisher) Close() error { return nil }
 
 // failed returns the error for an insert that failed with err. If a table or a right is
-// missing, failed marks the error: if a consumer is handling a message, this message is
-// not the cause, and the consumer counts no attempt.
+// missing, a consumer that is handling a message must not count an attempt, because the
+// message is not the cause. In this case failed marks the error, so that the consumer
+// recognizes it.
 func (o *Outbox) failed(err error) error {
 	if !dialect.Undeployed(err) || disposition.Given(err) { // the second condition is true if failed has already wrapped err
 		return fmt.Errorf("outbox: %w", err)
@@ -78,10 +79,10 @@ func (o *Outbox) failed(err error) error {
 		"and run schema.Check: %w", o.dialect.Config().Table("outbox"), err))
 }
 
-// insert stores records. With lib/pq, the statement has no arguments. The statement
-// takes one round trip, or none with lazytx, which sends it with COMMIT. With pgx, a
-// statement with arguments takes one round trip, and PostgreSQL need not parse it every
-// time.
+// insert stores records. With lib/pq, the statement has no arguments, so that it takes
+// one round trip, or none with lazytx, which sends it with COMMIT. With pgx, the
+// statement has arguments: it also takes only one round trip, and PostgreSQL need not
+// parse it every time.
 func (p publisher) insert(topic string, records []record) error {
 	o := p.outbox
 	ctx := context.Background() // Publish has no context, and the context of InTx bounds only its beginning

@@ -49,9 +49,9 @@ func (o *Outbox) Statements(
 	return statements, done, nil
 }
 
-// LockStatement returns the statement of LockKey. The statement has no arguments. The
-// rows that it returns have no meaning. LockStatement returns an error if keys is empty
-// or contains an empty key.
+// LockStatement returns the statement of LockKey. The statement has no arguments.
+// Ignore the rows that the statement returns. LockStatement returns an error if keys is
+// empty or contains an empty key.
 func (o *Outbox) LockStatement(keys ...string) (string, error) {
 	if len(keys) == 0 || slices.Contains(keys, "") {
 		return "", errors.New("outbox: LockKey needs at least one ordering key, and no empty key")

@@ -29,8 +29,8 @@ type Exponential struct {
 }
 
 // Delay returns the delay after the given number of attempts. A number below 1 counts
-// as 1. The parameter chance is a number in [0, 1). If it is 0, the delay is not
-// shortened.
+// as 1. The delay is shortened by the fraction Jitter times chance, where the parameter
+// chance is a random number in [0, 1), or 0 for no jitter.
 func (e Exponential) Delay(attempts int, chance float64) time.Duration {
 	if e.Base <= 0 {
 		return 0 // zero times an infinite power would be NaN

@@ -44,7 +44,7 @@ func kindOf(db *sql.DB) driverKind {
 // are written into the text. PostgreSQL would parse and plan this text each time, which
 // takes longer than reading a few rows. So the Reader prepares a query on each
 // connection. The name of a prepared query is a digest of its text. So behind a pooler,
-// where processes share connections, no process executes the query of another one.
+// where processes share connections, the same name always means the same query.
 type Reader struct {
 	dialect  Dialect
 	db       *sql.DB
@@ -54,11 +54,13 @@ type Reader struct {
 }
 
 const (
-	// preparedFailures is how many prepared queries may fail. A pooler in transaction mode
-	// may send each statement to another connection, so that preparing does not help.
+	// preparedFailures is how many prepared queries may fail. After that, the Reader no
+	// longer prepares queries: a pooler in transaction mode may send each statement to
+	// another connection, so that a prepared query is not found.
 	preparedFailures = 5
 
-	// preparedConns limits Reader.prepared, which also contains closed connections.
+	// preparedConns is the maximum number of connections in Reader.prepared. This map also
+	// contains connections that are closed.
 	preparedConns = 16
 )
 
@@ -115,8 +117,9 @@ func (r *Reader) readOnce(ctx context.Context, s Statement, args []any, read fun
 	return err
 }
 
-// readText executes a query without arguments. If the prepared query does not exist, or
-// cannot be used, it sends the text of the query.
+// readText executes a query whose arguments are written into its text. It first tries
+// to execute the query as a prepared query. If this is not possible, it sends the text
+// of the query.
 func (r *Reader) readText(ctx context.Context, conn *sql.Conn, s Statement, args []any, read func(rows *sql.Rows) error) error {
 	trying := r.failed < preparedFailures
 	if trying {
@@ -135,9 +138,10 @@ func (r *Reader) readText(ctx context.Context, conn *sql.Conn, s Statement, args
 	return err
 }
 
-// readPrepared prepares a query, and executes it. It returns false without an error if
-// the server refuses one of them. The text of the query then succeeds, or its error
-// shows the reason.
+// readPrepared prepares a query, and executes the prepared query. If the server refuses
+// one of these two steps, readPrepared returns false without an error. The caller then
+// sends the text of the query, which succeeds, or fails with an error that shows the
+// reason.
 func (r *Reader) readPrepared(
 	ctx context.Context, conn *sql.Conn, s Statement, args []any, read func(rows *sql.Rows) error,
 ) (done bool, err error) {
@@ -166,7 +170,7 @@ func unusable(err error) bool {
 }
 
 // prepare prepares a query on a connection, unless it is prepared already. It returns
-// false if the server refuses this.
+// false if the query cannot be prepared on this connection.
 func (r *Reader) prepare(ctx context.Context, conn *sql.Conn, s Statement) (prepared bool, err error) {
 	var id any
 	err = conn.Raw(func(driverConn any) error {

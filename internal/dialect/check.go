@@ -8,18 +8,19 @@ import "context"
 type Check struct {
 	SQL string
 
-	// Mark is a statement that marks the transaction, so that the statement SQL can
-	// recognize the mark. It is "" if no separate statement is needed.
+	// Mark is a statement that marks the transaction. Later the statement in the field SQL
+	// checks whether the mark is still there. It is "" if no separate statement is needed.
 	Mark string
 
-	// Sent means that the driver sends SQL together with COMMIT, see package lazytx.
+	// Sent means that the driver sends the statement in the field SQL together with COMMIT,
+	// see package lazytx.
 	Sent bool
 }
 
 type checkKey struct{}
 
-// WithCheck returns a context for a transaction. The context passes the check c to the
-// driver.
+// WithCheck returns a context for a transaction. The driver finds the check c in this
+// context.
 func WithCheck(ctx context.Context, c *Check) context.Context {
 	return context.WithValue(ctx, checkKey{}, c)
 }

@@ -5,9 +5,9 @@ import "context"
 // Late describes a statement that the driver may send together with COMMIT, see package
 // lazytx. Without package lazytx, the statement is executed immediately.
 type Late struct {
-	// Head is the length of the beginning of the statement. If two consecutive statements
-	// have the same beginning, the driver sends them as one statement: the beginning once,
-	// and then the rest of each statement, separated by a comma.
+	// Head is the length, in bytes, of the beginning of the statement. If two consecutive
+	// statements have the same beginning, the driver sends them as one statement: the
+	// beginning once, and then the rest of each statement, separated by a comma.
 	Head int
 
 	// Failed returns the error for the caller if the statement has failed with err.

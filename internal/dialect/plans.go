@@ -9,9 +9,9 @@ import (
 
 // Connections of pgx keep the plans of their statements, and so do the connections that
 // a [Reader] uses. PostgreSQL makes a new plan only after the table was analyzed. So a
-// plan can come from a time when the table was empty. Such a plan reads the whole table,
-// and takes seconds when the table has a million rows. Therefore PostgreSQL discards the
-// plans of a connection after slow work.
+// plan can come from a time when the table was empty. Such a plan reads the whole
+// table, and takes seconds when the table has a million rows. Therefore this package
+// discards the plans of a connection after slow work.
 const (
 	discardPlans = `DISCARD PLANS`
 

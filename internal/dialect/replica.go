@@ -6,9 +6,9 @@ import (
 	"database/sql/driver"
 )
 
-// LeaveReplica closes a connection if err means that its server has become a replica.
-// The server's address may lead to the new primary now, but every write on the existing
-// connection would fail. LeaveReplica returns err.
+// LeaveReplica closes the connection that was used last, if err means that its server
+// has become a replica. The server's address may lead to the new primary now, but every
+// write on the existing connection would fail. LeaveReplica returns err.
 func LeaveReplica(ctx context.Context, db *sql.DB, err error) error {
 	const readOnly = "25006"
 	if State(err) != readOnly {

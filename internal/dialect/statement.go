@@ -20,13 +20,13 @@ type Statement struct {
 	parts []string // text between the arguments, for PostgreSQL
 	order []int    // index of the argument after each part
 	size  int      // size of parts in bytes
-	name  string   // under which a connection prepares the query, for PostgreSQL
+	name  string   // name of the prepared query, for PostgreSQL
 }
 
-// Statement returns query as a Statement, with its placeholders replaced, see
-// [Dialect.SQL]. The parameter prelude contains statements without arguments, which are
-// sent together with query. It is ignored with SQLite. A constant in query must not
-// contain line breaks, because the indentation of lines is removed.
+// Statement returns a Statement for the given query. It replaces the placeholders of
+// the query, see [Dialect.SQL]. The parameter prelude contains statements without
+// arguments, which are sent together with query. It is ignored with SQLite. A constant
+// in query must not contain line breaks, because the indentation of lines is removed.
 func (d Dialect) Statement(prelude, query string) Statement {
 	query = d.SQL(query)
 	withParameters := query

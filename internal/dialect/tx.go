@@ -95,8 +95,9 @@ func runTx(
 
 // Begin begins a transaction. The context limits only the wait for a connection. If ctx
 // ends later, the transaction is not rolled back, because this could happen during the
-// commit, and the outcome would then be unknown. Defer release: it rolls back the
-// transaction if it is not committed, and returns the connection to the pool.
+// commit, and the outcome would then be unknown. Call the function release with defer:
+// it rolls back the transaction if the transaction is not committed, and returns the
+// connection to the pool.
 func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx, release func(), err error) {
 	// After a restart of the database, every idle connection of the pool is dead, and
 	// fails when it is used. So Begin tries more often than there are idle connections.

@@ -20,9 +20,8 @@ import (
 // problem, and no attempt is counted.
 //
 // Other publishers return errors that can say that a message was refused. If such an
-// error does not say so, the confirm did not arrive in time. The topic of the message
-// has then stalled, unless the broker has answered for other messages of the topic in
-// the meantime.
+// error does not say so, the confirm did not arrive in time. If the broker has not
+// answered for other messages of the topic in the meantime, the topic has stalled.
 type attribution struct {
 	candidates []*Message // in ascending order of position
 	alone      *Message   // the only message in flight, or nil
@@ -88,9 +87,12 @@ func (a *attribution) loseSlots(lost map[int64]bool) {
 // errStalled is the error that is recorded for the waiting messages of a stalled topic.
 var errStalled = errors.New("forwarder: the topic does not answer")
 
-// decideUnknown handles the outcomes Unknown and Unexplained. It makes m a candidate. If
-// m has failed twice as the only message in flight, and another message was confirmed in
-// between, decideUnknown decides whether m was refused or its topic has stalled.
+// decideUnknown handles the outcomes Unknown and Unexplained. It makes m a candidate.
+// If m has failed twice as the only message in flight, and another message was
+// confirmed in between, decideUnknown decides about m. With the outcome Unexplained, m
+// counts as refused. With the outcome Unknown, m is postponed. If the broker has not
+// answered for the topic since the first of the two failures, the topic has then
+// stalled.
 func (s *Scheduler) decideUnknown(m *Message, t *topic, outcome Outcome, err error, alone bool, now time.Time) {
 	m.WasUnknown = true
 	if t.stalled || t.stalls > 0 {

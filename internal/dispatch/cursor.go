@@ -5,9 +5,9 @@ import "math"
 // cursor is a position. Every row at or below it has been read, and no transaction can
 // add another row there. Reading continues above it.
 //
-// A transaction takes positions before it commits. So a row can appear below rows that
-// were sent long ago. The cursor therefore passes a position only after every
-// transaction that may have taken a lower position has ended. These are the
+// A transaction takes positions before it commits. So a row can appear at a position
+// below rows that were sent long ago. The cursor therefore passes a position only after
+// every transaction that may have taken a lower position has ended. These are the
 // transactions that had an id when the position was first read, because a transaction
 // gets its id before it takes a position. Messages do not wait for the cursor: each
 // sweep reads all rows above it, except the rows in memory.

@@ -37,8 +37,8 @@
 //	  refusals   refused messages of each topic, for the log
 //	attribution  messages that may have closed a channel
 //	settling     outcomes that wait to be recorded, and the settlement under way
-//	outage       failures in a row of reading, publishing or settling
-//	Scheduler    slots, publishes in flight, whether messages may leave, stop
+//	outage       consecutive failures of reading, publishing or settling
+//	Scheduler    slots, number of publishes in flight, whether messages may be sent, stop
 //
 // A message is in buffer.messages from the read of its row until its outcome is
 // recorded, or until it is dropped to be read again. In between it is in one

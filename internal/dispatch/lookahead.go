@@ -12,9 +12,9 @@ const (
 	// of the memory.
 	aheadPart = 4
 
-	// longGroups is the maximum number of groups that can be long at the same time. A group
-	// is long if its messages fill at least this fraction (1/longGroups) of the messages
-	// that memory can hold, see perGroup.
+	// longGroups is a divisor. A group is long if it has at least 1/longGroups of the
+	// number of messages that memory can hold, see perGroup. So only about longGroups
+	// groups can be long at the same time.
 	longGroups = 32
 )
 
@@ -53,10 +53,11 @@ type lookahead struct {
 // key.
 //
 // Rows can be committed late, below rows that the walk has examined. The walk therefore
-// has its own cursor. It reads a row with a key only if the key has no other row
-// between the cursor and the examined rows. When no transaction can add a row below a
-// position any more, the next lookahead adds the keys of all rows up to this position
-// to the skipped keys. Only then does the cursor pass the position.
+// has its own cursor: no transaction can add a row at or below it. After the cursor has
+// moved, the next lookahead adds the keys of all rows up to the cursor to the skipped
+// keys. The field passed is the position up to which this was done. The walk reads a
+// row with a key only if the key has no other row between that position and the
+// examined rows.
 type walk struct {
 	cursor  cursor // cursor.low can be above the field passed
 	passed  int64  // the field skipped contains the keys of all rows up to this position, except rows in memory
@@ -151,7 +152,7 @@ func (l *lookahead) due(now time.Time) (w *walk, at time.Time) {
 	return &l.round, at
 }
 
-// rest returns the time between two rounds. If the next round will find messages, this
+// rest returns the time between two rounds. If the next round may find messages, this
 // time is ten times the duration of the last round's lookaheads. Otherwise it is fifty
 // times that duration.
 func (l *lookahead) rest() time.Duration {
@@ -245,8 +246,8 @@ func (s *Scheduler) crowdedWindow(now time.Time) int {
 // are more frequent than sweeps of an outbox without a backlog. This hardly slows the
 // forwarder down, because with a backlog publishing takes longer than reading.
 // Lookaheads of a round also use at most half of the time if rows wait for the next
-// round. Otherwise they use at most a sixteenth, because sweeps and the tail wait for
-// them.
+// round. Otherwise they use at most a sixteenth of the time, because sweeps and
+// lookaheads of the tail wait for them.
 func (s *Scheduler) endLookahead(now time.Time, read *Read) {
 	l := &s.lookahead
 	if !read.Lookahead {
@@ -323,8 +324,9 @@ func (s *Scheduler) addLookahead(now time.Time, read *Read, rows []*Message, at 
 	}
 }
 
-// keySet is a set of hashes of keys. It can also contain a few keys that were not
-// added: lookaheads skip the messages of these keys, and a sweep reads them later.
+// keySet is a set of hashes of keys. Two keys can have the same bit, so a few keys that
+// were not added seem to be in the set. This does no harm: lookaheads skip the messages
+// of these keys, and a sweep reads the messages later.
 type keySet struct{ bits []uint64 }
 
 const keySetBits = 1 << 24

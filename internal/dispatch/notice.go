@@ -24,28 +24,30 @@ const (
 	// WorkSucceeded means that Work succeeded for the first time after failures.
 	WorkSucceeded
 
-	// FirstRefusal means that a message was refused, and that an episode begins with this
-	// refusal. It sets Topic, ID, Attempt, Size and Err. The episode ends when the topic has
-	// accepted a message, and has refused no message for a minute.
+	// FirstRefusal means that a message was refused, and that this refusal is the first of
+	// an episode. An episode ends when the broker has confirmed a message of the topic, and
+	// has refused none for a minute. Topic, ID, Metadata, Attempt, Size and Err are set.
 	FirstRefusal
 
-	// FurtherRefusal means that another message of the same episode was refused. It sets
-	// the same fields as FirstRefusal.
+	// FurtherRefusal means that a message was refused, and that this is a further refusal
+	// of the same episode. The same fields as for FirstRefusal are set.
 	FurtherRefusal
 
-	// TopicAccepts means that Topic confirmed a message for the first time after refusals.
-	// Messages is the number of refusals.
+	// TopicAccepts means that the broker has confirmed a message of Topic for the first
+	// time after refusals. Messages is the number of refusals.
 	TopicAccepts
 
 	// TopicStalled means that the broker has not answered for Topic for too long. Err is
 	// set, and Messages is the number of messages of the topic in flight.
 	TopicStalled
 
-	// TopicAnswers means that the broker has answered for a stalled Topic again.
+	// TopicAnswers means that Topic had stalled, and that the broker has now answered for
+	// it.
 	TopicAnswers
 
-	// AttributionBegins means that the outcome of a message is unknown because of Err. ID
-	// and Topic name the message. From now on, messages are published one at a time.
+	// AttributionBegins means that the outcome of a message is unknown because of Err. ID,
+	// Metadata and Topic describe the message. From now on, messages are published one at a
+	// time.
 	AttributionBegins
 )
 

@@ -30,11 +30,12 @@ func (p Pauses) Include(topic, tenant string) bool {
 // change, a sweep from the start reads all rows again.
 type paused struct {
 	pauses   Pauses
-	heldKeys map[uint64]int64 // from the hash of a key to its lowest position of a paused row
+	heldKeys map[uint64]int64 // maps the hash of a key to the position of the key's first paused row
 	seed     maphash.Seed
 }
 
-// hold records that the row of key at position is paused.
+// hold records that a row is paused. The parameters are the key and the position of the
+// row.
 func (p *paused) hold(key string, position int64) {
 	if key == "" {
 		return
@@ -48,8 +49,8 @@ func (p *paused) hold(key string, position int64) {
 	}
 }
 
-// held reports whether key has a paused message, so that later messages of the key
-// wait.
+// held reports whether the given key has a paused message, for which the later messages
+// of the key wait.
 func (p *paused) held(key string) bool {
 	if p.heldKeys == nil {
 		return false

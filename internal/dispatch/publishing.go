@@ -3,8 +3,8 @@ package dispatch
 import "time"
 
 // Sending reports whether the caller may give messages of Publish commands to the
-// publisher. If Sending is false, report such a message as NotSent instead. The result
-// can change with every event and with Step.
+// publisher. If Sending returns false, report such a message as NotSent instead. The
+// result can change with every event and with Step.
 func (s *Scheduler) Sending() bool { return s.sending }
 
 // Recall stops sending. The caller then reports all messages that it has not given to

@@ -50,8 +50,9 @@ func (s *Scheduler) rewind(position int64) {
 	s.buffer.low = s.cursor.low
 }
 
-// planRead returns the next read, or nil if memory has no room for more messages. If a
-// sweep and a refill are due, they alternate.
+// planRead returns the next read, or nil if no read can start now, for example because
+// memory has no room for more messages. If both a sweep and a refill are due, they
+// alternate.
 func (s *Scheduler) planRead(now time.Time) *Read {
 	r := &s.reading
 	if r.busy || s.stopping || len(s.slots) == 0 || s.pausing(&r.outage, now) {
@@ -116,8 +117,9 @@ func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
 	read.From = s.cursor.low
 	_, read.settled = s.cursor.sights()
 	for position, m := range s.buffer.messages {
-		// A charge may have been recorded although it seems to have failed. In this case the
-		// row is due soon, so a message with an outcome is left out too.
+		// A charge may have been recorded although it seems to have failed. The row then has a
+		// due time and can become due. So the sweep also leaves out messages whose outcome is
+		// known.
 		if position > read.From || m.Due || m.decided {
 			read.Known = append(read.Known, position)
 		}

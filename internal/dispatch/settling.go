@@ -74,7 +74,8 @@ func (s *Scheduler) planSettle(now time.Time) *Settlement {
 }
 
 // canGather reports whether the next settlement may wait for more confirms. It may wait
-// if messages are in flight, and no outcome is urgent.
+// if messages are in flight, no outcome is urgent, and less than half a batch of
+// messages is confirmed.
 func (s *Scheduler) canGather() bool {
 	st := &s.settling
 	return !st.urgent && !s.stopping && s.buffer.orphans == 0 && s.inFlight > 0 &&
@@ -146,8 +147,8 @@ func (s *Scheduler) finish(m *Message) {
 	}
 }
 
-// readAgain makes the next sweep look again for rows that the settlement did not find,
-// because they were removed or locked.
+// readAgain makes the next sweep look again for the rows that the settlement did not
+// find, because the rows were removed, or because this instance has lost their slots.
 func (s *Scheduler) readAgain(batch *Settlement) {
 	lowest := int64(Everything)
 	for _, c := range batch.Charges {

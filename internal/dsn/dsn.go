@@ -62,7 +62,7 @@ var (
 	// may continue where the next pair seems to begin. So the whole rest is replaced.
 	pair = regexp.MustCompile(`(?is)((?:password|pwd)(?:\s*=|["']\s*[:=])\s*)[^\s].*`)
 
-	// The userinfo of a URL may extend to the last "@".
+	// A password in a URL may contain "@". So everything up to the last "@" is replaced.
 	userinfo = regexp.MustCompile(`(?s)://[^\s/]*:.*@`)
 
 	// beforeProtocol matches MySQL's "user:password@tcp(host)", which has no scheme

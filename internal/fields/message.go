@@ -10,7 +10,7 @@ import (
 )
 
 // maxField is the maximum length of a value from the metadata in a log line, in bytes.
-// Any sender can write the metadata.
+// Any sender can write the metadata, so a value may be very long.
 const maxField = 255
 
 // ofMetadata maps metadata keys to log fields. Other metadata is not logged.

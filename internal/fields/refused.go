@@ -5,7 +5,8 @@ package fields
 import "strings"
 
 // Refused returns err with the package name before each line. Each line is about one
-// field, and several packages have a Config with a field of the same name.
+// field. Several packages have a Config with a field of the same name, so the package
+// name shows which field is meant.
 func Refused(pkg string, err error) error { return &refused{pkg + ": ", err} }
 
 type refused struct {

@@ -16,7 +16,7 @@ var labelKeys = []string{meta.TenantID, meta.AggregateType, meta.AggregateID, me
 // maxLabel is the maximum length of a label, in characters.
 const maxLabel = 255
 
-// Label returns the value of a label in the form that the columns contain.
+// Label shortens a value to maxLabel characters, as in the columns of [LabelColumns].
 func Label(value string) string {
 	if len(value) <= maxLabel {
 		return value
@@ -31,9 +31,9 @@ func Label(value string) string {
 	return value
 }
 
-// Labels returns SQL expressions for the values of [LabelColumns]. They read the column
-// metadata of row o. It also returns an item for the FROM clause, which must follow o
-// and computes these values.
+// Labels returns SQL expressions for the values of [LabelColumns], which are in the
+// column metadata of row o. The result join is a part of the FROM clause that the
+// expressions need. It must follow o there, and is empty for SQLite.
 //
 // If a JSON string contains an escape such as \u0000 or a half of a surrogate pair,
 // PostgreSQL cannot decode the JSON, even if the query does not use this string.

@@ -9,9 +9,9 @@ import (
 )
 
 // DecodeMetadata returns the metadata of a row, or an error if text is not a JSON
-// object of strings. Nearly all metadata contains no escapes. It is decoded without
-// encoding/json, which took more time than all other work of the forwarder on a
-// message.
+// object of strings. Nearly all metadata contains no escapes. Such metadata is decoded
+// without encoding/json, which would take more time than all other work of the
+// forwarder on a message.
 func DecodeMetadata(text []byte) (message.Metadata, error) {
 	if bytes.IndexByte(text, '\\') < 0 {
 		if metadata, ok := decodePlain(string(text)); ok {

@@ -31,9 +31,9 @@ func create(d dialect.Dialect, schema string, begin time.Time) string {
 		name, begin.Format(time.RFC3339), begin.AddDate(0, 0, 1).Format(time.RFC3339))
 }
 
-// change executes statements for one day, and adds 1 to count. Only one process at a
-// time creates or drops partitions. If another process is doing this, change does
-// nothing.
+// change executes the given statements for one day. If they succeed, it adds 1 to
+// *count. Only one process at a time creates or drops partitions. If another process is
+// doing this, change does nothing.
 func change(ctx context.Context, db *sql.DB, d dialect.Dialect, statements string, count *int) error {
 	var locked bool
 	err := d.Write(ctx, db, func(tx *sql.Tx) error {
@@ -56,7 +56,9 @@ func change(ctx context.Context, db *sql.DB, d dialect.Dialect, statements strin
 	return nil
 }
 
-// forget deletes expired rows of the default partition.
+// forget deletes the rows of the default partition that are older than the parameter
+// keep. The parameter name is the name of this partition. It returns the number of
+// deleted rows.
 func forget(ctx context.Context, db *sql.DB, d dialect.Dialect, name string, keep time.Duration) (removed int64, err error) {
 	for {
 		var n int64

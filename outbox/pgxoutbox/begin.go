@@ -80,9 +80,9 @@ func (s *session) open(ctx context.Context) error {
 // withBegin calls the function first, which sends BEGIN together with the first
 // statement of the transaction. If the transaction has not begun afterwards, withBegin
 // sends BEGIN separately. This happens if the connection was dead, or if the server or
-// pgx did not accept the statement. Such a statement then fails again, but inside the
-// transaction. The result done is false if the caller must still execute the statement,
-// because BEGIN was sent earlier or separately.
+// pgx did not accept the statement. A statement that was not accepted then fails again,
+// but inside the transaction. The result done is false if the caller must still execute
+// the statement, because BEGIN was sent earlier or separately.
 func (s *session) withBegin(ctx context.Context, first func(conn *pgx.Conn) error) (done bool, err error) {
 	if s.conn == nil || !s.pending || s.traced {
 		return false, s.begin(ctx)

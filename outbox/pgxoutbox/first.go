@@ -25,7 +25,7 @@ type first struct {
 //
 // Like pgx for a single statement, sendFirst watches ctx itself, and closes the
 // connection if ctx ends. If pgx watched the context of the batch, a goroutine of pgx
-// would remain.
+// would remain after the batch.
 func sendFirst(ctx context.Context, conn *pgx.Conn, query string, args []any) (*first, error) {
 	f := &first{BatchResults: failedBatch{ctx.Err()}, ctx: ctx, conn: conn, missed: make(chan struct{})}
 	if err := ctx.Err(); err != nil {

@@ -31,10 +31,10 @@ import (
 // the connection is dead, the transaction begins on another connection.
 //
 // The function work must not commit or roll back tx. After work has returned, tx and
-// events return errors. The context limits the wait for a connection. For its own
-// statements, work must use ctx itself. If ctx ends, COMMIT is not interrupted, because
-// the outcome of the commit would then be unknown. Messages whose context has no trace
-// get the trace of ctx.
+// events return errors. The parameter ctx limits the wait for a connection. If ctx
+// should also limit the statements of work, pass ctx to these statements. If ctx ends,
+// COMMIT is not interrupted, because the outcome of the commit would then be unknown.
+// Messages whose context has no trace get the trace of ctx.
 //
 // If the connection is lost during the commit, the error wraps outbox.ErrCommitUnknown.
 // InTx calls hints, such as a forwarder's Hint, after the commit and after

@@ -18,7 +18,7 @@ import (
 type tx struct {
 	*session
 
-	nested pgx.Tx // the same transaction as a pgx.Tx of pgx; nil until inner is called
+	nested pgx.Tx // the same transaction, as pgx represents it; nil until inner is called
 	outbox *Outbox
 	ctx    context.Context
 	ended  atomic.Bool // work has returned; atomic, because a goroutine that work has started may still run
@@ -101,8 +101,8 @@ func (t *tx) sent(err error) error {
 }
 
 // beforeStatement is called before each statement of the function work. If work has
-// returned, it returns an error. If the statement may use a savepoint, it sends the
-// unsent messages.
+// returned, beforeStatement returns an error. If the statement may use a savepoint,
+// beforeStatement sends the unsent messages.
 func (t *tx) beforeStatement(ctx context.Context, query string) error {
 	if t.ended.Load() {
 		return pgx.ErrTxClosed
@@ -113,8 +113,8 @@ func (t *tx) beforeStatement(ctx context.Context, query string) error {
 	return nil
 }
 
-// inner returns the transaction as a pgx.Tx of pgx, for methods that need more than the
-// connection.
+// inner returns the transaction as a pgx.Tx that pgx has created, for methods that need
+// more than the connection.
 func (t *tx) inner(ctx context.Context) (pgx.Tx, error) {
 	if t.nested != nil {
 		return t.nested, nil
