@@ -69,9 +69,9 @@ type Config struct {
 	// publisher is an [AsyncPublisher]. Defaults to 16.
 	Workers int
 
-	// PollMin and PollMax limit the pause between two queries. The pause is a quarter of
-	// the time since the last message was found. A call of Hint ends the pause early.
-	// PollMin defaults to 5 ms, and PollMax to 250 ms.
+	// PollMin and PollMax limit the pause between two queries for messages. The pause is a
+	// quarter of the time since the last message was found. A call of Hint ends the pause
+	// early. PollMin defaults to 5 ms, and PollMax to 250 ms.
 	PollMin, PollMax time.Duration
 
 	// StallTimeout is how long a topic may have messages in flight without getting any

@@ -153,7 +153,8 @@ func joinAlone(d dialect.Dialect) string {
 
 // giveWay stops sending, because an instance with another destination may be running.
 // If that instance renews its lease, it is running, and Run of this instance ends.
-// Otherwise it has died, and this instance takes over when that lease has ended.
+// Otherwise that instance has died, and this instance takes over when the lease of that
+// instance has ended.
 func (l *loop) giveWay(other *otherDestinationError, sent time.Time) {
 	t, s := &l.tenure, l.scheduler
 	if len(s.Slots()) > 0 {

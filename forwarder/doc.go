@@ -45,10 +45,10 @@
 //
 // Any number of instances can run. The outbox is divided into 64 slots, and each slot
 // is leased to one instance. The slot of a message is computed from its ordering key,
-// or from its id. All instances get the same number of slots, and read and send the
-// messages in their slots. An instance that joins gets its share within a third of
-// Config.Lease. An instance that is closed gives its slots back immediately. If an
-// instance dies, the other instances take its slots when its lease has ended.
+// or from its id if it has no key. All instances get the same number of slots, and read
+// and send the messages in their slots. An instance that joins gets its share within a
+// third of Config.Lease. An instance that is closed gives its slots back immediately.
+// If an instance dies, the other instances take its slots when its lease has ended.
 //
 // All instances must have the same destination. Run of an instance with another
 // destination returns ErrOtherDestination, see Config.Destination.

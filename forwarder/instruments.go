@@ -132,7 +132,8 @@ func (i *instruments) published(r result, outcome Outcome, now time.Time) {
 	}
 }
 
-// settled counts the dead letters and the attempts that a settlement has recorded.
+// settled counts the dead letters and the postponed messages that a settlement has
+// recorded.
 func (i *instruments) settled(batch *dispatch.Settlement, result dispatch.Settled) {
 	for _, d := range batch.Deaths[:result.Deaths] {
 		reason := 0

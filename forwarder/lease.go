@@ -10,10 +10,10 @@ import (
 )
 
 // tenure is the state of the leases of this instance. The outbox is divided into slots,
-// and the slot of a message is computed from its ordering key. Each slot is leased to
-// one instance at a time. All instances get the same number of slots. When an instance
-// joins, instances with more than their share give slots back. A slot is given back as
-// soon as none of its messages is in flight.
+// and the slot of a message is computed from its ordering key or its id. Each slot is
+// leased to one instance at a time. All instances get the same number of slots. When an
+// instance joins, instances with more than their share give slots back. A slot is given
+// back as soon as none of its messages is in flight.
 type tenure struct {
 	leaving []int64   // slots that get no more work and will be given back
 	short   bool      // this instance has fewer slots than its share

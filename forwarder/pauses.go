@@ -51,7 +51,8 @@ func decodePauses(text string) (p dispatch.Pauses, err error) {
 // out paused rows. The parameters topics and tenants are the SQL parameters that
 // contain the paused topics and tenants. Paused rows without a key, and paused rows
 // with a due time, are left out. The other paused rows are returned without their
-// contents. The value -1 for attempts marks these rows.
+// contents, because the scheduler must know which keys they block. The value -1 for
+// attempts marks these rows.
 func leaveOutPaused(d dialect.Dialect, query, topics, tenants string) string {
 	paused := outboxrow.Paused(d, `{list `+topics+` text}`, `{list `+tenants+` text}`)
 	return strings.NewReplacer(

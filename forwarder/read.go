@@ -132,7 +132,8 @@ func (s *store) readAlone(ctx context.Context, query dialect.Statement, args []a
 	return dialect.LeaveReplica(ctx, s.db, s.reader.Read(ctx, query, args, scan))
 }
 
-// readInTx reads like readRows, but in a transaction with two queries. It is needed
+// readInTx reads like readRows, but in a transaction with two queries. A transaction is
+// needed
 //   - while keys are blocked (see stateOfRead), while something is paused, or when many
 //     rows are expected,
 //   - if the default isolation level is SERIALIZABLE, so that reads do not conflict

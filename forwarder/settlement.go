@@ -156,8 +156,8 @@ func reasonOf(d dispatch.Death) string {
 	return outboxrow.DeadUnacceptable
 }
 
-// errRemoved makes the database roll back moveDead, because the row was removed at the
-// same time.
+// errRemoved makes moveDead roll back its transaction, because somebody else has
+// removed the row at the same time.
 var errRemoved = errors.New("forwarder: the message was removed by somebody else")
 
 // moveDead moves a message to the dead letters. It returns false if the row no longer

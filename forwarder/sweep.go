@@ -34,10 +34,10 @@ const (
 	anyBlocked = `EXISTS (SELECT 1 FROM {blocked_keys})`
 
 	// mayBeRead is a single CASE without a join, because of PostgreSQL's planner. The
-	// planner estimates that such a condition is true for half of the rows, so it scans the
-	// index until it has enough rows. With other conditions it multiplies estimates, which
-	// are wrong because the table grows and shrinks between two runs of ANALYZE. PostgreSQL
-	// would then sort the whole backlog for every batch.
+	// planner estimates that a CASE is true for half of the rows, so it scans the index
+	// until it has enough rows. With other conditions the planner multiplies estimates,
+	// which are wrong because the table grows and shrinks between two runs of ANALYZE.
+	// PostgreSQL would then sort the whole backlog for every batch.
 	mayBeRead = `CASE WHEN position IN {list $2 bigint} OR slot NOT IN {list $3 smallint} THEN 1 = 0
 	                  WHEN ordering_key IS NULL THEN topic NOT IN {list $7 text}
 	                  WHEN ordering_key IN {list $4 text} THEN 1 = 0

@@ -69,9 +69,9 @@ func (m *Mover) asStored(r row, reason string, err error) deadLetter {
 }
 
 // storedMetadata returns the metadata of a row of Watermill's own forwarder in the form
-// that the table of dead letters requires: a flat map of strings without NUL characters
-// and half surrogate pairs. The row may contain any JSON. Metadata in another form
-// becomes a single string.
+// that the table of dead letters requires: a flat map of strings, without NUL
+// characters and without halves of surrogate pairs. The row may contain any JSON.
+// Metadata in another form becomes a single string.
 func storedMetadata(stored sql.NullString) string {
 	if !stored.Valid {
 		return "{}"

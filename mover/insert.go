@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// insert stores the messages of rows in the outbox, in the order of rows. It returns
-// dead letters for the rows that cannot be moved.
+// insert stores the messages of the given rows in the outbox, in the same order. It
+// returns dead letters for the rows that cannot be moved.
 func (m *Mover) insert(ctx context.Context, tx *sql.Tx, rows []row) ([]deadLetter, error) {
 	events := m.outbox.Publisher(tx)
 	var (

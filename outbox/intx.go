@@ -22,11 +22,12 @@ func InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.
 // InTx rolls back and lets the panic continue.
 //
 // The parameter ctx limits only the wait for a connection. If ctx should also limit the
-// statements of work, pass ctx to these statements. Messages whose context has no trace
-// get the trace of ctx.
+// statements in the function work, pass ctx to these statements. Messages whose context
+// has no trace get the trace of ctx.
 //
-// After the commit, InTx calls hints, such as a forwarder's Hint. It also calls them
-// after [ErrCommitUnknown], because there may be messages to send. It skips nil hints.
+// After the commit, InTx calls the functions in hints, such as the method Hint of a
+// forwarder. It also calls them after [ErrCommitUnknown], because there may be messages
+// to send. It skips functions that are nil.
 func (o *Outbox) InTx(
 	ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.Publisher) error, hints ...func(),
 ) error {

@@ -104,7 +104,8 @@ func Refused(err error) bool { return refused(err) && !Unavailable(err) && !Cont
 // server's address may lead to the new primary now, but an existing connection still
 // leads to the replica, so the connection is closed. lib/pq sends BEGIN with READ
 // WRITE. A replica refuses this with feature_not_supported, and refuses other writes
-// with another error.
+// with read_only_sql_transaction. A replicaError always has the SQLSTATE of the latter,
+// so that callers need to know only one.
 type replicaError struct{ error }
 
 // ErrReplica means that the server of a connection has become a replica. It has the

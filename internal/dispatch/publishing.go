@@ -14,7 +14,7 @@ func (s *Scheduler) Recall() { s.sending = false }
 // InFlight returns how many publishes have no outcome yet.
 func (s *Scheduler) InFlight() int { return s.inFlight }
 
-// planPublish returns the messages to publish now. It fills the window.
+// planPublish returns the messages to publish now, as many as the window allows.
 func (s *Scheduler) planPublish(now time.Time) []Publish {
 	clear(s.publishes)
 	s.publishes = s.publishes[:0]

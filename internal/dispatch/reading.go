@@ -10,7 +10,8 @@ const (
 	// refillsAtOnce is the maximum number of keys that one refill reads.
 	refillsAtOnce = 100
 
-	// maxQueues is the maximum number of key queues. Sweeps stop when it is reached.
+	// maxQueues limits the number of key queues. While there are more, no sweep and no
+	// lookahead begins.
 	maxQueues = 20_000
 )
 

@@ -15,9 +15,9 @@ type refusal struct {
 	accepted bool // a message of the topic was confirmed since the first refusal
 }
 
-// A refusal begins a new episode if two conditions hold: the topic has confirmed a
-// message in the current episode, and it has refused no message for refusalsQuiet. At
-// most maxRefusals topics are remembered.
+// A refusal begins a new episode if two conditions hold: a message of the topic was
+// confirmed in the current episode, and none was refused for refusalsQuiet. At most
+// maxRefusals topics are remembered.
 const (
 	refusalsQuiet = time.Minute
 	maxRefusals   = 1000

@@ -129,7 +129,7 @@ func (s *Scheduler) Settled(now time.Time, batch *Settlement, result Settled) {
 
 // keepsOutcome reports whether the Scheduler records the outcome of m again after a
 // failure. It does not do so for an orphan, because the instance that now owns the slot
-// decides about the message.
+// decides about the message. In this case, keepsOutcome removes m from memory.
 func (s *Scheduler) keepsOutcome(m *Message) bool {
 	if m.orphan {
 		s.buffer.forget(m)

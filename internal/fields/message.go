@@ -23,8 +23,8 @@ var ofMetadata = map[string]string{
 }
 
 // Message returns the log fields that identify a message: its id, and its tenant,
-// aggregate, version and event type if metadata contains them. The result also contains
-// the fields in more.
+// aggregate, version and event type if metadata contains them. The parameter more
+// contains further fields for the result.
 func Message(id string, metadata map[string]string, more watermill.LogFields) watermill.LogFields {
 	named := make(watermill.LogFields, len(more)+1+len(ofMetadata))
 	for key, field := range ofMetadata {

@@ -91,7 +91,7 @@ const maxDepth = 10
 
 // Find returns the first subscriber of type T among sub and the subscribers that it
 // wraps. A wrapper must be a pointer to a struct. Find examines those fields of the
-// struct that have the type message.Subscriber.
+// struct whose type implements message.Subscriber.
 func Find[T any](sub message.Subscriber) (found T, ok bool) {
 	return find[T](sub, maxDepth)
 }

@@ -26,8 +26,8 @@ type Result struct {
 
 // Sweep creates the partitions of future days. The parameter keep is the retention:
 // Sweep drops the partition of a day when the end of the day is at least this long ago.
-// It also deletes rows of the default partition that are older. If Sweep cannot get a
-// lock soon, it leaves the work to the next call.
+// Sweep also deletes the rows of the default partition that are older than the
+// retention. If Sweep cannot get a lock soon, it leaves the work to the next call.
 func Sweep(ctx context.Context, db *sql.DB, d dialect.Dialect, keep time.Duration) (r Result, err error) {
 	if d.SQLite() {
 		return Result{}, nil

@@ -22,23 +22,23 @@ import (
 //
 // Publish checks the messages immediately, and returns outbox.ErrInvalid for messages
 // that the outbox cannot accept. InTx sends the messages later, together with COMMIT,
-// so work does not see them in the outbox table. If PostgreSQL cannot store them, the
-// commit fails and InTx returns the error. If work uses savepoints (tx.Begin,
-// SAVEPOINT) or tx.Conn, Publish sends the messages immediately from then on, so that
-// they are rolled back together with their savepoint.
+// so the function work does not see them in the outbox table. If PostgreSQL cannot
+// store them, the commit fails and InTx returns the error. If the function work uses
+// savepoints (tx.Begin, SAVEPOINT) or tx.Conn, Publish sends the messages immediately
+// from then on, so that they are rolled back together with their savepoint.
 //
-// BEGIN is sent together with the first statement of work, which saves a round trip. If
-// the connection is dead, the transaction begins on another connection.
+// BEGIN is sent together with the first statement of the function work, which saves a
+// round trip. If the connection is dead, the transaction begins on another connection.
 //
 // The function work must not commit or roll back tx. After work has returned, tx and
 // events return errors. The parameter ctx limits the wait for a connection. If ctx
-// should also limit the statements of work, pass ctx to these statements. If ctx ends,
-// COMMIT is not interrupted, because the outcome of the commit would then be unknown.
-// Messages whose context has no trace get the trace of ctx.
+// should also limit the statements in the function work, pass ctx to these statements.
+// If ctx ends, COMMIT is not interrupted, because the outcome of the commit would then
+// be unknown. Messages whose context has no trace get the trace of ctx.
 //
 // If the connection is lost during the commit, the error wraps outbox.ErrCommitUnknown.
-// InTx calls hints, such as a forwarder's Hint, after the commit and after
-// ErrCommitUnknown. It skips nil hints.
+// After the commit and after ErrCommitUnknown, InTx calls the functions in hints, such
+// as the method Hint of a forwarder. It skips functions that are nil.
 func (o *Outbox) InTx(
 	ctx context.Context, pool *pgxpool.Pool, work func(tx pgx.Tx, events message.Publisher) error, hints ...func(),
 ) error {

@@ -21,7 +21,7 @@ type tx struct {
 	nested pgx.Tx // the same transaction, as pgx represents it; nil until inner is called
 	outbox *Outbox
 	ctx    context.Context
-	ended  atomic.Bool // work has returned; atomic, because a goroutine that work has started may still run
+	ended  atomic.Bool // the function work has returned; atomic, because a goroutine that it has started may still run
 
 	atOnce bool                // a savepoint may be open, so messages are sent immediately
 	unsent []outbox.Statement  // statements to send together with COMMIT
@@ -31,7 +31,7 @@ type tx struct {
 }
 
 // run calls the function work. When work returns or panics, run makes the transaction
-// unusable, so that a goroutine of work cannot use it later.
+// unusable, so that a goroutine that work has started cannot use the transaction later.
 func (t *tx) run(work func(tx pgx.Tx, events message.Publisher) error) (err error) {
 	defer t.ended.Store(true)
 	defer func() {
