@@ -62,14 +62,12 @@ type page struct {
 	Charts   bool   // whether the page can contain a chart
 	Body     any
 
-	// writePage sets Self, Environment, Color, Now and HasError, and Actor if it is empty.
-	Self               string // relative URL with the query, to load the page again
-	Environment        string
-	Color              Color
-	Actor              string
-	Now                time.Time
-	Message            string // text about the previous change
-	ReadOnly, HasError bool
+	// writePage sets the following fields, but Actor only if it is empty.
+	Self        string // relative URL with the query, to load the page again
+	Environment string
+	Color       Color
+	Actor       string
+	Now         time.Time
 }
 
 // show writes a page with status 200. It always returns nil, so that a function that
@@ -84,8 +82,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, p page) error {
 func (c *Console) writePage(w http.ResponseWriter, r *http.Request, status int, p page) {
 	p.Self = self(r)
 	p.Environment, p.Color, p.Now = c.config.Environment, c.config.Color, time.Now()
-	p.HasError = status >= http.StatusBadRequest
-	if p.Actor == "" && !p.HasError {
+	if p.Actor == "" && status < http.StatusBadRequest {
 		p.Actor, _ = c.ask(r, Look)
 	}
 	var out bytes.Buffer

@@ -17,9 +17,9 @@ type Batch struct {
 	// Size is the maximum number of messages in one transaction, from 1 to 1000. A batch
 	// cannot have more messages than the transport has in flight. For the handlers of
 	// once.Consumer, package rabbit automatically raises its default number of messages in
-	// flight. With [Inbox.BatchMiddleware], set rabbit.SubscriberConfig.InFlight to twice
-	// the Size, so that the next batch can be collected while a batch runs. Defaults to
-	// 100.
+	// flight. With [Inbox.BatchMiddleware], set rabbit.SubscriberConfig.InFlight to
+	// Size * (Concurrency + 1), so that the next batch can be collected while others run.
+	// Defaults to 100.
 	Size int
 
 	// Wait is the longest time for which a message waits for further messages of its batch.

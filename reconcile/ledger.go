@@ -18,8 +18,7 @@ import (
 type Column string
 
 // Columns of a ledger. For some tables, a column is empty: the consumer for the tables
-// of a sender, the topic and the event type for the inbox, and the event type for
-// parked messages.
+// of a sender, and the topic and the event type for the inbox.
 const (
 	ByDay       Column = "day"
 	ByHour      Column = "hour"
@@ -159,7 +158,7 @@ func (s side) ledgerQuery(config LedgerConfig) (text string, args []any) {
 		{`{outbox_dead}`, `'dead'`, `created_at`, `topic`, none, tenant, eventType},
 		{`{outbox_sent}`, `'sent'`, `sent_at`, `topic`, none, tenant, eventType},
 		{`{inbox}`, `'handled'`, `processed_at`, none, `consumer`, `COALESCE(tenant, '')`, none},
-		{`{parked}`, `state`, `created_at`, `topic`, `consumer`, `tenant`, none},
+		{`{parked}`, `state`, `created_at`, `topic`, `consumer`, `tenant`, `event_type`},
 	} {
 		start := `0`
 		if width := config.width(); width > 0 {

@@ -123,3 +123,20 @@ func TestBufferBytesHoldForMixedSizes(t *testing.T) {
 		}
 	})
 }
+
+// Each claim updates the estimated size of a row. After a large row, the estimate
+// decreases claim by claim, so that later claims take many small rows again.
+func TestClaimsUpdateTheEstimatedRowSize(t *testing.T) {
+	t.Parallel()
+	f := bufferedFetcher(t, testkit.SQLite(t))
+	f.arrive(t, "a", "large", 400<<10)
+	f.drain(t)
+	large := f.buffer.rowSize
+	if large < 400<<10 {
+		t.Fatalf("%d bytes are expected after a row of 400 KiB", large)
+	}
+	f.arrive(t, "a", "small", 1)
+	if f.drain(t); f.buffer.rowSize > large/2 || f.buffer.rowSize == 0 {
+		t.Errorf("%d bytes are expected after a small row, before it %d", f.buffer.rowSize, large)
+	}
+}

@@ -61,14 +61,12 @@ func (w *world) rested(ctx context.Context) (usage, error) {
 			return last, err
 		}
 		u := usage{goroutines: make(map[string]int), files: make(map[string]int)}
-		total := 0
 		for _, m := range w.members {
 			b := m.beat()
 			if b.Goroutines == 0 {
 				calm = -1 // the member has not sent a beat yet
 			}
 			u.goroutines[m.base], u.files[m.base] = b.Goroutines, b.Files
-			total += b.Goroutines
 		}
 		for _, p := range w.proxies() {
 			u.connections += p.open()
