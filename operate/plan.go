@@ -43,8 +43,9 @@ type Plan struct {
 	Force bool `json:"force,omitempty"`
 
 	// Progress is called with the state of the replay after each batch, after other
-	// changes, and at the end. If nothing changes, package poison calls it once a second.
-	// The replay waits until Progress returns. Defaults to nil.
+	// changes, and at the end. If nothing changes, package poison calls it about once a
+	// second, or less often while the replay pauses. The replay waits until Progress
+	// returns. Defaults to nil.
 	Progress func(Report) `json:"-"`
 }
 
