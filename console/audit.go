@@ -20,7 +20,8 @@ type auditPage struct {
 	Next    string
 }
 
-// auditRecord is an act. The field Link is the URL of the page of the changed row, or "".
+// auditRecord is an entry of the audit log. The field Link is the URL of the page of the
+// changed row, or "".
 type auditRecord struct {
 	audit.Record
 

@@ -59,8 +59,8 @@ type changePage struct {
 const longestWhy = 500
 
 // request reads the parts of a change from a query or a form: the act, the selection and
-// the plan. It returns an error if a part is invalid, or if the person may not make the
-// change. The result actor is the name of the person.
+// the plan. It returns an error if a part is invalid, or if the person is not allowed to
+// make the change. The result actor is the name of the person.
 func (c *Console) request(r *http.Request, form url.Values) (a act, s selection, p operate.Plan, actor string, err error) {
 	a, ok := c.acts[form.Get("do")]
 	if !ok {

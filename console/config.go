@@ -35,11 +35,11 @@ type Config struct {
 	Schema schema.Config
 
 	// Authorize returns the name of the person who makes a request, or an error if this
-	// person may not do the action. It is called at least once for each request, and once
-	// for each button that a page shows only to people who may use it. The name is written
-	// to the audit log, and must not be "" for an action that changes something. The error
-	// is logged, but not shown. If Authorize panics, the request is refused. Authorize is
-	// required; see [ReadOnly].
+	// person is not allowed to do the action. It is called at least once for each request,
+	// and once for each button that a page shows only to people who are allowed to use it.
+	// The name is written to the audit log, and must not be "" for an action that changes
+	// something. The error is logged, but not shown. If Authorize panics, the request is
+	// refused. Authorize is required; see [ReadOnly].
 	Authorize func(r *http.Request, action Action) (actor string, err error)
 
 	// Payload is called before a message is shown or downloaded. It gets a copy of the

@@ -48,7 +48,7 @@ type editPage struct {
 }
 
 // editable returns an entry, and the name of the person who edits it. It returns an
-// error if the entry cannot be edited, or if the person may not edit it.
+// error if the entry cannot be edited, or if the person is not allowed to edit it.
 func (c *Console) editable(r *http.Request, id int64) (e poison.Entry, actor string, err error) {
 	if actor, err = c.authorize(r, EditQuarantined); err != nil {
 		return e, "", err

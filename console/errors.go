@@ -113,8 +113,8 @@ func denied(err error) bool {
 }
 
 // expected returns err if it is a known error of this module that says why a change is
-// not possible now. Otherwise it returns nil. A page may show known errors, because they
-// contain names of messages and consumers, but no hosts.
+// not possible now. Otherwise it returns nil. A page may show the text of a known error:
+// it may contain names of messages and consumers, but no names of hosts.
 func expected(err error) error {
 	for _, known := range []error{
 		poison.ErrNotRunning, poison.ErrReplayRunning, poison.ErrReplayFinished, poison.ErrReplayLost, poison.ErrReplayStopped,

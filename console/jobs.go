@@ -122,7 +122,9 @@ func (j *job) stop() {
 	j.cancel()
 }
 
-// jobs contains the changes of this process.
+// jobs contains the changes to the data that people have started in the console of this
+// process. Each change is a job, which runs in the background. Jobs that have ended
+// stay in the list for some time.
 type jobs struct {
 	logger watermill.LoggerAdapter
 	ctx    context.Context

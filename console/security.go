@@ -69,7 +69,7 @@ func (c *Console) maxBody(r *http.Request) int64 {
 var errNoActor = errors.New("Authorize returned no actor for an action that changes something")
 
 // authorize returns the name of the person who makes the request. It returns an error if
-// this person may not do the action, or if Config.Authorize panics.
+// this person is not allowed to do the action, or if Config.Authorize panics.
 func (c *Console) authorize(r *http.Request, action Action) (actor string, err error) {
 	actor, err = c.ask(r, action)
 	if err == nil {
@@ -101,7 +101,7 @@ func (c *Console) ask(r *http.Request, action Action) (actor string, err error) 
 	return actor, err
 }
 
-// refusedError means that a person may not do an action.
+// refusedError means that a person is not allowed to do an action.
 type refusedError struct{ action Action }
 
 func (e refusedError) Error() string { return fmt.Sprintf("you are not allowed to: %s", e.action) }

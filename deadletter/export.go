@@ -71,7 +71,7 @@ func (l *Letters) Export(ctx context.Context, f Filter, w io.Writer) (exported i
 	return exported, nil
 }
 
-// Export writes the messages that match f to w, as [Letters.Export] does.
+// Export writes the messages that match f to w, in the format of [Letters.Export].
 func (s *SentLog) Export(ctx context.Context, f Filter, w io.Writer) (exported int, err error) {
 	exported, err = s.table.export(ctx, f, w, func(ctx context.Context, f Filter) (lines []line, after int64, err error) {
 		p, err := s.list(ctx, f, true)

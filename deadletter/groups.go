@@ -22,10 +22,10 @@ const groupedLetters = 10_000
 // order of Fingerprint. Filter.Limit is the maximum number of groups.
 //
 // Groups reads only the latest 10,000 letters that match, so that it is quick with a
-// million letters. With several conditions, it looks for matching letters among 10,000
-// letters, as List does. If more letters may match, GroupPage.Partial and Group.More
-// are set, and groups that contain only older letters are missing. [Letters.DryRun]
-// counts all letters.
+// million letters. If the Filter has several conditions, Groups looks at no more than
+// 10,000 of the letters that match the rarest condition, so it may find fewer letters.
+// If more letters may match, GroupPage.Partial and Group.More are set, and groups that
+// contain only older letters are missing. [Letters.DryRun] counts all letters.
 func (l *Letters) Groups(ctx context.Context, f Filter) (GroupPage, error) {
 	p, err := l.groups(ctx, f)
 	if err != nil {

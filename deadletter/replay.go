@@ -9,9 +9,9 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Replay puts letters back into the outbox in one transaction, as
-// [Letters.ReplayMatching] does. If one of them does not exist ([ErrNotFound]) or needs
-// force ([ErrNeedsForce]), it replays none.
+// Replay puts letters back into the outbox in one transaction, with new positions and
+// no failed attempts. For their order, see [Letters.ReplayMatching]. If one of them
+// does not exist ([ErrNotFound]) or needs force ([ErrNeedsForce]), it replays none.
 func (l *Letters) Replay(ctx context.Context, act Act, ids ...int64) error {
 	err := act.Validate()
 	if err == nil {

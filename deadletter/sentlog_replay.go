@@ -60,8 +60,8 @@ func (s *SentLog) DryRun(ctx context.Context, f Filter, plan Plan) ([]SentGroup,
 	return sorted(groups, func(a, b *SentGroup) int { return strings.Compare(a.Topic, b.Topic) }), nil
 }
 
-// Replay puts copies of messages into the outbox in one transaction, as
-// [SentLog.ReplayMatching] does. If one of the messages does not exist ([ErrNotFound])
+// Replay puts copies of messages into the outbox in one transaction. For the copies,
+// see [SentLog.ReplayMatching]. If one of the messages does not exist ([ErrNotFound])
 // or needs force ([ErrNeedsForce]), it replays none.
 func (s *SentLog) Replay(ctx context.Context, act Act, ids ...int64) error {
 	err := act.Validate()

@@ -84,10 +84,12 @@ func (b *batcher) runDistinct(batch []*batchItem) {
 	}
 }
 
-// databaseFailed reports whether an error before the call of the handler affects the
-// whole database, so that each message would get the same error in its own transaction.
-// With PostgreSQL, it returns false if a lock is not free, because only some of the
-// messages need this lock. SQLite has one lock for the whole database.
+// databaseFailed reports whether a batch failed because of an error that affects the
+// whole database. Handling the messages one by one would then not help, because each of
+// them would get the same error. Call databaseFailed only if the error occurred before
+// the call of the handler. With PostgreSQL, it returns false if a lock is not free,
+// because only some messages of the batch need this lock. With SQLite, it then returns
+// true, because SQLite has one lock for the whole database.
 func (b *batcher) databaseFailed(err error) bool {
 	return disposition.Of(err).Kind == disposition.Undecided && (b.dialect.SQLite() || !dialect.Contended(err))
 }

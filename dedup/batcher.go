@@ -22,7 +22,7 @@ type batchItem struct {
 	original   *message.Message // unchanged copy for the next attempt; a handler may change msg
 	ctx        context.Context
 	identities []identity
-	early      error // error of the last attempt if earlier versions are missing, otherwise nil
+	early      error // error of the latest attempt if earlier versions are missing, otherwise nil
 	called     bool  // the handler was called for the message
 	result     chan error
 }
@@ -119,15 +119,15 @@ type batcher struct {
 	reached    chan struct{} // receives a value when lastSize messages wait
 }
 
-// maxAlone is how many messages can be handled in their own transactions at the same
-// time. It is above 1, because a message that waits for a lock must not delay the
-// others.
+// maxAlone is the maximum number of messages that are handled in their own transactions
+// at the same time. It is above 1, because a message that waits for a lock must not
+// delay the others.
 const maxAlone = 4
 
 func newBatcher(i *Inbox, consumer string, handle batchFunc) *batcher {
 	permits := maxAlone
 	if i.dialect.SQLite() {
-		permits = 1 // SQLite has one writer
+		permits = 1 // SQLite has one writer, so other transactions would only wait
 	}
 	return &batcher{
 		Inbox: i, consumer: consumer, handle: handle,

@@ -89,8 +89,9 @@ type Config struct {
 
 	// SweptElsewhere says that another process calls Run. If it is true, once.Plugin and
 	// once.Consumer do not call Run while the router runs, and the inbox does not warn that
-	// Run was never called. Set it in a process that may not remove old rows, for example
-	// because its database role does not own the tables of schema.ByDay. Defaults to false.
+	// Run was never called. Set it in a process that has no right to remove old rows, for
+	// example because its database role does not own the tables of schema.ByDay. Defaults
+	// to false.
 	SweptElsewhere bool
 
 	// LockTimeout is how long a duplicate waits while the first delivery of the message is

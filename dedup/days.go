@@ -24,7 +24,7 @@ const (
 	daysAhead = 7
 
 	// dayLockTimeout is how long work on a partition waits for a lock. It is short, because
-	// inserts that arrive during this time wait behind this lock.
+	// inserts that arrive during this time must also wait.
 	dayLockTimeout = 50 * time.Millisecond
 
 	// dayIdleTimeout is the maximum time for which a suspended process can keep a lock on a
@@ -51,8 +51,9 @@ type day struct {
 	table string // quoted name, with the schema
 }
 
-// firstID returns the first 13 characters of a version 7 UUID for the time t, which
-// contain the time. Compared as a string, this beginning is lower than all UUIDs for t.
+// firstID returns a lower bound for version 7 UUIDs that were made at the time t or
+// later. It contains only the first 13 characters of such a UUID, which encode the
+// time. Compared as a string, it is lower than each longer string that begins with it.
 func firstID(t time.Time) string {
 	hex := fmt.Sprintf("%012x", t.UnixMilli())
 	return hex[:8] + "-" + hex[8:]
@@ -263,10 +264,11 @@ func (i *Inbox) dropDays(ctx context.Context, tx *sql.Tx, days []day) (n int, er
 	return n, nil
 }
 
-// inDayTx calls the function work in a transaction. It adds the number of days that
-// work returns to the metric, under the given outcome. If another process is working on
-// the days of this inbox, inDayTx does nothing. If a lock is not free, it counts the
-// work as blocked and returns nil.
+// inDayTx calls the function work in a transaction. work returns a number of days, and
+// inDayTx adds this number to the metric, with the given outcome. If another process is
+// already working on the days of this inbox, inDayTx does not call work, and returns
+// nil. If a day is in use, for example because inserts have locked its table, inDayTx
+// adds 1 to the metric with the outcome blocked, and returns nil.
 func (i *Inbox) inDayTx(ctx context.Context, work func(tx *sql.Tx) (days int, err error), outcome int) error {
 	var days int
 	var locked bool

@@ -32,7 +32,7 @@ func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, err
 	if consumer == "" {
 		return nil, disposition.NotCalled(fmt.Errorf("dedup: %w", errNoConsumer))
 	}
-	if why := disposition.Unrunnable(msg.Context()); why != nil { // poison may not be among the middlewares
+	if why := disposition.Unrunnable(msg.Context()); why != nil { // without poison, no other middleware has refused the message
 		return nil, fmt.Errorf("dedup: %w", why)
 	}
 	if slices.Contains(i.config.Idempotent, consumer) {

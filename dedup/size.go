@@ -22,7 +22,8 @@ type size struct {
 // statistics of a table contain the current number of rows, but are lost when the
 // server crashes. After a crash, the query uses the number of rows that the last vacuum
 // has stored. SQLite has no statistics, but it numbers rows in the order of their
-// inserts.
+// inserts. So the query computes the number of rows from the lowest and the highest
+// number.
 func sizeQuery(d dialect.Dialect) string {
 	if d.SQLite() {
 		return d.SQL(`SELECT COALESCE((SELECT MAX(rowid) FROM {inbox}) - (SELECT MIN(rowid) FROM {inbox}) + 1, 0), -1, -1`)

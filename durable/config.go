@@ -49,9 +49,9 @@ type Config struct {
 	// that, they are nacked. UnackedWait must be shorter than the broker's consumer timeout
 	// (RabbitMQ: 30 minutes). If the transport prefetches only as many messages as handlers
 	// run at the same time, UnackedWait must be shorter than half of that timeout. With
-	// retry's KeyOrder, the wait has no limit, because a nacked message would return behind
-	// its successors. Without KeyOrder, a message that the database refuses does not stop
-	// other messages. Defaults to 10 minutes.
+	// retry's KeyOrder, the wait has no limit, because a nacked message would be delivered
+	// again after its successors. Without KeyOrder, a message that the database refuses
+	// does not stop other messages. Defaults to 10 minutes.
 	UnackedWait time.Duration
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for

@@ -69,11 +69,11 @@ func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool)
 const passAgain = 5 * time.Second
 
 // mayPass reports whether later messages may pass a batch that the database refuses
-// with err. With KeyOrder, they may not. Otherwise, they may pass the first refused
-// batch. If the next batch is refused, too, the database may be refusing all messages.
-// So later messages may pass this batch only if a message was stored in between, or if
-// the time passAgain is over. Without this limit of time, several refused batches that
-// follow one another would stop all later messages.
+// with err. With KeyOrder, they must wait. Without KeyOrder, they may pass the first
+// refused batch. If the next batch is refused, too, the database may be refusing all
+// messages. So later messages may pass this batch only if a message was stored in
+// between, or if the time passAgain is over. Without this limit of time, several
+// refused batches that follow one another would stop all later messages.
 func (s *stream) mayPass(err error) bool {
 	if s.subscription.KeyOrder || !dialect.Refused(err) {
 		return false

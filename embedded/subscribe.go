@@ -36,7 +36,8 @@ type subscription struct {
 // Subscribe registers the consumer for topic in the database. The consumer stays
 // registered when the subscription or the process ends, and messages that are published
 // while it does not run wait for it. [Transport.Forget] ends the registration. If
-// Subscribe fails, or if ctx has ended, the consumer may not be registered.
+// Subscribe fails, or if ctx has ended, it is uncertain whether the consumer is
+// registered.
 //
 // The returned channel delivers no messages, because the subscriber of package retry
 // fetches them from the database. The channel is closed when ctx ends or Close is

@@ -61,8 +61,8 @@ type Config struct {
 
 	// BufferBytes is the maximum size of all payloads and metadata in memory, in bytes. The
 	// last message that is read may exceed the limit. With PostgreSQL, a quarter of the
-	// memory is reserved for messages that are in the outbox behind a long backlog of
-	// another tenant or topic. Defaults to 64 MiB.
+	// memory is reserved for messages that come after a long backlog of another tenant or
+	// topic in the outbox. Defaults to 64 MiB.
 	BufferBytes int
 
 	// Workers is the number of goroutines that call Publish. It has no effect if the

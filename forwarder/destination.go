@@ -141,7 +141,8 @@ func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
 }
 
 // joinAlone returns a statement that prevents other instances from joining until the
-// transaction ends. For SQLite it returns "", because SQLite has only one writer.
+// transaction ends. For SQLite it returns "", because SQLite lets only one transaction
+// write at a time.
 func joinAlone(d dialect.Dialect) string {
 	if d.SQLite() {
 		return ""

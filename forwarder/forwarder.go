@@ -81,7 +81,8 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 }
 
 // Run forwards messages until ctx ends or Close is called, and then returns nil. When
-// ctx ends, Run treats messages in flight as Close does.
+// ctx ends, Run still waits for the confirms of messages in flight, see
+// [Forwarder.Close].
 //
 // Run returns an error immediately
 //   - if the tables are missing or have another version, or the database is of another

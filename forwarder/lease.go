@@ -17,7 +17,7 @@ import (
 type tenure struct {
 	leaving []int64   // slots that get no more work and will be given back
 	short   bool      // this instance has fewer slots than its share
-	until   time.Time // end of the lease; it is counted from the time before the request, so it is earlier than in the database
+	until   time.Time // end of the lease; counted from before the request, so the lease in the database ends later
 	asked   time.Time
 	next    time.Time // when to renew the lease, or to request more slots
 	busy    bool
@@ -89,7 +89,7 @@ func (l *loop) leased(req leaseRequest, got tenancy, sent time.Time, err error) 
 		return
 	}
 	if t.fault.worked(l, leaseTexts) {
-		s.Rescan() // the database may have been replaced meanwhile
+		s.Rescan() // during the failure, another database may have taken over
 	}
 	if elsewhere {
 		l.giveWay(other, sent)

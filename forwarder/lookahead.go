@@ -80,8 +80,10 @@ func (s *store) lookAhead(ctx context.Context, read *dispatch.Read, r *reader) (
 	return looked, err
 }
 
-// examine runs the statement that examines rows. The statement uses one snapshot. So if
-// it sees a row, it also sees the earlier rows of the same key that are committed.
+// examine runs the statement that examines rows. A row must not be found without the
+// earlier rows of its key that were committed before it. Therefore it is a single
+// statement, which sees one snapshot. With two statements, the earlier rows could be
+// committed after the first one, and the row before the second one.
 func (s *store) examine(ctx context.Context, tx *sql.Tx, read *dispatch.Read) (ahead, error) {
 	var (
 		topics, tenants []string

@@ -183,7 +183,7 @@ func (s *outboxState) scan(row *sql.Row) error {
 	return row.Scan(&s.horizon, &s.ceiling, &s.unowned, &s.blocked, &s.pauses, &s.highest)
 }
 
-// reader scans the rows of one read. It uses its fields again for each row, so that
+// reader scans the rows of one read. It reuses its fields for each row, so that
 // scanning allocates little memory.
 type reader struct {
 	rows  []*dispatch.Message

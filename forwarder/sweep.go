@@ -127,10 +127,10 @@ const anyUnowned = `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR l
 // It runs just before the rows are read. The read therefore sees each transaction that
 // has ended according to this query.
 func snapshotQuery(d dialect.Dialect) string {
-	// A transaction that releases a key may not see rows that are committed at the same
-	// time, and this read does not see yet that the key is released. If the cursor passed
-	// these rows, nobody would read them. So while such a transaction runs, the horizon is
-	// 0, and the cursor stays where it is.
+	// A transaction that releases a key possibly does not see rows that are committed at
+	// the same time, while this read does not see yet that the key is released. If the
+	// cursor passed these rows, nobody would read them. So while such a transaction runs,
+	// the horizon is 0, and the cursor stays where it is.
 	snapshot := `CASE WHEN EXISTS (SELECT 1 FROM {blocked_keys}) AND EXISTS (
 	                       SELECT 1 FROM pg_locks
 	                       WHERE locktype = 'relation' AND relation = '{blocked_keys}'::regclass AND mode = 'RowShareLock'

@@ -2,9 +2,10 @@ package lazytx
 
 import "strings"
 
-// scope describes what a statement may do with the transaction and with the statements
-// that wait for COMMIT. A field that is true by mistake costs only a round trip or a
-// check.
+// scope describes what a statement may do that matters for the transaction, or for the
+// statements that are delayed until COMMIT. The fields are guesses from the words of
+// the statement. A field must not be false by mistake. A field that is true by mistake
+// only costs a round trip or a check.
 type scope struct {
 	ends      bool // may end the transaction
 	savepoint bool // may create, release or roll back to a savepoint

@@ -10,9 +10,9 @@
 //
 // # How a row is moved
 //
-// One transaction locks the offsets row of the consumer group, reads the rows behind
-// the offset as Watermill's subscriber does, stores them in the outbox, and advances
-// the offset as the subscriber's ack does. So a running stock forwarder and any number
+// One transaction locks the offsets row of the consumer group, reads the rows after the
+// offset, stores them in the outbox, and advances the offset. It reads and advances in
+// the same way as Watermill's subscriber. So a running stock forwarder and any number
 // of movers can work at the same time: acked messages are not moved, and no message is
 // moved twice. If the stock forwarder is stopped between sending a message and acking
 // it, the message is sent again, as after a restart of the stock forwarder.
@@ -49,8 +49,8 @@
 // # What it costs
 //
 // The mover finds a batch with the primary key of the stock table. The cost of a batch
-// does not depend on the number of rows before and behind the batch, whereas the cost
-// of the stock query grows with the backlog. Each change of topic from row to row needs
+// does not depend on the number of rows before and after the batch, whereas the cost of
+// the stock query grows with the backlog. Each change of topic from row to row needs
 // one more statement. An idle poll needs two short queries and no transaction id.
 //
 // To read the code, start with config.go, errors.go and mover.go (API). Then follow a

@@ -93,7 +93,7 @@ var pauses = backoff.Exponential{Base: 100 * time.Millisecond, Max: 3200 * time.
 //
 // If Move fails, it has moved the returned number of rows and no others. You may call
 // Move again at any time. If the outcome of a commit is unknown, the rows of the commit
-// are not moved twice, but the number may not include these rows.
+// are not moved twice, but it is uncertain whether the number includes these rows.
 func (m *Mover) Move(ctx context.Context) (moved int, err error) {
 	if err := m.check(ctx); err != nil {
 		return 0, fmt.Errorf("mover: %w", err)

@@ -194,8 +194,8 @@ func (o *orderTest) run(ctx context.Context, who caller, c *call) error {
 // checkOvertaking runs two calls at the same time. The call in the parameter overtaken
 // pauses after a statement that publishes. Then the call in the parameter overtaker runs.
 // checkOvertaking returns an error if the second call commits an event of the same key
-// during the pause, because this event is behind the event of the paused call in the
-// outbox.
+// during the pause, because the paused call has published its event earlier, and this
+// event would be sent first.
 func (o *orderTest) checkOvertaking(ctx context.Context, overtaken, overtaker caller, pauseAfter int) error {
 	ctx, cancel := context.WithTimeout(ctx, o.config.Timeout)
 	defer cancel()

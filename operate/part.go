@@ -14,8 +14,9 @@ type Count struct {
 type GroupPage struct {
 	Groups []Group
 
-	// Partial is true if only the latest messages were read. Groups without any of these
-	// messages are then missing, so groups may exist even if the page is empty. The counts
-	// may be too low, so Group.More is true in each group. DryRun counts all messages.
+	// Partial is true if only the latest messages were read. Groups that contain only
+	// older messages are then missing. So if the page is empty, there may still be groups.
+	// The counts may be too low, so Group.More is true in each group. DryRun counts all
+	// messages.
 	Partial bool
 }

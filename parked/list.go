@@ -65,7 +65,7 @@ func (m *Messages) Get(ctx context.Context, id int64) (Message, error) {
 		err = m.read(ctx, func(tx *sql.Tx) error {
 			return tx.QueryRowContext(ctx, m.dialect.SQL(`SELECT envelope FROM {parked} WHERE id = $1`), id).Scan(&envelope)
 		})
-		if errors.Is(err, sql.ErrNoRows) { // handled meanwhile
+		if errors.Is(err, sql.ErrNoRows) { // the row was deleted after the first query
 			err = about(id, ErrNotFound)
 		}
 		if err == nil {

@@ -30,7 +30,8 @@ type RemoveOptions struct {
 // [ErrNotEmpty] if a message of the consumer is waiting, held or in quarantine. In the
 // last case, cancel or discard the messages, or run an earlier release of the service
 // to handle them. The ids in the inbox, and resolved and discarded messages, stay until
-// dedup's retention has passed. The versions of package sequence stay forever.
+// dedup's retention has passed. The rows in which package sequence remembers the
+// applied versions stay forever.
 func (m *Messages) RemoveConsumer(ctx context.Context, act Act, name, topic string, opts RemoveOptions) error {
 	err := act.ValidateLoss()
 	if name == "" {

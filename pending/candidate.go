@@ -36,11 +36,12 @@ type barriers struct {
 	slots []int64
 }
 
-// barriers returns which keys of the messages are blocked, and which of their slots
-// have no lease. If the parameter lock is true, it locks the rows of these keys and
-// slots until the transaction ends. A forwarder that unblocks a key or takes a slot
-// must then wait. Rows that another transaction has locked are left out. A cancel waits
-// for no lock: forwarders lock the same rows in other orders, so a wait could end in a
+// barriers returns which ordering keys of the messages are blocked, and which of their
+// slots have no lease. If the parameter lock is true, it locks the rows of these keys
+// and slots until the transaction ends. A forwarder that wants to unblock a key or take
+// a slot must then wait. A key or slot whose row another transaction has locked is not
+// in the result, because a forwarder may be changing it now. Cancel does not wait for
+// such a row: forwarders lock the same rows in other orders, so waiting could end in a
 // deadlock.
 func (m *Messages) barriers(ctx context.Context, tx *sql.Tx, ids []int64, lock bool) (b barriers, err error) {
 	tail := ""
@@ -71,7 +72,8 @@ func (m *Messages) barriers(ctx context.Context, tx *sql.Tx, ids []int64, lock b
 }
 
 // candidates returns the messages that still exist. If the parameter lock is true, it
-// locks the messages that no other transaction is changing.
+// locks their rows until the transaction ends. It does not wait for a row that another
+// transaction has locked, and returns such a message with the field busy set.
 func (m *Messages) candidates(ctx context.Context, tx *sql.Tx, ids []int64, b barriers, lock bool) ([]candidate, error) {
 	tail := ""
 	if lock {

@@ -76,7 +76,7 @@ func (m *Messages) Get(ctx context.Context, id int64) (Message, error) {
 		err = m.read(ctx, func(tx *sql.Tx) error {
 			return tx.QueryRowContext(ctx, m.dialect.SQL(`SELECT payload FROM {outbox} WHERE position = $1`), id).Scan(&p.Messages[0].Payload)
 		})
-		if errors.Is(err, sql.ErrNoRows) { // sent meanwhile
+		if errors.Is(err, sql.ErrNoRows) { // the row was deleted after the first query
 			err = notFound(id)
 		}
 	}

@@ -11,9 +11,10 @@ import (
 )
 
 // Count counts the messages in quarantine that match, at most 50,000 in one call. If
-// the Filter has several conditions, Count looks at no more than 10,000 entries, as
-// List does. If Filter.Limit is set, Count counts no more entries than this limit.
-// Count.Next says where the next call continues. Count ignores Filter.AfterGroup.
+// the Filter has several conditions, Count looks at no more than 10,000 of the entries
+// that match the rarest condition. If Filter.Limit is set, Count counts no more entries
+// than this limit. Count.Next says where the next call continues. Count ignores
+// Filter.AfterGroup.
 func (q *Quarantine) Count(ctx context.Context, f Filter) (Count, error) {
 	if err := f.validate(); err != nil {
 		return Count{}, fmt.Errorf("poison: count: %w", err)

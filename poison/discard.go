@@ -101,7 +101,7 @@ func (t *table) discardMatching(ctx context.Context, act Act, f Filter, until in
 			last = id
 			err := t.discardIn(ctx, tx, act, "discard", id)
 			switch {
-			case errors.Is(err, sql.ErrNoRows): // the entry has left the quarantine meanwhile
+			case errors.Is(err, sql.ErrNoRows): // the entry has already left the quarantine
 			case err != nil:
 				return fmt.Errorf("message %d: %w", id, err)
 			default:

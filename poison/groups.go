@@ -22,11 +22,11 @@ import (
 // group for up to five groups, 500 for up to 20 groups, and 100 for more groups. For a
 // group with more entries, Group.More is true.
 //
-// With other conditions, Groups reads the latest 10,000 entries that match. With
-// several conditions, it looks for matching entries among 10,000 entries, as List does.
-// If more entries may match, GroupPage.Partial is set, every group has Group.More, and
-// groups without an entry among these 10,000 are missing. [Quarantine.DryRun] counts
-// all entries.
+// With other conditions, Groups reads the latest 10,000 entries that match. If the
+// Filter has several conditions, Groups looks at no more than 10,000 of the entries
+// that match the rarest condition, so it may find fewer entries. If more entries may
+// match, GroupPage.Partial and Group.More are set, and groups that contain only older
+// entries are missing. [Quarantine.DryRun] counts all entries.
 func (q *Quarantine) Groups(ctx context.Context, f Filter) (GroupPage, error) {
 	f = f.withPage()
 	if err := f.validate(); err != nil {

@@ -20,9 +20,9 @@ func (f Filter) wholeGroups() bool {
 		f.Consumer+f.Topic+f.MessageID+f.Tenant+f.AggregateType+f.AggregateID+f.EventType+f.Reason+f.ErrorType == ""
 }
 
-// countsOf returns how many entries of each group are counted on a page with this
-// number of groups. For any number of groups, a page reads about 10,000 entries at
-// most.
+// countsOf returns the maximum number of entries that are counted for each group of a
+// page. If a page has more groups, this maximum is lower, so that the whole page counts
+// no more than about 10,000 entries.
 func countsOf(groups int) int {
 	switch {
 	case groups <= 1:

@@ -104,9 +104,9 @@ func (q *Quarantine) quarantine(ctx context.Context, d *parked.Delivery, msg *me
 	return nil
 }
 
-// record publishes the copy of a new entry, in the transaction that stores the entry.
-// It returns a function to call after the commit. This function counts the entry, and
-// passes it to Config.OnQuarantine.
+// record publishes a copy of a new entry to Config.CopyTo, if that is set. It uses the
+// transaction that stores the entry. It returns a function to call after the commit.
+// This function counts the entry, and passes it to Config.OnQuarantine.
 func (q *Quarantine) record(ctx context.Context, tx *sql.Tx, id int64) (committed func(), err error) {
 	entry, err := q.table.getIn(ctx, tx, id)
 	if err != nil {

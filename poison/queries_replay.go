@@ -61,8 +61,8 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 			SELECT id, CASE WHEN replay_id = $2 THEN CASE WHEN ` + staleAgain + ` THEN 'stale' ELSE state END ELSE '' END
 			FROM {parked} WHERE id {among $1 bigint}`),
 
-		// A single statement counts each entry once, even if the entry is resolved
-		// meanwhile.
+		// A single statement counts each entry once, even if the entry is resolved while the
+		// statement runs.
 		count: d.SQL(`
 			SELECT id, 0, 0 FROM {parked} WHERE replay_id = $1 AND state = 'waiting'
 			UNION ALL

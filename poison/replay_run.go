@@ -120,7 +120,7 @@ func (x *replayRun) report(now time.Time) {
 	x.progress(r.Report)
 }
 
-// room returns how many more messages may be replayed now, according to the Plan.
+// room returns the maximum number of messages that the Plan allows to replay now.
 func (x *replayRun) room() int {
 	r := x.replay
 	room := r.Plan.Window - r.Waiting

@@ -7,8 +7,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// declaration is a declaration of an exchange that is in progress. The field err is set
-// before the channel done is closed.
+// declaration describes an exchange that is being declared. The field err is set before
+// the channel done is closed.
 type declaration struct {
 	done chan struct{}
 	err  error

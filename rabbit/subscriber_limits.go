@@ -50,9 +50,9 @@ func (sub *subscription) logLimits(c *connection) {
 	}
 }
 
-// deliveryLimit returns how many times the queue delivers a message. If the queue has
-// no limit, the result limited is false. The result depends on the arguments of the
-// queue, and on the major version of the broker.
+// deliveryLimit returns the maximum number of times that the queue delivers a message.
+// If the queue has no limit, the result limited is false. The result depends on the
+// arguments of the queue, and on the major version of the broker.
 func deliveryLimit(queue amqp.Table, major int) (limit int64, limited bool) {
 	if queue[amqp.QueueTypeArg] != amqp.QueueTypeQuorum {
 		return 0, false

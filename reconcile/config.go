@@ -27,7 +27,7 @@ type SenderConfig struct {
 	Since time.Time
 
 	// Recent is the length of the period before now that is left out of the comparison,
-	// because messages that were sent recently may not have arrived yet. Defaults to one
+	// because messages that were sent recently may still be on their way. Defaults to one
 	// hour.
 	Recent time.Duration
 

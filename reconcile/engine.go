@@ -18,8 +18,9 @@ const (
 	// checksums of smaller nodes instead.
 	listAtOnce = 20_000
 
-	// smallest is a number of ids. Nodes are divided only if at least one node with
-	// differences has more ids than this.
+	// smallest is the maximum number of ids in a node that need not be divided further. If
+	// no node with differences has more ids, the consumer lists the ids, even if they are
+	// more than listAtOnce.
 	smallest = 8
 
 	// finer is the number of bits of a division: each round divides a node into 1<<finer

@@ -31,8 +31,9 @@ func (c Config) checkDatabase(ctx context.Context, db querier) error {
 }
 
 // checkDialect returns an error that wraps ErrDialect if the database is not of the
-// configured kind. It calls the function that returns the version of the database: each
-// kind has a different name for this function, or returns a different result.
+// configured kind. To find the kind of the database, it calls the function that returns
+// the version of the database. This function has another name, or another result, in
+// each kind of database.
 func (c Config) checkDialect(ctx context.Context, db querier) error {
 	if c.Dialect == SQLite {
 		_, err := versionOf(ctx, db, "sqlite_version")

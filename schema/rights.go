@@ -47,12 +47,12 @@ func rightsOf(part string) (all []right) {
 
 // CheckRights returns nil if the user of db has the rights that [Roles] grants to the
 // given part of a service: "producer", "forwarder", "consumer", "operator" or
-// "watcher". The parameter tables limits the check to these tables, whose names have no
-// prefix. If tables is empty, CheckRights checks all tables that this part needs. If
-// rights are missing, the error names every missing right and wraps [ErrRights]. It can
-// also return the database's own error. Call CheckRights after [Check], because it
-// fails if a table is missing. For SQLite, which has no rights, CheckRights returns
-// nil.
+// "watcher". If tables is not empty, CheckRights checks only these tables; give their
+// names without the prefix. If tables is empty, it checks all tables that this part
+// needs. If rights are missing, the error names every missing right and wraps
+// [ErrRights]. It can also return the database's own error. Call CheckRights after
+// [Check], because it fails if a table is missing. For SQLite, which has no rights,
+// CheckRights returns nil.
 func CheckRights(ctx context.Context, db querier, config Config, part string, tables ...string) error {
 	if err := config.validateWith(db); err != nil {
 		return err

@@ -75,7 +75,7 @@ const (
 	QuarantineLate Late = iota
 
 	// IgnoreLate acks the message as stale, without calling the handler. The change that
-	// the message describes is lost at this consumer.
+	// the message describes is lost for this consumer.
 	IgnoreLate
 )
 
@@ -86,8 +86,8 @@ type Config struct {
 	// to PostgreSQL and "once_".
 	Schema schema.Config
 
-	// Tx returns the transaction of the message that is being handled, such as
-	// dedup.TxFromContext. It is required.
+	// Tx returns the transaction of the message that is being handled. Set it to
+	// dedup.TxFromContext, or to a function that does the same. It is required.
 	Tx func(ctx context.Context) (*sql.Tx, bool)
 
 	// Policy defaults to IgnoreOlder.
@@ -180,9 +180,9 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// keepsLate reports whether a late version goes to OnStale or to quarantine. Otherwise
-// it is only acked. A late version was never applied, and arrives after a higher
-// version was applied.
+// keepsLate returns true if a late version is passed to OnStale or goes to quarantine.
+// It returns false if a late version is only acked. A version is late if it was not
+// applied, and arrives after a higher version was applied.
 func (c Config) keepsLate() bool {
 	return c.OnStale != nil || c.Policy == HoldForGap && c.Late == QuarantineLate
 }

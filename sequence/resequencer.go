@@ -43,7 +43,8 @@ func New(config Config) (*Resequencer, error) {
 // a stale version, it returns nil without calling h, so that the message is acked. It
 // parks a message with an early version. For a late version, Config.Late or
 // Config.OnStale decides. A replayed message with a stale version goes back to
-// quarantine with [ErrStale]. Put Middleware inside of dedup.
+// quarantine with [ErrStale]. Add Middleware after dedup's, so that dedup's middleware
+// wraps it and begins the transaction.
 func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		outcome := failed // the outcome if h panics
@@ -134,8 +135,8 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		if written {
 			return outcome, nil
 		}
-		// Another transaction has inserted the first version meanwhile, so the loop
-		// decides again.
+		// Another transaction has inserted the first version after this one looked for it, so
+		// the loop decides again.
 	}
 }
 
@@ -166,7 +167,8 @@ func (r *Resequencer) last(ctx context.Context, t delivered) (l last, err error)
 
 // write stores the version as the last applied version. If the next version is held,
 // write makes it due. Both changes take effect when the handler's transaction commits.
-// If another transaction has stored the first version meanwhile, write returns false.
+// If there was no last applied version, and another transaction has stored one in the
+// meantime, write returns false.
 func (r *Resequencer) write(ctx context.Context, t delivered, l last, filled bool) (bool, error) {
 	after := r.config.with(l, t.version, filled)
 	if l.known && after.version == l.version {

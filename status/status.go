@@ -22,8 +22,8 @@ type Count struct {
 	// More reports whether there are more rows than N.
 	More bool
 
-	// About is an estimate of the number of all rows. It is set only if More is true and
-	// the database has an estimate; otherwise it is 0. SQLite has no estimate.
+	// About is an estimate of the number of all rows. It is 0 if More is false, or if the
+	// database has no estimate. With SQLite it is always 0.
 	About int64
 }
 

@@ -28,8 +28,8 @@ type database struct {
 
 	tables schema.Config
 
-	// withoutContent is true if the user may not read payloads. Lists then leave out the
-	// columns that the role watcher may not read.
+	// withoutContent is true if the user has no right to read payloads. Lists then leave
+	// out the columns that the role watcher cannot read.
 	withoutContent bool
 }
 

@@ -20,8 +20,9 @@ const (
 
 // EncodeError means that AMQP cannot carry a message. The error string says why.
 type EncodeError struct {
-	// TooLarge means that the message exceeds a limit of AMQP. If it is false, AMQP has no
-	// type for the value of a header.
+	// TooLarge means that the message exceeds a limit of AMQP. If TooLarge is false, AMQP
+	// cannot carry the message because a header has a value of a type that AMQP does not
+	// have.
 	TooLarge bool
 
 	reason string

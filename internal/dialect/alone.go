@@ -161,8 +161,8 @@ func (r *Reader) readPrepared(
 	return err == nil, err
 }
 
-// unusable reports whether a prepared query could not be executed although its text may
-// succeed.
+// unusable reports whether err means that the server cannot execute the prepared form
+// of a query. The same query may succeed if its text is sent instead.
 func unusable(err error) bool {
 	state := State(err)
 	return state == "26000" || // invalid_sql_statement_name

@@ -136,8 +136,8 @@ func (b *buffer) advance(q *keyQueue) {
 	}
 }
 
-// dropSuccessors removes the messages behind the head from memory. After the outcome of
-// the head is recorded, a refill reads them again.
+// dropSuccessors removes from memory all messages that wait for the head. After the
+// outcome of the head is recorded, a refill reads them again.
 func (b *buffer) dropSuccessors(q *keyQueue) {
 	from := min(b.low, q.head.Position)
 	for _, m := range q.waiting {

@@ -2,8 +2,9 @@ package dispatch
 
 import "math"
 
-// cursor is a position. Every row at or below it has been read, and no transaction can
-// add another row there. Reading continues above it.
+// cursor is the position up to which the outbox was read completely. Every row at or
+// below the cursor has been read, and no transaction can add another row there. Reading
+// continues above the cursor.
 //
 // A transaction takes positions before it commits. So a row can appear at a position
 // below rows that were sent long ago. The cursor therefore passes a position only after
@@ -37,8 +38,8 @@ type sight struct {
 	era      int
 }
 
-// mark is a position. The cursor passes it when all transactions with an id below
-// ceiling have ended.
+// mark is a position that the cursor has not reached yet. The cursor moves to this
+// position when all transactions with an id below ceiling have ended.
 type mark struct {
 	position int64
 	ceiling  int64

@@ -32,7 +32,7 @@
 //	  keyQueue   messages of one ordering key: the head, and those that wait for it
 //	cursor       the position above which the outbox must be read
 //	reading      the read under way, and when the next one is due
-//	lookahead    which rows behind a long backlog were examined
+//	lookahead    which rows after a long backlog were examined
 //	topics       messages in flight of each topic, and stalled topics
 //	  refusals   refused messages of each topic, for the log
 //	attribution  messages that may have closed a channel

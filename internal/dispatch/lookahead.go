@@ -8,28 +8,28 @@ import (
 type Group struct{ Topic, Tenant string }
 
 const (
-	// aheadPart is a divisor. The messages that lookaheads have found may use 1/aheadPart
-	// of the memory.
+	// aheadPart limits the memory for messages that lookaheads have found: they may use
+	// 1/aheadPart of the memory.
 	aheadPart = 4
 
-	// longGroups is a divisor. A group is long if it has at least 1/longGroups of the
-	// number of messages that memory can hold, see perGroup. So only about longGroups
-	// groups can be long at the same time.
+	// longGroups determines which groups are long. A group is long if it has at least
+	// 1/longGroups of the number of messages that memory can hold, see perGroup. So only
+	// about longGroups groups can be long at the same time.
 	longGroups = 32
 )
 
 // lookahead prevents a group with many messages from delaying a group with few
 // messages. Sweeps read the outbox in the order of positions, so they see only the
-// first part of a long outbox. Lookaheads examine the rows behind that part. They read
+// first part of a long outbox. Lookaheads examine the rows after that part. They read
 // the rows of groups that have few messages in memory.
 //
 // There are two walks through these rows. A round examines all rows above the cursor of
 // the sweeps. At the end of the outbox, the walk of the round becomes the tail, which
 // examines new rows as they arrive. Later a new round begins, while the tail continues.
 // The new round finds two kinds of rows: rows that were skipped because their group had
-// too many messages, and rows that were committed late behind the tail. During the
-// first round there is also a tail: it begins just before the end of the outbox, and
-// reads only rows without a key.
+// too many messages, and rows that were committed after the tail had passed their
+// positions. During the first round there is also a tail: it begins just before the end
+// of the outbox, and reads only rows without a key.
 type lookahead struct {
 	full   int       // number of consecutive sweeps that did not reach the end of the outbox
 	epoch  int       // changes when a walk begins, and to make the Scheduler ignore the lookahead under way
@@ -46,7 +46,8 @@ type lookahead struct {
 	ended time.Time     // when the last round ended
 }
 
-// walk is a walk through the rows behind the messages in memory.
+// walk is the state of a walk through the rows with higher positions than the messages
+// in memory.
 //
 // A message must not be sent before an earlier message of its key. If the walk skips a
 // row, it therefore remembers the key, as a hash, and also skips the later rows of this
@@ -176,7 +177,7 @@ func (s *Scheduler) longGroups() []Group {
 // perGroup returns the minimum number of messages that a long group has in memory.
 func (s *Scheduler) perGroup() int { return max(2, s.buffer.limit/longGroups) }
 
-// planLookahead returns a command that examines the rows behind the messages in memory.
+// planLookahead returns a command that examines the rows after the messages in memory.
 // It returns nil if no lookahead is due.
 func (s *Scheduler) planLookahead(now time.Time) *Read {
 	l := &s.lookahead
@@ -231,7 +232,7 @@ func (s *Scheduler) planLookahead(now time.Time) *Read {
 }
 
 // crowdedWindow returns the maximum number of messages in flight. It is smaller for
-// some time after a lookahead has found a message behind a backlog, because the
+// some time after a lookahead has found a message after a long backlog, because the
 // messages of a long group that are in flight delay all later messages in the broker.
 func (s *Scheduler) crowdedWindow(now time.Time) int {
 	l := &s.lookahead

@@ -192,8 +192,9 @@ func (s *Scheduler) Stop(now time.Time) {
 // Stopping reports whether Stop was called.
 func (s *Scheduler) Stopping() bool { return s.stopping }
 
-// drain reports whether all work that the Scheduler waits for after Stop has ended, and
-// whether the maximum time for waiting is over.
+// drain is called after Stop, while the Scheduler waits for its remaining work. The
+// result drained is true if no such work is left. The result expired is true if the
+// Scheduler has waited for the maximum time.
 func (s *Scheduler) drain(now time.Time) (drained, expired bool) {
 	if s.inFlight > 0 && !s.gaveUp && !now.Before(s.stopUntil) {
 		s.gaveUp = true // the remaining time is for settlements

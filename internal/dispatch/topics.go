@@ -8,10 +8,10 @@ import (
 
 // topics makes sure that a topic does not block other topics while the broker gives no
 // answer for its messages. This happens, for example, when a queue has lost its
-// majority. One topic may not use the whole window. A stalled topic is excluded: the
-// forwarder neither reads nor publishes its messages until the broker answers again.
-// When none of its messages is in flight any more, the Scheduler tries the topic with a
-// single message.
+// majority. The messages of one topic must not fill the whole window. A stalled topic
+// is excluded: the forwarder neither reads nor publishes its messages until the broker
+// answers again. When none of its messages is in flight any more, the Scheduler tries
+// the topic with a single message.
 type topics struct {
 	active map[string]*topic // topics that were used recently, or have stalled
 	check  time.Time         // time of the next check for stalled topics

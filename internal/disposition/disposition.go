@@ -23,11 +23,11 @@ const (
 	// GivenUp is a failure after which the retry policy allows no further attempt.
 	GivenUp
 
-	// Undecided means that the message may not be the cause: the message could not be
-	// parked, its transaction could not begin, its connection was lost, or the process
-	// shuts down. The message is tried again, and no attempt is counted. If the handler was
-	// called (see Error.NotCalled), an attempt is counted after a few consecutive tries of
-	// this kind.
+	// Undecided means that the cause is uncertain, and need not be the message: the message
+	// could not be parked, its transaction could not begin, its connection was lost, or the
+	// process shuts down. The message is tried again, and no attempt is counted. If the
+	// handler was called (see Error.NotCalled), an attempt is counted after a few
+	// consecutive tries of this kind.
 	Undecided
 )
 

@@ -71,7 +71,8 @@ var (
 )
 
 // Cover replaces every part of text that may be a password in a data source name, which
-// is a URL or key=value pairs. In doubt, it replaces more of the text.
+// is a URL or key=value pairs. If it is uncertain where a password begins or ends,
+// Cover also replaces text that may not belong to it.
 func Cover(text string) string {
 	text = pair.ReplaceAllString(text, "${1}"+cover)
 	text = userinfo.ReplaceAllString(text, "://"+cover+"@")

@@ -6,7 +6,7 @@ const (
 	// Redelivered is "true" if the broker has delivered the message before.
 	Redelivered = "once_redelivered"
 
-	// DeliveryCount is how often the broker has delivered the message before. It is missing
-	// if the broker does not count deliveries.
+	// DeliveryCount is how many times the broker has delivered the message before. It is
+	// missing if the broker does not count deliveries.
 	DeliveryCount = "once_delivery_count"
 )

@@ -35,7 +35,7 @@ func (b *Batch) Add(msg *message.Message) {
 func (b *Batch) Bytes() int { return len(b.unordered.envelopes) + len(b.ordered.envelopes) }
 
 // rows contains messages as the arguments of one statement. All values of a binary
-// column are joined to one argument, and the statement splits this argument again. A
+// column are joined into one argument, which the statement splits into the values. A
 // list of byte strings is not used, because each driver encodes such a list in a
 // different way.
 type rows struct {

@@ -104,9 +104,10 @@ type tried struct {
 	failedBefore bool
 }
 
-// WithTried returns a copy of ctx that tells the middlewares inside of retry that retry
-// has passed msg to them. The parameter failedBefore says whether an earlier call of
-// the handler failed.
+// WithTried returns a copy of ctx that says that retry has passed msg on. The
+// middlewares inside of retry read this with [Tried] and [FailedBefore]; poison uses
+// Tried to find out whether it is inside of retry, which would be the wrong order. The
+// parameter failedBefore says whether an earlier call of the handler failed.
 func WithTried(ctx context.Context, msg *message.Message, failedBefore bool) context.Context {
 	return context.WithValue(ctx, triedKey, tried{msg, failedBefore})
 }
@@ -211,8 +212,11 @@ func (d *Delivery) ShuttingDown(ctx context.Context) bool {
 	}
 }
 
-// base returns a context that ends with the subscription. The parameter ctx is the
-// context inside of a middleware, and may end earlier.
+// base returns the context that the message had when the subscriber delivered it. This
+// context ends with the subscription. The parameter ctx is the context that a
+// middleware has received. It may end earlier, for example if an outer middleware has
+// set a deadline. base returns ctx only if retry's Subscriber did not deliver the
+// message.
 func (d *Delivery) base(ctx context.Context) context.Context {
 	if d.arrived != nil {
 		return d.arrived

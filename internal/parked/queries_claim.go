@@ -57,7 +57,7 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 
 	return claimQueries{
 		// The columns are the priority classes in their order, then crashed rows. The query
-		// does not use EXISTS, because PostgreSQL ignores ORDER BY inside of EXISTS. Without
+		// does not use EXISTS, because PostgreSQL ignores ORDER BY inside EXISTS. Without
 		// ORDER BY, it could scan the whole table, or read the rows of all tenants.
 		due: d.SQL(`
 			SELECT (SELECT 1 FROM {parked} WHERE ` + waits + ` AND priority_class = 'live' AND due_at <= {now}

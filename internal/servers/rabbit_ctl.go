@@ -26,8 +26,8 @@ func (r *Rabbit) Ctl(ctx context.Context, args ...string) (string, error) {
 // isStarting is a part of the error that rabbitmqctl prints while a broker is starting.
 const isStarting = "requires the 'rabbit' app to be running"
 
-// Eval is like [Ctl.Eval] for this broker. Like [Rabbit.Ctl], it waits until the start of
-// the broker has ended.
+// Eval is like [Ctl.Eval] for this broker. If the broker is still starting, Eval waits
+// until it has started, but not longer than RabbitConfig.Patience.
 func (r *Rabbit) Eval(ctx context.Context, expression string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.config.Patience)
 	defer cancel()

@@ -10,8 +10,8 @@ import (
 )
 
 // PrivatePostgres returns a private PostgreSQL server that the test may kill, freeze
-// and fill. The parameter settings contains lines of postgresql.conf. The start of the
-// server takes about half a second.
+// and fill. Each of the settings is a line of postgresql.conf. The start of the server
+// takes about half a second.
 func PrivatePostgres(t testing.TB, settings ...string) *servers.Postgres {
 	t.Helper()
 	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: settings})
@@ -29,8 +29,8 @@ func PostgresAlone(t testing.TB) Database {
 }
 
 // PrivateRabbit returns a private RabbitMQ broker that the test may kill, freeze and
-// block. The parameter settings contains lines of rabbitmq.conf. The start of the
-// broker takes about five seconds.
+// block. Each of the settings is a line of rabbitmq.conf. The start of the broker takes
+// about five seconds.
 func PrivateRabbit(t testing.TB, settings ...string) *servers.Rabbit {
 	t.Helper()
 	server, err := servers.StartRabbit(t.Context(), servers.RabbitConfig{Settings: settings})
@@ -95,8 +95,9 @@ func PrivateRabbitCluster(t testing.TB, nodes int) []*servers.Rabbit {
 	return all
 }
 
-// PrivatePgbouncer returns a private connection pooler in front of a server. It pools
-// transactions. The parameter settings contains lines of pgbouncer.ini.
+// PrivatePgbouncer returns a private connection pooler in front of a server. Unless the
+// settings change its mode, it gives a client a connection to the server for one
+// transaction at a time. Each of the settings is a line of pgbouncer.ini.
 func PrivatePgbouncer(t testing.TB, server *servers.Postgres, settings ...string) *servers.Pgbouncer {
 	t.Helper()
 	pooler, err := servers.StartPgbouncer(t.Context(), servers.PgbouncerConfig{Server: server.Address(), Settings: settings})

@@ -11,9 +11,10 @@ import (
 // CREATE DATABASE copies about 900 files, and DROP DATABASE writes a checkpoint of the
 // whole server. So a database that a test has used is emptied and given to the next test.
 
-// state is a query for everything that a test can change in a database outside of its
-// schemas, and for the owner and the rights of the schema public. A database is dropped
-// if its state differs from the state of a new database.
+// state is a query for everything that a test can change in a database, apart from the
+// tables and other objects that are dropped together with their schema. It includes the
+// names, owners and rights of the schemas. A database is dropped if its state differs
+// from the state of a new database.
 const state = `SELECT concat_ws('; ',
 	(SELECT string_agg(concat_ws(' ', nspname, nspowner::regrole, nspacl::text), ', ' ORDER BY nspname)
 		FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'),

@@ -20,7 +20,7 @@ type Subscriber struct {
 func NewSubscriber() *Subscriber { return &Subscriber{Messages: make(chan *message.Message)} }
 
 // Subscribe returns the channel Messages. The subscription also ends when ctx ends,
-// because a router that closes cancels ctx and may not call Close.
+// because a router that is closed always cancels ctx, but does not always call Close.
 func (s *Subscriber) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	context.AfterFunc(ctx, func() { _ = s.Close() })
 	return s.Messages, nil

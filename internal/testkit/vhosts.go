@@ -61,7 +61,7 @@ func (r *rabbit) addVHost(ctx context.Context) (name, address string, err error)
 		return "", "", err
 	}
 	address = withVHost(r.url, name)
-	// The broker may not accept connections to the virtual host yet.
+	// It can take some time until the broker accepts connections to the virtual host.
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {

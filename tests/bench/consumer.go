@@ -7,8 +7,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// consumers measures the cost of applying every message once, and compares several ways
-// to do this.
+// consumers measures what it costs to make sure that every message is applied exactly
+// once, and compares several ways to do this.
 func (b *bench) consumers(ctx context.Context) ([]row, error) {
 	all, few := b.consume, b.slow
 	var (

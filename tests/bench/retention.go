@@ -22,7 +22,7 @@ const (
 )
 
 // retentions measures how long the sweep takes to delete the ids of one day, and how
-// much this slows down messages that are handled meanwhile.
+// much this slows down messages that are handled at the same time.
 func (b *bench) retentions(ctx context.Context) ([]row, error) {
 	ids, few := b.remembered/2, b.remembered/100
 	var (

@@ -136,7 +136,7 @@ func (b *bench) alternate(ctx context.Context, o *overview, work work) (w window
 	return w, nil
 }
 
-// turn measures one window.
+// turn measures the work during one window of time, with the overview open or closed.
 func (b *bench) turn(ctx context.Context, o *overview, open bool, work work) (f figures, timed bool, err error) {
 	if open {
 		err = o.show()
@@ -186,8 +186,8 @@ func (s *scene) refill(ctx context.Context, messages int) error {
 	return s.settle(ctx)
 }
 
-// drainWatched measures the forwarder. overviewTime must run before, because it fills the
-// outbox.
+// drainWatched measures how an open overview affects the forwarder. overviewTime must run
+// before, because it fills the outbox.
 func (b *bench) drainWatched(ctx context.Context, large *filledInbox) (w windows, err error) {
 	o, err := large.openOverview(ctx)
 	if err != nil {
@@ -212,7 +212,7 @@ func (b *bench) drainWatched(ctx context.Context, large *filledInbox) (w windows
 	return w, errors.Join(large.queue.awaitMessages(ctx, int(f.publisher.confirmed.Load())), large.queue.purge())
 }
 
-// consumeWatched measures the consumer.
+// consumeWatched measures how an open overview affects the consumer.
 func (b *bench) consumeWatched(ctx context.Context, large *filledInbox) (w windows, err error) {
 	if err := large.exec(ctx, `TRUNCATE orders`, `TRUNCATE once_outbox`); err != nil {
 		return w, err

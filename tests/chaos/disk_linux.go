@@ -15,8 +15,8 @@ type disk struct{ dir string }
 
 const diskSize = "size=192m"
 
-// mountDisk mounts the disk. If the process may not mount a file system, mountDisk
-// returns nil and no error.
+// mountDisk mounts the disk. If the process is not allowed to mount a file system,
+// mountDisk returns nil and no error.
 func mountDisk(ctx context.Context, db *sql.DB) (*disk, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // the doc comment explains it

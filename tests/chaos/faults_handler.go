@@ -72,8 +72,8 @@ func (s *strike) written(ctx context.Context, kind string) int64 {
 }
 
 // replay replays all hopeless messages, which fail again. Then it repairs the handler for
-// them, and replays them until they succeed. If the parameter retention is true, expired
-// rows are swept meanwhile.
+// them, and replays them until they succeed. If the parameter retention is true, it also
+// inserts expired rows, and waits until the sweep has deleted some of them.
 func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 	if _, err := s.poisoned(ctx, hopeless, poison.ReasonExhausted, 5); err != nil {
 		return "", err
@@ -118,8 +118,8 @@ func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 	return fmt.Sprintf("%d failed again, then all were applied; %d rows were swept", again(), swept()), err
 }
 
-// replayed calls ReplayMatching again until it succeeds, because the database may be down
-// meanwhile.
+// replayed calls ReplayMatching, and repeats the call until it succeeds. A call fails,
+// for example, if the database is down.
 func (s *strike) replayed(ctx context.Context, store *poison.Quarantine, f poison.Filter) error {
 	var failure error
 	err := s.until(ctx, "a replay came to its end", func() bool {

@@ -95,7 +95,7 @@ type event struct {
 	to     string // topic; empty for the ledger or accounts
 	tenant string
 
-	// These fields are set only for the topic accounts.
+	// These fields are set only if the topic is "accounts".
 	account string // aggregate whose version is number
 	request string // business key
 }

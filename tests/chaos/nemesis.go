@@ -46,8 +46,8 @@ func (n *nemesis) strike(ctx context.Context, s step) {
 	faults.Wait()
 }
 
-// busy waits until the backlog is above zero, but at most two seconds. It returns the
-// backlog.
+// busy returns the backlog as soon as it is above zero. After two seconds, it returns
+// zero.
 func (n *nemesis) busy(ctx context.Context) (waiting int64) {
 	for range 20 {
 		if waiting = n.load.waiting(); waiting > 0 {

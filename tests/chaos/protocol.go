@@ -119,8 +119,8 @@ func commits(query []byte) bool {
 	return bytes.EqualFold(last, []byte(postgresCommit))
 }
 
-// readAll reads n bytes from r. It returns them behind the bytes in the parameter before,
-// which the caller has read already.
+// readAll reads n bytes from r. It returns the bytes in the parameter before, which the
+// caller has read already, followed by the n bytes.
 func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	all := make([]byte, len(before)+max(n, 0))
 	copy(all, before)

@@ -5,7 +5,8 @@ import "context"
 // Wire lets the demo use the transport without the service, to send malformed messages
 // and to count the messages in the queues.
 type Wire interface {
-	// Backend returns "embedded" or "servers".
+	// Backend returns "embedded" if messages are delivered inside the database, or
+	// "servers" if they are delivered by RabbitMQ.
 	Backend() string
 
 	// Send sends a malformed message to a topic.

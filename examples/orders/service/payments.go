@@ -19,7 +19,8 @@ type Bank interface {
 	Refund(ctx context.Context, idempotencyKey, orderID string, amount int64) error
 }
 
-// bankTimeout limits a call to the bank, because the transaction stays open meanwhile.
+// bankTimeout limits the time of a call to the bank, because the transaction stays open
+// during the call.
 const bankTimeout = 5 * time.Second
 
 // capturePayment charges the customer, writes the payment, and publishes two events. If

@@ -61,8 +61,8 @@ func run(ctx context.Context, args []string) error {
 }
 
 // work commits the given number of events, one after the other. It forwards each event,
-// and waits until this process or another one has handled the event. Meanwhile the test
-// migrates the tables with a newer build.
+// and waits until this process or another one has handled the event. While work runs,
+// the test migrates the tables with a newer build.
 func work(ctx context.Context, db *sql.DB, config schema.Config, events int) error {
 	const topic = "events"
 	logger := watermill.NopLogger{}
