@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -359,4 +360,40 @@ func TestChannelWithoutATopologyIsClosed(t *testing.T) {
 		}
 	}
 	eventually(t, "the channels are closed", func() bool { return w.closesOfChannels() == failures })
+}
+
+// moody refuses to declare a topology as often as refusals says. Then it declares it.
+type moody struct {
+	amqp.DefaultTopologyBuilder
+
+	refusals atomic.Int32
+}
+
+func (m *moody) BuildTopology(c *amqp091.Channel, queue, exchange string, config amqp.Config, l watermill.LoggerAdapter) error {
+	if m.refusals.Add(-1) >= 0 {
+		return errors.New("not now")
+	}
+	return m.DefaultTopologyBuilder.BuildTopology(c, queue, exchange, config, l)
+}
+
+// A subscription that could open its first channel must continue, even if a later channel
+// cannot be opened several times.
+func TestSubscriptionContinuesAfterFailuresToReopen(t *testing.T) {
+	t.Parallel()
+	uri := brokerURL(t)
+	queue, topology := uniqueName("q"), new(moody)
+	config := queueConfig(uri)
+	config.TopologyBuilder = topology
+	messages := subscribe(t, newSubscriber(t, config, brisk), queue)
+	topology.refusals.Store(2)
+	if _, err := admin(t, uri).QueueDelete(queue, false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the queue exists again", func() bool { return depth(t, uri, queue) >= 0 })
+	eventually(t, "it takes a message", func() bool { return unconfirmed(t, uri, queue, "m") == "" })
+	msg := receive(t, messages)
+	if msg.UUID != "m" || topology.refusals.Load() >= 0 {
+		t.Errorf("got %s after %d refusals", msg.UUID, 2-topology.refusals.Load())
+	}
+	msg.Ack()
 }
