@@ -48,11 +48,11 @@ type ConsumerConfig struct {
 	// letter.
 	Check func(topic string, msg *message.Message) error
 
-	// Sequence configures the comparison of the aggregate versions of messages with the
-	// versions that were applied. With &sequence.Config{}, older versions are ignored.
-	// Sequence.Tx defaults to dedup.TxFromContext. Sequence.Window defaults to 15 minutes,
-	// or to a longer time if Retry retries messages for longer. Defaults to nil: no
-	// versions are compared.
+	// Sequence configures how the versions of aggregates are checked: the version in a
+	// message is compared with the versions that the consumer has already applied. With
+	// &sequence.Config{}, older versions are ignored. Sequence.Tx defaults to
+	// dedup.TxFromContext. Sequence.Window defaults to 15 minutes, or to a longer time if
+	// Retry retries messages for longer. Defaults to nil: no versions are compared.
 	Sequence *sequence.Config
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for

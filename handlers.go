@@ -11,9 +11,9 @@ import (
 )
 
 // handlers contains the handlers that a Consumer adds to routers. It makes sure that
-// each of these routers is checked when it starts. If a router already runs, the check
-// is made before the handler subscribes. It logs configured consumer names that belong
-// to no handler.
+// each of these routers is checked when the router starts. If a router is already
+// running, the check is made before the handler subscribes. The check also logs
+// configured consumer names that belong to no handler.
 type handlers struct {
 	configured map[string][]string // configured consumer names of each field of ConsumerConfig
 	parts      []Part
@@ -50,8 +50,8 @@ func newHandlers(c ConsumerConfig, parts []Part) *handlers {
 }
 
 // add registers a handler and returns its subscriber. A plugin checks the router when
-// the router starts. If the router already runs, it calls no plugins. In this case, the
-// returned subscriber makes the checks before it subscribes.
+// the router starts. A router that is already running calls no plugins. In this case,
+// the returned subscriber makes the checks before it subscribes.
 func (h *handlers) add(router *message.Router, name string, sub message.Subscriber) message.Subscriber {
 	h.mu.Lock()
 	defer h.mu.Unlock()

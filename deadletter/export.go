@@ -95,8 +95,9 @@ func lineOf(m Message) line {
 	}
 }
 
-// export writes one page after the other. The function list returns the lines of a page
-// without their contents, and the value of Filter.AfterID for the next page.
+// export writes one page after the other. For each page it calls list, which returns
+// the lines of the page without their contents, and the value of Filter.AfterID for the
+// next page.
 func (t table) export(
 	ctx context.Context, f Filter, w io.Writer, list func(ctx context.Context, f Filter) ([]line, int64, error),
 ) (exported int, err error) {

@@ -24,14 +24,16 @@ type Config struct {
 	Schema schema.Config
 
 	// Consumer is the name under which handled messages are remembered. Never change it:
-	// under a new name, every message counts as new. All handlers of the Inbox use this
-	// name, so set it only if the Inbox has a single handler. If two handlers with the same
-	// name received the same message, the second one would skip it ([ErrConsumerInUse]).
+	// under a new name, every message counts as new. Set Consumer only if the Inbox has a
+	// single handler, because all handlers of the Inbox use this name. If a second handler
+	// of a router has the same name and topic, its messages fail with [ErrConsumerInUse]:
+	// the second handler would otherwise skip each message that the first one has handled.
 	//
-	// Defaults to the name that packages retry and poison use: the name given to retry's
-	// Subscriber or, without retry's Subscriber, the name of the router's handler. If you
-	// use retry or poison, do not set Consumer to another name. If Consumer is not the name
-	// given to retry's Subscriber, messages fail with [ErrOtherConsumer].
+	// Defaults to the name that was given to retry's Subscriber. Without retry's
+	// Subscriber, the default is the name of the router's handler. Packages retry and
+	// poison use these names too, so do not set Consumer to another name if you use one of
+	// these packages. With retry's Subscriber, another name makes messages fail with
+	// [ErrOtherConsumer].
 	Consumer string
 
 	// ShareConsumer allows several handlers of a router to have the same consumer name and
@@ -95,11 +97,12 @@ type Config struct {
 	SweptElsewhere bool
 
 	// LockTimeout is how long a duplicate waits while the first delivery of the message is
-	// being handled. After that, the statement of the duplicate is canceled, and its
-	// connection is closed. The duplicate is tried again, and no attempt is counted. The
-	// handler's own statements use the lock_timeout of their connection. A batch sets
-	// lock_timeout while it inserts into the inbox, and then resets it to the connection's
-	// original value. SQLite uses its busy_timeout instead. Defaults to 10 seconds.
+	// being handled. When this time is over, the statement of the duplicate is canceled,
+	// and its connection is closed. The duplicate is tried again, and no attempt is
+	// counted. The handler's own statements use the lock_timeout of their connection. A
+	// batch sets lock_timeout while it inserts into the inbox, and then resets it to the
+	// connection's original value. SQLite uses its busy_timeout instead. Defaults to 10
+	// seconds.
 	LockTimeout time.Duration
 
 	// IdleTimeout is how long a handler may leave its transaction idle before PostgreSQL

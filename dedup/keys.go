@@ -79,7 +79,7 @@ func newKeyQueries(d dialect.Dialect) keyQueries {
 }
 
 // recordParkedKeys writes the keys of old parked messages into their rows. It does this
-// for the consumers that use the Config.Key of this Inbox. It returns which keys a
+// for the consumers that use the Config.Key of this Inbox. The result says which keys a
 // sweep may remove.
 func (i *Inbox) recordParkedKeys(ctx context.Context) (expiredKeys, error) {
 	var now int64

@@ -181,8 +181,8 @@ const (
 )
 
 // batchLockTimeout is how long a batch waits for duplicates in other transactions.
-// After that, its messages are handled in separate transactions, so that only the
-// duplicates wait longer.
+// After this time, the messages of the batch are handled in separate transactions, so
+// that only the duplicates wait longer.
 const batchLockTimeout = time.Second
 
 // claimParams is the number of parameters for each row of the statement that inserts a

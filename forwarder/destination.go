@@ -47,8 +47,8 @@ func destinationOf(configured string, publisher message.Publisher) (string, erro
 	return destination, nil
 }
 
-// otherDestinationError describes an instance with another destination whose lease has
-// not ended yet. This instance may be running, or may have died.
+// otherDestinationError describes an instance that has another destination, and a lease
+// that has not ended yet. This instance may be running, or may have died.
 type otherDestinationError struct {
 	owner, destination string
 	until              int64 // end of its lease, in milliseconds of the database's clock
@@ -114,13 +114,13 @@ func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (be
 	return before, err
 }
 
-// predecessor is an instance with another destination whose lease has ended.
+// predecessor is an instance that has another destination and an expired lease.
 type predecessor struct{ destination string }
 
-// replace deletes the rows of instances with other destinations whose leases have
-// ended. It returns the instance whose lease ended last. If such an instance is
-// renewing its lease at this moment, replace waits for the renewal, and then keeps the
-// row.
+// replace deletes the row of each instance that has another destination and an expired
+// lease. Among these instances, it returns the one whose lease ended last, or nil if no
+// row was deleted. If one of them is renewing its lease at this moment, replace waits
+// for the renewal, and then keeps the row of this instance.
 func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
 	var (
 		last  *predecessor

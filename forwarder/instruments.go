@@ -188,8 +188,8 @@ func newObservables(meter telemetry.Meter) observables {
 	}
 }
 
-// observe registers the observables. They stay registered until the returned function
-// end is called.
+// observe registers the observables. They stay registered until the caller calls end,
+// the returned function.
 func (f *Forwarder) observe() (end func()) {
 	i, s := f.instruments, &f.instruments.state
 	i.start()

@@ -132,7 +132,7 @@ func without(slots, excluded []int64) []int64 {
 	return slices.DeleteFunc(slices.Clone(slots), func(slot int64) bool { return slices.Contains(excluded, slot) })
 }
 
-// unsettled returns the lost slots with messages whose outcome is not recorded yet.
+// unsettled returns those lost slots that have messages without a recorded outcome.
 // This instance must not lease such a slot again before the outcomes are recorded,
 // because later messages of the same keys could be sent first.
 func (l *loop) unsettled() []int64 {

@@ -97,7 +97,7 @@ func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (remo
 }
 
 // charge records attempts, due times and blocked keys. It returns the number of rows
-// that still exist and whose slots this instance owns.
+// that still exist in slots of this instance.
 func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found int64, err error) {
 	var (
 		positions, attempts, delays []int64

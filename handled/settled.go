@@ -27,9 +27,9 @@ const (
 // transactions run on its primary.
 var ErrReplica = errors.New("the database is a replica: use the primary")
 
-// Settled returns the time about a minute before the call. No further rows will appear
-// whose messages were handled before this time, so an export up to this time is
-// complete.
+// Settled returns a time about a minute before the call. When Settled has returned, no
+// further row can appear for a message that was handled before this time. So an export
+// up to this time is complete.
 //
 // The time of a row is the beginning of its transaction, but the row appears only at
 // the end of the transaction. When Settled is called, other transactions of this

@@ -42,8 +42,8 @@ type selection struct {
 }
 
 // columns adds the conditions of sel for a table that has columns for the tenant, the
-// aggregate and the cause. The function stored returns a value in the form that the
-// table contains.
+// aggregate and the cause. It converts each value with the parameter stored, a function
+// that returns the value in the form in which the table contains it.
 func (s *search) columns(c *operate.Conditions, sel selection, stored func(string) string) {
 	c.AddText("tenant", stored(sel.tenant))
 	c.AddText("aggregate_type || ''", stored(sel.aggregateType)) // its index would find more rows

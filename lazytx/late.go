@@ -71,9 +71,10 @@ func (l *late) failed(err error) error {
 // end drops the statements.
 func (l *late) end() { *l = late{} }
 
-// sendLate keeps query for COMMIT if it is a statement of package outbox. For other
-// statements, it returns false. If the statement must be sent immediately, sendLate
-// sends it together with the waiting statements.
+// sendLate delays a statement of package outbox: the statement waits, and is sent
+// together with COMMIT. If the statement must not wait, sendLate sends it immediately,
+// together with the statements that already wait. For any other statement, sendLate
+// does nothing and returns false.
 func (c *conn) sendLate(ctx context.Context, query string) (done bool, err error) {
 	q := dialect.LateOf(ctx)
 	if q == nil {

@@ -97,8 +97,8 @@ func (m *Messages) settleInbox(ctx context.Context, tx *sql.Tx, do Action, found
 	return nil
 }
 
-// inInbox returns which of the messages are in the inbox. It does not wait for open
-// transactions.
+// inInbox returns, for the id of each row, whether the message of the row is in the
+// inbox. It does not wait for open transactions.
 func (m *Messages) inInbox(ctx context.Context, tx *sql.Tx, found []candidate) (known map[int64]bool, err error) {
 	known = map[int64]bool{}
 	ids := make([]int64, len(found))

@@ -69,8 +69,8 @@ type Entry struct {
 	// entry.
 	BlocksKey bool
 
-	// Envelope is the stored form of Message. Digest differs between different messages
-	// with the same MessageID.
+	// Envelope is the stored form of Message. Digest is a hash of the id and the payload.
+	// If two messages have the same id but another payload, their digests differ.
 	Envelope, Digest []byte
 
 	origin string // origin of an imported entry, see Entry.exportOrigin

@@ -84,8 +84,8 @@ func (f Filter) validate() error {
 	return errors.Join(errs...)
 }
 
-// validateChange is like validate. It also returns an error for a Filter without All
-// that matches every entry.
+// validateChange is like validate. It also returns an error if the Filter matches every
+// entry although the field All is false.
 func (f Filter) validateChange() error {
 	return errors.Join(f.validate(), f.selection().ValidateChange())
 }

@@ -130,11 +130,14 @@ func (s *Subscriber) retryPause() retryPause {
 // this name has another type), if ctx has ended, or if the Subscriber is closed
 // ([ErrClosed]).
 //
-// When ctx ends or Close is called, messages that no handler has received return to the
-// queue. Handlers have CloseTimeout to ack or nack the messages in flight. Then the
-// returned channel is closed. If the broker does not reply to requests for the queue,
-// the channel is closed after DialTimeout. The messages then return to the queue when
-// the broker replies, or at Close.
+// When ctx ends or Close is called, the messages that were not passed to a handler yet
+// go back to the queue. Handlers have CloseTimeout to ack or nack the messages in
+// flight. Then the returned channel is closed.
+//
+// If the broker does not reply to the requests that end the consumption, the returned
+// channel is closed after DialTimeout all the same. In this case, the unacked messages
+// return to the queue later: when the broker replies, or when Close closes the
+// connection.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if !s.begin() {
 		return nil, ErrClosed

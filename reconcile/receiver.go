@@ -140,8 +140,9 @@ func (r *Receiver) compare(ctx context.Context, f *File, now time.Time, sec *sec
 	return nil
 }
 
-// Since returns the beginning of the period for which all consumers of r are complete:
-// their tables contain all messages of these topics that they have handled since then.
+// Since returns the beginning of the period for which the tables of all consumers of r
+// are complete. In this period, the tables of each consumer contain every message of
+// the given topics that the consumer has handled.
 func (r *Receiver) Since(ctx context.Context, topics []string) (time.Time, error) {
 	now, err := r.now(ctx)
 	if err != nil {

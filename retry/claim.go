@@ -135,8 +135,8 @@ func (f *fetcher) releaseUnknown(ctx context.Context) error {
 	return nil
 }
 
-// findDue returns which tenants have due rows. The result reused is true if findDue
-// returns an earlier result instead of querying the table.
+// findDue returns the tenants that have due rows. If it returns an earlier result, and
+// does not query the table, the second result is true.
 func (f *fetcher) findDue(ctx context.Context, sel parked.Select) (due *parked.Due, reused bool, err error) {
 	due, f.due = f.due, nil
 	if due != nil && time.Since(f.dueAt) < reuseDue {

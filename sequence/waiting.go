@@ -25,8 +25,8 @@ type Waiting struct {
 	Known         bool
 
 	// EarlySince is the time at which the message was first found to be early. DueAt is the
-	// time at which the consumer checks the message again. When the version before it is
-	// applied, the consumer checks the message immediately.
+	// time at which the consumer checks the message again. If the preceding version of the
+	// aggregate is applied before DueAt, the consumer checks the message immediately.
 	EarlySince, DueAt time.Time
 }
 

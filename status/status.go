@@ -62,12 +62,12 @@ type Status struct {
 // Outbox is the state of the outbox.
 type Outbox struct {
 	// Pending counts all messages. Deferred counts messages that are due later, because
-	// they are delayed or back off. Failing counts messages that were refused, or whose
-	// topic gets no confirms.
+	// they were published with a delay, or wait for the next try after a failure. Failing
+	// counts messages that were refused, and messages of topics that get no confirms.
 	Pending, Deferred, Failing Count
 
-	// Oldest is how long the oldest due message among the first 10,000 messages has been
-	// due, or 0 if none of these messages is due.
+	// Oldest is the time since the oldest due message became due. Only the first 10,000
+	// messages are examined. If none of them is due, Oldest is 0.
 	Oldest time.Duration
 
 	// FailingFor is the time since the oldest failure of a message that still fails, or

@@ -78,11 +78,11 @@ func lastLine(name string) (last []byte, err error) {
 	}
 }
 
-// write writes one file, and keeps its last line. The function export writes the rows,
-// and returns their number and the number that the name of the file contains. The file
-// gets its name when it is complete and on disk. If a file with this name exists, another
-// process has archived the same rows, and write returns an error. If there are no rows,
-// no file is written.
+// write writes one file, and keeps its last line. It calls the parameter export, which
+// writes the rows, and returns their number and the number that the name of the file
+// contains. The file gets its name when it is complete and on disk. If a file with this
+// name exists, another process has archived the same rows, and write returns an error.
+// If there are no rows, no file is written.
 func (d *archive) write(export func(w io.Writer) (rows int, number int64, err error)) (name string, rows int, err error) {
 	file, err := os.CreateTemp(d.dir, "."+d.kind+"-*.tmp")
 	if err != nil {

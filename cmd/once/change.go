@@ -24,9 +24,9 @@ type changeJSON struct {
 	ReplayID int64 `json:"replay_id,omitempty"`
 }
 
-// discard contains the library's functions that discard messages. The function named
-// discards the messages with the given IDs. The function matching discards the messages
-// that match the filters.
+// discard contains the library's functions that discard messages. The field named is
+// for the messages with the given IDs. The field matching is for the messages that
+// match the filters.
 type discard struct {
 	named    func() error
 	groups   func() ([]groupJSON, error) // groups of the messages that match
@@ -58,8 +58,8 @@ func (a *app) discard(ctx context.Context, ids []int64, yes bool, d discard) err
 }
 
 // replay contains the library's functions that replay messages into the outbox. The
-// function named replays the messages with the given IDs. The function matching replays
-// the messages that match the filters.
+// field named is for the messages with the given IDs. The field matching is for the
+// messages that match the filters.
 type replay struct {
 	named    func() error
 	groups   func() ([]groupJSON, error) // groups of the messages that match

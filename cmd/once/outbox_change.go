@@ -149,7 +149,8 @@ func (a *app) wouldChange(verb string, r pending.Report) error {
 	return a.print(change, text+" Nothing was changed: add --yes to do it.\n")
 }
 
-// changed runs a change of many messages, shows the progress, and prints the result.
+// changed calls change, a function that changes many messages. Meanwhile it shows the
+// progress, and at the end it prints the result.
 func (a *app) changed(ctx context.Context, verb string, c *outboxChange, change func() (pending.Report, error)) error {
 	p := a.progress()
 	c.plan.Progress = func(r pending.Report) { p.line(counted(r.Changed, "message was changed", "messages were changed")) }

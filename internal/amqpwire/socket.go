@@ -111,8 +111,8 @@ func (s *socket) Abort(cause error) {
 func (s *socket) Done() <-chan struct{} { return s.done }
 
 // Failure returns the error of the failed write, or the cause passed to Abort, or nil.
-// Use it to learn the reason of a lost connection, because amqp091 reports only that
-// the socket is closed.
+// Use it to learn why a connection was lost, because amqp091 reports only that the
+// socket is closed.
 func (s *socket) Failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -147,8 +147,10 @@ func (s *Scheduler) finish(m *Message) {
 	}
 }
 
-// readAgain makes the next sweep look again for the rows that the settlement did not
-// find, because the rows were removed, or because this instance has lost their slots.
+// readAgain is called if a settlement did not find all of its rows. Somebody has
+// removed these rows, or this instance has lost their slots. So what the Scheduler
+// knows about the outbox is out of date from the lowest row of the settlement on.
+// readAgain makes the next sweep read from this row.
 func (s *Scheduler) readAgain(batch *Settlement) {
 	lowest := int64(Everything)
 	for _, c := range batch.Charges {

@@ -11,8 +11,8 @@ const (
 	PausedTenant = "tenant"
 )
 
-// Tenant returns an SQL expression for the tenant of row o in the form of [Label]. The
-// value is "" if the row has no tenant.
+// Tenant returns an SQL expression for the tenant of row o. The expression shortens a
+// long tenant as [Label] does. The value is "" if the row has no tenant.
 func Tenant(d dialect.Dialect) string {
 	field := `COALESCE(substr(` + MetadataField(d, meta.TenantID) + `, 1, 255), '')`
 	if d.SQLite() {

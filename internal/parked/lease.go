@@ -71,7 +71,7 @@ func (c *Claim) Manage() { c.managed.Store(true) }
 // Managed reports whether Manage was called.
 func (c *Claim) Managed() bool { return c.managed.Load() }
 
-// Handle records that the message was handled, so that its row must be resolved.
+// Handle records that the message was handled. Its row can then be resolved.
 func (c *Claim) Handle() { c.handled.Store(true) }
 
 // Handled reports whether Handle was called.

@@ -42,7 +42,7 @@ func (c *Claim) keys() []Key {
 }
 
 // changeKeys calls f in a transaction. The function f may settle the heads of the given
-// keys. After that, the next held row of each key without a head becomes the head, in
+// keys. If a key then has no head, the next held row of the key becomes the head, in
 // the same transaction.
 //
 // changeKeys locks the keys before it calls f, for two reasons. A row that is stored
@@ -112,13 +112,15 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
 }
 
 // ReplaceHeads calls two functions in one transaction. The first one, affected, returns
-// the ids of rows. The second one, f, removes these rows from the order of their
-// ordering keys. Rows without a key are allowed. After that, the next held row of each
-// key without a head becomes the head.
+// the ids of rows, with or without an ordering key. ReplaceHeads then locks the keys of
+// these rows, and calls the second function, f. This function removes the rows from the
+// order of their keys. If a key then has no head, the next held row of the key becomes
+// the head.
 //
-// While the keys are locked, no message with one of these keys can be stored. With
-// PostgreSQL, a statement of f therefore fails if it waits longer than a second for
-// another lock.
+// While the keys are locked, no message with one of these keys can be stored. So that
+// the keys are not locked for long, ReplaceHeads limits the wait of f for other locks:
+// with PostgreSQL, a statement of f fails if it waits for a lock for longer than a
+// second.
 func (s *Store) ReplaceHeads(
 	ctx context.Context, affected func(tx *sql.Tx) ([]int64, error), f func(tx *sql.Tx) error,
 ) error {

@@ -96,9 +96,12 @@ func (t *TenantTurns) shares(d *Due, rows int) []share {
 }
 
 // advance sets the tenant after which the next walk of a class begins. Usually this is
-// the last tenant that got a row. In two cases it is the tenant at which this walk
-// ended: the walk found no tenant with due rows, or it did not reach all tenants and
-// every tenant that it found got a row.
+// the last tenant that got a row. In two cases it is the last tenant that this walk has
+// visited:
+//
+//   - The walk found no tenant with due rows.
+//   - The walk ended before it reached all tenants, and every tenant with due rows that
+//     the walk found got a row.
 func (t *TenantTurns) advance(d *Due, class, given int) {
 	switch walked := d.walked[class]; {
 	case given >= walked && d.partial[class], walked == 0:

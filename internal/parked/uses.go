@@ -62,10 +62,10 @@ func (e *InUseError) Error() string {
 type usedName struct{ consumer, topic string }
 
 // Use reserves the name of a consumer for a subscription to topic. The reservation ends
-// when the channel in the parameter ended is closed. After that, call the returned
-// function drop, which deletes the reservation. Use returns an [InUseError] if another
-// subscription through the same *sql.DB has reserved the name, and at least one of the
-// two subscriptions has passed false as the parameter shared.
+// when the channel in the parameter ended is closed. When that channel is closed, call
+// drop, the returned function, to delete the reservation. Use returns an [InUseError]
+// if another subscription through the same *sql.DB has reserved the name, and at least
+// one of the two subscriptions has passed false as the parameter shared.
 func (s *Store) Use(consumer, topic string, shared bool, ended <-chan struct{}) (use *Use, drop func(), err error) {
 	p, name := s.process, usedName{consumer, topic}
 	p.mu.Lock()

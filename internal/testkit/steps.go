@@ -54,8 +54,9 @@ func EachStepFails(t *testing.T, db Database, whole bool, operation func(db *sql
 }
 
 // FailingStep returns a pool. The n-th step in the connections of this pool fails with
-// [ErrInjected], see [EachStepFails]. The function failed returns a description of that
-// step, or "" if fewer than n steps were taken.
+// [ErrInjected], see [EachStepFails]. FailingStep also returns a function, failed. Call
+// it to get a description of the step that failed, or "" if fewer than n steps were
+// taken.
 func FailingStep(db Database, n int64) (pool *sql.DB, failed func() string) {
 	faults := &stepFaults{db: db.DB, at: n}
 	pool = sql.OpenDB(faults)

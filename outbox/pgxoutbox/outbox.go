@@ -63,8 +63,8 @@ func LockKey(ctx context.Context, tx pgx.Tx, keys ...string) error {
 // ErrNoTransaction means that the transaction is nil.
 var ErrNoTransaction = errors.New("pgxoutbox: no transaction: the pgx.Tx is nil")
 
-// LockKey locks ordering keys until tx ends, see outbox.LockKey. The context limits the
-// wait.
+// LockKey locks ordering keys until tx ends. For details, see outbox.LockKey. The
+// context limits the wait.
 func (o *Outbox) LockKey(ctx context.Context, tx pgx.Tx, keys ...string) error {
 	if tx == nil {
 		return ErrNoTransaction

@@ -44,8 +44,8 @@ func (b *bench) inboxes(ctx context.Context) (_ []row, err error) {
 }
 
 // kindOfID generates ids of one kind. The field past is the SQL expression for the ids
-// that filledInbox.fill inserts before the measurement. The function next returns the id
-// of a new message.
+// that filledInbox.fill inserts before the measurement. The field next is a function
+// that returns the id of a new message.
 type kindOfID struct {
 	past string
 	next func() string

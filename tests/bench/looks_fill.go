@@ -19,7 +19,7 @@ const (
 	aYear  = 365 * 24 * time.Hour
 )
 
-// popular is the id of a message that caused half of the sent messages.
+// popular is the causation id of half of the sent messages.
 const popular = "popular"
 
 // The backlogs of consumers: the number of consumers, and the number of messages that

@@ -20,9 +20,9 @@ type stream struct {
 }
 
 // keepAhead starts a goroutine that writes new messages whenever fewer messages than the
-// parameter ahead wait in the outbox. The caller must have stored this number of messages
-// before. The function confirmed returns the number of messages that were confirmed so
-// far.
+// parameter ahead wait in the outbox. The caller must have stored this number of
+// messages before. The parameter confirmed is a function that returns the number of
+// messages that were confirmed so far.
 func (s *scene) keepAhead(ctx context.Context, ahead int, confirmed func() int64) *stream {
 	st := &stream{stop: make(chan struct{}), ended: make(chan struct{})}
 	batch := max(1, ahead/streamParts)

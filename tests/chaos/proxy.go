@@ -223,8 +223,10 @@ func (p *proxy) judge(m relayed) action {
 	return do
 }
 
-// cut lets the function watch decide about each message, until it has decided to cut a
-// connection. If watch is nil, no connection is cut.
+// cut makes the proxy cut one connection. From now on, the proxy calls the function
+// watch for each message that it relays, and watch decides whether the connection is
+// cut there. After the first cut, watch is not called any more. If watch is nil, no
+// connection is cut.
 func (p *proxy) cut(watch func(m relayed) action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

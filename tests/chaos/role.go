@@ -21,8 +21,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// environment is the environment variable that tells a process what to do. Its value is a
-// life as JSON.
+// environment is the environment variable that tells a process what to do. Its value is
+// the JSON of a struct of type life.
 const environment = "ONCE_CHAOS_ROLE"
 
 // Roles of the processes.

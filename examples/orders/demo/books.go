@@ -61,8 +61,8 @@ type Missing struct {
 }
 
 // missing returns the orders that lack some of their effects. It checks the orders in
-// the tables, and the orders in the parameter answered: the ids of the orders whose
-// clients got a 201.
+// the tables, and also the orders for which clients got a 201. The parameter answered
+// contains the ids of the orders with a 201.
 func (b books) missing(answered []string) []Missing {
 	ids := maps.Clone(b.orders)
 	for _, id := range answered {

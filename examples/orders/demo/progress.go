@@ -17,8 +17,8 @@ type Progress struct {
 	Terminal bool
 }
 
-// start calls the function count again and again, and shows the result, until the
-// returned function end is called.
+// start calls the function count again and again, and shows the result. This ends when
+// the caller calls end, the returned function.
 func (p Progress) start(total int, count func(ctx context.Context) (int, error)) (end func()) {
 	if p.Out == nil || total == 0 {
 		return func() {}
