@@ -68,6 +68,25 @@ func TestAChargeThatIsMadeAgainIsOneAttempt(t *testing.T) {
 	})
 }
 
+// If a row was removed by hand, or if another instance owns its slot, its attempt cannot be
+// recorded. The Scheduler learns of it. The attempts of the other rows are recorded.
+func TestAttemptOfARemovedRowIsReported(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s, exec := ownerOfAll(t, db)
+		exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata) VALUES (1, 'left', 't', 0, '', '{}')`)
+		charge := func(position int64, id string) dispatch.Charge {
+			return dispatch.Charge{
+				Message: &dispatch.Message{Position: position, ID: id}, Attempts: 1, Err: errRefused, Cause: dispatch.Refused,
+			}
+		}
+		batch := &dispatch.Settlement{Charges: []dispatch.Charge{charge(1, "left"), charge(2, "removed")}}
+		if done := s.settle(t.Context(), batch, sendSuccessors); done.Err != nil || !done.Charges || !done.Vanished || !done.Wrote {
+			t.Errorf("got %+v, want recorded attempts and a vanished row", done)
+		}
+	})
+}
+
 // Trap 1. If the commit of a settlement returns an error, its transaction may still be
 // open, for example because the connection was lost. The cursor must not assume that the
 // transaction has ended.

@@ -99,6 +99,31 @@ func TestFetcherClaimsNoMoreThanItsHandlersNeed(t *testing.T) {
 	})
 }
 
+// After a claim that got all the rows it asked for, more rows may be due, so the fetcher
+// looks again when a message is finished. After a smaller claim it does not.
+func TestFullClaimMayLeaveDueRows(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		f := idleFetcher(t, db) // for two messages
+		deliver(t, f, "m1")
+		deliver(t, f, "m2")
+		deliver(t, f, "m3")
+		for _, want := range []struct {
+			claimed int
+			more    bool
+		}{{2, true}, {1, false}} {
+			f.due = nil // the result of an earlier query would be reused for a moment
+			f.fetch(t.Context())
+			if n := f.queue.len(); n != want.claimed || f.moreDue != want.more {
+				t.Fatalf("%d claimed, more may be due: %t, want %+v", n, f.moreDue, want)
+			}
+			for _, claim := range f.queue.clear() {
+				f.remove(claim)
+			}
+		}
+	})
+}
+
 // If the table cannot be read, it is not known whether a crashed message is due. So other
 // subscriptions must not wait for it.
 func TestOthersDoNotWaitWhileTheTableCannotBeRead(t *testing.T) {

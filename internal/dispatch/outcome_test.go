@@ -160,6 +160,9 @@ func TestUnknownOutcomeIsFollowedByPublishesOneAtATime(t *testing.T) {
 		if want.failedAlone != 1 || !want.WasUnknown || !want.failedAt.Equal(now) {
 			t.Fatalf("got %+v, want a candidate that failed alone once", want)
 		}
+		if got := s.planPublish(now); len(got) != 0 {
+			t.Fatalf("published %+v without a pause after the failure", got)
+		}
 		now = s.publishOutage.until
 	}
 	// Both have failed, so another message shows whether anything is confirmed.
