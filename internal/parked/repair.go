@@ -15,6 +15,9 @@ const repairBatch = 1000
 // forever, and returns their number. There are two kinds of such keys: the head was
 // deleted by hand, or a quarantined head blocks the key although the parameter order
 // does not require it.
+//
+// Each key is repaired in a transaction of its own. If RepairKeys fails, repaired is the
+// number of keys that it repaired before.
 func (s *Store) RepairKeys(ctx context.Context, consumer, topic string, order KeyOrder) (repaired int, err error) {
 	consumer, topic = Clean(consumer, MaxName), Clean(topic, MaxName)
 	queries := []string{s.sql.order.orphans}
@@ -43,12 +46,14 @@ func (s *Store) RepairKeys(ctx context.Context, consumer, topic string, order Ke
 			_, err := tx.ExecContext(ctx, s.sql.order.unblock, k.consumer, k.topic, k.key)
 			return err
 		})
-		repaired++
+		if err == nil {
+			repaired++
+		}
 	}
 	if err != nil {
-		return 0, fmt.Errorf("repair ordering keys: %w", err)
+		err = fmt.Errorf("repair ordering keys: %w", err)
 	}
-	return repaired, nil
+	return repaired, err
 }
 
 func (s *Store) find(ctx context.Context, tx *sql.Tx, query, consumer, topic string) (keys []Key, err error) {

@@ -140,6 +140,28 @@ func TestRemoveNoticesAConsumerThatHasJustRegistered(t *testing.T) {
 	}
 }
 
+// If a key cannot be repaired, the keys before it are repaired and counted.
+func TestFailedRepairCountsTheRepairedKeys(t *testing.T) {
+	t.Parallel()
+	db := testkit.Postgres(t)
+	s := newStore(t, db)
+	for _, key := range []string{"a", "b"} {
+		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed(key+" 1", key), keyed(key+" 2", key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t, s, `DELETE FROM {parked} WHERE message_id IN ('a 1', 'b 1')`)
+	exec(t, s, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$`)
+	exec(t, s, `CREATE TRIGGER refuse BEFORE UPDATE ON {parked} FOR EACH ROW WHEN (OLD.message_id = 'b 2') EXECUTE FUNCTION refuse()`)
+	n, err := s.RepairKeys(t.Context(), "c", "t", parked.BlockWhileRetried)
+	if n != 1 || err == nil || !strings.Contains(err.Error(), "repair ordering keys: ") || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("%d keys are repaired, %v; want one key and an error", n, err)
+	}
+	if claimed := claim(t, s, selection); len(claimed) != 1 || claimed[0].Message.UUID != "a 2" {
+		t.Errorf("%d messages are due, want a 2 alone", len(claimed))
+	}
+}
+
 // RepairKeys repairs keys without a head. It repairs keys with a quarantined head only
 // if the KeyOrder of the consumer says that such a head does not block its key.
 func TestRepairReleasesKeysThatNoHeadWillRelease(t *testing.T) {
