@@ -86,10 +86,13 @@ func refusesLogin(err error) bool {
 // refusesVHost reports whether the broker refuses the virtual host. If the connection
 // limit of the virtual host is reached, refusesVHost returns false, because a later
 // attempt can succeed after another client has disconnected.
+//
+// For a refusal, the broker always sends a reason. amqp091.ErrVhost means that the
+// connection was lost while the virtual host was opened, for example because the broker
+// stopped, or because this process was suspended for longer than the broker waits.
 func refusesVHost(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
-	return ok && (refused == amqp091.ErrVhost ||
-		refused.Code == amqp091.NotAllowed && refused.Server && !strings.Contains(refused.Reason, "limit"))
+	return ok && refused.Code == amqp091.NotAllowed && refused.Server && !strings.Contains(refused.Reason, "limit")
 }
 
 func failsTLS(err error) bool {

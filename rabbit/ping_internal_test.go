@@ -33,7 +33,7 @@ func TestPingErrorNamesTheCauseAndTheRemedy(t *testing.T) {
 	}{
 		{amqp091.ErrCredentials, login, true},
 		{&amqp091.Error{Code: amqp091.AccessRefused, Server: true, Reason: "ACCESS_REFUSED"}, login, true},
-		{amqp091.ErrVhost, vhost, true},
+		{amqp091.ErrVhost, gone, false}, // the broker gave no reason
 		{&amqp091.Error{Code: amqp091.NotAllowed, Server: true, Reason: "vhost shop not found"}, vhost, true},
 		{&amqp091.Error{Code: amqp091.NotAllowed, Server: true, Reason: "connection limit (1) is reached"}, gone, false},
 		{&amqp091.Error{Code: amqp091.NotAllowed, Reason: "not from the broker"}, gone, false},
