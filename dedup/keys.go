@@ -160,8 +160,8 @@ func (i *Inbox) writeKeys(ctx context.Context, old int64) error {
 }
 
 // fits returns how many messages one transaction reads together, beginning with the
-// first one: as many as fit into keysBytes, and at least 1. The parameter sizes
-// contains the size of each message in bytes.
+// first one. Their total size is at most keysBytes, but there is at least one message.
+// The parameter sizes contains the size of each message in bytes.
 func fits(sizes []int64) (n int) {
 	n = 1
 	for bytes := sizes[0]; n < len(sizes) && bytes+sizes[n] <= keysBytes; n++ {

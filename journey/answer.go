@@ -100,9 +100,9 @@ type Event struct {
 	// Consumer and Topic are empty if the table does not contain them.
 	Consumer, Topic string
 
-	// What is the kind of event: "written", "sent", "quarantined" and so on. For an event
-	// from the audit log, it is the action of the operator. Detail contains more
-	// information.
+	// The field What contains the kind of event, such as "written", "sent" or
+	// "quarantined". For an event from the audit log, it contains the action of the
+	// operator. Detail contains more information.
 	What, Detail string
 
 	// Attempts, Reason and Error describe a failure.

@@ -1,4 +1,4 @@
-// Package journey shows where a message is, and what has happened to it. One call reads
+// Package journey shows where a message is, and lists its past events. One call reads
 // the outbox, its blocked keys, the sent log, the dead letters, the parked messages,
 // the inbox and the audit log of one database. It returns the events in the order of
 // their times.

@@ -317,8 +317,8 @@ func (s *search) scanCauses() error {
 }
 
 // limited removes duplicates from the parameter all, in which the latest message comes
-// first. It returns the latest messages, at most as many as Query.Limit, in the order
-// of their times. If it leaves messages out, it adds a note.
+// first. It returns the latest messages in the order of their times. Query.Limit is the
+// maximum number of messages. If it leaves messages out, it adds a note.
 func (s *search) limited(all []foundMessage) (found []foundMessage) {
 	seen := map[string]bool{}
 	for _, f := range all {

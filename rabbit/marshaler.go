@@ -108,8 +108,8 @@ func passes(key string) bool {
 }
 
 // Unmarshal returns the message of a delivery. The message id comes from the header
-// _watermill_message_uuid. Without this header, it is the native message id, or "" if
-// there is none. Unmarshal does not copy the body, and never returns an error.
+// _watermill_message_uuid. Without this header, it is the native message id. Without a
+// native message id, it is "". Unmarshal does not copy the body, and never returns an error.
 func (m Marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage(deliveryID(delivery), delivery.Body)
 	msg.Metadata = make(message.Metadata, len(delivery.Headers)+2)

@@ -16,7 +16,7 @@ import (
 // finding is something that needs attention.
 type finding struct {
 	Check string `json:"check"` // name of the check
-	What  string `json:"what"`  // what was found
+	What  string `json:"what"`  // the problem
 	Why   string `json:"why"`   // why this matters
 	Do    string `json:"do"`    // what to do
 }

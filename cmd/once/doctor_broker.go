@@ -42,7 +42,7 @@ func (d *doctor) topics(ctx context.Context) (found []finding, err error) {
 }
 
 // missing checks whether the broker has the exchange or the queue for the topic. It
-// returns the kind and the name of what is missing, or "".
+// returns the kind and the name of a missing one, or "".
 func (d *doctor) missing(conn *amqp091.Connection, topic string) (string, error) {
 	channel, err := conn.Channel() // each topic needs a new channel, because the broker closes the channel if the name does not exist
 	if err != nil {

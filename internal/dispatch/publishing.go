@@ -14,7 +14,7 @@ func (s *Scheduler) Recall() { s.sending = false }
 // InFlight returns how many publishes have no outcome yet.
 func (s *Scheduler) InFlight() int { return s.inFlight }
 
-// planPublish returns the messages to publish now, as many as the window allows.
+// planPublish returns the messages to publish now. The window limits their number.
 func (s *Scheduler) planPublish(now time.Time) []Publish {
 	clear(s.publishes)
 	s.publishes = s.publishes[:0]

@@ -39,10 +39,10 @@ func (r *Rate) Room(limit int) int {
 // Took records that n messages were changed.
 func (r *Rate) Took(n int) { r.tokens -= float64(n) }
 
-// Wait waits until the rate allows a batch of messages. A batch has at most as many
-// messages as the parameter limit says, and at most as many as the rate allows in a
-// quarter of a second, so that the changes are spread evenly. If ctx ends first, Wait
-// returns the error of ctx.
+// Wait waits until the rate allows a batch of messages. The parameter limit is the
+// maximum size of a batch. A batch is also limited to the messages of a quarter of a
+// second, so that the changes are spread evenly. If ctx ends first, Wait returns the
+// error of ctx.
 func (r *Rate) Wait(ctx context.Context, limit int) error {
 	batch := max(1, min(limit, r.perSecond/4))
 	for r.Room(batch) < batch && r.perSecond > 0 {

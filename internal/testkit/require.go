@@ -11,7 +11,7 @@ import (
 var skipped atomic.Int64
 
 // Without skips a test that lacks a server or another external dependency. The
-// parameter err says what is missing. Main counts the skipped tests. With
+// parameter err names the missing dependency. Main counts the skipped tests. With
 // REQUIRE_BACKENDS=1, the test fails instead.
 func Without(t testing.TB, err error) {
 	t.Helper()
@@ -31,8 +31,8 @@ var leftOut struct {
 }
 
 // WithoutOptional skips a test that lacks an optional dependency, even with
-// REQUIRE_BACKENDS=1. The parameter err says what is missing. The parameter variable is
-// the name of the environment variable that names the dependency. If this variable is
+// REQUIRE_BACKENDS=1. The parameter err names the missing dependency. The parameter
+// variable is the name of the environment variable that contains its path. If this variable is
 // set, the test fails instead. Main counts the skipped tests.
 func WithoutOptional(t testing.TB, variable string, err error) {
 	t.Helper()

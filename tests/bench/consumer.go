@@ -7,8 +7,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// consumers measures what it costs to make sure that every message is applied exactly
-// once, and compares several ways to do this.
+// consumers compares the speed of several consumers that apply every message exactly
+// once with the speed of a consumer without an inbox.
 func (b *bench) consumers(ctx context.Context) ([]row, error) {
 	all, few := b.consume, b.slow
 	var (

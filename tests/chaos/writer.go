@@ -46,7 +46,7 @@ func (a *actor) write(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	w := &writer{actor: a, db: db, box: box, journal: journal}
-	w.gate.close() // writers wait until they are told to begin
+	w.gate.close() // writers wait for the order to begin
 	var clerk sync.WaitGroup
 	for range clerks {
 		clerk.Go(func() { w.work(ctx) })
