@@ -6,6 +6,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -183,6 +184,25 @@ func TestOpenTransactionOfAHandlerIsNotCancelled(t *testing.T) {
 	if err := b.messages.Cancel(b.Context(), ann, b.id("due")); !errors.Is(err, parked.ErrHandled) {
 		b.Fatalf("Cancel: got %v, want ErrHandled", err)
 	}
+}
+
+// If the handler of a message of the batch is running, each message is changed alone. An
+// error of another message is returned then, too.
+func TestErrorBesideARunningMessageIsReturned(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t))
+	b.seed()
+	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$`)
+	b.exec(`CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON once_parked FOR EACH ROW
+		WHEN (OLD.message_id = 'failed') EXECUTE FUNCTION refuse()`)
+	claims := b.claim(time.Hour)
+	other := parked.Filter{IDs: []int64{b.id("due"), b.id("failed")}}
+	b.handle(claims["due"].Message, claims["due"].Claim, func() {
+		b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(-time.Second) + ` WHERE message_id = 'due'`)
+		_, err := b.messages.CancelMatching(b.Context(), ann, other, parked.Plan{})
+		if err == nil || !strings.Contains(err.Error(), "refused") {
+			b.Fatalf("got %v, want the error of the trigger", err)
+		}
+	})
 }
 
 // A row that another transaction has locked is skipped without waiting.

@@ -89,7 +89,7 @@ func (m *Messages) changeMatching(ctx context.Context, do Action, act Act, err e
 		err = m.eachBatch(ctx, f, plan, batchRows, &report, func(ids []int64) (Report, error) {
 			all := func([]candidate) error { return nil }
 			batch, err := m.changeBatch(ctx, do, act, ids, all)
-			if err == nil || !contended(err) {
+			if !contended(err) {
 				return batch, err
 			}
 			// A handler is running one of the messages, or a copy of it.
@@ -97,7 +97,7 @@ func (m *Messages) changeMatching(ctx context.Context, do Action, act Act, err e
 			for _, id := range ids {
 				one, err := m.changeBatch(ctx, do, act, []int64{id}, all)
 				switch {
-				case err != nil && contended(err):
+				case contended(err):
 					each.Skipped = append(each.Skipped, id)
 				case err != nil:
 					return each, err

@@ -174,12 +174,10 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	s.background.Go(func() {
 		declared <- c.queueRequest(func() error { return s.initialize(c, topic) })
 	})
-	limit := time.NewTimer(c.timeout)
-	defer limit.Stop()
 	select {
 	case err := <-declared:
 		return redact(err)
-	case <-limit.C:
+	case <-time.After(c.timeout):
 		return fmt.Errorf("rabbit: declare topology of topic %q: %w", topic, errNoReply)
 	}
 }
