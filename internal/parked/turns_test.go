@@ -188,6 +188,33 @@ func TestEachOfManyTenantsGetsATurn(t *testing.T) {
 	})
 }
 
+// One look visits 64 tenants at most. If it has visited 64, there may be more.
+func TestLookAtManyTenantsIsPartial(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		partial := func() bool {
+			due, err := s.Due(t.Context(), selection)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return due.Partial()
+		}
+		names := make([]string, 64)
+		for n := range names {
+			names[n] = fmt.Sprintf("%03d", n)
+		}
+		fillEach(t, db, "live", names[:63], 1)
+		if partial() {
+			t.Error("with 63 tenants, the look was partial")
+		}
+		fillEach(t, db, "live", names[63:], 1)
+		if !partial() {
+			t.Error("with 64 tenants, the look was not partial")
+		}
+	})
+}
+
 // If a tenant has fewer rows than its share, the claim takes more rows of other
 // tenants.
 func TestUnusedSharesGoToOtherTenants(t *testing.T) {
