@@ -2,6 +2,7 @@ package parked_test
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -211,6 +212,45 @@ func TestLookAtManyTenantsIsPartial(t *testing.T) {
 		fillEach(t, db, "live", names[63:], 1)
 		if !partial() {
 			t.Error("with 64 tenants, the look was not partial")
+		}
+	})
+}
+
+// If a claim of several tenants fails, it claims no row, and no tenant loses its turn.
+func TestFailedClaimOfSeveralTenantsClaimsNothing(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		fillEach(t, db, "live", []string{"a", "b"}, 1)
+		refuse, accept := []string{
+			`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$`,
+			`CREATE TRIGGER refuse BEFORE UPDATE ON once_parked FOR EACH ROW EXECUTE FUNCTION refuse()`,
+		}, `DROP TRIGGER refuse ON once_parked`
+		if db.Dialect == "sqlite" {
+			refuse, accept = []string{`CREATE TRIGGER refuse BEFORE UPDATE ON once_parked BEGIN SELECT RAISE(ABORT, 'refused'); END`},
+				`DROP TRIGGER refuse`
+		}
+		exec := func(statements ...string) {
+			t.Helper()
+			for _, statement := range statements {
+				if _, err := db.ExecContext(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		exec(refuse...)
+		sel := selection
+		sel.Turns = new(parked.TenantTurns)
+		claimed, err := s.Claim(t.Context(), sel)
+		if err == nil || !strings.Contains(err.Error(), "refused") || len(claimed) > 0 {
+			t.Fatalf("%d rows and %v, want the error of the trigger", len(claimed), err)
+		}
+		if !reflect.DeepEqual(sel.Turns, new(parked.TenantTurns)) {
+			t.Errorf("turns are %+v after a claim that failed", *sel.Turns)
+		}
+		exec(accept)
+		if claimed := claim(t, s, sel); len(claimed) != 2 {
+			t.Errorf("%d rows were claimed, want 2", len(claimed))
 		}
 	})
 }
