@@ -130,8 +130,8 @@ type Config struct {
 	// must be at least a minute. Defaults to 0, which means that there is no sent log.
 	KeepSent time.Duration
 
-	// Classify returns the outcome that an error of the publisher means. Defaults to the
-	// function [Classify].
+	// Classify returns the outcome that an error of the publisher means. It is not called
+	// with nil, which always means [Confirmed]. Defaults to the function [Classify].
 	Classify func(err error) Outcome
 
 	// CloseTimeout is how long Close waits for confirms. Close then waits for the database,

@@ -340,3 +340,16 @@ func TestTopicsHaveTheirOwnSeries(t *testing.T) {
 		t.Errorf("after the round the counts are %v", i.outcomes.counts)
 	}
 }
+
+// A publish without an error is confirmed, whatever Config.Classify would return for nil.
+func TestClassifyIsNotCalledForConfirms(t *testing.T) {
+	t.Parallel()
+	l, _ := idle()
+	l.config.Classify = func(error) Outcome { return Refused }
+	if got := l.classify(nil); got != Confirmed {
+		t.Errorf("outcome is %v, want %v", got, Confirmed)
+	}
+	if got := l.classify(errors.New("refused")); got != Refused {
+		t.Errorf("outcome of an error is %v, want %v", got, Refused)
+	}
+}

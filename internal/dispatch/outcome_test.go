@@ -220,3 +220,24 @@ func TestCandidateIsNotReadyAgain(t *testing.T) {
 		t.Errorf("chosen is %+v, want the candidate", got)
 	}
 }
+
+// If each candidate has failed alone, the next is one that failed before another message
+// was confirmed, even if a candidate that failed later has failed less often.
+func TestCandidateThatFailedBeforeAConfirmIsChosen(t *testing.T) {
+	t.Parallel()
+	late := &Message{Position: 1, failedAlone: 1, confirmsThen: 6}
+	early := &Message{Position: 2, failedAlone: 2, confirmsThen: 5}
+	a := attribution{candidates: []*Message{late, early}}
+	none := func() *Message { return nil }
+	if got := a.choose(6, none); got != early || a.alone != early {
+		t.Errorf("chosen is %+v, want the one that failed before the last confirm", got)
+	}
+	other := &Message{Position: 3}
+	early.confirmsThen = 6
+	if got := a.choose(6, func() *Message { return other }); got != other || a.alone != other {
+		t.Errorf("chosen is %+v, want a message that is no candidate", got)
+	}
+	if got := a.choose(6, none); got != late || a.alone != late {
+		t.Errorf("chosen is %+v, want the one that has failed least often", got)
+	}
+}
