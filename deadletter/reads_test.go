@@ -86,6 +86,9 @@ func TestListOfTheSentLogReadsABoundedNumberOfRows(t *testing.T) {
 	t.Parallel()
 	for layout, table := range map[schema.Layout]string{schema.Plain: "once_outbox_sent", schema.ByDay: "once_outbox_sent_first"} {
 		t.Run("layout "+string(layout), func(t *testing.T) {
+			if layout != schema.Plain {
+				testkit.Long(t)
+			}
 			t.Parallel()
 			db := testkit.EmptyPostgres(t) // without the statistics of an earlier test's rows
 			db.SetMaxOpenConns(1)          // RowsRead counts the reads of a single connection

@@ -46,7 +46,7 @@ func TestKeyOrderOfBatchesWithCopies(t *testing.T) {
 
 func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 	t.Helper()
-	const keys, rounds = 3, 20
+	const keys = 3
 	s := newTestTable(t, db)
 	rng := rand.New(rand.NewPCG(1, uint64(order)))
 	var (
@@ -80,7 +80,7 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 		seen[c.Message.UUID]++
 		return s.parked.Resolve(t.Context(), c.Claim)
 	}
-	for range rounds {
+	for range testkit.Sized(8, 20) {
 		var msgs []*message.Message
 		for range rng.IntN(12) {
 			key := rng.IntN(keys)
@@ -135,7 +135,8 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 // SQLite is not tested, because it has only one writer.
 func TestKeyOrderTransactionsWithManyKeysDoNotDeadlock(t *testing.T) {
 	t.Parallel()
-	const keys, batches, size = 20, 30, 25
+	const keys, size = 20, 25
+	batches := testkit.Sized(10, 30)
 	db := testkit.Postgres(t)
 	s := newTestTable(t, db)
 	ctx := context.WithoutCancel(t.Context())

@@ -32,8 +32,8 @@ func TestSearchesWithSeveralConditionsReadABoundedNumberOfRows(t *testing.T) {
 	}
 	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
 	exec(`ANALYZE once_parked`)
-	const entries = 200_000
-	exec(fillHalves, entries, 199_000)
+	entries := testkit.Sized(60_000, 200_000)
+	exec(fillHalves, entries, entries-1000)
 	ago := func(seconds int) time.Time { return time.Now().Add(-time.Duration(seconds) * time.Second) }
 	rarely := Filter{Tenant: "even", EventType: "odd"}
 	for _, known := range []string{"when it was empty", "now"} {
@@ -44,15 +44,18 @@ func TestSearchesWithSeveralConditionsReadABoundedNumberOfRows(t *testing.T) {
 			rows   int // that are read, at most
 		}{
 			{rarely, 0, true, 31_000},
-			{Filter{Tenant: "even", EventType: "odd", AfterID: 185_000}, 1, false, 24_000},
+			{Filter{Tenant: "even", EventType: "odd", AfterID: int64(entries - 15_000)}, 1, false, 24_000},
 			{Filter{Tenant: "even", EventType: "none"}, 0, false, 11_000},
 			{Filter{Tenant: "even", Consumer: "c", Limit: 10}, 10, true, 21_000},
 			{Filter{Consumer: "c", Topic: "t", Reason: ReasonGap}, 0, false, 100},
 			{Filter{FailedAfter: ago(entries + 1000), Limit: 10}, 10, true, 130_000},
-			{Filter{FailedAfter: ago(150_000), Limit: 10}, 0, true, 150_000},
+			{Filter{FailedAfter: ago(entries - 50_000), Limit: 10}, 0, true, 150_000},
 			{Filter{FailedAfter: ago(1000), Tenant: "even"}, 100, true, 3000},
 			{Filter{FailedAfter: ago(50_000), Tenant: "none"}, 0, false, 60_000},
 		} {
+			if of.rows >= entries {
+				continue // with -short, the table is too small for this case
+			}
 			before := testkit.RowsRead(t, db, "once_parked")
 			page, err := q.List(t.Context(), of.filter)
 			if err != nil || len(page.Entries) != of.want || page.Next > 0 != of.next {

@@ -1,6 +1,7 @@
 package poison_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -15,20 +16,20 @@ func TestPagesOfEntriesAreComplete(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
-		const entries = 50_000
+		entries := testkit.Sized(25_000, 50_000)
 		due, failed := `now()`, `to_timestamp(i)`
 		if b.Dialect == "sqlite" {
 			due, failed = `0`, `i * 1000`
 		}
 		b.exec(`
-			WITH RECURSIVE numbers (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < 50000)
+			WITH RECURSIVE numbers (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < ` + fmt.Sprint(entries) + `)
 			INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint, reason, tenant, event_type,
 				last_failed_at)
 			SELECT 'c', 't', 'm' || i, '', '', 'quarantined', ` + due + `, 'f', 'failed',
 			       CASE WHEN i % 2 = 0 OR i % 9000 = 0 THEN 'even' ELSE 'other' END,
 			       CASE WHEN i % 2 = 1 OR i % 9000 = 0 THEN 'odd' ELSE 'other' END, ` + failed + `
 			FROM numbers`)
-		half := time.Unix(entries/2, 0)
+		half := time.Unix(int64(entries/2), 0)
 		both := func(i int64) bool { return i%9_000 == 0 }
 		for name, of := range map[string]struct {
 			change func(f *poison.Filter)
@@ -36,8 +37,8 @@ func TestPagesOfEntriesAreComplete(t *testing.T) {
 		}{
 			"two":      {func(*poison.Filter) {}, both},
 			"three":    {func(f *poison.Filter) { f.Topic = "none" }, func(int64) bool { return false }},
-			"after":    {func(f *poison.Filter) { f.FailedAfter = half }, func(i int64) bool { return i >= entries/2 && both(i) }},
-			"before":   {func(f *poison.Filter) { f.FailedBefore = half }, func(i int64) bool { return i < entries/2 && both(i) }},
+			"after":    {func(f *poison.Filter) { f.FailedAfter = half }, func(i int64) bool { return i >= int64(entries/2) && both(i) }},
+			"before":   {func(f *poison.Filter) { f.FailedBefore = half }, func(i int64) bool { return i < int64(entries/2) && both(i) }},
 			"consumer": {func(f *poison.Filter) { f.Consumer = "c" }, both},
 			"group":    {func(f *poison.Filter) { f.Fingerprint, f.Reason = "f", poison.ReasonFailed }, both},
 		} {

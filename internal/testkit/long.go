@@ -12,3 +12,12 @@ func Long(t testing.TB) {
 		t.Skip("runs in make test-all")
 	}
 }
+
+// Sized returns small under go test -short, and otherwise full. It is for the sizes of a
+// test that shows the same with fewer rows or rounds, only with less certainty.
+func Sized(small, full int) int {
+	if testing.Short() {
+		return small
+	}
+	return full
+}
