@@ -13,12 +13,14 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-const flood = 2000
+// flood returns the number of events that flow during a fault. With -short it is just
+// large enough that a fault in the middle comes before the end.
+func flood() int { return testkit.Sized(800, 2000) }
 
 // publishFlood commits many events while consumers and forwarder run.
 func (c *chain) publishFlood() {
 	c.Helper()
-	for n := 0; n < flood; n += 100 {
+	for n := 0; n < flood(); n += 100 {
 		batch := make([]*message.Message, 100)
 		for i := range batch {
 			batch[i] = message.NewMessage(fmt.Sprintf("order-%d", n+i), []byte("body"))
@@ -31,7 +33,7 @@ func (c *chain) publishFlood() {
 func (c *chain) midway() {
 	c.Helper()
 	c.eventually("some effects exist", func() bool { return c.count(`effects`) > 50 })
-	if n := c.count(`effects`); n >= 2*flood {
+	if n := c.count(`effects`); n >= 2*flood() {
 		c.Fatalf("%d effects already: the fault comes too late to prove anything", n)
 	}
 }
@@ -61,7 +63,7 @@ func TestBrokerIsKilledWhileMessagesFlow(t *testing.T) {
 	if err := broker.Restart(context.WithoutCancel(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	c.settle(2 * flood)
+	c.settle(2 * flood())
 	c.nothingWasCharged()
 }
 
@@ -74,14 +76,14 @@ func TestDatabaseIsKilledWhileMessagesFlow(t *testing.T) {
 	c.handle("inventory", placed, record("inventory"))
 	c.publishFlood()
 	c.start()
-	for range 3 {
+	for range testkit.Sized(1, 3) {
 		c.midway()
 		server.Kill()
 		if err := server.Restart(context.WithoutCancel(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c.settle(2 * flood)
+	c.settle(2 * flood())
 	c.nothingWasCharged()
 }
 

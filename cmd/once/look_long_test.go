@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/watermill-once/once/internal/testkit"
@@ -16,9 +17,10 @@ func TestSearchesWithSeveralConditionsGoOnToTheEnd(t *testing.T) {
 			now = `CAST(unixepoch('subsec') * 1000 AS INTEGER)`
 		}
 		// Only the first and the last row have both the tenant and the event type.
-		const numbers = `WITH RECURSIVE numbers (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < 50000) `
-		const labels = `CASE WHEN i % 2 = 0 OR i = 1 THEN 'acme' ELSE '' END, CASE WHEN i % 2 = 1 OR i = 50000 THEN 'placed' ELSE '' END`
-		const rare = `CASE WHEN i = 1 OR i = 50000 THEN 'rare' ELSE 'usual' END`
+		last := strconv.Itoa(testkit.Sized(25_000, 50_000))
+		numbers := `WITH RECURSIVE numbers (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < ` + last + `) `
+		labels := `CASE WHEN i % 2 = 0 OR i = 1 THEN 'acme' ELSE '' END, CASE WHEN i % 2 = 1 OR i = ` + last + ` THEN 'placed' ELSE '' END`
+		rare := `CASE WHEN i = 1 OR i = ` + last + ` THEN 'rare' ELSE 'usual' END`
 		for _, query := range []string{
 			numbers + `INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason,
 					unknown, tenant, event_type)
@@ -36,9 +38,9 @@ func TestSearchesWithSeveralConditionsGoOnToTheEnd(t *testing.T) {
 			call := func(command string, more ...string) []string {
 				return append(append([]string{of, command}, filter...), more...)
 			}
-			s.says(s.once(exitDone, call("list")...), "m1 ", "m50000")
+			s.says(s.once(exitDone, call("list")...), "m1 ", "m"+last)
 			s.says(s.once(exitDone, call("list", "--limit", "1")...), "m1 ", "There may be more: add --after 1\n")
-			s.says(s.once(exitDone, call("list", "--after", "1", "--limit", "1")...), "m50000")
+			s.says(s.once(exitDone, call("list", "--after", "1", "--limit", "1")...), "m"+last)
 			if n := object[countJSON](s, exitDone, call("count")...); n.Count != 2 {
 				t.Errorf("%s: counted %d", of, n.Count)
 			}

@@ -137,6 +137,9 @@ func TestEveryKindOfFailureIsCharged(t *testing.T) {
 	t.Parallel()
 	for mode := range modes {
 		t.Run(mode, func(t *testing.T) {
+			if mode != "single" && mode != "batch" {
+				testkit.Long(t)
+			}
 			t.Parallel()
 			eachDriver(t, func(t *testing.T, db testkit.Database) {
 				t.Parallel()

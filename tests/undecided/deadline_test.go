@@ -75,6 +75,9 @@ func slowIn(dialect string) map[string]failure {
 // nevertheless, because the subscription continues: this is not a shutdown. Each mode
 // runs with each driver. The middlewares alternate, so that each mode and each driver
 // runs with both of them.
+//
+// With -short, SQLite runs with one mode only, because its query uses a whole core until
+// the context ends.
 func TestContextThatEndsBeforeTheHandlerIsCharged(t *testing.T) {
 	t.Parallel()
 	hows := slices.Sorted(maps.Keys(limits))
@@ -82,6 +85,9 @@ func TestContextThatEndsBeforeTheHandlerIsCharged(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			eachNumberedDriver(t, func(t *testing.T, driver int, db testkit.Database) {
+				if db.Dialect == "sqlite" && mode != "single" {
+					testkit.Long(t)
+				}
 				t.Parallel()
 				how := hows[(m+driver)%len(hows)]
 				t.Log(how)

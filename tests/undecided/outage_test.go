@@ -25,7 +25,7 @@ func TestOutageCountsAsNoAttempt(t *testing.T) {
 				continue // the errors depend on the driver, and not on the mode
 			}
 			t.Run(name+"/"+mode, func(t *testing.T) {
-				if name != "libpq" {
+				if name != "libpq" || mode != "single" && mode != "batch" {
 					testkit.Long(t)
 				}
 				server := testkit.PrivatePostgres(t)

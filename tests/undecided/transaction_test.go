@@ -71,6 +71,9 @@ func TestHandlersStatementsUseTheLockTimeoutOfTheConnection(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			for name, open := range drivers {
 				t.Run(name, func(t *testing.T) {
+					if name != "libpq" && mode != "single" {
+						testkit.Long(t)
+					}
 					database := testkit.Postgres(t)
 					db, err := open(database.DSN + "&lock_timeout=7s")
 					if err != nil {
