@@ -167,7 +167,7 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 // for some time.
 func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	_, db := private(t) // nobody else takes transaction ids there
+	db := alone(t)
 	var healed atomic.Bool
 	answer := make(chan struct{})
 	b := newBroker().answering(func(d delivery) error {

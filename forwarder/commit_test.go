@@ -65,7 +65,7 @@ func TestTrap01_LateCommitOfALowerPosition(t *testing.T) {
 // must still be sent, although higher positions were committed in between.
 func TestTrap01_AWriterThatStandsStill(t *testing.T) {
 	t.Parallel()
-	_, db := private(t) // after a checkpoint, which other tests cause, a sequence writes to the log again
+	db := alone(t) // after a checkpoint, which other tests cause, a sequence writes to the log again
 	exec(t, db, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
 		'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END'`)
 	exec(t, db, `CREATE TRIGGER wait BEFORE INSERT ON once_outbox FOR EACH ROW WHEN (NEW.message_id = 'slow') EXECUTE FUNCTION wait()`)
@@ -114,7 +114,7 @@ func TestTrap01_AWriterThatStandsStill(t *testing.T) {
 // other transaction has ended after the commit of the older one.
 func TestTrap01_ALowerPositionOfAYoungerTransaction(t *testing.T) {
 	t.Parallel()
-	_, db := private(t) // nobody else takes transaction ids there
+	db := alone(t)
 	answered := make(chan struct{})
 	b := &pipelined{broker: newBroker().answering(func(d delivery) error {
 		if d.id != "younger" {
@@ -226,7 +226,7 @@ func TestTrap62_OrderOfWritersThatWaitForEachOther(t *testing.T) {
 
 func TestNothingIsWrittenWhenIdle(t *testing.T) {
 	t.Parallel()
-	_, db := private(t) // nobody else takes transaction ids there
+	db := alone(t)
 	put(t, db, schema.Config{}, "t", msg("1", ""))
 
 	cfg := quick(schema.Config{})

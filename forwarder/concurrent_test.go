@@ -37,7 +37,7 @@ func goBy(t *testing.T, db *sql.DB, b *broker, name string) {
 // A message of this key that is committed late must still be sent.
 func TestTrap01_ALateCommitBelowARefill(t *testing.T) {
 	t.Parallel()
-	_, db := private(t) // nobody else takes transaction ids there
+	db := alone(t)
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	b := newBroker().answering(func(d delivery) error {
 		if d.id == "20" {
@@ -69,7 +69,7 @@ func TestTrap01_ALateCommitBelowARefill(t *testing.T) {
 // sent.
 func TestTrap01_ALateCommitBehindAHeadThatDies(t *testing.T) {
 	t.Parallel()
-	_, db := private(t)
+	db := alone(t)
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	b := newBroker().answering(func(d delivery) error {
 		if d.id == "head" {
@@ -97,7 +97,7 @@ func TestTrap01_ALateCommitBehindAHeadThatDies(t *testing.T) {
 // waits for another attempt.
 func TestTrap01_ALateCommitOfABlockedKey(t *testing.T) {
 	t.Parallel()
-	_, db := private(t)
+	db := alone(t)
 	var healed atomic.Bool
 	b := newBroker().answering(func(d delivery) error {
 		if d.id == "head" && !healed.Load() {
@@ -121,7 +121,7 @@ func TestTrap01_ALateCommitOfABlockedKey(t *testing.T) {
 // the dead letter is then replayed.
 func TestTrap01_ALateCommitOfAKeyBlockedByADeadLetter(t *testing.T) {
 	t.Parallel()
-	_, db := private(t)
+	db := alone(t)
 	var healed atomic.Bool
 	b := newBroker().answering(func(d delivery) error {
 		if d.id == "head" && !healed.Load() {
@@ -153,7 +153,7 @@ func TestTrap01_ALateCommitOfAKeyBlockedByADeadLetter(t *testing.T) {
 // is committed in between, with a lower position, must be sent.
 func TestTrap01_ALateCommitDuringRelease(t *testing.T) {
 	t.Parallel()
-	_, db := private(t)
+	db := alone(t)
 	b := newBroker().answering(func(d delivery) error {
 		if d.id == "head" {
 			return hopeless{errors.New("no")}
@@ -201,7 +201,7 @@ func TestTrap01_ALateCommitDuringRelease(t *testing.T) {
 // read messages of the same key with higher positions.
 func TestTheReadFromTheStartIsOfFullKeysToo(t *testing.T) {
 	t.Parallel()
-	_, db := private(t)
+	db := alone(t)
 	stops := map[string]chan struct{}{"20": make(chan struct{}), "40": make(chan struct{})}
 	reached := make(chan string, len(stops))
 	b := newBroker().answering(func(d delivery) error {

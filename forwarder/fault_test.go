@@ -3,6 +3,7 @@ package forwarder_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -76,8 +77,57 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 // creates the tables.
 func private(t *testing.T) (*servers.Postgres, *sql.DB) {
 	t.Helper()
-	server := testkit.PrivatePostgres(t, "autovacuum=off") // autovacuum would take transaction ids
-	db, err := sql.Open("postgres", server.DSN("postgres"))
+	server := testkit.PrivatePostgres(t, stillServer)
+	return server, pool(t, server, "postgres")
+}
+
+const stillServer = "autovacuum=off" // autovacuum would take transaction ids
+
+// twoServers contains the servers of alone that no test uses now. Nil is a server that is not
+// started yet.
+var twoServers = func() chan *servers.Postgres {
+	all := make(chan *servers.Postgres, 2)
+	all <- nil
+	all <- nil
+	return all
+}()
+
+// alone returns a pool of connections to a new database with tables. Until the test has
+// ended, no other test uses the server, so nobody else takes transaction ids there.
+// Tests with alone use two servers in turn, because the start of a server takes more than a
+// second of CPU time. So a test must not stop the server.
+func alone(t *testing.T) *sql.DB {
+	t.Helper()
+	server := <-twoServers
+	t.Cleanup(func() { twoServers <- server })
+	if server == nil {
+		var err error
+		server, err = servers.StartPostgres(context.WithoutCancel(t.Context()), servers.PostgresConfig{Settings: []string{stillServer}})
+		if errors.Is(err, servers.ErrNotInstalled) {
+			testkit.Without(t, err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		testkit.AtEnd(server.Close)
+	}
+	admin, err := sql.Open("postgres", server.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	name := fmt.Sprint("test", lastAlone.Add(1))
+	exec(t, admin, `CREATE DATABASE `+name)
+	return pool(t, server, name)
+}
+
+// lastAlone numbers the databases of alone.
+var lastAlone atomic.Int64
+
+// pool opens a database of a server, and creates the tables.
+func pool(t *testing.T, server *servers.Postgres, database string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("postgres", server.DSN(database))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +135,7 @@ func private(t *testing.T) (*servers.Postgres, *sql.DB) {
 	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	return server, db
+	return db
 }
 
 func TestADatabaseThatIsKilled(t *testing.T) {

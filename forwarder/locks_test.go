@@ -61,7 +61,7 @@ func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
 func TestTrap24_AHeldSnapshotDoesNotSlowDownReads(t *testing.T) {
 	t.Parallel()
 	const rows = 20_000
-	_, db := private(t)
+	db := alone(t)
 	snapshot, err := db.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)

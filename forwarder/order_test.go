@@ -186,7 +186,7 @@ func within(low, high int, name string) string {
 // key.
 func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeysNow(t *testing.T) {
 	t.Parallel()
-	_, db := private(t) // nobody else takes transaction ids there
+	db := alone(t)
 	confirm, confirmDue := make(chan struct{}), make(chan struct{})
 	b := newBroker().answering(func(d delivery) error {
 		switch {

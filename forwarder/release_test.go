@@ -18,7 +18,7 @@ import (
 // messages of the key could be sent first.
 func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
 	t.Parallel()
-	_, db := private(t)
+	db := alone(t)
 	b := newBroker().answering(func(d delivery) error {
 		if d.id == "head" {
 			return hopeless{errors.New("no")}
