@@ -17,14 +17,14 @@ import (
 
 // kills is how often the test kills the service. With -short it does so killsShort
 // times.
-const kills, killsShort = 20, 8
+const kills, killsShort = 20, 4
 
 // The service is killed at random moments, many times, and restarted each time.
 // Meanwhile clients place orders. No order is lost, and no effect happens twice.
 func TestKilledAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "orders")
-	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, output)
 	}
 	t.Run("embedded", func(t *testing.T) {

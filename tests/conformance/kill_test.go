@@ -146,12 +146,13 @@ func of(dialect string, statement string, when ...string) []point {
 }
 
 // steps runs a test for each point. Before each test, processes are killed at the earlier points.
-// With -short it runs only the test for the last point.
+// With -short it runs only the test for the last point, and on SQLite only with the embedded
+// transport, which is the usual transport there.
 func steps(t *testing.T, db string, l life, earlier []point, points []point, check func(w *world)) {
 	for i, at := range points {
 		t.Run(strings.ReplaceAll(at.Of+" "+at.When, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			if i < len(points)-1 {
+			if i < len(points)-1 || db == "sqlite" && l.Transport != "local" {
 				testkit.Long(t)
 			}
 			database := testkit.SQLite

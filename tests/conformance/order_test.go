@@ -71,8 +71,11 @@ func TestKilledAtEveryStepOfAFailureInKeyOrder(t *testing.T) {
 // in order.
 func TestKilledWhileAKeyStaysBlocked(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
-		for _, at := range append(of(db, "quarantine", before, after, sent, done), of(db, "ack", after)...) {
+		for i, at := range append(of(db, "quarantine", before, after, sent, done), of(db, "ack", after)...) {
 			t.Run(at.Of+" "+at.When, func(t *testing.T) {
+				if i > 0 || db == "sqlite" {
+					testkit.Long(t)
+				}
 				t.Parallel()
 				database := testkit.SQLite
 				if db == "postgres" {

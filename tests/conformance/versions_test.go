@@ -28,8 +28,11 @@ func TestKilledAtEveryStepOfVersions(t *testing.T) {
 // message again. Each message takes effect once, in the order of versions.
 func TestKilledAtEveryStepOfARecheck(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
-		for _, at := range of(db, "early", before, after, sent, done) {
+		for i, at := range of(db, "early", before, after, sent, done) {
 			t.Run(at.When, func(t *testing.T) {
+				if i > 0 {
+					testkit.Long(t)
+				}
 				t.Parallel()
 				database := testkit.SQLite
 				if db == "postgres" {

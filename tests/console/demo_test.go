@@ -20,7 +20,8 @@ import (
 func startDemo(t *testing.T) (url string, stop func() error) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "orders")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../examples/orders").CombinedOutput(); err != nil {
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", program, "../../examples/orders")
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	demo := exec.Command(program, "-outage", "-addr", "127.0.0.1:0") // stop ends it, after the browser

@@ -48,7 +48,7 @@ func TestMinimalRunsWhereItIsCopied(t *testing.T) {
 	database, broker := testkit.Postgres(t), testkit.Rabbit(t)
 	dir := copied(t, "minimal")
 	runGo(t, dir, "vet", ".")
-	runGo(t, dir, "build", "-o", "shop", ".")
+	runGo(t, dir, "build", "-ldflags", "-s -w", "-o", "shop", ".")
 
 	addr := freeAddress(t)
 	service := exec.Command(filepath.Join(dir, "shop"))

@@ -18,7 +18,7 @@ const secretPassword = "canary-p@ss/word"
 func TestTrap60_TheExampleWritesNoPasswords(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "orders")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./orders")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", binary, "./orders")
 	build.Dir = source
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)

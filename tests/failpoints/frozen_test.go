@@ -1,6 +1,7 @@
 package failpoints
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/watermill-once/once/internal/failpoint"
@@ -20,9 +21,15 @@ var freezes = map[string][]string{
 	"dying":       {"forwarder/dead-row-written"},
 }
 
+// shortFreezes contains the scenarios that run with -short: a forwarder, a consumer and a
+// durable consumer with batches hold the locks.
+var shortFreezes = []string{"way", "redelivered", "batches"}
+
 // Trap 18. A process is stopped in the middle of a transaction, as if its machine were
 // paused or its network cut. It continues only after another process has done all the
 // work.
+//
+// With -short it runs three scenarios, at one point each. TestKilledAt runs all scenarios.
 func TestFrozenAt(t *testing.T) {
 	t.Parallel()
 	program, broker := testkit.Program(t, "failpoints"), testkit.Rabbit(t)
@@ -32,7 +39,7 @@ func TestFrozenAt(t *testing.T) {
 		for i, point := range freezes[s.name] {
 			t.Run(s.name+"/"+point, func(t *testing.T) {
 				t.Parallel()
-				if i > 0 {
+				if i > 0 || !slices.Contains(shortFreezes, s.name) {
 					testkit.Long(t)
 				}
 				w := newWorld(t, program, s, broker)

@@ -50,7 +50,8 @@ func build(t *testing.T, migrations ...string) (path string) {
 		t.Fatal(err)
 	}
 	path = filepath.Join(dir, "service")
-	output, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", file, "-o", path, "./service").CombinedOutput()
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-overlay", file, "-o", path, "./service")
+	output, err := build.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
