@@ -175,6 +175,9 @@ func TestFaults(t *testing.T) {
 // With two services, two databases, one broker and every kind of fault, nothing is lost
 // or done twice.
 func TestFaultsOfTwoServices(t *testing.T) { // not parallel, because it needs many connections
+	if testing.Short() {
+		t.Skip("takes as long as TestFaults: runs without -short, in make test-all")
+	}
 	broker := broker(t)
 	status, stdout, stderr := command(t, "-db", testenv.Postgres(t), "-payments-db", testenv.Postgres(t), "-services", "2",
 		"-amqp", broker.URL, "-namespace", broker.Namespace,

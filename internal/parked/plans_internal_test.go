@@ -2,6 +2,7 @@ package parked
 
 import (
 	"cmp"
+	"strconv"
 	"testing"
 
 	"github.com/watermill-once/once/internal/testkit"
@@ -29,9 +30,10 @@ func TestStatementsReadOnlyTheirRows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	rows := testkit.Sized(10_000, 30_000) // for each state
 	fill := func(state, key string) {
 		exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, ordering_key, state, due_at)
-			SELECT 'c', 't', gen_random_uuid()::text, '', '', ` + key + `, '` + state + `', now() FROM generate_series(1, 30000) AS i`)
+			SELECT 'c', 't', gen_random_uuid()::text, '', '', ` + key + `, '` + state + `', now() FROM generate_series(1, ` + strconv.Itoa(rows) + `) AS i`)
 	}
 	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
 	fill("resolved", `NULL`)

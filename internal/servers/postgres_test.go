@@ -125,6 +125,9 @@ func TestClosedPostgresLeavesNothing(t *testing.T) {
 		"stopped": (*servers.Postgres).Stop,
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "running" && name != "frozen" {
+				testkit.Long(t)
+			}
 			server := testkit.PrivatePostgres(t)
 			processes, memory := server.Processes(), server.SharedMemoryID()
 			if !server.SharedMemory(memory) {

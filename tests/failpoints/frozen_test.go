@@ -29,7 +29,7 @@ var shortFreezes = []string{"way", "redelivered", "batches"}
 // paused or its network cut. It continues only after another process has done all the
 // work.
 //
-// With -short it runs three scenarios, at one point each. TestKilledAt runs all scenarios.
+// With -short it runs three scenarios, at one point each. TestKilledAt runs more.
 func TestFrozenAt(t *testing.T) {
 	t.Parallel()
 	program, broker := testkit.Program(t, "failpoints"), testkit.Rabbit(t)

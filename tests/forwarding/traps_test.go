@@ -190,6 +190,9 @@ func TestClockOfTheDatabaseMayDiffer(t *testing.T) {
 	}
 	for _, skew := range []string{"-1h", "+1h"} {
 		t.Run(skew, func(t *testing.T) {
+			if skew == "-1h" {
+				testkit.Long(t)
+			}
 			t.Setenv("LD_PRELOAD", found[0])
 			t.Setenv("FAKETIME", skew)
 			t.Setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")

@@ -58,6 +58,7 @@ func TestRabbit(t *testing.T) {
 // The suite passes with the publisher and the subscriber of watermill-amqp, too. This subscriber
 // has only one message in flight, so it keeps the order in which the broker delivers messages.
 func TestStockRabbit(t *testing.T) {
+	testkit.Long(t) // in make test, the suite runs with rabbit, and tests/dropin uses the stock publisher and subscriber
 	broker := testkit.Rabbit(t)
 	config := fanout(broker.URL, "")
 	config.Publish.ConfirmDelivery = true // otherwise messages could be lost
