@@ -33,7 +33,8 @@ func TestStatementsReadOnlyTheirRows(t *testing.T) {
 	rows := testkit.Sized(10_000, 30_000) // for each state
 	fill := func(state, key string) {
 		exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, ordering_key, state, due_at)
-			SELECT 'c', 't', gen_random_uuid()::text, '', '', ` + key + `, '` + state + `', now() FROM generate_series(1, ` + strconv.Itoa(rows) + `) AS i`)
+			SELECT 'c', 't', gen_random_uuid()::text, '', '', ` + key + `, '` + state + `', now()
+			FROM generate_series(1, ` + strconv.Itoa(rows) + `) AS i`)
 	}
 	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
 	fill("resolved", `NULL`)

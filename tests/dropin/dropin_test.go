@@ -215,13 +215,13 @@ func (h *handler) called(id string) int {
 	return h.calls[id]
 }
 
+// addHandler adds a handler with middlewares to the router, and starts the router.
+type addHandler = func(h message.NoPublishHandlerFunc, sub message.Subscriber, middlewares ...message.HandlerMiddleware)
+
 // everywhere runs a test twice on each transport: with the middlewares on the router,
 // and with the middlewares on the handler. With -short it runs with the middlewares on the
 // router, and if all is false, only with RabbitMQ.
-func everywhere(t *testing.T, all bool, test func(b *bench, transport transport, add func(h message.NoPublishHandlerFunc, sub message.Subscriber,
-	middlewares ...message.HandlerMiddleware),
-),
-) {
+func everywhere(t *testing.T, all bool, test func(b *bench, to transport, add addHandler)) {
 	for name, open := range transports {
 		for _, place := range []string{"router", "handler"} {
 			t.Run(name+"/"+place, func(t *testing.T) {
@@ -257,7 +257,7 @@ func (b *bench) publish(to transport, ids ...string) {
 
 func TestDedupAlone(t *testing.T) {
 	t.Parallel()
-	everywhere(t, false, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
+	everywhere(t, false, func(b *bench, to transport, add addHandler) {
 		var h handler
 		add(h.handle, to.subscriber(), b.inbox.Middleware)
 		b.publish(to, "m1", "m1", "m2", "m1", "last")
@@ -268,7 +268,7 @@ func TestDedupAlone(t *testing.T) {
 
 func TestRetryAlone(t *testing.T) {
 	t.Parallel()
-	everywhere(t, false, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
+	everywhere(t, false, func(b *bench, to transport, add addHandler) {
 		var h handler
 		add(h.handle, b.retries.Subscriber(consumer, to.subscriber()), b.retries.Middleware)
 		b.publish(to, "fails", "panics", "fine")
@@ -281,7 +281,7 @@ func TestRetryAlone(t *testing.T) {
 
 func TestPoisonAlone(t *testing.T) {
 	t.Parallel()
-	everywhere(t, false, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
+	everywhere(t, false, func(b *bench, to transport, add addHandler) {
 		var h handler
 		add(h.handle, to.subscriber(), b.quarantine.Middleware)
 		b.publish(to, "hopeless", "fine")
@@ -297,7 +297,7 @@ func TestPoisonAlone(t *testing.T) {
 // timeout for each attempt, and correlation ids next to the handler.
 func TestThreeMiddlewaresWorkWithOtherMiddlewares(t *testing.T) {
 	t.Parallel()
-	everywhere(t, true, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
+	everywhere(t, true, func(b *bench, to transport, add addHandler) {
 		var h handler
 		produce := func(next message.HandlerFunc) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
