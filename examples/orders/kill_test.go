@@ -17,7 +17,7 @@ import (
 
 // kills is how often the test kills the service. With -short it does so killsShort
 // times.
-const kills, killsShort = 20, 4
+const kills, killsShort = 20, 6
 
 // The service is killed at random moments, many times, and restarted each time.
 // Meanwhile clients place orders. No order is lost, and no effect happens twice.
