@@ -19,11 +19,18 @@ func (p retryPause) wait(ctx context.Context, failed int) bool {
 	return sleep(ctx, pauseAfter(failed, p.low, p.high))
 }
 
-// worked reports whether a connection or a consumer has lasted at least as long as the
-// longest pause. If not, the attempt counts as failed, and the next pause is longer.
-// The parameter began is the time at which the connection was opened or the consumer
-// was started.
-func (p retryPause) worked(began time.Time) bool { return time.Since(began) >= p.high }
+// failures returns how many attempts have failed in a row when a connection or a
+// consumer has ended. It returns 0 if the connection or the consumer has lasted at least
+// as long as the longest pause. Otherwise this attempt counts as failed too, and the next
+// pause is longer. The parameter failed is the number of failed attempts before. The
+// parameter began is the time at which the connection was opened or the consumer was
+// started.
+func (p retryPause) failures(failed int, began time.Time) int {
+	if time.Since(began) >= p.high {
+		return 0
+	}
+	return failed + 1
+}
 
 // sleep waits for the given time and returns true. If ctx ends first, it returns false.
 func sleep(ctx context.Context, pause time.Duration) bool {

@@ -191,12 +191,12 @@ func TestConnectionThatLastsResetsThePause(t *testing.T) {
 		p := retryPause{time.Second, time.Minute}
 		began := time.Now()
 		pass(time.Minute - 1)
-		if p.worked(began) {
-			t.Error("it counts too early")
+		if n := p.failures(3, began); n != 4 {
+			t.Errorf("before it has lasted long enough, %d attempts have failed, want 4", n)
 		}
 		pass(1)
-		if !p.worked(began) {
-			t.Error("it does not count")
+		if n := p.failures(3, began); n != 0 {
+			t.Errorf("after it has lasted long enough, %d attempts have failed, want 0", n)
 		}
 		began = time.Now()
 		if !p.wait(t.Context(), 0) || time.Since(began) != 0 {

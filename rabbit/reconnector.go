@@ -45,11 +45,12 @@ func (r *reconnector) run(user connectionUser) {
 			lossLogged = true
 		}
 	}
-	for failed := 0; r.pause.wait(r.ctx, failed); failed++ {
+	for failed := 0; r.pause.wait(r.ctx, failed); {
 		c, err := connect(r.ctx, r.config, r.dial)
 		r.connects.Add(1, telemetry.Succeeded(err))
 		if err != nil {
 			disconnected(err)
+			failed++
 			continue
 		}
 		r.logger.Info("RabbitMQ connection established", nil)
@@ -59,8 +60,6 @@ func (r *reconnector) run(user connectionUser) {
 		graceful, reason := user.serve(c)
 		disconnected(reason)
 		c.end(graceful)
-		if r.pause.worked(began) {
-			failed = -1
-		}
+		failed = r.pause.failures(failed, began)
 	}
 }

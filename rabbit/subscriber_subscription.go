@@ -98,7 +98,7 @@ func (sub *subscription) endReason() error {
 
 // run consumes until the subscription ends. It replaces lost channels.
 func (sub *subscription) run(ch *consumeChannel) {
-	for failed := 0; ; failed++ {
+	for failed := 0; ; {
 		if ch == nil && sub.s.retryPause().wait(sub.ctx, failed) {
 			ch = sub.reopen()
 		}
@@ -106,6 +106,7 @@ func (sub *subscription) run(ch *consumeChannel) {
 			break
 		}
 		if ch == nil {
+			failed++
 			continue
 		}
 		began := time.Now()
@@ -115,9 +116,7 @@ func (sub *subscription) run(ch *consumeChannel) {
 		}
 		sub.retire(ch, reason)
 		ch = nil
-		if sub.s.retryPause().worked(began) {
-			failed = -1
-		}
+		failed = sub.s.retryPause().failures(failed, began)
 	}
 	sub.end(ch)
 }
