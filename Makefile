@@ -43,8 +43,8 @@ else
 endif
 
 # Tests against real servers. PKG, RUN, COUNT, TIMEOUT and ARGS select the tests. Three packages run
-# at a time, because tests mostly wait. make check vets the code. Without debug information, linking
-# takes two thirds of the CPU time: with about sixty packages, that is much of make test.
+# at a time, because tests also wait. make check vets the code. Linking debug information would only
+# cost CPU time.
 GO_TEST = $(WITH_SERVERS) $(GO) test -vet off -ldflags=-w -p 3 -timeout '$(TIMEOUT)'$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count '$(COUNT)')
 
 # SQLite is C code translated to Go, with locks that the race detector does not know. The detector

@@ -45,7 +45,7 @@ func buildProgram(tags string) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "life.test")
-	// Without vet and debug information, the build takes a quarter of the CPU time.
+	// make check vets the code, and nobody debugs this program.
 	output, err := exec.Command("go", "test", "-c", "-vet", "off", "-ldflags", "-s -w", "-tags", tags, "-o", path, ".").CombinedOutput()
 	if err != nil {
 		return "", errors.Join(fmt.Errorf("build the tests as a program: %w: %s", err, output), os.RemoveAll(dir))

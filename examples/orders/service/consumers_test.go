@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -18,6 +19,8 @@ import (
 // of order, and after a failure of any statement of its transaction.
 func TestConsumersAreSafe(t *testing.T) {
 	t.Parallel()
+	// short contains the consumers that are tested with -short.
+	short := map[string][]string{"postgres": {"payments", "inventory", "refunds"}, "sqlite": {"payments"}}
 	for name, open := range map[string]func(t *testing.T) (Database, error){
 		"postgres": func(t *testing.T) (Database, error) { return Postgres(testenv.Postgres(t), "shop") },
 		"sqlite":   func(t *testing.T) (Database, error) { return SQLite(filepath.Join(t.TempDir(), "orders.db")) },
@@ -45,8 +48,8 @@ func TestConsumersAreSafe(t *testing.T) {
 				"cancellations": {cancelOrder, refundedOrders(t)},
 				"history":       {record, changedOrders(t)},
 			} {
-				if testing.Short() && consumer != "payments" && (consumer != "refunds" && consumer != "inventory" || name == "sqlite") {
-					continue // these consumers work like the other ones
+				if testing.Short() && !slices.Contains(short[name], consumer) {
+					continue // this consumer works like the other ones
 				}
 				t.Run(consumer, func(t *testing.T) {
 					oncetest.Run(t, oncetest.Config{
