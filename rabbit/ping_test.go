@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"testing"
-	"time"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/rabbit"
@@ -80,13 +79,12 @@ func TestPingNamesTheReason(t *testing.T) {
 	} {
 		for who, p := range pingers(t, c.uri) {
 			t.Run(name+", "+who, func(t *testing.T) {
-				patience := time.Minute
-				if c.waits {
-					patience = time.Second
+				var err error
+				if ping := func(ctx context.Context) error { err = p.Ping(ctx); return err }; c.waits {
+					testkit.Waits(t, c.text, ping)
+				} else {
+					_ = ping(t.Context())
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				defer cancel()
-				err := p.Ping(ctx)
 				if err == nil {
 					t.Fatal("no error")
 				}
