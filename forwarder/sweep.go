@@ -23,7 +23,7 @@ const (
 	                CASE WHEN ordering_key IS NOT NULL AND ` + anyBlocked + `
 	                     THEN (SELECT h.successors_after FROM {blocked_keys} AS h
 	                           WHERE h.ordering_key = o.ordering_key AND h.position = o.position) END AS successors_after,
-	                {millis created_at} AS created, {clock} - ` + sendFrom + ` AS waited`
+	                {millis created_at} AS created, (SELECT {clock}) - ` + sendFrom + ` AS waited`
 
 	// sendFrom is the earliest time at which a message could be sent. It is the due time,
 	// or the time of creation if there is no due time. A refused message has the due time

@@ -203,6 +203,13 @@ func TestListsAreBounded(t *testing.T) {
 				}
 				return err
 			},
+			"one message id": func() error {
+				page, err := b.messages.List(b.Context(), parked.Filter{MessageID: "due"})
+				if got := ids(page.Messages); got != "due" || page.Next != 0 {
+					b.Fatalf("ids(page.Messages) is %q, page.Next is %d, want due and 0", got, page.Next)
+				}
+				return err
+			},
 			"few in quarantine": func() error {
 				n, err := b.messages.Count(b.Context(), parked.Filter{State: parked.Quarantined})
 				if want := (parked.Count{N: 1}); n != want {

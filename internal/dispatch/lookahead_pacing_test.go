@@ -242,7 +242,7 @@ func TestMessagesOfLookaheadsTakeTurns(t *testing.T) {
 		t.Fatalf("%d and %d messages of %d and %d bytes", b.count(), b.ahead.messages, b.bytes, b.ahead.bytes)
 	}
 	every := func(string) bool { return true }
-	for _, want := range []int64{0, 3, 1, 4, 2, 5} {
+	for taken, want := range []int64{0, 3, 1, 4, 2, 5} {
 		m := b.take(every)
 		if m == nil || m.Position != want {
 			t.Fatalf("took %+v, want %d", m, want)
@@ -250,6 +250,9 @@ func TestMessagesOfLookaheadsTakeTurns(t *testing.T) {
 		b.unload(m)
 		b.forget(m)
 		b.forget(m)
+		if n := b.groups[Group{"t", ""}]; n != 5-taken {
+			t.Fatalf("%d messages of the group, want %d", n, 5-taken)
+		}
 	}
 	if m := b.take(every); m != nil {
 		t.Fatalf("took %+v, want none", m)
