@@ -38,7 +38,7 @@ func tiny(t *testing.T) (*bench, testkit.Broker) {
 				messages: storedTogether, slow: 10, backlog: 3000, start: 200, small: 100, rounds: 2,
 				ahead: 200, hold: 200 * time.Millisecond, baseline: 200 * time.Millisecond, stopped: 300 * time.Millisecond,
 				producing: 100 * time.Millisecond, delivering: 200 * time.Millisecond,
-				consume: 50, remembered: 1000, compared: 1000, entries: 1000, rows: 1000,
+				consume: 50, remembered: 1000, compared: 1000, entries: 1000, rows: 1000, waiting: 10,
 				watched: 40_000, watching: 400 * time.Millisecond, window: 100 * time.Millisecond, resting: 100 * time.Millisecond,
 			},
 		},

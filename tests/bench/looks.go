@@ -68,12 +68,12 @@ func (b *bench) looks(ctx context.Context) (_ []row, err error) {
 	for _, s := range traced {
 		rows = append(rows, s.atMost(mostOfStatus))
 	}
-	if err := fillBacklogs(ctx, db); err != nil {
+	if err := fillBacklogs(ctx, db, b.waiting); err != nil {
 		return nil, err
 	}
 	many := series{
 		id: "look-consumers-many", unit: milliseconds,
-		what: fmt.Sprintf("the consumers, %d of them with %d waiting messages each", backlogs, backlog),
+		what: fmt.Sprintf("the consumers, %d of them with %d waiting messages each", b.waiting, backlog),
 	}
 	if err := b.turns(ctx, single(&many, func(ctx context.Context) (float64, error) { return slowest(ctx, few.consumers) })); err != nil {
 		return nil, err

@@ -22,12 +22,8 @@ const (
 // popular is the causation id of half of the sent messages.
 const popular = "popular"
 
-// The backlogs of consumers: the number of consumers, and the number of messages that
-// wait for each of them.
-const (
-	backlogs = 560
-	backlog  = 1500
-)
+// backlog is the number of messages that wait for each consumer with a backlog.
+const backlog = 1500
 
 // fillEntries inserts the given number of entries into the quarantine, and the same number of dead
 // letters.
@@ -82,10 +78,10 @@ func fillOutbox(ctx context.Context, db *database, messages int) error {
 	return errors.Join(err, vacuum(ctx, db, "once_outbox"))
 }
 
-func fillBacklogs(ctx context.Context, db *database) error {
+func fillBacklogs(ctx context.Context, db *database, consumers int) error {
 	_, err := db.ExecContext(ctx, `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
 		SELECT 'consumer-' || c, 'topic', 'backlog-' || c || '-' || n, '', '', 'waiting', now()
-		FROM generate_series(1, $1::bigint) AS c, generate_series(1, $2::bigint) AS n`, backlogs, backlog)
+		FROM generate_series(1, $1::bigint) AS c, generate_series(1, $2::bigint) AS n`, consumers, backlog)
 	return errors.Join(err, vacuum(ctx, db, "once_parked"))
 }
 

@@ -62,6 +62,7 @@ type sizes struct {
 
 	entries int // entries in the quarantine that an operator looks at; the number of dead letters is the same
 	rows    int // rows in the outbox whose status an operator reads
+	waiting int // consumers with a backlog
 
 	watched  int           // messages in the outbox; an eighth as many are consumed
 	watching time.Duration // how long they are forwarded and consumed, in turns with an open overview and without
@@ -76,7 +77,7 @@ func newSizes(quick bool) sizes {
 			ahead: 20_000, hold: 4 * time.Second, baseline: 2 * time.Second, stopped: time.Second,
 			producing: time.Second, delivering: 2 * time.Second, resting: 2 * time.Second,
 			remembered: 200_000, compared: 100_000,
-			entries: 20_000, rows: 100_000,
+			entries: 20_000, rows: 100_000, waiting: 560,
 			watched: 200_000, watching: 2 * time.Second, window: 500 * time.Millisecond,
 		}
 	}
@@ -86,7 +87,7 @@ func newSizes(quick bool) sizes {
 		ahead: 20_000, hold: time.Minute, baseline: 20 * time.Second, stopped: 3 * time.Second,
 		producing: 4 * time.Second, delivering: 10 * time.Second, resting: 20 * time.Second,
 		remembered: 10_000_000, compared: 1_000_000,
-		entries: 1_000_000, rows: 10_000_000,
+		entries: 1_000_000, rows: 10_000_000, waiting: 560,
 		watched: 2_500_000, watching: 100 * time.Second, window: 5 * time.Second,
 	}
 }
