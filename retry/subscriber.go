@@ -91,9 +91,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	out := make(chan *message.Message)
 	unwatch := s.retries.watch()
 	s.running.Go(func() {
+		defer close(out) // last, because the router may end as soon as out is closed
 		defer drop()
 		defer unwatch()
-		defer close(out)
 		var both sync.WaitGroup
 		both.Go(func() { f.forward(ctx, in, out) })
 		both.Go(func() { f.run(ctx, out) })
