@@ -156,7 +156,7 @@ func TestRunStopsWithinItsGrace(t *testing.T) {
 				t.Errorf("Run says %v, want %s", err, says)
 			}
 			d.has(t, "closed b")
-			time.Sleep(2 * time.Hour) //nolint:forbidigo // until all have ended
+			time.Sleep(2 * time.Hour) //nolint:forbidigo // on the clock of synctest, until all have ended
 		})
 	}
 }

@@ -18,6 +18,8 @@ import (
 // (sweep) or wanted keys (refill), $5 limit. A sweep has two more: $6 limit of due
 // rows, and $7 topics whose rows without a key are excluded.
 const (
+	// columnsOfRow are the columns of a message. PostgreSQL computes (SELECT {clock}) once,
+	// but {clock} for each row.
 	columnsOfRow = `position, slot, message_id, topic, COALESCE(ordering_key, '') AS ordering_key, payload,
 	                CAST(metadata AS text) AS metadata, attempts,
 	                CASE WHEN ordering_key IS NOT NULL AND ` + anyBlocked + `

@@ -11,30 +11,32 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// meters is a provider whose registrations call a function when they end.
+// meters is a provider whose registrations call the function unregistered when they end.
 type meters struct {
 	noop.MeterProvider
 	unregistered func()
 }
 
-func (m meters) Meter(string, ...metric.MeterOption) metric.Meter { return meter{calls: m} }
+func (m meters) Meter(string, ...metric.MeterOption) metric.Meter {
+	return meter{unregistered: m.unregistered}
+}
 
 type meter struct {
 	noop.Meter
-	calls meters
+	unregistered func()
 }
 
 func (m meter) RegisterCallback(metric.Callback, ...metric.Observable) (metric.Registration, error) {
-	return registration{calls: m.calls}, nil
+	return registration{unregistered: m.unregistered}, nil
 }
 
 type registration struct {
 	noop.Registration
-	calls meters
+	unregistered func()
 }
 
 func (r registration) Unregister() error {
-	r.calls.unregistered()
+	r.unregistered()
 	return nil
 }
 
