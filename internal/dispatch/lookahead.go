@@ -328,24 +328,35 @@ func (s *Scheduler) addLookahead(now time.Time, read *Read, rows []*Message, at 
 // keySet is a set of hashes of keys. Two keys can have the same bit, so a few keys that
 // were not added seem to be in the set. This does no harm: lookaheads skip the messages
 // of these keys, and a sweep reads the messages later.
-type keySet struct{ bits []uint64 }
+//
+// The bits are on pages, because most sets are small.
+type keySet struct{ pages []*keySetPage }
 
-const keySetBits = 1 << 24
+const (
+	keySetPages = 512
+	keySetBits  = 1 << 24
+)
+
+type keySetPage [keySetBits / 64 / keySetPages]uint64
 
 func (k *keySet) add(hash int64) {
-	if k.bits == nil {
-		k.bits = make([]uint64, keySetBits/64)
+	if k.pages == nil {
+		k.pages = make([]*keySetPage, keySetPages)
 	}
-	word, bit := keySetBit(hash)
-	k.bits[word] |= bit
+	page, word, bit := keySetBit(hash)
+	if k.pages[page] == nil {
+		k.pages[page] = new(keySetPage)
+	}
+	k.pages[page][word] |= bit
 }
 
 func (k *keySet) has(hash int64) bool {
-	word, bit := keySetBit(hash)
-	return k.bits != nil && k.bits[word]&bit != 0
+	page, word, bit := keySetBit(hash)
+	return k.pages != nil && k.pages[page] != nil && k.pages[page][word]&bit != 0
 }
 
-func keySetBit(hash int64) (word, bit uint64) {
+func keySetBit(hash int64) (page, word, bit uint64) {
 	n := uint64(hash) % keySetBits
-	return n / 64, 1 << (n % 64)
+	word = n / 64
+	return word % keySetPages, word / keySetPages, 1 << (n % 64)
 }
