@@ -92,6 +92,7 @@ func TestJourneyLooksAtABoundedPartOfTheOutbox(t *testing.T) {
 // new statistics, and also if it has statistics from the time when the tables were
 // empty.
 func TestJourneyReadsABoundedNumberOfRows(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	db := testkit.EmptyPostgres(t) // without the statistics of an earlier test's rows
 	db.SetMaxOpenConns(1)          // RowsRead counts the reads of a single connection

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // Dialect is a kind of database.
@@ -148,8 +149,9 @@ func (c Config) expand(text string) string {
 	})
 }
 
-// longestName returns the length of the longest name in the migrations.
-func longestName() int {
+// longestName returns the length of the longest name in the migrations, without the
+// prefix.
+var longestName = sync.OnceValue(func() int {
 	longest := 0
 	for _, dialect := range []Dialect{PostgreSQL, SQLite} {
 		for _, m := range migrations(dialect) {
@@ -159,4 +161,4 @@ func longestName() int {
 		}
 	}
 	return longest
-}
+})

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 //go:embed postgres/[0-9]*.sql sqlite/[0-9]*.sql
@@ -30,13 +31,32 @@ type migration struct {
 
 var compatibleFrom = regexp.MustCompile(`(?m)^-- compatible_from: ([1-9][0-9]*)$`)
 
-// migrations returns the steps of a dialect in their order. It panics if a file is
-// invalid, because the files are part of the binary, and an invalid file is a mistake
-// in this package.
+// migrations returns the steps of a dialect in their order. All callers get the same
+// slice, so they must not change it. An unknown dialect has no steps.
 func migrations(dialect Dialect) []migration {
+	switch dialect {
+	case PostgreSQL:
+		return postgresSteps()
+	case SQLite:
+		return sqliteSteps()
+	default:
+		return nil
+	}
+}
+
+// Each New of this library validates a Config, and needs the steps for this. So they are
+// read only once.
+var (
+	postgresSteps = sync.OnceValue(func() []migration { return readMigrations(PostgreSQL) })
+	sqliteSteps   = sync.OnceValue(func() []migration { return readMigrations(SQLite) })
+)
+
+// readMigrations reads the steps of a dialect. It panics if a file is invalid, because
+// the files are part of the binary, and an invalid file is a mistake in this package.
+func readMigrations(dialect Dialect) []migration {
 	entries, err := fs.ReadDir(files, string(dialect))
 	if err != nil {
-		return nil
+		panic("schema: " + err.Error())
 	}
 	steps := make([]migration, 0, len(entries))
 	for _, entry := range entries { // ReadDir sorts by name

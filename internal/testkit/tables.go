@@ -173,10 +173,11 @@ func rememberSeeds(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// largest is the size in bytes of the largest table whose rows are deleted with DELETE.
-// Larger tables are truncated. TRUNCATE makes new files for the table and its indexes,
-// which takes the file system a long time when files were just removed.
-const largest = 1 << 18
+// largest is the size in bytes, without indexes, of the largest table whose rows are
+// deleted with DELETE. Larger tables are truncated. TRUNCATE makes new files for the
+// table and its indexes, which takes the file system a long time when files were just
+// removed.
+const largest = 1 << 17
 
 // restoreRows deletes all rows except the rows that schema.Up has written, restarts the
 // sequences, and resets the server's statistics.
@@ -184,7 +185,7 @@ func restoreRows(ctx context.Context, db *sql.DB) error {
 	var small, large pq.StringArray
 	err := db.QueryRowContext(ctx, `SELECT array_agg(quote_ident(relname)) FILTER (WHERE size <= $1),
 			array_agg(quote_ident(relname)) FILTER (WHERE size > $1)
-		FROM (SELECT relname, pg_total_relation_size(oid) AS size FROM pg_class
+		FROM (SELECT relname, pg_table_size(oid) AS size FROM pg_class
 			WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND pg_relation_size(oid) > 0) AS tables`, largest).Scan(&small, &large)
 	if err != nil {
 		return err
