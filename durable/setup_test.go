@@ -71,7 +71,7 @@ func (b *bench) run(config durable.Config, handle message.NoPublishHandlerFunc) 
 	storage.SetOneTry(b.oneTry)
 	quarantine, err1 := poison.New(b.DB, poison.Config{Schema: b.config})
 	retries, err2 := retry.New(b.DB, retry.Config{
-		Schema: b.config, Concurrency: 1, PollInterval: 5 * time.Millisecond, Logger: testkit.Logger(b.T), KeyOrder: b.keyOrder,
+		Schema: b.config, Concurrency: 1, PollInterval: 20 * time.Millisecond, Logger: testkit.Logger(b.T), KeyOrder: b.keyOrder,
 	})
 	once, err3 := dedup.New(b.DB, dedup.Config{Schema: b.config})
 	router, err4 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})

@@ -25,7 +25,7 @@ const (
 	topic    = "orders.placed"
 )
 
-const pollInterval = 5 * time.Millisecond
+const pollInterval = 20 * time.Millisecond
 
 var errHandler = errors.New("handler failed")
 

@@ -98,7 +98,7 @@ func (l life) consume() error {
 	config := once.ConsumerConfig{Schema: tables, Retry: retry.Config{
 		Policy:      retry.Policy{Immediate: -1, Delayed: 1, Base: cmp.Or(l.Pause, 5*time.Millisecond)},
 		CrashBudget: cmp.Or(l.Budget, crashBudget), Concurrency: 4, KeyOrder: l.KeyOrder,
-		Lease: time.Second, PollInterval: 20 * time.Millisecond,
+		Lease: time.Second, PollInterval: 50 * time.Millisecond,
 	}}
 	switch l.Versions {
 	case "newer":

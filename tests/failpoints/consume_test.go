@@ -39,7 +39,7 @@ func (a *actor) chain() (*once.Consumer, error) {
 		Schema: a.schema(),
 		Retry: retry.Config{
 			Policy:      retry.Policy{Immediate: 1, Delayed: 2, Base: 5 * time.Millisecond},
-			CrashBudget: crashBudget, Concurrency: 4, Lease: lease, PollInterval: 20 * time.Millisecond,
+			CrashBudget: crashBudget, Concurrency: 4, Lease: lease, PollInterval: 50 * time.Millisecond,
 		},
 		Dedup:  dedup.Config{SweepInterval: time.Second, Batch: dedup.Batch{Wait: 50 * time.Millisecond}},
 		Poison: poison.Config{ReplayLease: lease},
