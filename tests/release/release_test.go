@@ -1,4 +1,6 @@
-package main
+// Package release tests what a release of the command line consists of: the binaries,
+// their checksums, and the image.
+package release
 
 import (
 	"crypto/sha256"
@@ -14,6 +16,8 @@ import (
 
 	"github.com/watermill-once/once/internal/testkit"
 )
+
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // "make release" writes binaries that run, and a file with their checksums. If the
 // source is the same, the binaries are the same, byte for byte.
