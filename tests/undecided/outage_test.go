@@ -28,6 +28,7 @@ func TestOutageCountsAsNoAttempt(t *testing.T) {
 				if name != "libpq" || mode != "single" && mode != "batch" {
 					testkit.Long(t)
 				}
+				t.Parallel()
 				server := testkit.PrivatePostgres(t)
 				db, err := open(server.DSN("postgres"))
 				if err != nil {

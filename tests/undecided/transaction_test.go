@@ -132,6 +132,7 @@ func TestWaitForADuplicateCountsAsNoAttempt(t *testing.T) {
 			if name != "libpq" {
 				testkit.Long(t)
 			}
+			t.Parallel()
 			database := testkit.Postgres(t)
 			db, err := open(database.DSN)
 			if err != nil {
