@@ -111,7 +111,8 @@ func (b *bench) run(config sequence.Config, h handler) {
 		b.Fatal(err)
 	}
 	retries, err := retry.New(b.DB, retry.Config{
-		Schema: b.schema, KeyOrder: b.order, PollInterval: cmp.Or(b.poll, 20*time.Millisecond), Concurrency: b.atOnce, Logger: testkit.Logger(b.T),
+		Schema: b.schema, KeyOrder: b.order, Concurrency: b.atOnce,
+		PollInterval: cmp.Or(b.poll, 20*time.Millisecond), Logger: testkit.Logger(b.T),
 		Policy: retry.Policy{Immediate: -1, Delayed: 2, Base: 50 * time.Millisecond, Factor: 1, Jitter: -1},
 	})
 	if err != nil {
