@@ -11,6 +11,7 @@ import (
 // The order service and its tests compile where they are copied: they use
 // nothing that only this repository can import.
 func TestOrdersCompilesWhereItIsCopied(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	runGo(t, copied(t, "orders"), "vet", "./...")
 }

@@ -157,6 +157,7 @@ func TestDeployAndRollBack(t *testing.T) {
 // A service with its own migration tool applies the same steps, and each step accepts only tables
 // of the version for which it was made.
 func TestSQLFromMigratesTables(t *testing.T) {
+	testkit.Long(t) // it builds the service twice
 	t.Parallel()
 	migration := fmt.Sprintf("-- compatible_from: %d\nCREATE TABLE {index later} (x integer);", schema.Version())
 	path, withTwo := build(t, migration), build(t, migration, `CREATE TABLE {index last} (x integer);`)
