@@ -54,6 +54,6 @@
 // # Reading the code
 //
 // Read consumer.go first, with consumer_config.go. When a router starts, handlers.go
-// and plugin.go run the checks of checks.go and checks_handlers.go, and start the
-// background work (background.go). run.go is independent of the rest.
+// and plugin.go run the checks of checks.go, checks_handlers.go and checks_servers.go,
+// and start the background work (background.go). run.go is independent of the rest.
 package once

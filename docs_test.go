@@ -149,3 +149,58 @@ func TestEveryTrapIsInTheDocs(t *testing.T) {
 		t.Errorf("only %d rows and %d tests were found", len(rows), found)
 	}
 }
+
+// fileInText matches the name of a Go file in the text of a comment.
+var fileInText = regexp.MustCompile(`(?:^|[^*a-z_/])([a-z][a-z_]*\.go)\b`)
+
+// The comment of each package with many files says in which order to read them, and the files that it
+// names exist. The files of ent are generated, and need not be read.
+func TestLargePackagesSayInWhichOrderToReadTheirFiles(t *testing.T) {
+	packages := map[string][]string{} // the names of the files of each folder
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch name := entry.Name(); {
+		case err != nil:
+			return err
+		case entry.IsDir() && (name == "testdata" || name == "ent" || name == ".git"):
+			return fs.SkipDir
+		case strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go"):
+			packages[filepath.Dir(path)] = append(packages[filepath.Dir(path)], name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const many = 6
+	large := 0
+	for dir, files := range packages {
+		var named []string
+		for _, file := range files {
+			source, err := os.ReadFile(filepath.Join(dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			comment := string(source)
+			if file != "doc.go" { // which has only comments
+				comment, _, _ = strings.Cut(comment, "\npackage ")
+			}
+			for _, name := range fileInText.FindAllStringSubmatch(comment, -1) {
+				named = append(named, name[1])
+			}
+		}
+		if len(files) >= many {
+			large++
+			if len(named) == 0 {
+				t.Errorf("%s has %d files, and no comment says in which order to read them", dir, len(files))
+			}
+		}
+		for _, name := range named {
+			if !slices.Contains(files, name) {
+				t.Errorf("the comment of package %s names the file %s, which does not exist", dir, name)
+			}
+		}
+	}
+	if large < 20 {
+		t.Errorf("only %d packages with %d files or more were found", large, many)
+	}
+}

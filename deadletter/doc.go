@@ -15,4 +15,13 @@
 // Each call that changes something takes an [Act]. In the same transaction as the
 // change, it writes one row for each message to the audit log. Package operate
 // describes the fields of Act, [Plan], [Report] and [Group].
+//
+// # Reading the code
+//
+// Begin with config.go, letters.go and sentlog.go (API), message.go (their rows) and
+// table.go (their tables). Then read about searches: filter.go, conditions.go, window.go
+// (bounds the rows that are read), groups.go, times.go, export.go. Then read about
+// changes: plan.go, dryrun.go, operation.go (the steps of each change), copy.go,
+// discard.go, release.go, replay.go and resume.go. sentlog_replay.go and sentlog_days.go
+// do the same for the sent log. errors.go, reason.go and settled.go are small.
 package deadletter

@@ -66,4 +66,15 @@
 // only for a short time. If it has to wait for a connection, for example because
 // handlers use the whole pool, its lease can end. In this case, use a separate pool for
 // the forwarder.
+//
+// # Reading the code
+//
+// Package internal/dispatch decides what is read and sent, and when. This package does
+// the work. Begin with config.go, forwarder.go (New, Run, Close), loop.go (passes events
+// to the scheduler) and execute.go (its commands). Then follow a message: read.go,
+// rows.go, sweep.go (the state of the outbox beside the rows), lookahead.go, pauses.go,
+// metadata.go, tenant.go, sender.go, outcome.go, settlement.go. Then read about the
+// instances: lease.go, destination.go. The statements are in store.go and queries.go.
+// fault.go says which work failed, and notices.go, instruments.go, spans.go and stats.go
+// report. retention.go, ping.go and backoff.go can be read separately.
 package forwarder

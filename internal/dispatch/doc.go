@@ -55,4 +55,11 @@
 //   - Rows can be committed late, below rows that were sent. The cursor passes a
 //     position only when no transaction can add a row below it.
 //   - The result of a read that began before slots were lost is ignored.
+//
+// To read the code, start with message.go, commands.go and scheduler.go (one step).
+// Then follow a message: reading.go and cursor.go, buffer.go with keyqueue.go and
+// ready.go, publishing.go, outcome.go, settling.go. The other files are about one thing
+// each: attribution.go (which message closed a channel), refusals.go, outage.go,
+// topics.go (topics that do not answer), pauses.go, lookahead.go (messages behind a
+// backlog) and notice.go.
 package dispatch

@@ -1,6 +1,9 @@
 // Package operate contains code that packages deadletter, pending, parked and poison
 // share: it selects stored messages, limits the rate of changes, and writes the audit
 // log.
+//
+// To read the code, start with filter.go, conditions.go and window.go (searches). Then
+// read rate.go, audit.go and unblock.go (changes).
 package operate
 
 import (

@@ -3,6 +3,12 @@
 // ratios: the absolute figures depend on the machine.
 //
 // PG_DSN and AMQP_URL name the servers. `make bench` sets them.
+//
+// To read the code, start with options.go, groups.go, turns.go (each measurement in
+// turns with the others), row.go and table.go. scene.go, database.go and queue.go make
+// what a measurement needs. forwarding.go and consuming.go run this module, and stock.go
+// and raw.go run what it is compared with. Each group has a file, such as drain.go or
+// latency.go.
 package main
 
 import (

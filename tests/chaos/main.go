@@ -2,6 +2,11 @@
 // starts its own PostgreSQL and RabbitMQ, and processes that write, forward and consume
 // messages. It injects faults of many kinds, and waits until all messages are finished.
 // Then it compares the effects with the committed events. docs/proof.md lists the checks.
+//
+// To read the code, start with options.go, run.go and world.go (the servers). role.go and
+// member.go start the processes, and writer.go, forwarding.go and consuming.go are their
+// work. nemesis.go strikes with the faults of fault.go and of the files faults_*.go.
+// audit.go and report.go compare the effects with the events.
 package main
 
 import (
