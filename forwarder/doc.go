@@ -69,12 +69,12 @@
 //
 // # Reading the code
 //
-// Package internal/dispatch decides what is read and sent, and when. This package does
-// the work. Begin with config.go, forwarder.go (New, Run, Close), loop.go (passes events
-// to the scheduler) and execute.go (its commands). Then follow a message: read.go,
-// rows.go, sweep.go (the state of the outbox beside the rows), lookahead.go, pauses.go,
-// metadata.go, tenant.go, sender.go, outcome.go, settlement.go. Then read about the
-// instances: lease.go, destination.go. The statements are in store.go and queries.go.
-// fault.go says which work failed, and notices.go, instruments.go, spans.go and stats.go
-// report. retention.go, ping.go and backoff.go can be read separately.
+// The scheduler in package internal/dispatch returns commands: read these rows, publish
+// this message. This package executes the commands. Begin with config.go, forwarder.go
+// (New, Run, Close), loop.go (passes events to the scheduler) and execute.go (executes
+// its commands). Then follow a message: read.go, rows.go, sweep.go, lookahead.go,
+// pauses.go, metadata.go, tenant.go, sender.go, outcome.go, settlement.go. Then read
+// about the instances: lease.go, destination.go. The statements are in store.go and
+// queries.go. fault.go says which work failed, and notices.go, instruments.go, spans.go
+// and stats.go report. retention.go, ping.go and backoff.go can be read separately.
 package forwarder

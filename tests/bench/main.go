@@ -6,9 +6,9 @@
 //
 // To read the code, start with options.go, groups.go, turns.go (each measurement in
 // turns with the others), row.go and table.go. scene.go, database.go and queue.go make
-// what a measurement needs. forwarding.go and consuming.go run this module, and stock.go
-// and raw.go run what it is compared with. Each group has a file, such as drain.go or
-// latency.go.
+// the database and the queue of a measurement. forwarding.go and consuming.go run this
+// module. stock.go runs Watermill's forwarder, and raw.go publishes without either of
+// them. Each group has a file, such as drain.go or latency.go.
 package main
 
 import (

@@ -11,7 +11,7 @@ import (
 // The order service and its tests compile where they are copied: they use
 // nothing that only this repository can import.
 func TestOrdersCompilesWhereItIsCopied(t *testing.T) {
-	testkit.Long(t)
+	testkit.Long(t) // make test builds a copy in TestPartsOfOrdersCompileAlone
 	t.Parallel()
 	runGo(t, copied(t, "orders"), "vet", "./...")
 }
