@@ -25,31 +25,6 @@ func TestDatabaseIsNewAndPrivate(t *testing.T) {
 	})
 }
 
-func TestUsesADatabase(t *testing.T) {
-	onlyAgain(t)
-	db := testkit.Postgres(t)
-	var name string
-	if err := db.QueryRowContext(t.Context(), "SELECT current_database()").Scan(&name); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("database %q", name)
-}
-
-func TestDatabasesAreDroppedAfterTheTests(t *testing.T) {
-	observer := testkit.Postgres(t)
-	output, err := rerun(t, "TestUsesADatabase")
-	_, rest, _ := strings.Cut(output, `database "`)
-	name, _, _ := strings.Cut(rest, `"`)
-	if err != nil || name == "" {
-		t.Fatalf("%v\n%s", err, output)
-	}
-	var n int
-	err = observer.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_database WHERE datname = $1", name).Scan(&n)
-	if err != nil || n != 0 {
-		t.Errorf("there are %d databases %q (%v)", n, name, err)
-	}
-}
-
 func TestUsedDatabaseIsLikeANewOne(t *testing.T) {
 	nameOf := func(t *testing.T, db testkit.Database) (name string) {
 		t.Helper()

@@ -10,15 +10,21 @@ import (
 	"github.com/lib/pq"
 )
 
-const databasePrefix = "once_test"
+const (
+	// tooManyConnections is the error code of a server that has no connection left.
+	tooManyConnections = "53300"
 
-// tooManyConnections is the error code of a server that has no connection left.
-const tooManyConnections = "53300"
+	// missing is the error code for a database that does not exist.
+	missing = "3D000"
+)
 
 // postgres creates and drops databases on a server.
 type postgres struct {
 	dsn   string
 	admin *sql.DB
+
+	// present is a session that has a lock while this process uses the server's databases.
+	present *sql.Conn
 
 	mu       sync.Mutex
 	fresh    string   // the state of a new database
@@ -32,7 +38,9 @@ func newPostgres(ctx context.Context, dsn string) (*postgres, error) {
 		return nil, err
 	}
 	p := &postgres{dsn: dsn, admin: admin}
-	p.sweep(ctx)
+	if err := p.enter(ctx); err != nil {
+		return nil, errors.Join(err, admin.Close())
+	}
 	return p, nil
 }
 
@@ -60,29 +68,6 @@ func (p *postgres) create(ctx context.Context, name, options string) error {
 func (p *postgres) drop(ctx context.Context, name string) error {
 	_, err := p.admin.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
 	return err
-}
-
-// sweep drops databases that were left behind by killed processes. It ignores errors.
-func (p *postgres) sweep(ctx context.Context) {
-	rows, err := p.admin.QueryContext(ctx, "SELECT datname FROM pg_database")
-	if err != nil {
-		return
-	}
-	defer func() { _ = rows.Close() }()
-	var names []string
-	for rows.Next() {
-		var name string
-		if rows.Scan(&name) == nil && stale(name, databasePrefix, "_") {
-			names = append(names, name)
-		}
-	}
-	if rows.Err() != nil {
-		return
-	}
-	for _, name := range names {
-		// FORCE is not used, because a process that is still connected is alive.
-		_, _ = p.admin.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
-	}
 }
 
 func busy(err error) bool {

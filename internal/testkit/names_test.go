@@ -45,20 +45,3 @@ func TestWithVHostReplacesVirtualHostOfURL(t *testing.T) {
 		}
 	}
 }
-
-func TestStaleDatabasesAreDropped(t *testing.T) {
-	db := Postgres(t)
-	server, err := postgresServer()
-	if err != nil {
-		t.Fatal(err)
-	}
-	left := fmt.Sprintf("%s_%d_%d", databasePrefix, time.Now().Add(-3*time.Hour).Unix(), time.Now().UnixNano())
-	if err := server.create(t.Context(), left, ""); err != nil {
-		t.Fatal(err)
-	}
-	server.sweep(t.Context())
-	var n int
-	if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_database WHERE datname = $1", left).Scan(&n); err != nil || n != 0 {
-		t.Errorf("%d stale databases are left (%v)", n, err)
-	}
-}

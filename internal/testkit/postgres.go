@@ -54,7 +54,7 @@ func PostgresIn(t testing.TB, encoding string) Database {
 	if err != nil {
 		Without(t, err)
 	}
-	name := uniqueName(databasePrefix, "_")
+	name := uniqueName(usedPrefix, "_")
 	err = server.create(t.Context(), name, " LC_COLLATE 'C' LC_CTYPE 'C' ENCODING '"+encoding+"'")
 	return openDatabase(t, server, name, err, server.drop)
 }

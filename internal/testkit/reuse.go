@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"sync"
 	"time"
 )
 
@@ -43,7 +42,8 @@ const empty = `DO $$
 
 var errChanged = errors.New("the database is not like a new one")
 
-// take returns an empty database, which was used before or is new.
+// take returns an empty database. A test of this process or of an earlier one has used
+// it, or it is new.
 func (p *postgres) take(ctx context.Context) (name string, err error) {
 	p.mu.Lock()
 	if n := len(p.free); n > 0 {
@@ -51,9 +51,14 @@ func (p *postgres) take(ctx context.Context) (name string, err error) {
 		p.mu.Unlock()
 		return name, nil
 	}
+	p.mu.Unlock()
+	if db, err := p.claim(ctx, emptyPrefix); err != nil || db.name != "" {
+		return db.name, err
+	}
+	p.mu.Lock()
 	known := p.fresh != ""
 	p.mu.Unlock()
-	name = uniqueName(databasePrefix, "_")
+	name = uniqueName(usedPrefix, "_")
 	if err := p.create(ctx, name, ""); err != nil || known {
 		return name, err
 	}
@@ -122,25 +127,4 @@ func stateOf(ctx context.Context, db *sql.DB) (string, error) {
 	var text string
 	err := db.QueryRowContext(ctx, state).Scan(&text)
 	return text, err
-}
-
-// close drops all databases at the same time. A drop needs a checkpoint of the server,
-// and drops that run at the same time can share a checkpoint.
-func (p *postgres) close() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	for _, db := range p.prepared {
-		p.free = append(p.free, db.name)
-	}
-	p.prepared = nil
-	errs := make([]error, len(p.free))
-	var drops sync.WaitGroup
-	for i, name := range p.free {
-		drops.Go(func() { errs[i] = p.drop(ctx, name) })
-	}
-	drops.Wait()
-	p.free = nil
-	return errors.Join(errors.Join(errs...), p.admin.Close())
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -39,11 +38,8 @@ type prepared struct {
 
 	// fingerprint is the result of the query fingerprint after schema.Up.
 	fingerprint string
-}
 
-// seeds are the rows of the tables that schema.Up writes to, as JSON.
-var seeds struct {
-	sync.Mutex
+	// rows are the rows that schema.Up has written to each table, as JSON.
 	rows map[string]string
 }
 
@@ -67,7 +63,8 @@ const fingerprint = `SELECT concat_ws('; ',
 	(SELECT count(*) FROM pg_policy), (SELECT count(*) FROM pg_statistic WHERE starelid >= 16384), (SELECT count(*) FROM pg_statistic_ext)
 ) || '; ' || (` + state + `)`
 
-// takePrepared returns a database with the tables, which was used before or is new.
+// takePrepared returns a database with the tables. A test of this process or of an
+// earlier one has used it, or it is new.
 func (p *postgres) takePrepared(ctx context.Context) (prepared, error) {
 	p.mu.Lock()
 	if n := len(p.prepared); n > 0 {
@@ -77,6 +74,13 @@ func (p *postgres) takePrepared(ctx context.Context) (prepared, error) {
 		return db, nil
 	}
 	p.mu.Unlock()
+	prefix, err := tablesPrefix()
+	if err != nil {
+		return prepared{}, err
+	}
+	if db, err := p.claim(ctx, prefix); err != nil || db.name != "" {
+		return db, err
+	}
 	name, err := p.take(ctx)
 	if err != nil {
 		return prepared{}, err
@@ -86,7 +90,7 @@ func (p *postgres) takePrepared(ctx context.Context) (prepared, error) {
 		if err := schema.Up(ctx, db, schema.Config{}); err != nil {
 			return err
 		}
-		if err := rememberSeeds(ctx, db); err != nil {
+		if made.rows, err = writtenRows(ctx, db); err != nil {
 			return err
 		}
 		return db.QueryRowContext(ctx, fingerprint).Scan(&made.fingerprint)
@@ -127,7 +131,7 @@ func (p *postgres) clean(ctx context.Context, used prepared) error {
 		if now != used.fingerprint {
 			return errChanged
 		}
-		return restoreRows(ctx, db)
+		return restoreRows(ctx, db, used.rows)
 	}), p.endSessions(ctx, used.name))
 }
 
@@ -150,27 +154,24 @@ const dropOthers = `DO $$
 		END LOOP;
 	END $$`
 
-// rememberSeeds remembers the rows that schema.Up has written.
-func rememberSeeds(ctx context.Context, db *sql.DB) error {
-	seeds.Lock()
-	defer seeds.Unlock()
-	if seeds.rows != nil {
-		return nil
-	}
-	written, err := writtenTables(ctx, db)
+// writtenRows returns the rows of each table that has rows, as JSON. The keys are the
+// quoted names of the tables.
+func writtenRows(ctx context.Context, db *sql.DB) (map[string]string, error) {
+	var written pq.StringArray
+	err := db.QueryRowContext(ctx, `SELECT array_agg(quote_ident(relname)) FROM pg_class
+		WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND pg_relation_size(oid) > 0`).Scan(&written)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	rows := map[string]string{}
 	for _, table := range written {
 		var text string
 		if err := db.QueryRowContext(ctx, fmt.Sprintf(`SELECT json_agg(t) FROM %s AS t`, table)).Scan(&text); err != nil {
-			return err
+			return nil, err
 		}
 		rows[table] = text
 	}
-	seeds.rows = rows
-	return nil
+	return rows, nil
 }
 
 // largest is the size in bytes, without indexes, of the largest table whose rows are
@@ -179,9 +180,9 @@ func rememberSeeds(ctx context.Context, db *sql.DB) error {
 // removed.
 const largest = 1 << 17
 
-// restoreRows deletes all rows except the rows that schema.Up has written, restarts the
+// restoreRows deletes all rows, inserts the rows that schema.Up has written, restarts the
 // sequences, and resets the server's statistics.
-func restoreRows(ctx context.Context, db *sql.DB) error {
+func restoreRows(ctx context.Context, db *sql.DB, written map[string]string) error {
 	var small, large pq.StringArray
 	err := db.QueryRowContext(ctx, `SELECT array_agg(quote_ident(relname)) FILTER (WHERE size <= $1),
 			array_agg(quote_ident(relname)) FILTER (WHERE size > $1)
@@ -198,9 +199,7 @@ func restoreRows(ctx context.Context, db *sql.DB) error {
 	if len(large) > 0 {
 		fmt.Fprintf(&text, "TRUNCATE %s;\n", strings.Join(large, ", "))
 	}
-	seeds.Lock()
-	defer seeds.Unlock()
-	for table, rows := range seeds.rows {
+	for table, rows := range written {
 		fmt.Fprintf(&text, "INSERT INTO %s OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::%[1]s, %s);\n",
 			table, pq.QuoteLiteral(rows))
 	}
@@ -209,14 +208,6 @@ func restoreRows(ctx context.Context, db *sql.DB) error {
 		SELECT pg_stat_reset()`)
 	_, err = db.ExecContext(ctx, text.String())
 	return err
-}
-
-// writtenTables returns the quoted names of the tables that have rows.
-func writtenTables(ctx context.Context, db *sql.DB) (names []string, err error) {
-	var list pq.StringArray
-	err = db.QueryRowContext(ctx, `SELECT array_agg(quote_ident(relname) ORDER BY relname) FROM pg_class
-		WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND pg_relation_size(oid) > 0`).Scan(&list)
-	return list, err
 }
 
 // withConnection calls f with a pool that has one connection to a database.

@@ -60,7 +60,7 @@ func look(t *testing.T, db testkit.Database) (table, content string) {
 			(SELECT count(*) FROM once_versions), nextval('once_outbox_position'),
 			(SELECT json_agg(relname ORDER BY relname) FROM pg_class WHERE oid >= 16384 AND relname !~ '^pg_toast'),
 			(SELECT count(*) FROM pg_trigger WHERE oid >= 16384), (SELECT count(*) FROM pg_proc WHERE oid >= 16384),
-			(SELECT count(*) FROM pg_namespace), (SELECT sum(n_tup_del) FROM pg_stat_user_tables))`).Scan(&table, &content)
+			(SELECT count(*) FROM pg_namespace WHERE nspname !~ '_temp_'), (SELECT sum(n_tup_del) FROM pg_stat_user_tables))`).Scan(&table, &content)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,6 +68,7 @@ func (g guard) try(ctx context.Context, root string, timeout time.Duration) (ver
 	cmd.Env = append(os.Environ(),
 		"GOFLAGS="+os.Getenv("GOFLAGS")+" '-overlay="+overlay+"'", // also for programs that the test builds
 		testkit.Impatient+"=1",
+		testkit.OwnDatabases+"=1",
 		"REQUIRE_BACKENDS=") // without its server a test is skipped, and does not fail
 	raw, err := cmd.CombinedOutput()
 	output = string(raw)
