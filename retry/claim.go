@@ -143,7 +143,7 @@ func (f *fetcher) findDue(ctx context.Context, sel parked.Select) (due *parked.D
 		return due, true, nil
 	}
 	f.dueAt = time.Now()
-	due, err = f.store.Due(ctx, sel)
+	due, err = f.poll.Due(ctx, sel)
 	return due, false, err
 }
 

@@ -35,6 +35,7 @@ type fetcher struct {
 	closeTimeout <-chan struct{} // closed when Config.CloseTimeout has passed
 	unanswered   *atomic.Int64   // number of messages that were neither acked nor nacked when CloseTimeout had passed
 
+	poll        *parked.Poll
 	turns       parked.TenantTurns
 	limit       adaptive.Limit // limits the number of rows of a claim
 	due         *parked.Due    // latest result of findDue, if it may be reused
@@ -90,6 +91,7 @@ func newFetcher(s *subscriber, topic string, closing <-chan struct{}, gathers in
 		concurrency:  concurrency,
 		inFlight:     map[*parked.Claim]struct{}{},
 		stored:       parked.Stored{Ahead: ahead},
+		poll:         s.retries.store.Poll(),
 		buffer:       buffer{limit: s.retries.config.BufferBytes},
 		gate:         &processGate,
 	}

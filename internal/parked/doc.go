@@ -25,10 +25,10 @@
 // that died. [Store.RepairKeys] looks for held rows whose head was deleted by hand.
 //
 // To read the code, start with states.go, store.go and queries.go. Then follow a row:
-// receive.go or store.go (stores it), claim.go and tenantturns.go (find and claim due
-// rows), lease.go (a claimed row), context.go (what the handler's middlewares know of
-// it), settle.go, persist.go, quarantine.go. order.go keeps the order of keys, early.go
-// is for versions that arrive early, and repair.go mends keys. batch.go and envelope.go
-// encode messages. consumers.go, uses.go and process.go know who runs. backlog.go counts
-// rows, inbox.go uses the table of the inbox, and text.go cleans texts.
+// receive.go or store.go (stores it), claim.go, poll.go and tenantturns.go (find and
+// claim due rows), lease.go (a claimed row), context.go (what the handler's middlewares
+// know of it), settle.go, persist.go, quarantine.go. order.go keeps the order of keys,
+// early.go is for versions that arrive early, and repair.go mends keys. batch.go and
+// envelope.go encode messages. consumers.go, uses.go and process.go know who runs.
+// backlog.go counts rows, inbox.go uses the table of the inbox, and text.go cleans texts.
 package parked

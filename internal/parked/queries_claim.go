@@ -9,6 +9,7 @@ import (
 // claimQueries are the statements that find due rows and claim them.
 type claimQueries struct {
 	due            string
+	dueAlone       dialect.Statement // due as a query outside of a transaction
 	nextTenants    string
 	overdueTenants string
 	claim          string
@@ -55,11 +56,10 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 		ORDER BY due_at, id LIMIT $9`
 	}
 
-	return claimQueries{
-		// The columns are the priority classes in their order, then crashed rows. The query
-		// does not use EXISTS, because PostgreSQL ignores ORDER BY inside EXISTS. Without
-		// ORDER BY, it could scan the whole table, or read the rows of all tenants.
-		due: d.SQL(`
+	// The columns are the priority classes in their order, then crashed rows. The query
+	// does not use EXISTS, because PostgreSQL ignores ORDER BY inside EXISTS. Without
+	// ORDER BY, it could scan the whole table, or read the rows of all tenants.
+	const anyDue = `
 			SELECT (SELECT 1 FROM {parked} WHERE ` + waits + ` AND priority_class = 'live' AND due_at <= {now}
 			        ORDER BY tenant, due_at LIMIT 1) IS NOT NULL,
 			       (SELECT 1 FROM {parked} WHERE ` + waits + ` AND priority_class || '' = 'retry' AND due_at <= {now}
@@ -67,7 +67,11 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 			       (SELECT 1 FROM {parked} WHERE ` + waits + ` AND priority_class = 'replay' AND due_at <= {now}
 			        ORDER BY tenant, due_at LIMIT 1) IS NOT NULL,
 			       (SELECT 1 FROM {parked} WHERE ` + crashed + ` AND due_at <= {now}
-			        ORDER BY due_at LIMIT 1) IS NOT NULL`),
+			        ORDER BY due_at LIMIT 1) IS NOT NULL`
+
+	return claimQueries{
+		due:      d.SQL(anyDue),
+		dueAlone: d.Statement("", anyDue),
 
 		// For each tenant, PostgreSQL makes one step in the index, however many rows the
 		// tenant has.

@@ -143,8 +143,8 @@ const others = `SELECT coalesce('SET client_min_messages = warning; ' || string_
 			WHERE nspname !~ '^pg_' AND nspname NOT IN ('information_schema', 'public')
 		UNION ALL SELECT format(CASE relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END
 				|| ' IF EXISTS public.%I', relname) -- CASCADE may have dropped it
-			FROM pg_class WHERE oid >= 16384 AND relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'S') AND relname !~ '^once_'
-				AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = pg_class.oid
+			FROM pg_class WHERE oid >= 16384 AND relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'S')
+				AND relname !~ '^once_' AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = pg_class.oid
 					AND deptype = 'i') -- of an identity column: dropped with its table
 		UNION ALL SELECT 'FUNCTION ' || oid::regprocedure FROM pg_proc
 			WHERE oid >= 16384 AND pronamespace = 'public'::regnamespace AND proname !~ '^once_') AS others`
