@@ -15,7 +15,7 @@ import (
 type Poll struct {
 	store  *Store
 	reader *dialect.Reader // nil before the first use
-	quiet  bool // the latest result had no due rows
+	quiet  bool            // the latest result had no due rows
 }
 
 // Poll returns a Poll for the store.

@@ -124,10 +124,10 @@ func (p *postgres) rename(ctx context.Context, from, to string) error {
 }
 
 // databases returns the comments of the databases whose name matches a regular
-// expression.
+// expression, and which this user may rename and drop.
 func (p *postgres) databases(ctx context.Context, pattern string) (comments map[string]string, err error) {
 	rows, err := p.admin.QueryContext(ctx, `SELECT datname, coalesce(shobj_description(oid, 'pg_database'), '')
-		FROM pg_database WHERE datname ~ $1`, pattern)
+		FROM pg_database WHERE datname ~ $1 AND pg_has_role(datdba, 'MEMBER')`, pattern)
 	if err != nil {
 		return nil, err
 	}
