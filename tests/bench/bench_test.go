@@ -74,6 +74,24 @@ func explained(id string) []string {
 	return []string{strings.Replace(id, "-quorum", "-*", 1)}
 }
 
+// wronglyZero reports whether the figure of a row is 0 and must not be. The stock forwarder
+// stops while a transaction is open. During a short rest no lease is renewed.
+func wronglyZero(r row) bool {
+	return r.Median == 0 && r.ID != "idle-stock" && r.ID != "rest-ids"
+}
+
+// longer returns a copy of b whose measurements take so many times the time.
+func (b *bench) longer(times int) *bench {
+	longer := *b
+	for _, d := range []*time.Duration{
+		&longer.hold, &longer.baseline, &longer.stopped, &longer.producing, &longer.delivering, &longer.resting, &longer.watching,
+		&longer.window,
+	} {
+		*d *= time.Duration(times)
+	}
+	return &longer
+}
+
 func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
 	testkit.Long(t)
 	b, broker := tiny(t)
@@ -86,9 +104,16 @@ func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
 		for i, g := range b.groups {
 			t.Run(g.name, func(t *testing.T) {
 				t.Parallel() // the figures do not matter
-				var err error
-				if measured[i], err = g.measure(b, t.Context()); err != nil {
-					t.Fatal(err)
+				// On a busy machine nothing may happen in a short time. Then the group is measured
+				// again, with more time.
+				for times := 1; ; times *= 5 {
+					var err error
+					if measured[i], err = g.measure(b.longer(times), t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if !slices.ContainsFunc(measured[i], wronglyZero) || times > 100 {
+						break
+					}
 				}
 			})
 		}
@@ -115,8 +140,7 @@ func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
 		if _, ok := ids[r.Of]; r.Of != "" && !ok {
 			t.Errorf("%s is compared with %s, which does not exist", id, r.Of)
 		}
-		stops := id == "idle-stock"
-		if stops && r.Median != 0 || !stops && r.Median == 0 && id != "rest-ids" { // during a short rest no lease is renewed
+		if wronglyZero(r) || r.ID == "idle-stock" && r.Median != 0 {
 			t.Errorf("%s is %v", id, r.Median)
 		}
 	}
