@@ -41,6 +41,7 @@ const unreadable = `(() => {
 
 // In both themes, each page can be read and used by people who see badly or do not use a mouse.
 func TestPagesAreAccessible(t *testing.T) {
+	t.Parallel()
 	testkit.Long(t)
 	b := open(t)
 	b.seed()

@@ -216,6 +216,7 @@ func (b *tab) stop() {
 // Each action can be performed in the browser. Its form asks for permission to do this action, and
 // the browser reports no error on any page that the test opens.
 func TestEachActInTheBrowser(t *testing.T) {
+	t.Parallel()
 	testkit.Long(t)
 	b := open(t)
 	b.seed()

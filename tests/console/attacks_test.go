@@ -80,6 +80,7 @@ func (b *tab) seedHostile() {
 // All tables and the addresses of the pages contain a hostile text. On no page does the browser
 // treat it as markup, so its scripts do not run.
 func TestHostileTextsDoNotRun(t *testing.T) {
+	t.Parallel()
 	testkit.Long(t)
 	b := open(t)
 	b.seedHostile()

@@ -86,6 +86,7 @@ func (b *tab) press(what, find string) {
 // A person who has not read the docs starts the demo, sees that payments have failed, finds their
 // cause, replays them, and watches the replay end.
 func TestANewcomerReplaysFailedPayments(t *testing.T) {
+	t.Parallel()
 	testkit.Long(t)
 	chromium(t)
 	url, stop := startDemo(t)

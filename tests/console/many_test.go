@@ -11,6 +11,7 @@ import (
 // counts all entries of a group, and the search finds an entry. A count that stops at a limit says
 // that there are more rows.
 func TestManyEntries(t *testing.T) {
+	t.Parallel()
 	testkit.Long(t)
 	b := open(t)
 	b.seed()
