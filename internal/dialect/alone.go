@@ -185,8 +185,15 @@ func (r *Reader) prepare(ctx context.Context, conn *sql.Conn, s Statement) (prep
 	if r.prepared[id][s.name] {
 		return true, nil
 	}
-	switch _, err := conn.ExecContext(ctx, "PREPARE "+s.name+" AS "+s.query); {
-	case err == nil, State(err) == "42P05": // duplicate_prepared_statement
+	// Another Reader may have prepared the query on this connection. PREPARE would then
+	// write an error into the log of the server.
+	var known bool
+	err = conn.QueryRowContext(ctx, "SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE name = '"+s.name+"')").Scan(&known)
+	if err == nil && !known {
+		_, err = conn.ExecContext(ctx, "PREPARE "+s.name+" AS "+s.query)
+	}
+	switch {
+	case err == nil, State(err) == "42P05": // duplicate_prepared_statement, possible behind a pooler
 	case State(err) == "":
 		return false, err
 	default:

@@ -142,6 +142,37 @@ func TestReaderPreparesQueries(t *testing.T) {
 	})
 }
 
+// Several Readers may use one connection. PREPARE must not fail then, because each error
+// is a line in the log of the server.
+func TestReadersOfOneConnectionCauseNoErrors(t *testing.T) {
+	eachReader(t, func(n numbers, driver string) {
+		var prompt bool
+		if err := n.QueryRowContext(n.Context(), `SELECT to_regproc('pg_stat_force_next_flush') IS NOT NULL`).Scan(&prompt); err != nil {
+			n.Fatal(err)
+		}
+		if !prompt {
+			n.Skip("before version 15, PostgreSQL shows late how many statements have failed")
+		}
+		n.fill(3)
+		failed := func() (count int) {
+			n.Helper()
+			n.exec(`SELECT pg_stat_force_next_flush()`)
+			err := n.QueryRowContext(n.Context(), `SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()`).Scan(&count)
+			if err != nil {
+				n.Fatal(err)
+			}
+			return count
+		}
+		before := failed()
+		for range 3 {
+			n.expect(n.dialect.Reader(n.DB), 1, 2, 3)
+		}
+		if after := failed(); after != before {
+			n.Errorf("%d statements failed", after-before)
+		}
+	})
+}
+
 // A prepared query may have been planned while its table was empty. Its plan reads the
 // whole table, so it must not stay when the table has grown.
 func TestOldPlansAreDiscarded(t *testing.T) {
