@@ -10,7 +10,6 @@ import (
 
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/schema"
 )
 
 // Due finds only tenants with a due row, because a claim for other tenants would find
@@ -18,14 +17,7 @@ import (
 func TestDueFindsOnlyTenantsWithDueRows(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
-		s, err := NewStore(db.DB, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := storeIn(t, db)
 		for tenant, delay := range map[string]time.Duration{
 			"a": time.Hour, "b": time.Millisecond, "c": time.Hour, "live": time.Hour, "replay": time.Hour,
 		} {
@@ -42,6 +34,7 @@ func TestDueFindsOnlyTenantsWithDueRows(t *testing.T) {
 		}
 		var due *Due
 		testkit.Eventually(t, 20*time.Second, "the row of b is due", func() bool {
+			var err error
 			if due, err = s.Due(t.Context(), Select{Consumer: "consumer", Topic: "topic"}); err != nil {
 				t.Fatal(err)
 			}

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/schema"
 )
 
 // A statement that names its rows or keys reads only these rows, whatever statistics
@@ -16,14 +15,7 @@ func TestStatementsReadOnlyTheirRows(t *testing.T) {
 	t.Parallel()
 	db := testkit.EmptyPostgres(t)
 	db.SetMaxOpenConns(1) // so that all statements use the connection with the settings
-	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
-	s, err := NewStore(db.DB, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := storeIn(t, db)
 	exec := func(query string) {
 		t.Helper()
 		if _, err := db.ExecContext(t.Context(), query); err != nil {

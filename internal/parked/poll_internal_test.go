@@ -13,8 +13,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// pollOf returns a Poll of a new store, after its first result, which has no due rows.
-func pollOf(t *testing.T, db testkit.Database) (*Store, *Poll) {
+// storeIn creates the tables in a database, and returns its Store.
+func storeIn(t *testing.T, db testkit.Database) *Store {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
@@ -24,6 +24,13 @@ func pollOf(t *testing.T, db testkit.Database) (*Store, *Poll) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+// pollOf returns a Poll whose first result had no due rows, and its Store.
+func pollOf(t *testing.T, db testkit.Database) (*Store, *Poll) {
+	t.Helper()
+	s := storeIn(t, db)
 	p := s.Poll()
 	if due, err := p.Due(t.Context(), pollSelect); err != nil || due.Fresh() || due.Crashed {
 		t.Fatalf("the table is empty, and Due returns %+v, %v", due, err)

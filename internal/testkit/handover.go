@@ -42,7 +42,7 @@ var tablesPrefix = sync.OnceValues(func() (string, error) {
 	return fmt.Sprintf("once_tables_%x", sum[:4]), err
 })
 
-// ours is a regular expression for all names of databases that this file creates.
+// ours is a regular expression for the names that this package gives to databases.
 const ours = `^once_(test|empty|tables_[0-9a-f]{8})` + uniquePart
 
 // uniquePart is a regular expression for what uniqueName adds to the prefix.
@@ -76,8 +76,8 @@ func (p *postgres) enter(ctx context.Context) (err error) {
 	return nil
 }
 
-// claim takes a database that another process has left. If there is none, the returned
-// database has no name.
+// claim takes a database that another process has left. If it finds no such database, it
+// returns one whose name is empty.
 func (p *postgres) claim(ctx context.Context, prefix string) (prepared, error) {
 	if alone() {
 		return prepared{}, nil
