@@ -3,7 +3,7 @@
 GO      ?= go
 BACKEND ?= embedded
 SERVICES ?= 1
-PKG     ?= ./... ./cmd/once/... ./examples/... ./examples/recipes/... ./outbox/pgxoutbox/... ./tests/...
+PKG     ?= ./... ./cmd/once/... ./examples/... ./examples/recipes/... ./outbox/pgxoutbox/... ./outbox/sqlv4/... ./rabbit/amqpv3/... ./tests/... ./tests/stock/...
 TIMEOUT ?= 20m
 FOR     ?= 8h
 
@@ -11,15 +11,21 @@ FOR     ?= 8h
 DRIVER  ?= pq
 export ONCE_TEST_DRIVER = $(DRIVER)
 
+# The versions of the servers, for example PG=18 RABBIT=4.3. Without them, any running or installed
+# version will do.
+export ONCE_TEST_PG := $(or $(PG),$(ONCE_TEST_PG))
+export ONCE_TEST_RABBIT := $(or $(RABBIT),$(ONCE_TEST_RABBIT))
+SERVERS = $(ONCE_TEST_PG) $(ONCE_TEST_RABBIT)
+
 # Installs missing servers. Set DEPS=: to install them yourself.
-DEPS    ?= scripts/deps.sh
+DEPS    ?= scripts/deps.sh$(if $(strip $(SERVERS)), && scripts/newer-servers.sh $(SERVERS))
 
 # The modules of the repository. All but tools and tests/peers share the workspace go.work.
 # tests/peers needs a newer version of pgx than the library.
-MODULES = . cmd/once examples examples/recipes outbox/pgxoutbox tests tests/peers tools
+MODULES = . cmd/once examples examples/recipes outbox/pgxoutbox outbox/sqlv4 rabbit/amqpv3 tests tests/peers tests/stock tools
 
 # Runs a command with PG_DSN and AMQP_URL of running servers or of new servers.
-WITH_SERVERS = $(GO) run ./internal/servers/cmd/with-servers --
+WITH_SERVERS = $(GO) run ./internal/test/servers/cmd/with-servers --
 
 # The tools have their own module outside of the workspace, so that their
 # dependencies do not become dependencies of the library. The linter also runs
@@ -29,7 +35,7 @@ LINT = $(TOOL) golangci-lint
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ': *## ' '/^[a-z-]+:.*## / { split($$1, target, ":"); printf "  make %-8s %s\n", target[1], $$2 }' $(MAKEFILE_LIST)
+	@awk -F ': *## ' '/^[a-z-]+:.*## / { split($$1, target, ":"); printf "  make %-11s %s\n", target[1], $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## run the example service                    BACKEND=embedded|servers SERVICES=1|2 ARGS='flags of examples/orders'
@@ -51,15 +57,36 @@ GO_TEST = $(WITH_SERVERS) $(GO) test -vet off -ldflags=-w -p 3 -timeout '$(TIMEO
 # finds no races in it, and makes it fourteen times slower.
 RACE = -race -gcflags='modernc.org/...=-race=false'
 
+# Packages whose tests mostly wait for servers, browsers and other processes. The race detector
+# makes them slow, and finds its races in the packages that they use.
+NO_RACE = /once/(cmd/once|console|docs|examples/recipes|operate/.*|internal/test/.*|tests/(badinput|bench|chaos|conformance|console|databases|examples|failpoints|guards|house|matrix|observability|release|roles|undecided|universal|upgrade))$$
+
+# make test writes the names of the tests that it shortens to the file SHORTENED. With this file,
+# make test-all repeats only these tests of the packages in NO_RACE, because the others have run in
+# the same way already.
 .PHONY: test
-test: ## test in minutes: each promise once         PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=20m DRIVER=pgx ARGS=-v
+test: ## test in minutes: each promise once         PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=20m DRIVER=pgx PG=18 RABBIT=4.3 ARGS=-v
 	$(DEPS)
-	$(GO_TEST) -parallel 4 -short $(ARGS) $(PKG)
+	$(if $(SHORTENED),ONCE_TEST_SHORTENED='$(abspath $(SHORTENED))' )$(GO_TEST) -parallel 4 -short $(ARGS) $(PKG)
 
 .PHONY: test-all
-test-all: ## run all tests with the race detector       the same variables
+test-all: ## run all tests, most with the race detector  the same variables, SHORTENED=file of make test
 	$(DEPS)
-	$(GO_TEST) $(RACE) $(ARGS) $(PKG)
+	@all=$$($(GO) list $(PKG)) && status=0 && set -- && \
+		race=$$(echo "$$all" | grep -vE '$(NO_RACE)'); rest=$$(echo "$$all" | grep -E '$(NO_RACE)'); \
+		if [ -n '$(SHORTENED)' ]; then \
+			tests=$$(grep -E '^[^ ]*$(NO_RACE:$$=) ' '$(SHORTENED)' | sort -u); \
+			rest=$$(echo "$$rest" | grep -xF -e "$$(echo "$$tests" | cut -d ' ' -f 1)"); \
+			set -- -run "^($$(echo "$$tests" | cut -d ' ' -f 2 | sort -u | paste -sd '|' -))\$$"; \
+		fi; \
+		if [ -n "$$race" ]; then $(GO_TEST) $(RACE) $(ARGS) $$race || status=$$?; fi; \
+		if [ -n "$$rest" ]; then $(GO_TEST) "$$@" $(ARGS) $$rest || status=$$?; fi; \
+		exit $$status
+
+.PHONY: test-matrix
+test-matrix: ## test the promises with some versions  PG=18 RABBIT=4.3 ARGS='-short -record, flags of tests/matrix'
+	$(DEPS)
+	$(GO) run ./tests/matrix $(ARGS)
 
 # make bench compares its rows with the rows of the last release in this file. With BASELINE= it
 # does not compare.
@@ -116,22 +143,29 @@ charts: ## draw the charts of the docs
 screenshots: ## draw the pictures of the console for the docs, in Chromium
 	$(DEPS)
 	dir=$$(mktemp -d) && SCREENSHOTS=$$dir $(WITH_SERVERS) $(GO) test -count 1 -run TestScreenshots ./tests/console && \
-		for page in overview quarantine life; do install -m 644 $$dir/$$page-light.png $$dir/$$page-dark.png docs/img/ || exit; done; \
+		for page in overview quarantine trace; do install -m 644 $$dir/$$page-light.png $$dir/$$page-dark.png docs/img/ || exit; done; \
 		status=$$?; rm -r $$dir; exit $$status
 
 .PHONY: check
 check: ## check format, vet, lint, modules
 	$(LINT) fmt --diff
-	$(GO) vet ./... ./cmd/once/... ./examples/... ./examples/recipes/... ./outbox/pgxoutbox/... ./tests/...
+	scripts/check-modules.sh $(MODULES)
+	$(GO) vet ./... ./cmd/once/... ./examples/... ./examples/recipes/... ./outbox/pgxoutbox/... ./outbox/sqlv4/... ./rabbit/amqpv3/... ./tests/... ./tests/stock/...
 	$(GO) vet -tags failpoints ./internal/failpoint
 	$(LINT) run ./...
 	cd cmd/once && $(LINT) run ./...
 	cd examples && $(LINT) run ./...
 	cd examples/recipes && $(LINT) run ./...
 	cd outbox/pgxoutbox && $(LINT) run ./...
+	cd outbox/sqlv4 && $(LINT) run ./...
+	cd rabbit/amqpv3 && $(LINT) run ./...
 	cd tests && $(LINT) run ./...
 	cd tests/peers && $(LINT) run ./...
-	scripts/check-modules.sh $(MODULES)
+	cd tests/stock && $(LINT) run ./...
+
+.PHONY: size
+size: ## count files, packages and names, beside the goals
+	$(GO) run ./tests/size
 
 .PHONY: fmt
 fmt: ## format the code

@@ -1,73 +1,40 @@
 package once
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
+	"sync"
+	"time"
 
-	"github.com/watermill-once/once/internal/routed"
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/schema"
 )
 
 // order lists the parts of a handler's chain in the order in which their middlewares
 // must be nested. The outermost part comes first.
 var order = []string{"poison", "retry", "dedup", "sequence"}
 
-const (
-	module = "github.com/watermill-once/once/"
-	stock  = "github.com/ThreeDotsLabs/watermill/message/router/middleware."
-)
+// stock is the package of Watermill's middlewares.
+const stock = "github.com/ThreeDotsLabs/watermill/message/router/middleware."
 
-const batchMiddleware = module + "dedup.(*Inbox).BatchMiddleware-fm"
-
-// methods maps the function names of middlewares to the names of their parts. These
-// middlewares are method values, such as retries.Middleware, that services pass to
-// AddMiddleware.
-var methods = map[string]string{
-	module + "poison.(*Quarantine).Middleware-fm":    "poison",
-	module + "retry.(*Retries).Middleware-fm":        "retry",
-	module + "dedup.(*Inbox).Middleware-fm":          "dedup",
-	batchMiddleware:                                  "dedup",
-	module + "sequence.(*Resequencer).Middleware-fm": "sequence",
-}
-
-// closures describes the functions that our middlewares return. Each entry contains the
-// end of the file name, a substring of the function name, and the name of the part to
-// which the middleware belongs. The file name is needed because the compiler may name a
-// closure after the function into which it was inlined.
-var closures = [][3]string{
-	{"/poison/middleware.go", "(*Quarantine).Middleware.", "poison"},
-	{"/retry/middleware.go", "(*Retries).Middleware.", "retry"},
-	{"/dedup/inbox.go", "(*Inbox).middleware.", "dedup"},
-	{"/sequence/resequencer.go", "(*Resequencer).Middleware.", "sequence"},
-}
-
-// partOf returns the part to which the middleware f belongs, or "" if f is another
-// function.
-func partOf(f routed.Func) string {
-	if part, ok := methods[f.Name]; ok {
-		return part
-	}
-	for _, c := range closures {
-		if strings.HasSuffix(f.File, c[0]) && strings.Contains(f.Name, c[1]) {
-			return c[2]
-		}
-	}
-	return ""
-}
-
-// chain returns the parts whose middlewares it can see around h, from the outside in.
+// partsOf returns the parts whose middlewares it can see around h, from the outside in.
 // The doc comment of Plugin says which middlewares it cannot see.
-func chain(h routed.Handler) (parts []string) {
+func partsOf(h routed) (parts []string) {
 	for _, f := range h.Chain {
-		if part := partOf(f); part != "" {
-			parts = append(parts, part)
+		if f.Part != "" {
+			parts = append(parts, f.Part)
 		}
 	}
 	return parts
 }
 
-func hasPart(h routed.Handler, part string) bool { return slices.Contains(chain(h), part) }
+func hasPart(h routed, part string) bool { return slices.Contains(partsOf(h), part) }
 
 // checkSettings returns an error if the parts have different schemas, or if the inbox
 // forgets messages that retry may still run.
@@ -89,6 +56,93 @@ func (s *starter) checkSettings() error {
 					"a late duplicate would be handled again; raise Retention, or lower Policy.Delayed or Policy.Max",
 					inbox.Retention, retries.LongestDelay))
 			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkDatabases checks the database of each part once. If a database cannot be
+// reached, transport.MayPass returns true for the error.
+func (s *starter) checkDatabases(ctx context.Context, handlers []routed) error {
+	var checked []*sql.DB
+	for _, part := range s.parts {
+		if part.DB == nil || slices.Contains(checked, part.DB) {
+			continue
+		}
+		checked = append(checked, part.DB)
+		if err := s.checkDatabase(ctx, part, handlers); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *starter) checkDatabase(ctx context.Context, part chain.Part, handlers []routed) error {
+	for {
+		err := s.checkTables(ctx, part, handlers)
+		if !transport.MayPass(err) {
+			if err == nil {
+				s.logSmallPool(ctx, part, handlers)
+			}
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func (s *starter) checkTables(ctx context.Context, part chain.Part, handlers []routed) error {
+	if err := schema.Check(ctx, part.DB, part.Schema); err != nil {
+		return err
+	}
+	var tables []string
+	outbox := false
+	for _, other := range s.parts {
+		if other.DB == part.DB || other.DB == nil {
+			tables = append(tables, other.Tables...)
+			outbox = outbox || other.Outbox
+		}
+	}
+	err := schema.CheckRights(ctx, part.DB, part.Schema, "consumer", tables...)
+	if !outbox || transport.MayPass(err) {
+		return err
+	}
+	// Only handlers that return messages need the outbox. A handler with a publish
+	// topic returns messages. Other handlers may return messages too, so for them a
+	// missing right is only logged.
+	missing := schema.CheckRights(ctx, part.DB, part.Schema, "producer", "outbox", "outbox_position")
+	publishes := slices.ContainsFunc(handlers, func(h routed) bool { return h.PublishTopic != "" && hasPart(h, "dedup") })
+	if missing != nil && !publishes {
+		s.logger.Info("The outbox cannot be written: deliveries to handlers that return messages would stay unacked",
+			watermill.LogFields{"err": missing.Error()})
+		missing = nil
+	}
+	return errors.Join(err, missing)
+}
+
+// checkBrokers checks that each broker accepts a connection from the subscribers of the
+// handlers. If a broker cannot be reached, it returns no error, because the transport
+// waits for the broker.
+func (s *starter) checkBrokers(ctx context.Context, handlers []routed) error {
+	refusals := make([]string, len(handlers))
+	var pings sync.WaitGroup
+	for i, h := range handlers {
+		if pinger, ok := findSubscriber[transport.Pinger](h.Subscriber); ok {
+			pings.Go(func() {
+				if err := pinger.Ping(ctx); err != nil && !transport.MayPass(err) {
+					refusals[i] = err.Error()
+				}
+			})
+		}
+	}
+	pings.Wait()
+	var errs []error
+	for i, text := range refusals {
+		if text != "" && !slices.Contains(refusals[:i], text) { // most handlers share a broker
+			errs = append(errs, fmt.Errorf("the broker refuses the subscriber of handler %q: %s", handlers[i].Name, text))
 		}
 	}
 	return errors.Join(errs...)

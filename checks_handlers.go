@@ -11,15 +11,15 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/routed"
-	"github.com/watermill-once/once/internal/start"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/transport"
 	"github.com/watermill-once/once/schema"
 )
 
 // checkHandlers checks the handlers of a router. It can check only the middlewares that
 // it sees, see Plugin.
-func (s *starter) checkHandlers(all []routed.Handler) error {
+func (s *starter) checkHandlers(all []routed) error {
 	var errs []error
 	for _, h := range all {
 		errs = append(errs, s.checkOrder(h), s.checkSubscriber(h), s.checkName(h), s.checkOutbox(h), s.checkBatches(h))
@@ -30,8 +30,8 @@ func (s *starter) checkHandlers(all []routed.Handler) error {
 // checkOrder returns an error if the middlewares around a handler are in the wrong
 // order, if one of them was added twice, or if there is a middleware of Watermill that
 // would lose or skip messages.
-func (s *starter) checkOrder(h routed.Handler) error {
-	parts := chain(h)
+func (s *starter) checkOrder(h routed) error {
+	parts := partsOf(h)
 	if s.addedByConsumer(h.Name) && len(parts) > 0 {
 		return fmt.Errorf("handler %q was added by Consumer.AddHandler, which adds the whole chain: "+
 			"do not add the middleware of %s to its router as well", h.Name, strings.Join(parts, ", "))
@@ -70,11 +70,11 @@ func (s *starter) checkOrder(h routed.Handler) error {
 
 // checkSubscriber checks that a handler with the middleware of retry also has the
 // Subscriber of retry, which delivers parked messages again.
-func (s *starter) checkSubscriber(h routed.Handler) error {
+func (s *starter) checkSubscriber(h routed) error {
 	if !hasPart(h, "retry") {
 		return nil
 	}
-	if _, ok := routed.Find[start.Named](h.Subscriber); ok {
+	if _, ok := findSubscriber[transport.Named](h.Subscriber); ok {
 		return nil
 	}
 	return fmt.Errorf("handler %q has the middleware of retry, but not its subscriber: "+
@@ -84,8 +84,8 @@ func (s *starter) checkSubscriber(h routed.Handler) error {
 // consumerOf returns the consumer name of h. The result source says where the name was
 // set. If h has neither the subscriber of retry nor the middleware of dedup, both
 // results are "".
-func (s *starter) consumerOf(h routed.Handler) (name, source string) {
-	if named, ok := routed.Find[start.Named](h.Subscriber); ok {
+func (s *starter) consumerOf(h routed) (name, source string) {
+	if named, ok := findSubscriber[transport.Named](h.Subscriber); ok {
 		return named.ConsumerName(), "retries.Subscriber"
 	}
 	if !hasPart(h, "dedup") {
@@ -115,7 +115,7 @@ func (s *starter) dedupConsumer() (name string) {
 
 // checkName returns an error if the consumer name of a handler is empty or invalid, or
 // differs from dedup.Config.Consumer.
-func (s *starter) checkName(h routed.Handler) error {
+func (s *starter) checkName(h routed) error {
 	name, from := s.consumerOf(h)
 	switch {
 	case from == "":
@@ -123,8 +123,8 @@ func (s *starter) checkName(h routed.Handler) error {
 	case name == "":
 		return fmt.Errorf("handler %q has no consumer name, under which messages are remembered: %s has an empty name; "+
 			"choose a name that never changes", h.Name, from)
-	case parked.CheckName(name) != nil:
-		return fmt.Errorf("handler %q has an invalid consumer name from %s: %w", h.Name, from, parked.CheckName(name))
+	case parkedrows.CheckName(name) != nil:
+		return fmt.Errorf("handler %q has an invalid consumer name from %s: %w", h.Name, from, parkedrows.CheckName(name))
 	}
 	if configured := s.dedupConsumer(); configured != "" && configured != name && hasPart(h, "dedup") {
 		return fmt.Errorf("handler %q has the consumer name %q from %s, and %q from dedup.Config.Consumer: leave dedup.Config.Consumer empty",
@@ -135,13 +135,13 @@ func (s *starter) checkName(h routed.Handler) error {
 
 // checkSharedNames returns an error for handlers with the same consumer name and topic,
 // because they would skip each other's messages.
-func (s *starter) checkSharedNames(all []routed.Handler) error {
+func (s *starter) checkSharedNames(all []routed) error {
 	type name struct{ consumer, topic string }
 	first := map[name]string{}
 	var errs []error
 	for _, h := range all {
 		consumer, from := s.consumerOf(h)
-		sharer, ok := routed.Find[start.Sharer](h.Subscriber)
+		sharer, ok := findSubscriber[transport.Sharer](h.Subscriber)
 		if from == "" || consumer == "" || ok && sharer.SharesConsumer() {
 			continue
 		}
@@ -152,7 +152,7 @@ func (s *starter) checkSharedNames(all []routed.Handler) error {
 			continue
 		}
 		remedy := "give each handler its own consumer name"
-		if _, ok := routed.Find[start.Named](h.Subscriber); ok {
+		if _, ok := findSubscriber[transport.Named](h.Subscriber); ok {
 			remedy += "; to add one handler more than once, set retry.Config.ShareConsumer"
 		}
 		errs = append(errs, fmt.Errorf("consumer %q is used by the handlers %q and %q on topic %q, which would skip each other's messages; %s",
@@ -161,12 +161,10 @@ func (s *starter) checkSharedNames(all []routed.Handler) error {
 	return errors.Join(errs...)
 }
 
-// checkOutbox checks that a handler with a publish topic has an outbox for the
-// messages that it returns.
-func (s *starter) checkOutbox(h routed.Handler) error {
-	inboxes := slices.DeleteFunc(slices.Clone(s.parts), func(p start.Part) bool { return p.Name != "dedup" })
+func (s *starter) checkOutbox(h routed) error {
+	inboxes := slices.DeleteFunc(slices.Clone(s.parts), func(p chain.Part) bool { return p.Name != "dedup" })
 	if h.PublishTopic == "" || len(inboxes) == 0 || !hasPart(h, "dedup") ||
-		slices.ContainsFunc(inboxes, func(p start.Part) bool { return p.Outbox }) {
+		slices.ContainsFunc(inboxes, func(p chain.Part) bool { return p.Outbox }) {
 		return nil
 	}
 	return fmt.Errorf("handler %q publishes to topic %q, but dedup has no outbox: messages published after the commit could be lost; "+
@@ -175,7 +173,7 @@ func (s *starter) checkOutbox(h routed.Handler) error {
 
 // logSmallPool logs an error if a connection pool is too small for the handlers, or
 // keeps too few idle connections.
-func (s *starter) logSmallPool(ctx context.Context, part start.Part, handlers []routed.Handler) {
+func (s *starter) logSmallPool(ctx context.Context, part chain.Part, handlers []routed) {
 	if part.Schema.Dialect == schema.SQLite { // SQLite has one writer, so more connections do not help
 		return
 	}
@@ -196,10 +194,9 @@ func (s *starter) logSmallPool(ctx context.Context, part start.Part, handlers []
 	}
 }
 
-// subscriptions returns the number of handlers that fetch parked messages.
-func (s *starter) subscriptions(handlers []routed.Handler) (n int) {
+func (s *starter) subscriptions(handlers []routed) (n int) {
 	for _, h := range handlers {
-		if _, ok := routed.Find[start.Named](h.Subscriber); ok {
+		if _, ok := findSubscriber[transport.Named](h.Subscriber); ok {
 			n++
 		}
 	}
@@ -209,7 +206,7 @@ func (s *starter) subscriptions(handlers []routed.Handler) (n int) {
 // connections returns the minimum number of connections for the parked messages of all
 // handlers. Each message that is handled needs one connection. Each subscription needs
 // one more, to claim messages and to renew their leases.
-func (s *starter) connections(db *sql.DB, handlers []routed.Handler) int {
+func (s *starter) connections(db *sql.DB, handlers []routed) int {
 	concurrency := 0
 	for _, part := range s.parts {
 		if part.DB == db {

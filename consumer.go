@@ -12,7 +12,9 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
-	"github.com/watermill-once/once/internal/defaults"
+	"github.com/watermill-once/once/internal/usercode"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -39,11 +41,12 @@ type Consumer struct {
 	storage    *durable.Storage
 	once       *dedup.Inbox
 	retries    *retry.Retries
-	quarantine *poison.Quarantine
+	poison     *poison.Store
+	quarantine *quarantine.Entries
 	sequence   *sequence.Resequencer // may be nil
 	handlers   *handlers
 
-	batchSize, batchInFlight int // see start.Part
+	batchSize, batchInFlight int // see chain.Part
 }
 
 // NewConsumer returns a Consumer whose handlers keep their state in db. If config is
@@ -58,7 +61,7 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	}
 	// The inbox must remember a message for as long as retry may run it again.
 	config.Dedup.MaxDuplicateAge = max(
-		cmp.Or(config.Dedup.MaxDuplicateAge, defaults.MaxDuplicateAge), config.Retry.LongestDelay())
+		cmp.Or(config.Dedup.MaxDuplicateAge, usercode.DefaultMaxDuplicateAge), config.Retry.LongestDelay())
 	if config.Sequence != nil && config.Sequence.Window == 0 {
 		config.Sequence.Window = windowFor(config.Retry.LongestDelay())
 	}
@@ -78,10 +81,10 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	errs = append(errs, err)
 	retries, err := retry.New(db, config.Retry)
 	errs = append(errs, err)
-	quarantine, err := poison.New(db, config.Poison)
+	store, err := poison.New(db, config.Poison)
 	errs = append(errs, err)
 	consumer := &Consumer{
-		durable: slices.Clone(config.DurableConsumers), storage: storage, once: once, retries: retries, quarantine: quarantine,
+		durable: slices.Clone(config.DurableConsumers), storage: storage, once: once, retries: retries, poison: store,
 	}
 	if config.Sequence != nil {
 		consumer.sequence, err = sequence.New(*config.Sequence)
@@ -90,8 +93,12 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	consumer.quarantine, err = quarantine.New(db, operate.Config{Schema: config.Poison.Schema, MeterProvider: config.Poison.MeterProvider})
+	if err != nil {
+		return nil, err
+	}
 	consumer.batchSize, consumer.batchInFlight = once.Part().BatchSize, once.Part().BatchInFlight
-	parts := []Part{once, retries, quarantine}
+	parts := []Part{once, retries, store}
 	if len(config.DurableConsumers) > 0 {
 		parts = append(parts, storage)
 	}
@@ -103,11 +110,11 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 }
 
 // AddHandler adds a handler to router. The handler receives the messages of topic from
-// the subscriber sub. The parameter consumer is the name of the handler and of the
+// the subscriber sub. consumer is the name of the handler and of the
 // consumer. The inbox remembers messages under this name, so never change it: under a
 // new name, every message counts as new.
 //
-// The parameter sub can be any Watermill subscriber, such as the subscriber of package
+// sub can be any Watermill subscriber, such as the subscriber of package
 // rabbit or embedded. Middlewares of the router wrap the whole chain. AddHandler panics
 // if handle is nil, or if router already has a handler with this name.
 func (c *Consumer) AddHandler(
@@ -163,7 +170,6 @@ func (c *Consumer) inOrder(h message.HandlerFunc) message.HandlerFunc {
 	return c.sequence.Middleware(h)
 }
 
-// subscriber returns the subscriber of a handler, which also delivers parked messages.
 func (c *Consumer) subscriber(consumer string, sub message.Subscriber) message.Subscriber {
 	if slices.Contains(c.durable, consumer) {
 		sub = c.storage.Subscriber(sub)
@@ -171,19 +177,18 @@ func (c *Consumer) subscriber(consumer string, sub message.Subscriber) message.S
 	return c.retries.Subscriber(consumer, sub)
 }
 
-// addBatches works like add, for a handler with batches.
 func (c *Consumer) addBatches(
 	router *message.Router, consumer, topic string, sub message.Subscriber, deduplicated message.HandlerFunc,
 ) *message.Handler {
 	return c.add(router, consumer, topic, &batchSubscriber{c.subscriber(consumer, sub), c.batchSize, c.batchInFlight}, deduplicated)
 }
 
-// add adds a handler to router. The parameter deduplicated is the handler with the
+// add adds a handler to router. deduplicated is the handler with the
 // inbox around it; add wraps it in retry and poison.
 func (c *Consumer) add(
 	router *message.Router, consumer, topic string, sub message.Subscriber, deduplicated message.HandlerFunc,
 ) *message.Handler {
-	chain := c.quarantine.Middleware(c.retries.Middleware(deduplicated))
+	chain := c.poison.Middleware(c.retries.Middleware(deduplicated))
 	sub = c.handlers.add(router, consumer, sub)
 	return router.AddConsumerHandler(consumer, topic, sub,
 		func(msg *message.Message) error {
@@ -192,7 +197,6 @@ func (c *Consumer) add(
 		})
 }
 
-// inTx returns a handler that calls handle with the transaction of the inbox.
 func inTx(handle HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		tx, ok := dedup.TxFromContext(msg.Context())
@@ -209,10 +213,12 @@ func inTx(handle HandlerFunc) message.HandlerFunc {
 func (c *Consumer) Run(ctx context.Context) error { return c.once.Run(ctx) }
 
 // Quarantine returns the quarantine. Use it to list, replay, edit or discard the
-// messages that the handlers could not handle.
-func (c *Consumer) Quarantine() *poison.Quarantine { return c.quarantine }
+// messages that the handlers could not handle. It has the defaults of operate.Config.
+// For another configuration, call quarantine.New.
+func (c *Consumer) Quarantine() *quarantine.Entries { return c.quarantine }
 
-// To sets the topic of a message that a handler returns, and returns the message.
+// To sets the topic of a message that a handler returns, and returns the message. To
+// send a message to several topics, return a copy for each of them: To(topic, msg.Copy()).
 func To(topic string, msg *message.Message) *message.Message {
 	outbox.SetTopic(msg, topic)
 	return msg

@@ -1,14 +1,14 @@
-package once_test
+package once
 
 import (
 	"database/sql"
+	"math"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -28,17 +28,17 @@ func TestInboxRemembersForLongerThanRetryRetries(t *testing.T) {
 		{Policy: long},
 		{Classes: []retry.Class{{Match: func(error) bool { return true }, Policy: long}}},
 	} {
-		_, err := once.NewConsumer(db, once.ConsumerConfig{Retry: config})
+		_, err := NewConsumer(db, ConsumerConfig{Retry: config})
 		if err == nil || !strings.Contains(err.Error(), "Retention") {
 			t.Errorf("an inbox of 30 days with retries over 40: %v", err)
 		}
-		if _, err := once.NewConsumer(db, once.ConsumerConfig{
+		if _, err := NewConsumer(db, ConsumerConfig{
 			Retry: config, Dedup: dedup.Config{Retention: 60 * 24 * time.Hour},
 		}); err != nil {
 			t.Error(err)
 		}
 	}
-	_, err = once.NewConsumer(db, once.ConsumerConfig{Dedup: dedup.Config{Retention: 24 * time.Hour}})
+	_, err = NewConsumer(db, ConsumerConfig{Dedup: dedup.Config{Retention: 24 * time.Hour}})
 	if err == nil || !strings.Contains(err.Error(), "MaxDuplicateAge") {
 		t.Errorf("an inbox of a day: %v", err)
 	}
@@ -53,12 +53,12 @@ func TestPartWithAnotherSchemaIsRefused(t *testing.T) {
 	}
 	defer db.Close()
 	other := schema.Config{Prefix: "other_"}
-	for field, config := range map[string]once.ConsumerConfig{
+	for field, config := range map[string]ConsumerConfig{
 		"Retry.Schema":    {Retry: retry.Config{Schema: other}},
 		"Dedup.Schema":    {Dedup: dedup.Config{Schema: other}},
 		"Sequence.Schema": {Sequence: &sequence.Config{Schema: other}},
 	} {
-		_, err := once.NewConsumer(db, config)
+		_, err := NewConsumer(db, config)
 		if err == nil || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), "once_") {
 			t.Errorf("%s: %v", field, err)
 		}
@@ -74,7 +74,7 @@ func TestNilHandlerIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	consumer, err := once.NewConsumer(db, once.ConsumerConfig{})
+	consumer, err := NewConsumer(db, ConsumerConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,5 +95,22 @@ func TestNilHandlerIsRefused(t *testing.T) {
 			}()
 			add("payments")
 		}()
+	}
+}
+
+// Trap 79. If the message with the next version fails, messages with higher versions
+// are held for longer than retry retries it.
+func TestVersionsAreHeldForLongerThanRetryRetries(t *testing.T) {
+	for name, c := range map[string]struct {
+		retried, least, most time.Duration
+	}{
+		"the default": {retry.Config{}.LongestDelay(), 15 * time.Minute, 15 * time.Minute},
+		"a day":       {24 * time.Hour, 25 * time.Hour, 30 * time.Hour},
+		"for ever":    {math.MaxInt64, 30 * 24 * time.Hour, 60 * 24 * time.Hour},
+	} {
+		got := windowFor(c.retried)
+		if got < c.least || got > c.most || name != "for ever" && got <= c.retried {
+			t.Errorf("%s: window is %v, retries last %v", name, got, c.retried)
+		}
 	}
 }

@@ -50,10 +50,4 @@
 //     table of Watermill's own forwarder into the outbox; lazytx saves a round trip for
 //     each transaction
 //   - oncetest tests whether a handler is safe
-//
-// # Reading the code
-//
-// Read consumer.go first, with consumer_config.go. When a router starts, handlers.go
-// and plugin.go run the checks of checks.go, checks_handlers.go and checks_servers.go,
-// and start the background work (background.go). run.go is independent of the rest.
 package once

@@ -1,6 +1,7 @@
 package once
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/transport"
 )
 
 // handlers contains the handlers that a Consumer adds to routers. It makes sure that
@@ -116,4 +119,47 @@ func (h *handlers) logUnknownNames(router *message.Router) error {
 		}
 	}
 	return nil
+}
+
+// batchSubscriber is the subscriber of a handler with batches. It passes the number of
+// messages that the batches need in flight to the subscribers that it wraps.
+type batchSubscriber struct {
+	message.Subscriber
+
+	size, inFlight int
+}
+
+// Subscribe implements message.Subscriber.
+func (s *batchSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	return s.Subscriber.Subscribe(transport.WithInFlight(ctx, s.inFlight), topic)
+}
+
+// checkBatches returns an error if the subscriber of a handler allows fewer messages in
+// flight than a full batch needs. Batches run one after another, so with small batches
+// a handler is slower than without batches.
+func (s *starter) checkBatches(h routed) error {
+	batches, byConsumer := findSubscriber[*batchSubscriber](h.Subscriber)
+	if !byConsumer && !slices.ContainsFunc(h.Chain, func(f routedFunc) bool { return f.Batches }) {
+		return nil
+	}
+	limited, ok := findSubscriber[transport.Limited](h.Subscriber)
+	if !ok {
+		return nil
+	}
+	limit, automatic := limited.InFlight()
+	size, inFlight, remedy := 0, 0, ""
+	if byConsumer {
+		size, inFlight, remedy = batches.size, batches.inFlight, "do not set InFlight, or "
+	} else {
+		for _, part := range s.parts {
+			if part.BatchSize > size {
+				size, inFlight = part.BatchSize, part.BatchInFlight
+			}
+		}
+	}
+	if automatic && byConsumer || limit >= size {
+		return nil
+	}
+	return fmt.Errorf("handler %q collects batches of %d messages, but its subscriber has at most %d in flight: a batch can never be full; "+
+		"%sset InFlight to %d, or dedup.Config.Batch.Size to %d or less", h.Name, size, limit, remedy, inFlight, max(1, limit/2))
 }

@@ -9,15 +9,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/fields"
-	"github.com/watermill-once/once/internal/routed"
-	"github.com/watermill-once/once/internal/start"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // Part is an argument of [Plugin]: a *dedup.Inbox, *retry.Retries,
-// *poison.Quarantine, *durable.Storage or *sequence.Resequencer.
+// *quarantine.Entries, *durable.Storage or *sequence.Resequencer.
 type Part interface {
-	Part() start.Part
+	Part() chain.Part
 }
 
 // Plugin returns a router plugin for services that use the middlewares without a
@@ -58,7 +58,7 @@ func Plugin(parts ...Part) message.RouterPlugin {
 // starter checks a router when the router starts. While the router runs, it runs the
 // background work of the parts.
 type starter struct {
-	parts           []start.Part
+	parts           []chain.Part
 	logger          watermill.LoggerAdapter
 	addedByConsumer func(handler string) bool
 
@@ -85,38 +85,36 @@ func newStarter(parts []Part) *starter {
 	return s
 }
 
-// plugin implements message.RouterPlugin.
 func (s *starter) plugin(router *message.Router) error {
 	router.AddSubscriberDecorators(s.background.decorate)
 	return s.check(router)
 }
 
 func (s *starter) check(router *message.Router) error {
-	handlers, err := routed.Handlers(router)
+	handlers, err := routedHandlers(router)
 	if err != nil {
 		s.logger.Error("The order of the middlewares and the consumer names cannot be checked", err, nil)
 	}
 	found := []error{s.checkSettings(), s.checkHandlers(handlers)}
 
-	ctx, cancel := context.WithTimeout(context.Background(), start.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), transport.Patience)
 	defer cancel()
 	var database, broker error
 	var both sync.WaitGroup
 	both.Go(func() { database = s.checkDatabases(ctx, handlers) })
 	both.Go(func() { broker = s.checkBrokers(ctx, handlers) })
 	both.Wait()
-	if start.MayPass(database) {
+	if transport.MayPass(database) {
 		s.logger.Error("The database cannot be reached: the router starts, and the tables are checked later", database, nil)
 		s.laterCheck = func(ctx context.Context) error { return s.checkDatabases(ctx, handlers) }
 		database = nil
 	}
 	if err := errors.Join(append(found, database, broker)...); err != nil {
-		return fields.Refused("once", err)
+		return usercode.Refused("once", err)
 	}
 	return nil
 }
 
-// runBackground runs the background work of the parts until ctx ends.
 func (s *starter) runBackground(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -146,14 +144,70 @@ func (s *starter) checkLater(ctx context.Context) {
 		case err == nil:
 			s.logger.Info("The database can be reached and has passed the check", nil)
 			return
-		case !start.MayPass(err) && err.Error() != logged:
+		case !transport.MayPass(err) && err.Error() != logged:
 			logged = err.Error()
-			s.logger.Error("The database has not passed the check", fields.Refused("once", err), nil)
+			s.logger.Error("The database has not passed the check", usercode.Refused("once", err), nil)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(start.Patience):
+		case <-time.After(transport.Patience):
 		}
 	}
+}
+
+// background runs the function work while a router has at least one subscription.
+type background struct {
+	work func(ctx context.Context)
+
+	mu            sync.Mutex
+	subscriptions int
+	stop          context.CancelFunc
+}
+
+func (b *background) decorate(sub message.Subscriber) (message.Subscriber, error) {
+	return &countedSubscriber{Subscriber: sub, background: b}, nil
+}
+
+func (b *background) subscribed(ctx context.Context) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subscriptions++
+	if b.subscriptions == 1 {
+		var workCtx context.Context
+		workCtx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
+		go b.work(workCtx)
+	}
+	context.AfterFunc(ctx, b.unsubscribed)
+}
+
+func (b *background) unsubscribed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subscriptions--
+	if b.subscriptions == 0 {
+		b.stop()
+	}
+}
+
+// countedSubscriber counts the subscriptions of a handler. A subscription ends when the
+// context of Subscribe ends. The router cancels this context when the handler stops.
+type countedSubscriber struct {
+	message.Subscriber
+
+	background *background
+	before     func() error // runs before Subscribe; may be nil
+}
+
+func (s *countedSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if s.before != nil {
+		if err := s.before(); err != nil {
+			return nil, err
+		}
+	}
+	in, err := s.Subscriber.Subscribe(ctx, topic)
+	if err == nil {
+		s.background.subscribed(ctx)
+	}
+	return in, err
 }

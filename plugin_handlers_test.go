@@ -11,7 +11,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
@@ -186,7 +186,7 @@ func TestStartChecksTheHandlers(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := newStartBench(t, testkit.SQLite(t)).up()
+			b := newStartBench(t, kit.SQLite(t)).up()
 			b.plugin()
 			c.build(b)
 			if len(b.router.Handlers()) == 0 { // Run would wait for a handler

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"time"
 )
 
@@ -18,19 +20,14 @@ const defaultGrace = 25 * time.Second
 // of these transactions are handled again.
 var ErrStillRunning = errors.New("still running")
 
-// Closer is a part of a service that [Run] closes. If a Closer has a method
-// Run(context.Context) error, [Run] also runs it. Examples are a *message.Router and a
-// *forwarder.Forwarder.
-type Closer interface {
-	Close() error
-}
-
 type runner interface {
 	Run(ctx context.Context) error
 }
 
-// Run runs the parts of a service until ctx ends or a part ends. It then stops the
-// parts one after another, in the order of the arguments:
+// Run runs the parts of a service until ctx ends or a part ends. It then closes the
+// parts one after another, in the order of the arguments. A part with a method
+// Run(context.Context) error runs until then, such as a *message.Router or a
+// *forwarder.Forwarder:
 //
 //	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 //	defer stop()
@@ -50,7 +47,7 @@ type runner interface {
 // Run returns nil if ctx ended and all parts stopped without an error. Otherwise it
 // returns the error of the part that failed or ended by itself, joined with the errors
 // of stopping.
-func Run(ctx context.Context, grace time.Duration, parts ...Closer) error {
+func Run(ctx context.Context, grace time.Duration, parts ...io.Closer) error {
 	if grace <= 0 {
 		grace = defaultGrace
 	}
@@ -81,7 +78,7 @@ type run struct {
 }
 
 type running struct {
-	Closer
+	io.Closer
 
 	started bool
 	ended   chan struct{} // closed when Run of the part has returned
@@ -101,9 +98,11 @@ func (r *run) start(ctx context.Context) error {
 		}
 		part.started = true
 		go func() {
+			defer func() { // deferred, because the part may end its goroutine
+				close(part.ended)
+				r.ended <- struct{}{}
+			}()
 			part.err = run.Run(r.ctx)
-			close(part.ended)
-			r.ended <- struct{}{}
 		}()
 		select {
 		case <-part.ready():
@@ -117,7 +116,6 @@ func (r *run) start(ctx context.Context) error {
 
 var closedChan = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// ready returns a channel that is closed when the part is running.
 func (p *running) ready() <-chan struct{} {
 	switch part := p.Closer.(type) {
 	case interface{ Running() chan struct{} }: // a *message.Router
@@ -128,7 +126,6 @@ func (p *running) ready() <-chan struct{} {
 	return closedChan
 }
 
-// failed returns the errors of the parts that ended before Run stopped them.
 func (r *run) failed() error {
 	var errs []error
 	for _, part := range r.parts {
@@ -137,7 +134,7 @@ func (r *run) failed() error {
 			if part.err == nil {
 				part.err = errors.New("ended by itself")
 			}
-			errs = append(errs, fmt.Errorf("once: run %T: %w", part.Closer, part.err))
+			errs = append(errs, part.failure("run", part.err))
 			part.err = nil // stop must not report it again
 		default:
 		}
@@ -145,7 +142,17 @@ func (r *run) failed() error {
 	return errors.Join(errs...)
 }
 
-// stop stops all parts before deadline.
+// failure adds the name of the part to an error, unless the error begins with the
+// package of the part, as errors of this module do.
+func (p *running) failure(verb string, err error) error {
+	name := fmt.Sprintf("%T", p.Closer)
+	pkg, _, _ := strings.Cut(strings.TrimLeft(name, "*"), ".")
+	if strings.HasPrefix(fmt.Sprint(err), pkg+": ") {
+		return fmt.Errorf("once: %s: %w", verb, err)
+	}
+	return fmt.Errorf("once: %s %s: %w", verb, name, err)
+}
+
 func (r *run) stop(deadline time.Time) error {
 	var errs []error
 	for i, part := range r.parts {
@@ -154,13 +161,13 @@ func (r *run) stop(deadline time.Time) error {
 			left /= 2
 		}
 		if err := part.stop(r, left); err != nil {
-			errs = append(errs, fmt.Errorf("once: stop %T: %w", part.Closer, err))
+			errs = append(errs, part.failure("stop", err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// stop closes the part, and waits until the part has stopped. The parameter left is the
+// stop closes the part, and waits until the part has stopped. left is the
 // maximum time for this.
 func (p *running) stop(r *run, left time.Duration) error {
 	closed := make(chan error, 1)

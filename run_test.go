@@ -3,6 +3,8 @@ package once_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -95,7 +97,7 @@ func (w *worker) Close() error {
 func TestRunStopsPartsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &diary{}
-		parts := []once.Closer{newWorker(d, "router"), newWorker(d, "forwarder"), &connection{diary: d, name: "db"}}
+		parts := []io.Closer{newWorker(d, "router"), newWorker(d, "forwarder"), &connection{diary: d, name: "db"}}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Minute, cancel)
 		if err := once.Run(ctx, 0, parts...); err != nil {
@@ -110,9 +112,10 @@ func TestRunEndsWhenAPartEnds(t *testing.T) {
 		fails error
 		says  string
 	}{
-		"fails":            {errors.New("no tables"), "once: run *once_test.worker: no tables"},
-		"ends by itself":   {nil, "once: run *once_test.worker: ended by itself"},
-		"fails at closing": {errors.New("no tables"), "once: run *once_test.worker: no tables\nonce: stop *once_test.connection: broken"},
+		"fails":             {errors.New("no tables"), "once: run *once_test.worker: no tables"},
+		"names its package": {fmt.Errorf("once_test: %w", errors.New("no tables")), "once: run: once_test: no tables"},
+		"ends by itself":    {nil, "once: run *once_test.worker: ended by itself"},
+		"fails at closing":  {errors.New("no tables"), "once: run *once_test.worker: no tables\nonce: stop *once_test.connection: broken"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -137,7 +140,7 @@ func TestRunStopsWithinItsGrace(t *testing.T) {
 	for grace, want := range map[time.Duration]time.Duration{0: 25 * time.Second, 8 * time.Second: 8 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			d := &diary{}
-			parts := []once.Closer{
+			parts := []io.Closer{
 				&connection{diary: d, name: "a", takes: time.Hour},
 				&connection{diary: d, name: "b", takes: time.Second},
 				&connection{diary: d, name: "c", takes: time.Hour},

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/watermill-once/once/audit"
+	"github.com/watermill-once/once/operate/audit"
 )
 
 // auditPage shows the acts that match the filter, with the latest act first.
@@ -28,7 +28,6 @@ type auditRecord struct {
 	Link string
 }
 
-// Filtered reports whether the page has a filter.
 func (p auditPage) Filtered() bool {
 	return p.Filter.Filtered() || p.Actor != "" || p.Action != "" || p.Replay != ""
 }
@@ -40,14 +39,16 @@ func (c *Console) getAudit(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	s, err := newSelection(query)
 	if err == nil {
-		err = s.check(nil, nil)
+		err = s.check(filters["audit"], nil, nil)
 	}
 	if err != nil {
 		return err
 	}
-	body := auditPage{
-		Filter: s, Actor: strings.TrimSpace(query.Get("actor")), Action: strings.TrimSpace(query.Get("action")),
-		Replay: strings.TrimSpace(query.Get("replay")),
+	body := auditPage{Filter: s}
+	for name, to := range map[string]*string{"actor": &body.Actor, "action": &body.Action, "replay": &body.Replay} {
+		if *to, err = formValue(query, name); err != nil {
+			return err
+		}
 	}
 	f := audit.Filter{
 		Actor: body.Actor, Action: body.Action, Consumer: s.Consumer, MessageID: s.Message, After: s.After, Before: s.Before,
@@ -62,7 +63,7 @@ func (c *Console) getAudit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	for _, record := range list.Records {
+	for _, record := range list.Rows {
 		body.Records = append(body.Records, auditRecord{record, subjectPage(record.Subject)})
 	}
 	if list.Next > 0 {
@@ -71,7 +72,6 @@ func (c *Console) getAudit(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Audit log", Template: "audit", Section: "audit", Body: body})
 }
 
-// next returns the URL of the next page.
 func (p auditPage) next(before int64) string {
 	query := p.Filter.values()
 	for name, value := range map[string]string{"actor": p.Actor, "action": p.Action, "replay": p.Replay} {

@@ -20,19 +20,21 @@ import (
 // acts maps the query of each page that changes messages to the action that the change
 // needs. The changes apply to the messages that seed writes.
 var acts = map[string]console.Action{
-	"do=retry&all=1":            console.RetryPending,
-	"do=cancel&all=1":           console.CancelPending,
-	"do=pause&topic=mails":      console.PausePending,
-	"do=resume&tenant=globex":   console.ResumePending,
-	"do=replay-dead&all=1":      console.ReplayDead,
-	"do=discard-dead&all=1":     console.DiscardDead,
-	"do=release&key=customer-9": console.ReleaseKey,
-	"do=replay-sent&id=1":       console.ReplaySent,
-	"do=run-parked&all=1":       console.RunParked,
-	"do=cancel-parked&all=1":    console.CancelParked,
-	"do=discard-parked&all=1":   console.DiscardParked,
-	"do=replay&all=1":           console.ReplayQuarantined,
-	"do=discard&all=1":          console.DiscardQuarantined,
+	"do=retry&all=1":                       console.RetryPending,
+	"do=cancel&all=1":                      console.CancelPending,
+	"do=pause&topic=mails":                 console.PausePending,
+	"do=resume&tenant=globex":              console.ResumePending,
+	"do=replay-dead&all=1":                 console.ReplayDead,
+	"do=discard-dead&all=1":                console.DiscardDead,
+	"do=release&key=customer-9":            console.ReleaseKey,
+	"do=replay-sent&id=1":                  console.ReplaySent,
+	"do=run-parked&all=1":                  console.RunParked,
+	"do=cancel-parked&all=1":               console.CancelParked,
+	"do=discard-parked&all=1":              console.DiscardParked,
+	"do=replay&all=1":                      console.ReplayQuarantined,
+	"do=pause-consumer&consumer=payments":  console.PauseConsumer,
+	"do=resume-consumer&consumer=shipping": console.ResumeConsumer,
+	"do=discard&all=1":                     console.DiscardQuarantined,
 }
 
 // refuses tries all changes, and fails the test unless the console refuses each of
@@ -78,7 +80,7 @@ func TestReadOnlyShowsEverythingAndChangesNothing(t *testing.T) {
 	b.seed()
 	for _, page := range []string{
 		"", "days", "outbox", "message?id=2", "dead", "letter?id=2", "sent", "copy?id=1", "quarantine", "quarantine?consumer=payments",
-		"entry?id=1", "replays", "forwarders", "consumers", "parked", "parked-message?id=5", "life?message=failed-1", "reconcile", "audit",
+		"entry?id=1", "replays", "forwarders", "consumers", "parked", "parked-message?id=5", "trace?message=failed-1", "reconcile", "audit",
 	} {
 		text := b.get(page).text
 		if regexp.MustCompile(`change\?|<button name="do"|method="post"|type="checkbox" name="id"|href="edit`).MatchString(text) {
@@ -219,9 +221,12 @@ func TestPayloadCanBeRedactedAndForbidden(t *testing.T) {
 	b.quarantine("payments", "cards", message.NewMessage("three", []byte("secret")), errCard)
 	b.quarantine("payments", "orders.placed", message.NewMessage("boom", []byte("secret")), errCard)
 	b.quarantine("payments", "orders.placed", message.NewMessage("plain", []byte("hello")), errCard)
+	labelled := message.NewMessage("labelled", []byte("hello"))
+	labelled.Metadata["token"] = "secret"
+	b.quarantine("payments", "orders.placed", labelled, errCard)
 	for page, part := range map[string]string{
 		"message?id=1": "Parts of this message are hidden", "entry?id=1": "Parts of this message are hidden",
-		"entry?id=2": "card data is not shown", "entry?id=3": "Config.Payload panicked",
+		"entry?id=2": "card data is not shown", "entry?id=3": "Config.Payload panicked", "entry?id=5": "Parts of this message are hidden",
 	} {
 		text := b.get(page).text
 		if !strings.Contains(text, part) {

@@ -27,9 +27,10 @@ type act struct {
 
 	One, Many string // singular and plural of the changed things; default to "message" and "messages"
 
-	HasRate, HasPlan bool   // HasRate: the plan can have a rate. HasPlan: it can also have a canary, a window and a stop at failures
-	LeftOut          string // why messages are left out; "" if they are left out because they need force
-	Force            string // what force changes; "" if the act has no force
+	HasRate, HasPlan bool     // HasRate: the plan can have a rate. HasPlan: it can also have a canary, a window and a stop at failures
+	LeftOut          string   // why messages are left out; "" if they are left out because they need force
+	Force            string   // what force changes; "" if the act has no force
+	filters          []string // names of the filters that select what the act changes; default to those of the page Section
 	reasons, states  []string
 	preview          func(ctx context.Context, s selection, p operate.Plan) (preview, error)
 	run              func(ctx context.Context, who operate.Act, s selection, p operate.Plan, progress func(report)) (report, error)
@@ -41,6 +42,7 @@ type preview struct {
 	AtLeast bool
 	Groups  []operate.Group
 	Skipped []int64
+	Notes   []string // what the operator must know before the change
 }
 
 // changePage is the page on which an operator confirms a change.
@@ -53,6 +55,9 @@ type changePage struct {
 	Actor   string
 	Toggle  string // URL of the same page, with force switched on or off
 	Back    string
+
+	Groups     []operate.Group // the largest groups of Preview
+	MoreGroups int             // number of the other groups
 }
 
 // longestWhy is the maximum length of a reason in bytes.
@@ -70,7 +75,7 @@ func (c *Console) request(r *http.Request, form url.Values) (a act, s selection,
 		return a, s, p, "", err
 	}
 	if s, err = newSelection(form); err == nil {
-		err = s.check(a.reasons, a.states)
+		err = s.check(a.filters, a.reasons, a.states)
 	}
 	if err == nil && s.Empty() {
 		err = inputError{errors.New("nothing is selected: select messages, use a filter, or select all")}
@@ -89,7 +94,7 @@ func newPlan(form url.Values, a act) (p operate.Plan, err error) {
 		has  bool
 		to   *int
 	}{{"rate", a.HasRate, &p.Rate}, {"canary", a.HasPlan, &p.Canary}, {"window", a.HasPlan, &p.Window}} {
-		text := strings.TrimSpace(form.Get(field.name))
+		text := form.Get(field.name)
 		if text == "" || !field.has {
 			continue
 		}
@@ -100,7 +105,6 @@ func newPlan(form url.Values, a act) (p operate.Plan, err error) {
 	return p, nil
 }
 
-// getChange shows the page with the preview of a change. It changes nothing.
 func (c *Console) getChange(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	a, s, p, actor, err := c.request(r, query)
@@ -118,6 +122,9 @@ func (c *Console) getChange(w http.ResponseWriter, r *http.Request) error {
 			body.Plan.Canary, body.Plan.StopOnFailure = min(10, max(1, body.Preview.Total/10)), true // careful defaults
 		}
 	}
+	largestFirst(body.Preview.Groups)
+	body.Groups = body.Preview.Groups[:min(len(body.Preview.Groups), groupRows)]
+	body.MoreGroups = len(body.Preview.Groups) - len(body.Groups)
 	if len(s.IDs) > 0 {
 		body.Back = a.Section
 	}
@@ -202,8 +209,6 @@ func (c *Console) redirectToJob(w http.ResponseWriter, r *http.Request, j *job, 
 	redirect(w, link("job", "id", j.ID))
 }
 
-// newWhy returns the reason in a form. Every change needs a reason, so newWhy returns
-// an error if the reason is empty.
 func newWhy(form url.Values) (string, error) {
 	why, err := newText(form.Get("why"), "the reason")
 	if err == nil && why == "" {
@@ -212,8 +217,6 @@ func newWhy(form url.Values) (string, error) {
 	return why, err
 }
 
-// newText checks a text of a form, and returns the text in one line. The parameter name
-// is the name of the text in errors.
 func newText(text, name string) (string, error) {
 	text = strings.Join(strings.Fields(text), " ")
 	switch {
@@ -261,7 +264,6 @@ func (c *Console) getJob(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, p)
 }
 
-// postStop stops a change of this process, or a replay of any process.
 func (c *Console) postStop(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return formError(err)
@@ -278,7 +280,7 @@ func (c *Console) postStop(w http.ResponseWriter, r *http.Request) error {
 		return errNoJob
 	}
 	c.config.Logger.Info("Console change is stopped", map[string]any{"change": j.Title, "actor": actor})
-	j.stop()
+	j.stop(actor)
 	c.redirectToJob(w, r, j, true)
 	return nil
 }

@@ -3,21 +3,24 @@ package console
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
-	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/operate"
-	"github.com/watermill-once/once/pending"
+	"github.com/watermill-once/once/operate/outbox"
 )
 
-// newActs returns all acts, by name.
 func (c *Console) newActs() map[string]act {
 	all := map[string]act{}
 	for _, a := range []act{
 		c.retryPending(), c.cancelPending(), c.pausePending(), c.resumePending(), c.replayDead(), c.discardDead(), c.releaseKey(), c.replaySent(),
-		c.runParked(), c.cancelParked(), c.discardParked(), c.replayQuarantined(), c.discardQuarantined(),
+		c.runParked(), c.cancelParked(), c.discardParked(), c.pauseConsumer(), c.resumeConsumer(), c.replayQuarantined(), c.discardQuarantined(),
 	} {
 		a.One, a.Many = cmp.Or(a.One, "message"), cmp.Or(a.Many, "messages")
+		if a.filters == nil {
+			a.filters = filters[a.Section]
+		}
 		all[a.Name] = a
 	}
 	return all
@@ -30,12 +33,12 @@ const countWindows = 25
 func (c *Console) retryPending() act {
 	return act{
 		Name: "retry", action: RetryPending, Section: "outbox", Title: "Retry messages of the outbox now", Button: "Retry now",
-		HasRate: true, states: []string{string(pending.BackingOff), string(pending.Delayed)},
+		HasRate: true, states: []string{outbox.BackingOff, outbox.Delayed},
 		Warning: "Messages that back off are made due now. Their attempts are not reset. " +
 			"Messages that their producer delayed are made due only if you select the state “delayed”.",
 		preview: func(ctx context.Context, s selection, _ operate.Plan) (p preview, err error) {
-			f := s.pending()
-			f.State, f.All = cmp.Or(f.State, pending.BackingOff), false
+			f := s.filter("outbox")
+			f.State, f.All = cmp.Or(f.State, outbox.BackingOff), false
 			for range countWindows {
 				part, err := c.outbox.Count(ctx, f)
 				if err != nil {
@@ -49,8 +52,9 @@ func (c *Console) retryPending() act {
 			return p, nil
 		},
 		run: func(ctx context.Context, who operate.Act, s selection, p operate.Plan, progress func(report)) (report, error) {
-			done, err := c.outbox.RetryMatching(ctx, who, s.pending(), pendingPlan(s, p, progress))
-			return pendingReport(s, done), err
+			p.Progress = func(r operate.Report) { progress(changeReport(s, r)) }
+			done, err := c.outbox.RetryMatching(ctx, who, s.filter("outbox"), p)
+			return changeReport(s, done), err
 		},
 	}
 }
@@ -63,22 +67,20 @@ func (c *Console) cancelPending() act {
 			"Messages that wait for them are sent.",
 		Force: "also cancel messages that a forwarder may be sending; it may still send them",
 		preview: func(ctx context.Context, s selection, p operate.Plan) (preview, error) {
-			dry, err := c.outbox.DryRun(ctx, s.pending(), pending.Plan{Force: p.Force})
+			dry, err := c.outbox.DryRun(ctx, s.filter("outbox"), operate.Plan{Force: p.Force})
 			return preview{Total: dry.Changed, Skipped: dry.Skipped}, err
 		},
 		run: func(ctx context.Context, who operate.Act, s selection, p operate.Plan, progress func(report)) (report, error) {
-			done, err := c.outbox.CancelMatching(ctx, who, s.pending(), pendingPlan(s, p, progress))
-			return pendingReport(s, done), err
+			p.Progress = func(r operate.Report) { progress(changeReport(s, r)) }
+			done, err := c.outbox.CancelMatching(ctx, who, s.filter("outbox"), p)
+			return changeReport(s, done), err
 		},
 	}
 }
 
-func pendingPlan(s selection, p operate.Plan, progress func(report)) pending.Plan {
-	return pending.Plan{Rate: p.Rate, Force: p.Force, Progress: func(r pending.Report) { progress(pendingReport(s, r)) }}
-}
-
-func pendingReport(s selection, r pending.Report) report {
-	return report{Total: s.Limit, Done: r.Changed, Skipped: r.Skipped}
+// changeReport is for changes that do not count their messages before.
+func changeReport(s selection, r operate.Report) report {
+	return report{Total: s.Limit, Done: r.Changed, Skipped: slices.Concat(r.Skipped, r.Handled)}
 }
 
 func (c *Console) replayDead() act {
@@ -88,19 +90,19 @@ func (c *Console) replayDead() act {
 		Warning: "The letters go back into the outbox, and forwarders send them. Fix the cause first, or they become dead letters again.",
 		Force:   "also replay letters that a consumer could handle a second time, or that the outbox would refuse",
 		preview: func(ctx context.Context, s selection, p operate.Plan) (preview, error) {
-			groups, err := c.letters.DryRun(ctx, s.dead(), p)
+			groups, err := c.letters.DryRun(ctx, s.filter("dead"), p)
 			return previewOf(groups, true), err
 		},
 		run: func(ctx context.Context, who operate.Act, s selection, p operate.Plan, progress func(report)) (report, error) {
 			p.Progress = func(r operate.Report) { progress(outboxReport(r)) }
-			done, err := c.letters.ReplayMatching(ctx, who, s.dead(), p)
-			return outboxReport(done), err
+			done, err := c.letters.ReplayMatching(ctx, who, s.filter("dead"), p)
+			return outboxReport(done.Report), err
 		},
 	}
 }
 
 func outboxReport(r operate.Report) report {
-	return report{Total: r.Total, Done: r.Replayed, Skipped: r.Skipped}
+	return report{Total: r.Total, Done: r.Changed, Skipped: r.Skipped}
 }
 
 // previewOf returns the sum of the groups. The counts of the groups include messages
@@ -124,11 +126,11 @@ func (c *Console) discardDead() act {
 		Danger: true, reasons: deadReasons,
 		Warning: "The letters are deleted for good, with their messages. You cannot undo this.",
 		preview: func(ctx context.Context, s selection, _ operate.Plan) (preview, error) {
-			groups, err := c.letters.DryRun(ctx, s.dead(), operate.Plan{Force: true})
+			groups, err := c.letters.DryRun(ctx, s.filter("dead"), operate.Plan{Force: true})
 			return previewOf(groups, false), err
 		},
 		run: func(ctx context.Context, who operate.Act, s selection, _ operate.Plan, _ func(report)) (report, error) {
-			n, err := c.letters.DiscardMatching(ctx, who, s.dead())
+			n, err := c.letters.DiscardMatching(ctx, who, s.filter("dead"))
 			return report{Total: s.Limit, Done: n}, err
 		},
 	}
@@ -137,15 +139,15 @@ func (c *Console) discardDead() act {
 func (c *Console) releaseKey() act {
 	return act{
 		Name: "release", action: ReleaseKey, Section: "dead", Title: "Release an ordering key", Button: "Release the key",
-		Danger: true,
+		Danger: true, filters: []string{"key"},
 		Warning: "The messages that wait for the dead letter are sent. The letter stays. If you replay it later, it is sent after them: " +
 			"the key loses its order.",
 		preview: func(ctx context.Context, s selection, _ operate.Plan) (p preview, err error) {
 			if s.Key == "" {
 				return p, inputError{fmt.Errorf("key is empty: enter the ordering key")}
 			}
-			page, err := c.letters.List(ctx, deadletter.Filter{OrderingKey: s.Key})
-			for _, l := range page.Letters {
+			page, err := c.letters.List(ctx, operate.Filter{OrderingKey: s.Key})
+			for _, l := range page.Rows {
 				if l.BlocksKey {
 					p.Total = 1
 				}
@@ -168,7 +170,7 @@ func (c *Console) replaySent() act {
 		Warning: "Copies with the same ids go into the outbox. A consumer whose inbox still has the id ignores its copy.",
 		Force:   "also send messages that are so old that a consumer could handle them a second time",
 		preview: func(ctx context.Context, s selection, p operate.Plan) (preview, error) {
-			topics, err := c.sent.DryRun(ctx, s.sent(), p)
+			topics, err := c.sent.DryRun(ctx, s.filter("sent"), p)
 			groups := make([]operate.Group, 0, len(topics))
 			for _, t := range topics {
 				groups = append(groups, operate.Group{
@@ -179,8 +181,62 @@ func (c *Console) replaySent() act {
 		},
 		run: func(ctx context.Context, who operate.Act, s selection, p operate.Plan, progress func(report)) (report, error) {
 			p.Progress = func(r operate.Report) { progress(outboxReport(r)) }
-			done, err := c.sent.ReplayMatching(ctx, who, s.sent(), p)
-			return outboxReport(done), err
+			done, err := c.sent.ReplayMatching(ctx, who, s.filter("sent"), p)
+			return outboxReport(done.Report), err
 		},
 	}
+}
+
+func (c *Console) pausePending() act {
+	return act{
+		Name: "pause", action: PausePending, Section: "outbox", Title: "Pause a topic or a tenant", Button: "Pause",
+		One: "topic or tenant", Many: "topics and tenants", filters: []string{"topic", "tenant"},
+		Warning: "Forwarders send no messages of this topic or tenant until somebody resumes it. Later messages of the " +
+			"same ordering keys wait too, whatever their topic is. A message that a forwarder has already given to the broker may still be sent.",
+		preview: func(ctx context.Context, s selection, _ operate.Plan) (preview, error) {
+			paused, err := c.isPaused(ctx, s)
+			if err != nil || paused {
+				return preview{}, err
+			}
+			return preview{Total: 1}, nil
+		},
+		run: func(ctx context.Context, who operate.Act, s selection, _ operate.Plan, _ func(report)) (report, error) {
+			return changedOne(c.outbox.Pause(ctx, who, s.scope()))
+		},
+	}
+}
+
+func (c *Console) resumePending() act {
+	return act{
+		Name: "resume", action: ResumePending, Section: "outbox", Title: "Resume a topic or a tenant", Button: "Resume",
+		One: "topic or tenant", Many: "topics and tenants", filters: []string{"topic", "tenant"},
+		Warning: "Forwarders send the waiting messages of this topic or tenant in order, and then the messages that wait for them.",
+		preview: func(ctx context.Context, s selection, _ operate.Plan) (preview, error) {
+			paused, err := c.isPaused(ctx, s)
+			if err != nil || !paused {
+				return preview{}, err
+			}
+			return preview{Total: 1}, nil
+		},
+		run: func(ctx context.Context, who operate.Act, s selection, _ operate.Plan, _ func(report)) (report, error) {
+			return changedOne(c.outbox.Resume(ctx, who, s.scope()))
+		},
+	}
+}
+
+func (s selection) scope() outbox.Scope { return outbox.Scope{Topic: s.Topic, Tenant: s.Tenant} }
+
+func (c *Console) isPaused(ctx context.Context, s selection) (bool, error) {
+	if (s.Topic == "") == (s.Tenant == "") {
+		return false, inputError{errors.New("enter either a topic or a tenant")}
+	}
+	all, err := c.outbox.ListPaused(ctx)
+	return slices.ContainsFunc(all, func(p outbox.Pause) bool { return p.Scope == s.scope() }), err
+}
+
+func changedOne(err error) (report, error) {
+	if err != nil {
+		return report{Total: 1}, err
+	}
+	return report{Total: 1, Done: 1}, nil
 }

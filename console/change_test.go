@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/console"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // count returns how many rows of a table match.
@@ -22,7 +22,7 @@ func (b *bench) count(table, where string) int {
 }
 
 func TestEachChangeIsMadeAndAudited(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		later := "due_at > " + (&bench{Database: db}).in(time.Minute)
 		for _, c := range []struct{ query, result, table, where, audit string }{
 			{"do=retry&all=1", "1 of 1", "once_outbox", "message_id = 'refused-1' AND " + later, "retry | refused-1"},
@@ -37,6 +37,11 @@ func TestEachChangeIsMadeAndAudited(t *testing.T) {
 			{"do=run-parked&consumer=mail", "1 of 1", "once_parked", "message_id = 'parked-1' AND " + later, "run | parked-1"},
 			{"do=cancel-parked&id=6", "1 of 1", "once_parked", "message_id = 'parked-2' AND state = 'held'", "cancel | parked-2"},
 			{"do=discard-parked&id=5", "1 of 1", "once_parked", "message_id = 'parked-1' AND state = 'waiting'", "discard | parked-1"},
+			{
+				"do=pause-consumer&consumer=mail", "1 of 1", "(SELECT 1) AS one",
+				"NOT EXISTS (SELECT 1 FROM once_consumer_pauses WHERE consumer = 'mail')", "",
+			},
+			{"do=resume-consumer&consumer=shipping", "1 of 1", "once_consumer_pauses", "consumer = 'shipping'", ""},
 			{"do=discard&consumer=shipping", "1 of 1", "once_parked", "message_id = 'binary' AND state = 'quarantined'", "discard | binary"},
 		} {
 			b := sharedBench(t, db)
@@ -55,15 +60,15 @@ func TestEachChangeIsMadeAndAudited(t *testing.T) {
 				t.Errorf("%s: b.count(c.table, c.where) is %d, want 0", c.query, got)
 			}
 			audits := strings.Join(b.audits(), "\n")
-			if !regexp.MustCompile(`ann \| [a-z_ -]+ \| [a-z0-9:-]* \| ` + why).MatchString(audits) {
-				t.Errorf("%s: %s does not match %s", c.query, audits, `ann \| [a-z_ -]+ \| [a-z0-9:-]* \| `+why)
+			if !regexp.MustCompile(`ann \| [a-z_. -]+ \| [a-z0-9:-]* \| ` + why).MatchString(audits) {
+				t.Errorf("%s: %s does not match %s", c.query, audits, `ann \| [a-z_. -]+ \| [a-z0-9:-]* \| `+why)
 			}
 		}
 	})
 }
 
 // sharedBench returns the bench of a database, which is filled at the first call.
-func sharedBench(t *testing.T, db testkit.Database) *bench {
+func sharedBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
 	b := benchIn(t, db, nil)
 	if b.count("once_outbox_dead", "true")+b.count("once_audit", "true") == 0 {

@@ -6,19 +6,24 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/watermill-once/once/audit"
-	"github.com/watermill-once/once/deadletter"
-	"github.com/watermill-once/once/internal/fields"
-	"github.com/watermill-once/once/journey"
-	"github.com/watermill-once/once/parked"
-	"github.com/watermill-once/once/pending"
-	"github.com/watermill-once/once/poison"
-	"github.com/watermill-once/once/reconcile"
-	"github.com/watermill-once/once/status"
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/usercode"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/audit"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/outbox"
+	"github.com/watermill-once/once/operate/parked"
+	"github.com/watermill-once/once/operate/quarantine"
+	"github.com/watermill-once/once/operate/reconcile"
+	"github.com/watermill-once/once/operate/status"
+	"github.com/watermill-once/once/operate/trace"
+	"github.com/watermill-once/once/schema"
 )
 
 // readTimeout is the maximum time for reading the data of one page.
@@ -27,12 +32,12 @@ const readTimeout = 20 * time.Second
 // Console is an http.Handler that serves the pages.
 type Console struct {
 	config     Config
-	outbox     *pending.Messages
-	letters    *deadletter.Letters
-	sent       *deadletter.SentLog
+	outbox     *outbox.Messages
+	letters    *dead.Letters
+	sent       *dead.SentLog
 	parked     *parked.Messages
-	quarantine *poison.Quarantine
-	journeys   *journey.Journeys
+	quarantine *quarantine.Entries
+	finder     *trace.Finder
 	status     *status.Reader
 	audit      *audit.Log
 	archive    *reconcile.Archive
@@ -61,6 +66,11 @@ type route struct {
 	get, post func(w http.ResponseWriter, r *http.Request) error
 }
 
+func open[Part, Config any](to *Part, create func(*sql.DB, Config) (Part, error), db *sql.DB, config Config) (err error) {
+	*to, err = create(db, config)
+	return err
+}
+
 // Handler returns the console for the tables in db. If config is invalid, the error names
 // each invalid field. The tables must exist, see schema.Up. Mount the console under a
 // path that ends in a slash, and call [Console.Close] before you close db.
@@ -74,23 +84,22 @@ func Handler(db *sql.DB, config Config) (*Console, error) {
 		err = errors.Join(errors.New("db is nil"), err)
 	}
 	if err != nil {
-		return nil, fields.Refused("console", err)
+		return nil, usercode.Refused("console", err)
 	}
 	c := &Console{config: config, jobs: newJobs(config.Logger)}
-	letters := deadletter.Config{Schema: config.Schema, InboxRetention: config.InboxRetention}
-	var errs [9]error
-	c.outbox, errs[0] = pending.New(db, pending.Config{Schema: config.Schema})
-	c.letters, errs[1] = deadletter.New(db, letters)
-	c.sent, errs[2] = deadletter.NewSentLog(db, letters)
-	c.quarantine, errs[3] = poison.New(db, poison.Config{
-		Schema: config.Schema, ReplayToAbsent: config.ReplayToAbsent, Logger: config.Logger,
-	})
-	c.parked, errs[4] = parked.New(db, parked.Config{Schema: config.Schema})
-	c.journeys, errs[5] = journey.New(db, journey.Config{Schema: config.Schema})
-	c.status, errs[6] = status.New(db, status.Config{Schema: config.Schema})
-	c.audit, errs[7] = audit.New(db, audit.Config{Schema: config.Schema})
-	c.archive, errs[8] = reconcile.NewArchive(db, config.Schema)
-	if err := errors.Join(errs[:]...); err != nil {
+	rows := operate.Config{Schema: config.Schema, InboxRetention: config.InboxRetention, ReplayToAbsent: config.ReplayToAbsent}
+	err = errors.Join(
+		open(&c.outbox, outbox.New, db, rows),
+		open(&c.letters, dead.New, db, rows),
+		open(&c.sent, dead.NewSentLog, db, rows),
+		open(&c.quarantine, quarantine.New, db, rows),
+		open(&c.parked, parked.New, db, rows),
+		open(&c.finder, trace.New, db, config.Schema),
+		open(&c.status, status.New, db, config.Schema),
+		open(&c.audit, audit.New, db, config.Schema),
+		open(&c.archive, reconcile.NewArchive, db, config.Schema),
+	)
+	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
 	c.sampler.start = func() { c.jobs.background(c.sample) }
@@ -101,7 +110,7 @@ func Handler(db *sql.DB, config Config) (*Console, error) {
 		"forwarders": {get: c.getForwarders},
 		"consumers":  {get: c.getConsumers},
 		"parked":     {get: c.getParked},
-		"life":       {get: c.getLife},
+		"trace":      {get: c.getTrace},
 		"audit":      {get: c.getAudit},
 		"reconcile":  {get: c.getReconcile},
 		"report":     {get: c.getReport},
@@ -176,6 +185,10 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, errMethod)
 		return
 	}
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // otherwise a part of the query, such as a filter, would be ignored
+		c.fail(w, r, errQuery)
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
 	defer cancel()
 	r = r.WithContext(ctx)
@@ -184,7 +197,6 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// addSlash redirects to the same path with a slash at its end.
 func (c *Console) addSlash(w http.ResponseWriter, r *http.Request) {
 	path, _, _ := strings.Cut(r.RequestURI, "?")
 	name := path[strings.LastIndexByte(path, '/')+1:]
@@ -194,4 +206,127 @@ func (c *Console) addSlash(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Location", "./"+name+"/")
 	w.WriteHeader(http.StatusPermanentRedirect)
+}
+
+var (
+	errNoPage      = errors.New("there is no such page")
+	errMethod      = errors.New("this page does not accept this HTTP method")
+	errInternal    = errors.New("the page failed; the log of the service says why")
+	errCrossOrigin = errors.New("the request does not come from this page. " +
+		"If you sent it from here, open the console over HTTPS or on localhost: only then browsers say where a request comes from")
+)
+
+// errQuery means that the URL cannot be read.
+var errQuery error = inputError{errors.New("the part of the address after the question mark cannot be read")}
+
+// inputError means that the query or a form contains a mistake.
+type inputError struct{ error }
+
+func (e inputError) Unwrap() error { return e.error }
+
+// problem is the page that shows an error.
+type problem struct {
+	Status            int
+	Headline, Details string
+}
+
+// describe returns the page for an error. The page does not contain errors of the
+// database, because they may name hosts and users.
+func describe(err error) problem {
+	if p, ok := errors.AsType[busyError](err); ok {
+		return problem{http.StatusConflict, "Something else is running", p.Error()}
+	}
+	if _, ok := errors.AsType[refusedError](err); ok {
+		return problem{http.StatusForbidden, "Not allowed", err.Error() + "."}
+	}
+	if _, ok := errors.AsType[inputError](err); ok {
+		return problem{http.StatusBadRequest, "Invalid request", err.Error() + "."}
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return problem{http.StatusRequestEntityTooLarge, "Too large", "The form is larger than the console accepts."}
+	}
+	switch {
+	case errors.Is(err, errNoPage):
+		return problem{http.StatusNotFound, "No such page", "The address is wrong, or is from another version of the console."}
+	case errors.Is(err, errNoJob):
+		return problem{http.StatusNotFound, "No such change in this process", err.Error() + "."}
+	case errors.Is(err, operate.ErrNotFound):
+		return problem{
+			http.StatusNotFound, "This message is not here any more",
+			"It was sent, handled, replayed, cancelled or discarded: look for the message id under Find. The audit log says more.",
+		}
+	case errors.Is(err, operate.ErrReplayNotFound):
+		return problem{http.StatusNotFound, "No such replay", "No replay has this ID."}
+	case errors.Is(err, reconcile.ErrNotKept):
+		return problem{http.StatusNotFound, "No such report", "Only the latest 100 reports of each consumer are kept."}
+	case errors.Is(err, errMethod):
+		return problem{http.StatusMethodNotAllowed, "Method not allowed", err.Error() + "."}
+	case errors.Is(err, errCrossOrigin):
+		return problem{http.StatusForbidden, "Refused", "The console refused the request: " + err.Error() + "."}
+	case errors.Is(err, errClosed):
+		return problem{http.StatusServiceUnavailable, "The process is stopping", "It starts no new changes. Try again in a moment."}
+	case errors.Is(err, context.DeadlineExceeded):
+		return problem{
+			http.StatusGatewayTimeout, "The database took too long",
+			"It did not answer in " + readTimeout.String() + ". Use narrower filters, or try again.",
+		}
+	}
+	if errors.Is(err, schema.ErrDialect) {
+		return problem{http.StatusInternalServerError, "This is another kind of database", wrongDialect}
+	}
+	if denied(err) {
+		return problem{http.StatusInternalServerError, "The database refused this", noRight}
+	}
+	if known := expected(err); known != nil {
+		return problem{http.StatusConflict, "Not possible now", known.Error() + "."}
+	}
+	return problem{http.StatusInternalServerError, "The page failed", "The log of the service says why."}
+}
+
+// noRight is the text of the page if the database refused a statement because the
+// console's user lacks a right.
+const noRight = "The database user of the console lacks a right. Grant it the operator role (schema.Roles, once migrate roles). " +
+	"The refused statement has changed nothing."
+
+// wrongDialect is the text of the page if the database is not of the configured kind.
+const wrongDialect = "Set Config.Schema.Dialect of the console to the kind of its database. The log of the service names both kinds."
+
+func denied(err error) bool {
+	type stater interface {
+		error
+		SQLState() string
+	}
+	refused, ok := errors.AsType[stater](err)
+	return ok && refused.SQLState() == "42501" // insufficient_privilege
+}
+
+// expected returns err if it is a known error of this module that says why a change is
+// not possible now. Otherwise it returns nil. A page may show the text of a known error:
+// it may contain names of messages and consumers, but no names of hosts.
+func expected(err error) error {
+	for _, known := range []error{
+		quarantine.ErrNotRunning, operate.ErrReplayRunning, operate.ErrReplayFinished, operate.ErrReplayLost,
+		operate.ErrReplayStopped,
+		operate.ErrClaimed, quarantine.ErrIDInUse, quarantine.ErrUndecodable, operate.ErrNotFound,
+		operate.ErrNeedsForce, dead.ErrNotBlocked, operate.ErrNotFound,
+		operate.ErrNeedsForce, outbox.ErrMaybeSent, operate.ErrNotFound,
+		operate.ErrNotFound, parked.ErrEnded, parked.ErrHeld, operate.ErrClaimed, parked.ErrHandled,
+	} {
+		if errors.Is(err, known) {
+			return err
+		}
+	}
+	return nil
+}
+
+// fail writes the page for an error. It logs errors of the service and the database
+// (status 500 and above), but not mistakes in a request. It also does not log that the
+// console is closed, or that the browser has canceled the request.
+func (c *Console) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := describe(err)
+	if p.Status >= http.StatusInternalServerError && !errors.Is(err, errClosed) && !errors.Is(err, context.Canceled) {
+		c.config.Logger.Error("Console page failed", err, watermill.LogFields{"page": r.URL.Path})
+	}
+	page := page{Title: p.Headline, Template: "problem", Body: p}
+	c.writePage(w, r, p.Status, page)
 }

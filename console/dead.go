@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/operate"
-	"github.com/watermill-once/once/status"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/status"
 )
 
 var deadReasons = []string{
-	deadletter.ReasonExhausted, deadletter.ReasonUnacceptable, deadletter.ReasonMalformed, deadletter.ReasonInvalid,
-	deadletter.ReasonCancelled,
+	dead.ReasonExhausted, dead.ReasonUnacceptable, dead.ReasonMalformed, dead.ReasonInvalid,
+	dead.ReasonCancelled,
 }
 
 // rows is the maximum number of rows that a page lists.
@@ -20,7 +20,7 @@ const rows = 100
 // mostCounted is the maximum number of matching rows that a page counts.
 const mostCounted = 10_000
 
-// totalOf converts the parameter n to a status.Count. The caller counts at most
+// totalOf converts n to a status.Count. The caller counts at most
 // mostCounted+1 messages. If there are more than mostCounted, the result says that there
 // may be more rows.
 func totalOf(n operate.Count) status.Count {
@@ -36,7 +36,7 @@ type deadPage struct {
 	More    string // URL of the page with more groups
 	Partial bool   // whether Groups contains only the groups of the latest letters
 	Total   status.Count
-	Letters []deadletter.Letter
+	Letters []dead.Letter
 	Next    string
 	May     buttons
 }
@@ -47,13 +47,13 @@ func (c *Console) getDead(w http.ResponseWriter, r *http.Request) error {
 	}
 	s, err := newSelection(r.URL.Query())
 	if err == nil {
-		err = s.check(deadReasons, nil)
+		err = s.check(filters["dead"], deadReasons, nil)
 	}
 	if err != nil {
 		return err
 	}
 	body := deadPage{Filter: s, Reasons: deadReasons, May: c.buttons(r, ReplayDead, DiscardDead)}
-	groups := s.dead()
+	groups := s.filter("dead")
 	groups.AfterID, groups.AfterGroup, groups.Limit = 0, s.AfterGroup, groupRows
 	found, err := c.letters.Groups(r.Context(), groups)
 	if err != nil {
@@ -61,9 +61,9 @@ func (c *Console) getDead(w http.ResponseWriter, r *http.Request) error {
 	}
 	body.Groups, body.Partial = rowsOf(found.Groups), found.Partial
 	body.More = moreGroups("dead", s, found.Groups)
-	list := s.dead()
+	list := s.filter("dead")
 	list.Limit = rows
-	all := s.dead()
+	all := s.filter("dead")
 	all.AfterID, all.Limit = 0, mostCounted+1
 	n, err := c.letters.Count(r.Context(), all)
 	if err != nil {
@@ -74,11 +74,10 @@ func (c *Console) getDead(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	body.Letters, body.Next = letters.Letters, nextPage("dead", s, letters.Next)
+	body.Letters, body.Next = letters.Rows, nextPage("dead", s, letters.Next)
 	return c.show(w, r, page{Title: "Dead letters", Template: "dead", Section: "dead", Body: body})
 }
 
-// nextPage returns the URL of the next page of a list, or "" if next is 0.
 func nextPage(name string, s selection, next int64) string {
 	if next == 0 {
 		return ""
@@ -88,8 +87,6 @@ func nextPage(name string, s selection, next int64) string {
 	return name + "?" + query.Encode()
 }
 
-// moreGroups returns the URL of the page with the next groups, or "" if this is the
-// last page.
 func moreGroups(name string, s selection, groups []operate.Group) string {
 	if len(groups) < groupRows {
 		return ""
@@ -101,7 +98,7 @@ func moreGroups(name string, s selection, groups []operate.Group) string {
 
 // letterPage shows one dead letter.
 type letterPage struct {
-	Letter  deadletter.Letter
+	Letter  dead.Letter
 	Content content
 	May     buttons
 }
@@ -130,7 +127,7 @@ func (c *Console) getLetter(w http.ResponseWriter, r *http.Request) error {
 // sentPage shows the sent log.
 type sentPage struct {
 	Filter   selection
-	Messages []deadletter.SentMessage
+	Messages []dead.SentMessage
 	Next     string
 	May      buttons
 }
@@ -141,25 +138,25 @@ func (c *Console) getSent(w http.ResponseWriter, r *http.Request) error {
 	}
 	s, err := newSelection(r.URL.Query())
 	if err == nil {
-		err = s.check(nil, nil)
+		err = s.check(filters["sent"], nil, nil)
 	}
 	if err != nil {
 		return err
 	}
 	body := sentPage{Filter: s, May: c.buttons(r, ReplaySent)}
-	list := s.sent()
+	list := s.filter("sent")
 	list.Limit = rows
 	found, err := c.sent.List(r.Context(), list)
 	if err != nil {
 		return err
 	}
-	body.Messages, body.Next = found.Messages, nextPage("sent", s, found.Next)
+	body.Messages, body.Next = found.Rows, nextPage("sent", s, found.Next)
 	return c.show(w, r, page{Title: "Sent log", Template: "sent", Section: "sent", Body: body})
 }
 
 // sentMessagePage shows one sent message.
 type sentMessagePage struct {
-	Message deadletter.SentMessage
+	Message dead.SentMessage
 	Content content
 	May     buttons
 }

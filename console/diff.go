@@ -12,6 +12,7 @@ type diffLine struct {
 	Old, New             diffText
 	Changed              bool
 	Gap                  int // number of equal lines that are left out at this place
+	Rest                 int // number of changed lines that are left out at this place
 }
 
 // diffText is a line that is split into three parts. The line on the other side has the
@@ -20,7 +21,8 @@ type diffText struct{ Before, Middle, After string }
 
 const (
 	// mostCompared is the maximum number of lines of a text that are compared one by one.
-	// All lines of a longer text are shown as removed and added.
+	// Lines of a longer text are shown as removed and added, and no more than
+	// mostCompared of them.
 	mostCompared = 1500
 
 	// contextLines is the number of equal lines that are shown before and after a
@@ -32,27 +34,44 @@ const (
 )
 
 // diff compares two strings line by line. If only one of the strings ends with a newline,
-// diff shows this as a difference, too.
-func diff(before, after string) []diffLine {
+// diff shows this as a difference, too. Of the equal lines at the beginning and at the
+// end it makes only those that are shown.
+func diff(before, after string) (lines []diffLine) {
+	if before == after {
+		return nil
+	}
 	a, b := splitLines(before), splitLines(after)
-	head := 0
-	for head < len(a) && head < len(b) && a[head] == b[head] {
-		head++
-	}
-	tail := 0
-	for tail < len(a)-head && tail < len(b)-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
-		tail++
-	}
-	d := differ{}
-	for i := range head {
-		d.equal(a[i])
+	head, tail := common(a, b)
+	skipped := max(0, head-contextLines)
+	d := differ{oldLine: skipped, newLine: skipped}
+	for _, line := range a[skipped:head] {
+		d.equal(line)
 	}
 	d.compare(a[head:len(a)-tail], b[head:len(b)-tail])
 	d.flush()
-	for _, line := range a[len(a)-tail:] {
+	shown := min(tail, contextLines)
+	for _, line := range a[len(a)-tail:][:shown] {
 		d.equal(line)
 	}
-	return fold(d.lines)
+	if skipped > 0 {
+		lines = append(lines, diffLine{Gap: skipped})
+	}
+	lines = append(lines, fold(d.lines)...)
+	if tail > shown {
+		lines = append(lines, diffLine{Gap: tail - shown})
+	}
+	return lines
+}
+
+func common[T comparable](a, b []T) (head, tail int) {
+	shorter := min(len(a), len(b))
+	for head < shorter && a[head] == b[head] {
+		head++
+	}
+	for tail < shorter-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
+		tail++
+	}
+	return head, tail
 }
 
 // splitLines returns the lines of a text. If the text ends with a newline, it appends
@@ -82,19 +101,23 @@ type differ struct {
 // lines count as changed.
 func (d *differ) compare(a, b []string) {
 	if len(a) > mostCompared || len(b) > mostCompared {
-		d.removed, d.added = append(d.removed, a...), append(d.added, b...)
+		d.removed, d.added = a[:min(len(a), mostCompared)], b[:min(len(b), mostCompared)]
+		d.flush()
+		rest := max(len(a), len(b)) - mostCompared
+		d.lines = append(d.lines, diffLine{Changed: true, Rest: rest})
+		d.oldLine, d.newLine = len(a)+d.oldLine-min(len(a), mostCompared), len(b)+d.newLine-min(len(b), mostCompared)
 		return
 	}
-	common := make([][]int16, len(a)+1) // lengths of the longest common subsequences of a[i:] and b[j:]
-	for i := range common {
-		common[i] = make([]int16, len(b)+1)
+	longest := make([][]int16, len(a)+1) // lengths of the longest common subsequences of a[i:] and b[j:]
+	for i := range longest {
+		longest[i] = make([]int16, len(b)+1)
 	}
 	for i := range slices.Backward(a) {
 		for j := range slices.Backward(b) {
 			if a[i] == b[j] {
-				common[i][j] = common[i+1][j+1] + 1
+				longest[i][j] = longest[i+1][j+1] + 1
 			} else {
-				common[i][j] = max(common[i+1][j], common[i][j+1])
+				longest[i][j] = max(longest[i+1][j], longest[i][j+1])
 			}
 		}
 	}
@@ -105,7 +128,7 @@ func (d *differ) compare(a, b []string) {
 			d.flush()
 			d.equal(a[i])
 			i, j = i+1, j+1
-		case j == len(b) || i < len(a) && common[i+1][j] >= common[i][j+1]:
+		case j == len(b) || i < len(a) && longest[i+1][j] >= longest[i][j+1]:
 			d.removed = append(d.removed, a[i])
 			i++
 		default:
@@ -122,8 +145,6 @@ func (d *differ) equal(line string) {
 	d.lines = append(d.lines, diffLine{OldNumber: d.oldLine, NewNumber: d.newLine, Old: same, New: same})
 }
 
-// flush appends the lines that differ kept back: the removed lines beside the added
-// lines.
 func (d *differ) flush() {
 	for i := range max(len(d.removed), len(d.added)) {
 		line := diffLine{Changed: true}
@@ -148,18 +169,9 @@ func (d *differ) flush() {
 	d.removed, d.added = nil, nil
 }
 
-// mark splits two lines into an equal beginning, a part that differs, and an equal end.
-// It does not split characters.
 func mark(before, after string) (diffText, diffText) {
 	a, b := []rune(before), []rune(after)
-	head := 0
-	for head < len(a) && head < len(b) && a[head] == b[head] {
-		head++
-	}
-	tail := 0
-	for tail < len(a)-head && tail < len(b)-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
-		tail++
-	}
+	head, tail := common(a, b)
 	part := func(r []rune) diffText {
 		return diffText{string(r[:head]), string(r[head : len(r)-tail]), string(r[len(r)-tail:])}
 	}

@@ -7,7 +7,7 @@
 //	mux.Handle("/ops/once/", pages)
 //
 // The console has no SQL and no tables of its own. It calls other packages such as
-// pending, deadletter, parked and poison, so you can do all of its work in code, or
+// operate/outbox, operate/dead, operate/parked and operate/quarantine, so you can do all of its work in code, or
 // with the command line.
 //
 // Each page is one path segment, and all links are relative. So the console works under
@@ -23,9 +23,4 @@
 // If you close the browser, the changes continue. [Console.Close] ends the jobs: a
 // replay of the quarantine is paused and can be resumed, any other job stops after a
 // batch.
-//
-// To read the code, start with config.go, action.go and console.go (routes).
-// security.go protects the pages. Each area has a file, such as overview.go, outbox.go,
-// dead.go (also the sent log), quarantine.go, replays.go and edit.go. Changes are in
-// change.go, in the files change_*.go (one value for each act) and in jobs.go.
 package console

@@ -18,16 +18,16 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/operate"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/operate/quarantine"
 )
 
-// maxMetadata is the maximum size of an edited message's metadata as JSON, in bytes.
+// maxMetadata is the maximum size of the metadata that can be edited, in bytes.
 const maxMetadata = 64 << 10
 
 // editPage is the form that contains the message. After the first submit, it also shows
 // the differences from the stored message.
 type editPage struct {
-	Entry    poison.Entry
+	Entry    quarantine.Entry
 	Problem  string // why the form cannot be stored
 	Hex      bool   // whether the payload is edited as hexadecimal digits
 	Payload  string
@@ -49,7 +49,7 @@ type editPage struct {
 
 // editable returns an entry, and the name of the person who edits it. It returns an
 // error if the entry cannot be edited, or if the person is not allowed to edit it.
-func (c *Console) editable(r *http.Request, id int64) (e poison.Entry, actor string, err error) {
+func (c *Console) editable(r *http.Request, id int64) (e quarantine.Entry, actor string, err error) {
 	if actor, err = c.authorize(r, EditQuarantined); err != nil {
 		return e, "", err
 	}
@@ -61,6 +61,9 @@ func (c *Console) editable(r *http.Request, id int64) (e poison.Entry, actor str
 		return e, "", inputError{fmt.Errorf("entry %d is %s, and only quarantined entries can be edited", id, e.State)}
 	case e.Message == nil:
 		return e, "", inputError{fmt.Errorf("entry %d is damaged and cannot be edited: discard it", id)}
+	case sizeOf(e.Message.Metadata) > maxMetadata:
+		return e, "", inputError{fmt.Errorf("the metadata has %s, more than %s: use the command once quarantine edit %d",
+			size(sizeOf(e.Message.Metadata)), size(maxMetadata), id)}
 	case len(e.Message.Payload) > c.config.MaxEdit:
 		return e, "", inputError{fmt.Errorf("the payload has %s, more than %s: use the command once quarantine edit %d",
 			size(len(e.Message.Payload)), size(c.config.MaxEdit), id)}
@@ -73,6 +76,13 @@ func (c *Console) editable(r *http.Request, id int64) (e poison.Entry, actor str
 		err = refusedError{EditQuarantined}
 	}
 	return e, actor, err
+}
+
+func sizeOf(metadata message.Metadata) (n int) {
+	for name, value := range metadata {
+		n += len(name) + len(value)
+	}
+	return n
 }
 
 func (c *Console) getEdit(w http.ResponseWriter, r *http.Request) error {
@@ -108,14 +118,14 @@ func asText(payload []byte, asHex bool) string {
 	if !asHex {
 		return string(payload)
 	}
-	var b strings.Builder
-	for i, c := range payload {
+	text := make([]byte, 0, 3*len(payload))
+	for i := range payload {
 		if i > 0 {
-			b.WriteByte(" \n"[btoi(i%16 == 0)])
+			text = append(text, " \n"[btoi(i%16 == 0)])
 		}
-		b.WriteString(hex.EncodeToString([]byte{c}))
+		text = hex.AppendEncode(text, payload[i:i+1])
 	}
-	return b.String()
+	return string(text)
 }
 
 func btoi(b bool) int {
@@ -125,7 +135,6 @@ func btoi(b bool) int {
 	return 0
 }
 
-// metadataText returns metadata as JSON in which each value can be edited.
 func metadataText(metadata message.Metadata) (string, error) {
 	for name, text := range metadata {
 		if !utf8.ValidString(name) || !utf8.ValidString(text) {
@@ -183,12 +192,12 @@ func (c *Console) newEdited(form url.Values, body *editPage) (e edited) {
 func parseMetadata(text string) (metadata message.Metadata, err error) {
 	decoder := json.NewDecoder(strings.NewReader(text))
 	switch err := decoder.Decode(&metadata); {
-	case len(text) > maxMetadata:
-		return nil, fmt.Errorf("the metadata has %s, more than %s", size(len(text)), size(maxMetadata))
 	case err != nil:
 		return nil, fmt.Errorf("the metadata is not a JSON object of strings: %w", err)
 	case decoder.More():
 		return nil, errors.New("the metadata has more than one JSON object")
+	case sizeOf(metadata) > maxMetadata:
+		return nil, fmt.Errorf("the metadata has %s, more than %s", size(sizeOf(metadata)), size(maxMetadata))
 	}
 	for name, value := range metadata {
 		if name == "" || strings.ContainsRune(name+value, 0) {
@@ -231,7 +240,7 @@ func (c *Console) postEdit(w http.ResponseWriter, r *http.Request) error {
 	newID, err := c.quarantine.Edit(r.Context(), operate.Act{Actor: actor, Why: why}, id, func(msg *message.Message) error {
 		msg.Payload, msg.Metadata = change.payload, maps.Clone(change.metadata)
 		return nil
-	}, poison.EditOptions{KeepQuarantined: body.Keep})
+	}, quarantine.EditOptions{KeepQuarantined: body.Keep})
 	if err != nil {
 		return err
 	}
@@ -240,7 +249,6 @@ func (c *Console) postEdit(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// sentence returns the text of an error as a sentence, or "" if err is nil.
 func sentence(err error) string {
 	if err == nil {
 		return ""
@@ -250,7 +258,7 @@ func sentence(err error) string {
 
 // review compares the stored message with the edited message, and stores the
 // differences in the page.
-func (p *editPage) review(old poison.Entry, change edited) {
+func (p *editPage) review(old quarantine.Entry, change edited) {
 	p.Review, p.Exact = true, base64.StdEncoding.EncodeToString(change.payload)
 	p.OldSize, p.NewSize = len(old.Message.Payload), len(change.payload)
 	before, after := asText(old.Message.Payload, p.Hex), asText(change.payload, p.Hex)

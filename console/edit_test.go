@@ -11,11 +11,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/console"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func TestAnEditIsComparedThenStored(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := benchIn(t, db, nil)
 		m := message.NewMessage("one", []byte("{\n  \"amount\": -5\n}\n"))
 		m.Metadata["trace"] = "0af7"
@@ -154,7 +154,7 @@ func TestAnEditIsCheckedBeforeItIsStored(t *testing.T) {
 		"no reason":        {"why", " ", "Say why", http.StatusBadRequest},
 		"hex":              {"as", "hex", "not hexadecimal", http.StatusBadRequest},
 		"another id":       {"id", "x", "id is not a number", http.StatusBadRequest},
-		"unknown id":       {"id", "77", "No such entry", http.StatusNotFound},
+		"unknown id":       {"id", "77", "not here any more", http.StatusNotFound},
 		"no JSON any more": {"payload", "{", "is not valid JSON any more", http.StatusOK},
 	} {
 		form := b.fields(b.get("edit?id=1"), "edit")
@@ -197,14 +197,14 @@ func TestAnEditIsHandledAtOnceUnlessItIsKept(t *testing.T) {
 	if a.StatusCode != http.StatusConflict {
 		t.Errorf("a.StatusCode is %d, want %d", a.StatusCode, http.StatusConflict)
 	}
-	if want := html.EscapeString("poison: edit 1: " + absent("payments")); !strings.Contains(a.text, want) {
+	if want := html.EscapeString("quarantine: edit 1: " + absent("payments")); !strings.Contains(a.text, want) {
 		t.Errorf("%q is missing:\n%s", want, a.text)
 	}
 	done := b.consume(nil)
 	if got := b.do(http.MethodPost, "edit", review).StatusCode; got != http.StatusSeeOther {
 		t.Errorf(`b.do(http.MethodPost, "edit", review).StatusCode is %d, want %d`, got, http.StatusSeeOther)
 	}
-	testkit.Eventually(t, 60e9, "the edited message is handled", func() bool { return len(done.all()) == 1 })
+	kit.Eventually(t, 60e9, "the edited message is handled", func() bool { return len(done.all()) == 1 })
 	if got, want := done.all(), []string{"good"}; !slices.Equal(got, want) {
 		t.Errorf("done.all is %q, want %q", got, want)
 	}

@@ -12,15 +12,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/console"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 )
 
 // A note on a failure group is shown with the group and with each of its entries, and stays
 // for the next failure of the same cause.
 func TestANoteStaysWithItsFailureGroup(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := benchIn(t, db, nil)
 		b.seed()
 		if got := b.get("quarantine").text; !strings.Contains(got, "new: 3 in the last hour") {
@@ -94,7 +94,7 @@ func TestTheNoteFormNeedsItsAction(t *testing.T) {
 func TestThePageOfAPanicShowsItsStack(t *testing.T) {
 	b := newBench(t, nil)
 	msg := message.NewMessage("boom-1", []byte(`{}`))
-	msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "orders.placed"}))
+	msg.SetContext(parkedrows.WithDelivery(t.Context(), &parkedrows.Delivery{Consumer: "payments", Topic: "orders.placed"}))
 	store, err := poison.New(b.DB, poison.Config{Schema: b.tables, Logger: watermill.NopLogger{}})
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/operate"
-	"github.com/watermill-once/once/poison"
 )
 
 const (
@@ -58,7 +57,7 @@ type job struct {
 	LeftOut string // see act.LeftOut
 
 	lock   string // two jobs with the same lock cannot run at the same time
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	moved  chan struct{} // closed at the first progress, or when the job ends
 	once   sync.Once
 	ended  chan struct{}
@@ -77,15 +76,12 @@ type jobState struct {
 	Chart          string
 }
 
-// Running reports whether the job has not ended.
 func (s jobState) Running() bool { return s.Ended.IsZero() }
 
-// Stopped reports whether the job was stopped by a person or by its plan.
 func (s jobState) Stopped() bool {
-	return !s.Running() && (s.Stopping && s.Err != nil || errors.Is(s.Err, poison.ErrReplayStopped))
+	return !s.Running() && (s.Stopping && s.Err != nil || errors.Is(s.Err, operate.ErrReplayStopped))
 }
 
-// Problem returns why the job failed, or "" if it did not fail.
 func (s jobState) Problem() string {
 	switch {
 	case s.Err == nil || s.Stopped():
@@ -98,7 +94,6 @@ func (s jobState) Problem() string {
 	return "It failed. The log of the service says why."
 }
 
-// State returns the current state of the job.
 func (j *job) State() jobState {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -115,11 +110,12 @@ func (j *job) progress(r report) {
 	j.once.Do(func() { close(j.moved) })
 }
 
-func (j *job) stop() {
+// stop stops the job. A replay then stores the name of the actor as part of the reason.
+func (j *job) stop(actor string) {
 	j.mu.Lock()
 	j.state.Stopping = true
 	j.mu.Unlock()
-	j.cancel()
+	j.cancel(fmt.Errorf("stopped in the console by %s", actor))
 }
 
 // jobs contains the changes to the data that people have started in the console of this
@@ -128,7 +124,7 @@ func (j *job) stop() {
 type jobs struct {
 	logger watermill.LoggerAdapter
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	group  sync.WaitGroup
 
 	mu     sync.Mutex
@@ -137,7 +133,7 @@ type jobs struct {
 }
 
 func newJobs(logger watermill.LoggerAdapter) *jobs {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	return &jobs{logger: logger, ctx: ctx, cancel: cancel}
 }
 
@@ -166,12 +162,12 @@ func (all *jobs) start(j *job, do work) error {
 		ended := slices.IndexFunc(all.all, func(old *job) bool { return !old.State().Running() })
 		all.all = slices.Delete(all.all, ended, ended+1)
 	}
-	ctx, cancel := context.WithCancel(all.ctx)
+	ctx, cancel := context.WithCancelCause(all.ctx)
 	j.ID, j.cancel, j.moved, j.ended = rand.Text()[:12], cancel, make(chan struct{}), make(chan struct{})
 	j.state.Started = time.Now()
 	all.all = append(all.all, j)
 	all.group.Go(func() {
-		defer cancel()
+		defer cancel(nil)
 		all.run(ctx, j, do)
 	})
 	return nil
@@ -220,7 +216,6 @@ func (all *jobs) perform(ctx context.Context, j *job, do work) (latest report, e
 	return do(ctx, j.progress)
 }
 
-// get returns the job with this ID, or nil.
 func (all *jobs) get(id string) *job {
 	return all.find(func(j *job) bool { return j.ID == id })
 }
@@ -231,7 +226,6 @@ func (all *jobs) replaying(id int64) *job {
 	return all.find(func(j *job) bool { return j.State().Report.Replay.ID == id })
 }
 
-// find returns the latest job for which match returns true, or nil.
 func (all *jobs) find(match func(j *job) bool) *job {
 	for _, j := range all.latest() {
 		if match(j) {
@@ -241,7 +235,6 @@ func (all *jobs) find(match func(j *job) bool) *job {
 	return nil
 }
 
-// latest returns all jobs that this process remembers. The latest job comes first.
 func (all *jobs) latest() []*job {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -250,11 +243,10 @@ func (all *jobs) latest() []*job {
 	return list
 }
 
-// close stops all jobs, and returns when they have ended.
 func (all *jobs) close() {
 	all.mu.Lock()
 	all.closed = true
 	all.mu.Unlock()
-	all.cancel()
+	all.cancel(errClosed)
 	all.group.Wait()
 }

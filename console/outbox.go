@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/watermill-once/once/pending"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/outbox"
+	"github.com/watermill-once/once/operate/status"
 )
 
-var pendingStates = []string{string(pending.Due), string(pending.BackingOff), string(pending.Delayed), string(pending.Blocked)}
+var pendingStates = []string{outbox.Due, outbox.BackingOff, outbox.Delayed, outbox.Blocked}
 
 // buttons says for each action whether the page shows its button.
 type buttons map[Action]bool
@@ -40,12 +42,12 @@ func (b buttons) May(action string) bool { return b[Action(action)] }
 type outboxPage struct {
 	Filter  selection
 	States  []string
-	Topics  []pending.Topic
+	Topics  []outbox.Topic
 	Partly  bool // whether Topics includes only the first rows of the outbox
 	Blocked []blockedKey
-	Pauses  []pending.Pause
+	Pauses  []outbox.Pause
 
-	Messages []pending.Message
+	Messages []outbox.Message
 	Next     string // URL of the next page
 	May      buttons
 
@@ -57,6 +59,7 @@ type blockedKey struct {
 	Key, Topic string
 	Waiting    int
 	BlockedBy  int64
+	Letter     int64 // ID of the dead letter that blocks the key, or 0
 }
 
 func (c *Console) getOutbox(w http.ResponseWriter, r *http.Request) error {
@@ -65,7 +68,7 @@ func (c *Console) getOutbox(w http.ResponseWriter, r *http.Request) error {
 	}
 	s, err := newSelection(r.URL.Query())
 	if err == nil {
-		err = s.check(nil, pendingStates)
+		err = s.check(filters["outbox"], nil, pendingStates)
 	}
 	if err != nil {
 		return err
@@ -74,7 +77,7 @@ func (c *Console) getOutbox(w http.ResponseWriter, r *http.Request) error {
 		Filter: s, States: pendingStates, May: c.buttons(r, RetryPending, CancelPending),
 		Pause: c.may(r, PausePending), Resume: c.may(r, ResumePending),
 	}
-	backlog, err := c.outbox.Backlog(r.Context(), pending.Filter{})
+	backlog, err := c.outbox.Backlog(r.Context(), operate.Filter{})
 	if err != nil {
 		return err
 	}
@@ -82,11 +85,11 @@ func (c *Console) getOutbox(w http.ResponseWriter, r *http.Request) error {
 	if body.Pauses, err = c.outbox.ListPaused(r.Context()); err != nil {
 		return err
 	}
-	list, err := c.outbox.List(r.Context(), s.pending())
+	list, err := c.outbox.List(r.Context(), s.filter("outbox"))
 	if err != nil {
 		return err
 	}
-	body.Messages = list.Messages
+	body.Messages = list.Rows
 	if list.Next > 0 {
 		query := s.values()
 		query.Set("after", fmt.Sprint(list.Next))
@@ -98,17 +101,15 @@ func (c *Console) getOutbox(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Outbox", Template: "outbox", Section: "outbox", Body: body})
 }
 
-// blockedKeys lists the first blocked messages in the outbox, and returns their ordering
-// keys.
 func (c *Console) blockedKeys(r *http.Request) (keys []blockedKey, err error) {
-	blocked, err := c.outbox.List(r.Context(), pending.Filter{State: pending.Blocked})
+	blocked, err := c.outbox.List(r.Context(), operate.Filter{State: outbox.Blocked})
 	index := map[string]int{}
-	for _, m := range blocked.Messages {
+	for _, m := range blocked.Rows {
 		at, known := index[m.OrderingKey]
 		if !known {
 			at = len(keys)
 			index[m.OrderingKey] = at
-			keys = append(keys, blockedKey{Key: m.OrderingKey, Topic: m.Topic, BlockedBy: m.BlockedBy})
+			keys = append(keys, blockedKey{Key: m.OrderingKey, Topic: m.Topic, BlockedBy: m.BlockedBy, Letter: m.BlockedByLetter})
 		}
 		keys[at].Waiting++
 	}
@@ -117,7 +118,7 @@ func (c *Console) blockedKeys(r *http.Request) (keys []blockedKey, err error) {
 
 // messagePage shows one message of the outbox.
 type messagePage struct {
-	Message pending.Message
+	Message outbox.Message
 	Content content
 	May     buttons
 }
@@ -141,4 +142,33 @@ func (c *Console) getMessage(w http.ResponseWriter, r *http.Request) error {
 			May: c.buttons(r, RetryPending, CancelPending),
 		},
 	})
+}
+
+// forwardersPage shows the running forwarders and the slots.
+type forwardersPage struct {
+	Forwarders []status.Forwarder
+	Slots      []status.Slot
+	Free       []status.Slot // slots without an owner; no forwarder sends their messages
+}
+
+func (c *Console) getForwarders(w http.ResponseWriter, r *http.Request) error {
+	if _, err := c.authorize(r, Look); err != nil {
+		return err
+	}
+	var (
+		body forwardersPage
+		err  error
+	)
+	if body.Forwarders, err = c.status.Forwarders(r.Context()); err != nil {
+		return err
+	}
+	if body.Slots, err = c.status.Slots(r.Context()); err != nil {
+		return err
+	}
+	for _, s := range body.Slots {
+		if s.Owner == "" {
+			body.Free = append(body.Free, s)
+		}
+	}
+	return c.show(w, r, page{Title: "Forwarders", Template: "forwarders", Section: "forwarders", Live: liveSeconds, Body: body})
 }

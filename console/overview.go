@@ -8,12 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/operate"
-	"github.com/watermill-once/once/parked"
-	"github.com/watermill-once/once/pending"
-	"github.com/watermill-once/once/poison"
-	"github.com/watermill-once/once/status"
+	"github.com/watermill-once/once/operate/outbox"
+	"github.com/watermill-once/once/operate/parked"
+	"github.com/watermill-once/once/operate/status"
 )
 
 const (
@@ -36,10 +34,15 @@ type overview struct {
 	At         time.Time
 	Attention  []attention
 	Outbox     status.Count
-	Topics     []pending.Topic
-	Pending    pending.Topic // sums over Topics
+	Topics     []outbox.Topic
+	Pending    outbox.Topic  // sums over Topics
 	Partly     bool          // whether Topics and Pending include only the first rows of the outbox
 	Oldest     time.Duration // longest time for which a waiting message has been due
+	OldestFree time.Duration // the same, without messages that wait for a dead letter
+
+	DeadKeys      []status.DeadKey // the first ordering keys that dead letters block
+	BlockedByDead status.Count     // number of all these keys
+
 	Forwarders int
 	FreeSlots  int
 	Consumers  []consumerRow
@@ -48,8 +51,8 @@ type overview struct {
 	DeadGroups []operate.Group // empty if there are too many letters
 	Entries    status.Count
 	Groups     []operate.Group
-	Latest     bool            // whether the counts in Groups include only the latest entries
-	Replays    []poison.Replay // replays that are running or can be resumed
+	Latest     bool             // whether the counts in Groups include only the latest entries
+	Replays    []operate.Replay // replays that are running or can be resumed
 	Running    int
 	In, Out    string // messages that enter and leave the outbox per second, or ""
 	Handled    string // messages that all consumers handle per second
@@ -125,8 +128,9 @@ func (c *Console) newOverview(ctx context.Context) (o overview, err error) {
 		return o, err
 	}
 	o.Outbox, o.Oldest, o.Dead, o.Entries = s.Outbox.Pending, s.Outbox.Oldest, s.Dead, s.Quarantine
+	o.OldestFree, o.DeadKeys, o.BlockedByDead = s.Outbox.OldestFree, s.Outbox.DeadKeys, s.Outbox.BlockedByDead
 	o.Forwarders, o.FreeSlots = len(s.Forwarders), s.FreeSlots
-	backlog, err := c.outbox.Backlog(ctx, pending.Filter{})
+	backlog, err := c.outbox.Backlog(ctx, operate.Filter{})
 	if err != nil {
 		return o, err
 	}
@@ -151,10 +155,9 @@ func (c *Console) newOverview(ctx context.Context) (o overview, err error) {
 	return o, nil
 }
 
-// readFailures adds the failure groups to the overview.
 func (c *Console) readFailures(ctx context.Context, o *overview, latest []status.Failure) error {
 	if o.Dead.N > 0 && o.Dead.N <= groupedEntries {
-		page, err := c.letters.Groups(ctx, deadletter.Filter{})
+		page, err := c.letters.Groups(ctx, operate.Filter{})
 		if err != nil {
 			return err
 		}
@@ -167,17 +170,17 @@ func (c *Console) readFailures(ctx context.Context, o *overview, latest []status
 				Fingerprint: f.Fingerprint, Count: f.Count, Consumers: []string{f.Consumer}, Reason: f.Reason, ErrorType: f.ErrorType,
 				LastFailedAt: f.LastFailedAt,
 			}
-			entries, err := c.quarantine.List(ctx, poison.Filter{Fingerprint: f.Fingerprint, Limit: 1})
+			entries, err := c.quarantine.List(ctx, operate.Filter{Fingerprint: f.Fingerprint, Limit: 1})
 			if err != nil {
 				return err
 			}
-			for _, e := range entries.Entries {
+			for _, e := range entries.Rows {
 				group.Error = e.Error
 			}
 			o.Groups = append(o.Groups, group)
 		}
 	case o.Entries.N > 0:
-		page, err := c.quarantine.Groups(ctx, poison.Filter{})
+		page, err := c.quarantine.Groups(ctx, operate.Filter{})
 		if err != nil {
 			return err
 		}
@@ -188,8 +191,6 @@ func (c *Console) readFailures(ctx context.Context, o *overview, latest []status
 	return nil
 }
 
-// readConsumers adds the consumers to the overview, and the rates at which messages are
-// written, sent and handled.
 func (c *Console) readConsumers(ctx context.Context, o *overview) error {
 	flow, err := c.status.Flow(ctx)
 	if err != nil {
@@ -225,15 +226,13 @@ func (c *Console) readConsumers(ctx context.Context, o *overview) error {
 	return err
 }
 
-// openReplays adds the unfinished replays to the overview. It examines only the latest
-// replays.
 func (c *Console) openReplays(ctx context.Context, o *overview) error {
 	latest, err := c.quarantine.Replays(ctx, 0)
 	for _, r := range latest {
-		if r.State != poison.ReplayFinished {
+		if r.State != operate.ReplayFinished {
 			o.Replays = append(o.Replays, r)
 		}
-		if r.State == poison.ReplayRunning {
+		if r.State == operate.ReplayRunning {
 			o.Running++
 		}
 	}
@@ -267,15 +266,26 @@ func (o *overview) judge() {
 	})
 }
 
-// judgeMoving adds problems with messages that do not move.
 func (o *overview) judgeMoving(add func(urgent bool, what, why, url, label string)) {
 	atLeast := ""
 	if o.Partly {
 		atLeast = "at least "
 	}
-	if o.Oldest >= lateAfter {
-		add(true, "The outbox is stuck: a message has been due for "+age(o.Oldest),
-			"Does a forwarder run, and can it reach the broker?", link("outbox", "state", pending.Due), "See the messages")
+	for _, k := range o.DeadKeys {
+		what := upper(k.String())
+		if o.Oldest >= lateAfter && o.OldestFree < lateAfter {
+			what += ", and a message has waited for " + age(o.Oldest)
+		}
+		add(true, what, "Later messages of the key wait until you replay or discard the letter, or release the key.",
+			link("letter", "id", fmt.Sprint(k.Letter)), "See the dead letter")
+	}
+	if n := o.BlockedByDead.N; n > len(o.DeadKeys) {
+		add(true, upto(o.BlockedByDead)+" ordering keys are blocked by dead letters",
+			"Only the first are named here.", "dead", "See the dead letters")
+	}
+	if o.OldestFree >= lateAfter {
+		add(true, "The outbox is stuck: a message has been due for "+age(o.OldestFree),
+			"Does a forwarder run, and can it reach the broker?", link("outbox", "state", outbox.Due), "See the messages")
 	}
 	if o.Pending.Due > 0 && o.FreeSlots > 0 {
 		what := "No forwarder runs, and " + atLeast + plural(o.Pending.Due, "message is due", "messages are due")
@@ -298,25 +308,23 @@ func (o *overview) judgeMoving(add func(urgent bool, what, why, url, label strin
 	}
 	if o.Pending.BackingOff > 0 {
 		add(o.Pending.BackingOff > 100, upper(atLeast+plural(o.Pending.BackingOff, "message backs off", "messages back off")),
-			"Refused by the broker. The forwarder tries again by itself.", link("outbox", "state", pending.BackingOff), "See why")
+			"Refused by the broker. The forwarder tries again by itself.", link("outbox", "state", outbox.BackingOff), "See why")
 	}
 	if o.Pending.Blocked > 0 {
 		add(true, upper(atLeast+plural(o.Pending.Blocked, "message waits", "messages wait"))+" for an earlier message of the same ordering key",
 			"They are sent after the earlier message was sent, cancelled or discarded, or its key was released.",
-			link("outbox", "state", pending.Blocked), "See the keys")
+			link("outbox", "state", outbox.Blocked), "See the keys")
 	}
 }
 
-// judgeFailed adds two kinds of problems: replays that have stopped and can be resumed,
-// and messages that were given up on.
 func (o *overview) judgeFailed(add func(urgent bool, what, why, url, label string)) {
 	for _, r := range o.Replays {
-		if r.State != poison.ReplayRunning {
+		if r.State != operate.ReplayRunning {
 			why := r.StopReason
 			if why == "" {
 				why = "It can be resumed."
 			}
-			what := fmt.Sprintf("Replay %d is %s, and %s left", r.ID, r.State, plural(max(0, r.Total-r.Replayed), "message is", "messages are"))
+			what := fmt.Sprintf("Replay %d is %s, and %s left", r.ID, r.State, plural(max(0, r.Total-r.Changed), "message is", "messages are"))
 			add(false, what, why, link("replay", "id", r.ID), "See the replay")
 		}
 	}

@@ -1,14 +1,20 @@
 package console_test
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/watermill-once/once/console"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/schema"
 )
 
 // texts has the texts that each page must contain after seed.
@@ -19,22 +25,26 @@ var texts = map[string][]string{
 	"forwarders": {"64 slots have no forwarder", "Start a forwarder", "No forwarder runs."},
 	"consumers": {
 		"mail", ", in key order", "running", "host/17/a1", "sendMail", "payments", "not registered",
+		"paused by", "the provider is down", "do=pause-consumer", "do=resume-consumer",
 	},
 	"parked":                          {"parked-1", "mail server is full", "2 attempts", "waits for 5", "failed-1", "Run selected now"},
 	"parked?consumer=mail&state=held": {"parked-2"},
-	"parked-message?id=5":             {"parked-1", "customer-5", "mail server is full", "&#34;order&#34;: 7", "Run now", "Show its life"},
+	"parked-message?id=5":             {"parked-1", "customer-5", "mail server is full", "&#34;order&#34;: 7", "Run now", "Trace it"},
 	"parked-message?id=6":             {"parked-2", "message 5"},
 	"parked-message?id=1":             {"Open the quarantine entry"},
-	"life":                            {"Enter a message id, an aggregate id or a tenant."},
-	"life?message=failed-1": {
-		"Life of failed-1", "payments", "quarantined", "card gateway answered 502", "parked-message?id=2",
+	"trace":                           {"Enter a message id, an aggregate id or a tenant."},
+	"trace?message=failed-1": {
+		"Trace of failed-1", "payments", "quarantined", "card gateway answered 502", "parked-message?id=2",
 	},
-	"life?message=refused-1&causes=1":        {"no queue is bound", "message?id=2", "checked"},
-	"life?message=nowhere":                   {"No table of this database has it"},
-	"audit":                                  {"Nobody has changed anything."},
-	"change?do=run-parked&consumer=mail":     {"1 message", "Run now"},
-	"change?do=cancel-parked&consumer=mail":  {"2 messages", "go into quarantine"},
-	"change?do=discard-parked&consumer=mail": {"2 messages", "never handled"},
+	"trace?message=refused-1&causes=1": {"no queue is bound", "message?id=2", "checked"},
+	"trace?message=nowhere":            {"No table of this database has it"},
+	"audit":                            {"Nobody has changed anything."},
+
+	"change?do=pause-consumer&consumer=payments":  {"1 topic of the consumer", "No attempts are counted"},
+	"change?do=resume-consumer&consumer=shipping": {"1 topic of the consumer", "Resume"},
+	"change?do=run-parked&consumer=mail":          {"1 message", "Run now"},
+	"change?do=cancel-parked&consumer=mail":       {"2 messages", "go into quarantine"},
+	"change?do=discard-parked&consumer=mail":      {"2 messages", "never handled"},
 	"outbox": {
 		"orders.placed", "stock.changed", "refused-1", "no queue is bound", "backing off", "customer-7", "Blocked ordering keys",
 	},
@@ -70,7 +80,7 @@ var texts = map[string][]string{
 }
 
 func TestEveryPageShowsTheMessages(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := benchIn(t, db, nil)
 		b.seed()
 		for page, parts := range texts {
@@ -96,10 +106,10 @@ func TestEveryPageShowsTheMessages(t *testing.T) {
 // The first request for the page starts to count the messages of each day in the
 // background. A later request shows the numbers.
 func TestTheLastDaysAreCounted(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := benchIn(t, db, nil)
 		b.seed()
-		testkit.Eventually(t, time.Minute, "the days are counted", func() bool {
+		kit.Eventually(t, time.Minute, "the days are counted", func() bool {
 			return strings.Contains(b.get("days").text, time.Now().UTC().AddDate(0, 0, -29).Format("2006-01-02"))
 		})
 		cell := func(n string) string { return `\s*<td class="number"[^>]*>` + n + `</td>` }
@@ -114,7 +124,7 @@ func TestTheLastDaysAreCounted(t *testing.T) {
 }
 
 func TestAnEmptyDatabaseSaysWhatWouldBeThere(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := benchIn(t, db, nil)
 		for page, part := range map[string]string{
 			"":                       "Nothing.",
@@ -131,8 +141,8 @@ func TestAnEmptyDatabaseSaysWhatWouldBeThere(t *testing.T) {
 			"consumers":              "No consumer is known.",
 			"parked":                 "No messages are parked.",
 			"parked?topic=x":         "No parked message matches.",
-			"life":                   "Enter a message id, an aggregate id or a tenant.",
-			"life?aggregate=x":       "No message matches.",
+			"trace":                  "Enter a message id, an aggregate id or a tenant.",
+			"trace?aggregate=x":      "No message matches.",
 			"audit":                  "Nobody has changed anything.",
 			"audit?actor=x":          "No action matches.",
 			"change?do=discard&id=1": "Nothing.",
@@ -161,7 +171,7 @@ func TestAMistakeInTheURLIsNamed(t *testing.T) {
 		"outbox?topic=%00":                               {http.StatusBadRequest, "characters that no message can contain"},
 		"outbox?topic=%ff":                               {http.StatusBadRequest, "characters that no message can contain"},
 		"entry?id=x":                                     {http.StatusBadRequest, "id &#34;x&#34;"},
-		"entry?id=99999":                                 {http.StatusNotFound, "No such entry"},
+		"entry?id=99999":                                 {http.StatusNotFound, "not here any more"},
 		"message?id=99999":                               {http.StatusNotFound, "not here any more"},
 		"letter?id=99999":                                {http.StatusNotFound, "not here any more"},
 		"copy?id=99999":                                  {http.StatusNotFound, "not here any more"},
@@ -177,9 +187,9 @@ func TestAMistakeInTheURLIsNamed(t *testing.T) {
 		"parked-message?id=99999":                        {http.StatusNotFound, "not here any more"},
 		"payload?of=parked&id=99999":                     {http.StatusNotFound, "not here any more"},
 		"change?do=run-parked&state=held":                {http.StatusBadRequest, "state is &#34;held&#34;, but must be one of waiting"},
-		"life?message=x&tenant=y":                        {http.StatusBadRequest, "only one of them"},
-		"life?type=order":                                {http.StatusBadRequest, "aggregate is empty"},
-		"life?message=%00":                               {http.StatusBadRequest, "characters that no message can contain"},
+		"trace?message=x&tenant=y":                       {http.StatusBadRequest, "only one of them"},
+		"trace?type=order":                               {http.StatusBadRequest, "aggregate is empty"},
+		"trace?message=%00":                              {http.StatusBadRequest, "characters that no message can contain"},
 		"audit?replay=x":                                 {http.StatusBadRequest, "replay &#34;x&#34;"},
 		"audit?from=yesterday":                           {http.StatusBadRequest, "is not a time"},
 		"nosuch":                                         {http.StatusNotFound, "No such page"},
@@ -250,6 +260,134 @@ func TestTheConfigurationIsChecked(t *testing.T) {
 	} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("got %v, want an error with %q", err, part)
+		}
+	}
+}
+
+// Pages count up to 10,000 rows, and say if only a part of the sent log was searched.
+func TestPagesOfManyRowsShowWhatWasNotCounted(t *testing.T) {
+	t.Parallel()
+	b := benchIn(t, kit.Postgres(t), nil)
+	b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint, reason)
+		SELECT 'payments', CASE WHEN i <= 10000 THEN 'most' ELSE 'few' END, 'q' || i, '', '', 'quarantined', now(), 'f', 'exhausted'
+		FROM generate_series(1, 10001) AS i`)
+	b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
+		SELECT i, 'd' || i, CASE WHEN i <= 10000 THEN 'most' ELSE 'few' END, '', '{}', now(), 20, 'no queue', 'exhausted', false
+		FROM generate_series(1, 10001) AS i`)
+	b.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at)
+		SELECT i, 's' || i, CASE WHEN i <= 50000 THEN 'most' ELSE 'few' END, '', '{}', now() FROM generate_series(1, 50001) AS i`)
+	for page, parts := range map[string][]string{
+		"quarantine":                     {`Entries <span class="muted">10,000+</span>`},
+		"quarantine?after=5000":          {`Entries <span class="muted">10,000+</span>`},
+		"quarantine?topic=most":          {`Entries <span class="muted">10,000</span>`},
+		"quarantine?topic=few":           {`Entries <span class="muted">1</span>`},
+		"dead":                           {`<span class="muted">10,000+</span>`},
+		"dead?topic=most":                {`<span class="muted">10,000</span>`},
+		"dead?topic=few":                 {`<span class="muted">1</span>`},
+		"sent?topic=few":                 {"No sent message matches so far.", `href="sent?after=50000&amp;topic=few"`},
+		"sent?topic=few&after=50000":     {"s50001"},
+		"sent?topic=neither&after=50000": {"No sent message matches."},
+	} {
+		got := b.get(page).text
+		for _, part := range parts {
+			if !strings.Contains(got, part) {
+				t.Errorf("%s: %q is missing:\n%.3000s", page, part, got)
+			}
+		}
+	}
+}
+
+// If several conditions match many rows each, but rarely the same ones, pages say that
+// only a part was searched.
+func TestPagesOfSearchesWithSeveralConditionsLinkToTheRest(t *testing.T) {
+	t.Parallel()
+	b := benchIn(t, kit.Postgres(t), nil)
+	// The first and the last row have both values.
+	b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint, reason, tenant)
+		SELECT CASE WHEN i % 2 = 1 OR i = 30000 THEN 'payments' ELSE 'mail' END, 'orders', 'q' || i, '', '', 'quarantined', now(), 'f', 'failed',
+		       CASE WHEN i % 2 = 0 OR i = 1 THEN 'acme' ELSE 'umbrella' END
+		FROM generate_series(1, 30000) AS i`)
+	b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown,
+			tenant)
+		SELECT i, 'd' || i, CASE WHEN i % 2 = 1 OR i = 30000 THEN 'orders' ELSE 'mail' END, '', '{}', now(), 20, 'no queue', 'exhausted', false,
+		       CASE WHEN i % 2 = 0 OR i = 1 THEN 'acme' ELSE 'umbrella' END
+		FROM generate_series(1, 30000) AS i`)
+	for page, parts := range map[string][]string{
+		"quarantine?consumer=payments&tenant=acme": {
+			"q1<", `<span class="muted">1+</span>`, `href="quarantine?after=19999&amp;consumer=payments&amp;tenant=acme"`,
+		},
+		"quarantine?consumer=payments&tenant=acme&after=1":     {"No entry matches so far.", `href="quarantine?after=20001`},
+		"quarantine?consumer=payments&tenant=acme&after=20001": {"q30000"},
+		"quarantine?consumer=mail&tenant=umbrella":             {"No failure is known yet.", "No entry matches so far."},
+		"dead?topic=orders&tenant=acme": {
+			"d1<", `<span class="muted">1+</span>`, `href="dead?after=19999&amp;tenant=acme&amp;topic=orders"`,
+		},
+		"dead?topic=orders&tenant=acme&after=1":     {"No dead letter matches so far.", `href="dead?after=20001`},
+		"dead?topic=orders&tenant=acme&after=20001": {"d30000"},
+		"dead?topic=mail&tenant=umbrella": {
+			"No cause is known yet.", "No dead letter matches so far.", `<span class="muted">0+</span>`,
+		},
+	} {
+		got := b.get(page).text
+		for _, part := range parts {
+			if !strings.Contains(got, part) {
+				t.Errorf("%s: %q is missing:\n%.3000s", page, part, got)
+			}
+		}
+	}
+}
+
+// A publisher chooses the content of a message. A page that shows it needs little
+// memory all the same, in each of its views.
+func TestTrap113_PagesOfHostileMessagesNeedLittleMemory(t *testing.T) {
+	b := quickBench(t, nil)
+	payload := strings.Repeat("[", 9999) + strings.Repeat("]", 9999) // json.Indent makes 200 MB of it
+	metadata := message.Metadata{"long": strings.Repeat("<\u202e", 100_000)}
+	for i := range 20_000 {
+		metadata[fmt.Sprint("key-", i)] = "\x01"
+	}
+	b.publish("orders", "m1", "A1", payload, metadata)
+	b.die("orders", "m1", "", payload, "exhausted", strings.Repeat("\x01", 2000))
+	b.send("orders", "m1", payload)
+	m := message.NewMessage("m1", []byte(payload))
+	m.Metadata = metadata
+	id := b.quarantine("payments", "orders", m, errors.New(strings.Repeat("\"", 100_000)))
+	const limit = 24 << 20
+	for _, page := range []string{
+		"message?id=1", "letter?id=1", "copy?id=1", "entry?id=" + itoa(id), "parked-message?id=" + itoa(id), "edit?id=" + itoa(id),
+		"outbox", "dead", "quarantine", "trace?message=m1&causes=1",
+	} {
+		for _, view := range []string{"", "&view=json", "&view=text", "&view=hex"} {
+			if view != "" && !strings.HasSuffix(page, "id=1") {
+				continue
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			a := b.do(http.MethodGet, page+view, nil)
+			runtime.ReadMemStats(&after)
+			if got := after.TotalAlloc - before.TotalAlloc; got > limit || len(a.text) > limit/8 {
+				t.Errorf("%s%s: %d bytes are allocated for a page of %d bytes, want at most %d", page, view, got, len(a.text), limit)
+			}
+		}
+	}
+}
+
+// If the database is not of the configured kind, each page says so, and the log names
+// both kinds.
+func TestPagesNameTheWrongDialect(t *testing.T) {
+	t.Parallel()
+	b := quickBench(t, func(c *console.Config) { c.Schema = schema.Config{Dialect: schema.PostgreSQL} })
+	const says = `<h1>This is another kind of database</h1>
+<p class="note">Set Config.Schema.Dialect of the console to the kind of its database. The log of the service names both kinds.</p>`
+	for _, page := range []string{"outbox", "message?id=1", "dead", "sent", "quarantine", "entry?id=1", "replays", "parked", "audit"} {
+		a := b.do(http.MethodGet, page, nil)
+		if a.StatusCode != http.StatusInternalServerError || !strings.Contains(a.text, says) {
+			t.Errorf("%s: %d\n%s", page, a.StatusCode, a.text)
+		}
+		path, _, _ := strings.Cut(page, "?")
+		if b.logs.Count("ERROR Console page failed page=/ops/once/"+path+" err=", `: schema: check: the database is not of the kind `+
+			`that Dialect names: Dialect is "postgres", the database is SQLite `, ": set Config.Dialect to schema.SQLite") != 1 {
+			t.Errorf("%s: %q", page, b.logs.Lines())
 		}
 	}
 }

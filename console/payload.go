@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,22 +16,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// shownBytes is the maximum number of bytes of a payload that a page shows. A download
-// contains the whole payload.
-const shownBytes = 64 << 10
-
-// Views of a payload.
-const (
-	viewJSON = "json"
-	viewText = "text"
-	viewHex  = "hex"
-)
-
 // content contains the parts of a message that a person may see.
 type content struct {
 	Problem  string // why the message is not shown, or ""
 	Changed  bool   // whether Config.Payload has changed the message
 	Metadata []pair
+	Less     bool // whether Metadata is only a part of the metadata
 	Size     int
 	Text     string
 	View     string
@@ -51,7 +42,6 @@ var errHidden = errors.New("the message is not shown")
 // errDamaged means that a stored message cannot be decoded, so it cannot be downloaded.
 var errDamaged error = inputError{errors.New("the stored message is damaged")}
 
-// messageOf returns a message that can be passed to Config.Payload.
 func messageOf(id string, payload []byte, metadata message.Metadata) *message.Message {
 	m := message.NewMessage(id, payload)
 	maps.Copy(m.Metadata, metadata)
@@ -74,7 +64,6 @@ func (c *Console) visibleMessage(r *http.Request, topic string, msg *message.Mes
 			shown, changed, err = nil, true, fmt.Errorf("%w: Config.Payload panicked", errHidden)
 		}
 	}()
-	original := messageOf(msg.UUID, slices.Clone(msg.Payload), msg.Metadata)
 	shown, err = c.config.Payload(r, topic, messageOf(msg.UUID, slices.Clone(msg.Payload), msg.Metadata))
 	if err == nil && shown == nil {
 		err = errors.New("Config.Payload returned no message")
@@ -82,21 +71,17 @@ func (c *Console) visibleMessage(r *http.Request, topic string, msg *message.Mes
 	if err != nil {
 		return nil, true, fmt.Errorf("%w: %w", errHidden, err)
 	}
-	changed = !bytes.Equal(shown.Payload, original.Payload) || !maps.Equal(shown.Metadata, original.Metadata)
+	changed = !bytes.Equal(shown.Payload, msg.Payload) || !maps.Equal(shown.Metadata, msg.Metadata)
 	return shown, changed, nil
 }
 
-// content returns a message in the form that a page shows. The parameters area and id
-// identify the message in the URL for its download.
 func (c *Console) content(r *http.Request, area string, id int64, topic string, msg *message.Message) content {
 	shown, changed, err := c.visibleMessage(r, topic, msg)
 	if err != nil {
 		return content{Problem: sentence(err)}
 	}
 	all := content{Changed: changed, Size: len(shown.Payload), Download: link("payload", "of", area, "id", id)}
-	for _, name := range slices.Sorted(maps.Keys(shown.Metadata)) {
-		all.Metadata = append(all.Metadata, pair{name, shown.Metadata[name]})
-	}
+	all.Metadata, all.Less = shownMetadata(shown.Metadata)
 	all.View = r.URL.Query().Get("view")
 	if views := []string{viewJSON, viewText, viewHex}; !slices.Contains(views, all.View) {
 		all.View = naturalView(shown.Payload)
@@ -111,38 +96,6 @@ func (c *Console) content(r *http.Request, area string, id int64, topic string, 
 	return all
 }
 
-func naturalView(payload []byte) string {
-	switch {
-	case json.Valid(payload):
-		return viewJSON
-	case utf8.Valid(payload):
-		return viewText
-	}
-	return viewHex
-}
-
-// render returns the beginning of a payload as text. It reports whether the text was
-// cut.
-func render(payload []byte, view string) (text string, cut bool) {
-	switch view {
-	case viewJSON:
-		var pretty bytes.Buffer
-		if json.Indent(&pretty, payload, "", "  ") == nil { // invalid JSON is shown as text
-			payload = pretty.Bytes()
-		}
-	case viewHex:
-		cut = len(payload) > shownBytes/4
-		return hexDump(payload[:min(len(payload), shownBytes/4)]), cut
-	}
-	cut = len(payload) > shownBytes
-	payload = payload[:min(len(payload), shownBytes)]
-	for cut && len(payload) > 0 && !utf8.FullRune(payload[max(0, len(payload)-utf8.UTFMax):]) {
-		payload = payload[:len(payload)-1]
-	}
-	return visible(string(payload)), cut
-}
-
-// upper returns text with its first letter in upper case.
 func upper(text string) string {
 	if text == "" {
 		return ""
@@ -178,7 +131,6 @@ func (c *Console) getPayload(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// messageFor returns the message to download, and its topic.
 func (c *Console) messageFor(r *http.Request, id int64) (topic string, msg *message.Message, err error) {
 	switch area := r.URL.Query().Get("of"); area {
 	case "outbox":
@@ -205,4 +157,136 @@ func (c *Console) messageFor(r *http.Request, id int64) (topic string, msg *mess
 	default:
 		return "", nil, inputError{fmt.Errorf("of is %q, but must be one of outbox, dead, sent, parked, quarantine", area)}
 	}
+}
+
+// Views of a payload.
+const (
+	viewJSON = "json"
+	viewText = "text"
+	viewHex  = "hex"
+)
+
+// Limits of the bytes of a message that a page shows. Whoever can publish a message
+// decides how large it is, so no view may need much more memory than the message itself.
+const (
+	// shownBytes is the maximum number of bytes of a payload or of all metadata that a
+	// page shows. A download contains the whole payload.
+	shownBytes = 64 << 10
+
+	// shownPairs is the maximum number of metadata that a page shows.
+	shownPairs = 500
+
+	// parsedBytes is the size of the largest payload that is parsed as JSON.
+	parsedBytes = 4 << 20
+)
+
+func isJSON(payload []byte) bool { return len(payload) <= parsedBytes && json.Valid(payload) }
+
+func naturalView(payload []byte) string {
+	switch {
+	case isJSON(payload):
+		return viewJSON
+	case utf8.Valid(payload):
+		return viewText
+	}
+	return viewHex
+}
+
+func render(payload []byte, view string) (text string, cut bool) {
+	switch view {
+	case viewJSON:
+		if isJSON(payload) { // invalid JSON is shown as text
+			payload = indented(payload)
+		}
+	case viewHex:
+		cut = len(payload) > shownBytes/4
+		return hex.Dump(payload[:min(len(payload), shownBytes/4)]), cut
+	}
+	shown := beginning(payload, shownBytes)
+	return visible(string(shown)), len(shown) < len(payload)
+}
+
+// beginning returns at most limit bytes of text, without a part of a character at the
+// end.
+func beginning(text []byte, limit int) []byte {
+	if len(text) <= limit {
+		return text
+	}
+	for end := limit; end >= 0 && end > limit-utf8.UTFMax; end-- {
+		if utf8.RuneStart(text[end]) {
+			return text[:end]
+		}
+	}
+	return text[:limit] // not UTF-8
+}
+
+// indented returns the beginning of valid JSON with line breaks and indents. It ends
+// soon after shownBytes. The function json.Indent would indent the whole payload first,
+// which makes 800 MB of 20 kB of brackets.
+func indented(payload []byte) []byte {
+	in := indenter{out: make([]byte, 0, min(2*len(payload), 2*shownBytes))}
+	for i := 0; i < len(payload) && len(in.out) <= shownBytes; i++ {
+		in.add(payload[i])
+	}
+	return in.out
+}
+
+// indenter indents JSON, byte by byte.
+type indenter struct {
+	out             []byte
+	depth           int
+	opened          bool // the last token has opened an object or an array
+	quoted, escaped bool // in a string; after a backslash in a string
+}
+
+func (in *indenter) add(c byte) {
+	if in.quoted {
+		in.out = append(in.out, c)
+		in.quoted = c != '"' || in.escaped
+		in.escaped = c == '\\' && !in.escaped
+		return
+	}
+	closes := c == '}' || c == ']'
+	switch {
+	case c == ' ' || c == '\t' || c == '\r' || c == '\n':
+		return
+	case in.opened && !closes:
+		in.depth++
+		in.newLine()
+	case closes && !in.opened:
+		in.depth--
+		in.newLine()
+	}
+	in.out = append(in.out, c)
+	in.opened, in.quoted = c == '{' || c == '[', c == '"'
+	switch c {
+	case ',':
+		in.newLine()
+	case ':':
+		in.out = append(in.out, ' ')
+	}
+}
+
+func (in *indenter) newLine() {
+	in.out = append(in.out, '\n')
+	for range in.depth {
+		in.out = append(in.out, "  "...)
+	}
+}
+
+func shownMetadata(metadata map[string]string) (pairs []pair, cut bool) {
+	left := shownBytes
+	for _, name := range slices.Sorted(maps.Keys(metadata)) {
+		if len(pairs) == shownPairs || left <= 0 {
+			return pairs, true
+		}
+		value := metadata[name]
+		p := pair{string(beginning([]byte(name), left)), ""}
+		left -= len(p.Name)
+		p.Value = string(beginning([]byte(value), max(0, left)))
+		left -= len(p.Value)
+		cut = cut || len(p.Name) < len(name) || len(p.Value) < len(value)
+		pairs = append(pairs, p)
+	}
+	return pairs, cut
 }

@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/operate/reconcile"
 )
 
 // reconcilePage shows the stored reports, with the latest report first.

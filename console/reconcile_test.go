@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate/reconcile"
 	"github.com/watermill-once/once/schema"
 )
 
 func TestReportsOfReconciliationsAreShown(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := benchIn(t, db, nil)
 		b.seed()
 		archive, err := reconcile.NewArchive(db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)})
@@ -29,7 +29,7 @@ func TestReportsOfReconciliationsAreShown(t *testing.T) {
 		err = archive.Keep(t.Context(), reconcile.Report{
 			Consumer: "<b>mail", Topics: []string{"orders.placed"}, Sent: 12, Known: 11,
 			Missing:  []reconcile.Missing{{MessageID: "sent-1", Topic: "orders.placed", SentLogID: 1, SentAt: at, LastSentAt: at}},
-			Phantoms: []reconcile.Phantom{{MessageID: "ghost", State: reconcile.Quarantined, At: at, Dead: true}},
+			Phantoms: []reconcile.Phantom{{MessageID: "ghost", State: "quarantined", At: at, Dead: true}},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -2,14 +2,22 @@ package console
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"fmt"
 	"html/template"
 	"net/http"
 	"net/url"
+	"path"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/watermill-once/once/internal/meta"
 )
 
 //go:embed templates/*.html
@@ -46,7 +54,12 @@ var functions = template.FuncMap{
 
 	"bytes":   size,
 	"plural":  plural,
-	"visible": visible,
+	"visible": whole,
+	"brief":   brief,
+	"name":    name,
+	"field":   formField,
+	"few":     few,
+	"beyond":  beyond,
 	"asset":   assetLink,
 	"link":    link,
 	"words":   words,
@@ -96,7 +109,6 @@ func (c *Console) writePage(w http.ResponseWriter, r *http.Request, status int, 
 	_, _ = w.Write(out.Bytes())
 }
 
-// self returns the relative URL of the requested page with its query.
 func self(r *http.Request) string {
 	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	if name == "" {
@@ -108,12 +120,33 @@ func self(r *http.Request) string {
 	return name
 }
 
-// link returns a relative URL. In the parameter pairs, each name in the query is followed
-// by its value. Pairs with the value "" or 0 are left out.
+// mostListed is the maximum number of elements of a list without pages.
+const mostListed = 100
+
+// few returns the first mostListed elements of a slice. The slice has the type any,
+// because templates cannot call generic functions.
+func few(list any) any {
+	all := reflect.ValueOf(list)
+	return all.Slice(0, min(all.Len(), mostListed)).Interface()
+}
+
+func beyond(list any) int { return max(0, reflect.ValueOf(list).Len()-mostListed) }
+
+// longestLinked is the maximum length of a name in a link, in bytes. The library stores
+// no longer names, but a row can contain one.
+const longestLinked = 4096
+
+// link returns a relative URL. In pairs, each name in the query is followed
+// by its value. Pairs with the value "" or the number 0 are left out: they are no filter.
+// If a value is too long for a link, link returns "".
 func link(page string, pairs ...any) string {
 	query := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
-		if text := fmt.Sprint(pairs[i+1]); text != "" && text != "0" {
+		text := fmt.Sprint(pairs[i+1])
+		if len(text) > longestLinked {
+			return ""
+		}
+		if _, isText := pairs[i+1].(string); text != "" && (isText || text != "0") {
 			query.Add(fmt.Sprint(pairs[i]), text)
 		}
 	}
@@ -130,7 +163,7 @@ func redirect(w http.ResponseWriter, to string) {
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// ago returns a string such as "5 min ago" or "in 5 min". The parameter d is the time
+// ago returns a string such as "5 min ago" or "in 5 min". d is the time
 // that has passed since the moment. It is negative if the moment is in the future.
 func ago(d time.Duration) string {
 	if d < 0 {
@@ -142,7 +175,6 @@ func ago(d time.Duration) string {
 	return age(d) + " ago"
 }
 
-// age returns a duration as text, rounded down to its largest unit.
 func age(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -157,7 +189,6 @@ func age(d time.Duration) string {
 	return strconv.Itoa(int(d.Hours()/24)) + " days"
 }
 
-// count returns a number as text, with a comma between thousands.
 func count[N int | int64](n N) string {
 	digits := strconv.FormatInt(int64(n), 10)
 	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
@@ -166,7 +197,6 @@ func count[N int | int64](n N) string {
 	return digits
 }
 
-// counted works like count. Templates call it with an int or an int64.
 func counted(n any) string {
 	if big, ok := n.(int64); ok {
 		return count(big)
@@ -174,7 +204,6 @@ func counted(n any) string {
 	return count(n.(int)) //nolint:forcetypeassert // a template is a part of the program
 }
 
-// size returns a number of bytes as text, with a unit.
 func size(n int) string {
 	switch {
 	case n < 1<<10:
@@ -192,5 +221,120 @@ func plural(n int, noun, nouns string) string {
 	return count(n) + " " + nouns
 }
 
-// words replaces the underscores in a name, such as backing_off, with spaces.
 func words(name any) string { return strings.ReplaceAll(fmt.Sprint(name), "_", " ") }
+
+// longestText is the maximum length of an error, a stack or another text on a page, in
+// bytes, and longestCell is the maximum length of a text in a list. The rows of a database
+// can contain longer ones.
+const (
+	longestText = 64 << 10
+	longestCell = 4 << 10
+)
+
+func brief(text string) string { return visible(shortened(text, longestCell)) }
+
+func whole(text string) string { return visible(shortened(text, longestText)) }
+
+// name works like brief, for the name of a topic, a message or a person. It also shows
+// what a browser does not show in a name: line breaks, tabs, and blanks at the ends. So
+// names that differ look different.
+func name(text string) string {
+	var b strings.Builder
+	for _, r := range brief(text) {
+		switch {
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r != ' ' && unicode.Is(unicode.Zs, r):
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return meta.ShowBlanks(b.String())
+}
+
+func shortened(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return string(beginning([]byte(text[:limit+1]), limit)) + "… (cut)"
+}
+
+// visible returns the text with some characters replaced by their codes: characters that
+// a browser would not show, and characters that would change the order of their
+// neighbors. This is needed because names, errors and payloads come from other programs.
+func visible(text string) string {
+	if !strings.ContainsFunc(text, hidden) && utf8.ValidString(text) {
+		return text
+	}
+	var b strings.Builder
+	for i, r := range text {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(text[i:], string(utf8.RuneError)): // an invalid byte
+			fmt.Fprintf(&b, `\x%02x`, text[i])
+		case hidden(r):
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func hidden(r rune) bool {
+	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029')
+}
+
+// files contains the scripts, styles and pictures that the browser loads.
+// assets/SHA256SUMS contains the checksums of the files that come from other projects.
+//
+//go:embed assets/*.js assets/*.css assets/*.svg
+var files embed.FS
+
+// asset is a file for the browser. Its version is the beginning of its checksum, and its
+// URL contains the version. A changed file therefore has a new URL, so a browser may keep
+// a file forever.
+type asset struct {
+	content   []byte
+	mediaType string
+	version   string
+}
+
+// assets contains the files for the browser, by name.
+var assets = readAssets()
+
+func readAssets() map[string]asset {
+	all := map[string]asset{}
+	entries, err := files.ReadDir("assets")
+	if err != nil {
+		panic(err) // cannot fail: the files are embedded in the program
+	}
+	for _, entry := range entries {
+		content, err := files.ReadFile("assets/" + entry.Name())
+		if err != nil {
+			panic(err)
+		}
+		sum := sha256.Sum256(content)
+		mediaType := map[string]string{".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}[path.Ext(entry.Name())]
+		all[entry.Name()] = asset{content, mediaType + "; charset=utf-8", hex.EncodeToString(sum[:6])}
+	}
+	return all
+}
+
+func assetLink(name string) string { return name + "?v=" + assets[name].version }
+
+func (a asset) serve(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+		return
+	}
+	w.Header().Set("Content-Type", a.mediaType)
+	w.Header().Set("Cache-Control", "no-cache")
+	if strings.HasPrefix(r.URL.RawQuery, "v="+a.version) {
+		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	w.Header().Set("ETag", `"`+a.version+`"`)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(a.content))
+}

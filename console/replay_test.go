@@ -5,19 +5,25 @@ import (
 	"fmt"
 	"html"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/console"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 )
 
 func TestReplayFromDryRunToResult(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := benchIn(t, db, nil)
 		for i := range 12 {
 			b.quarantine("payments", "orders.placed", message.NewMessage(fmt.Sprint("m", i), fmt.Appendf(nil, `{"order":%d}`, i)), errCard)
@@ -39,7 +45,7 @@ func TestReplayFromDryRunToResult(t *testing.T) {
 		if a.StatusCode != http.StatusSeeOther {
 			t.Fatalf("a.StatusCode is %d, want %d\n%s", a.StatusCode, http.StatusSeeOther, a.text)
 		}
-		testkit.Eventually(t, time.Minute, "the replay has ended", func() bool {
+		kit.Eventually(t, time.Minute, "the replay has ended", func() bool {
 			return strings.Contains(b.get("replay?id=1").text, `s-finished`)
 		})
 		if got := b.do(http.MethodGet, a.Header.Get("Location"), nil).Header.Get("Location"); got != "replay?id=1" {
@@ -78,7 +84,7 @@ func TestAReplayStopsAtAFailureAndIsResumed(t *testing.T) {
 	}
 	done := b.consume(nil)
 	b.change("do=replay&consumer=payments", "try")
-	testkit.Eventually(t, time.Minute, "the replay has stopped", func() bool {
+	kit.Eventually(t, time.Minute, "the replay has stopped", func() bool {
 		return strings.Contains(b.get("replay?id=1").text, `s-stopped`)
 	})
 	page := b.get("replay?id=1")
@@ -99,7 +105,7 @@ func TestAReplayStopsAtAFailureAndIsResumed(t *testing.T) {
 	if got := b.do(http.MethodPost, "replay", form).StatusCode; got != http.StatusSeeOther {
 		t.Errorf(`b.do(http.MethodPost, "replay", form).StatusCode is %d, want %d`, got, http.StatusSeeOther)
 	}
-	testkit.Eventually(t, time.Minute, "the replay has ended", func() bool {
+	kit.Eventually(t, time.Minute, "the replay has ended", func() bool {
 		return strings.Contains(b.get("replay?id=1").text, `s-finished`)
 	})
 	got := done.all()
@@ -108,7 +114,7 @@ func TestAReplayStopsAtAFailureAndIsResumed(t *testing.T) {
 		t.Errorf("done are %q, want %q", got, want)
 	}
 	form.Set("why", "again")
-	testkit.Eventually(t, time.Minute, "the change that resumed it has ended, and another one is refused", func() bool {
+	kit.Eventually(t, time.Minute, "the change that resumed it has ended, and another one is refused", func() bool {
 		return strings.Contains(b.follow(b.do(http.MethodPost, "replay", form)).text, "the replay has finished")
 	})
 }
@@ -121,7 +127,7 @@ func TestARunningReplayIsStoppedByAnybodyWhoMay(t *testing.T) {
 	gate := make(chan struct{})
 	done := b.consume(gate)
 	b.change("do=replay&consumer=payments", "try")
-	testkit.Eventually(t, time.Minute, "the canary waits for its handler", func() bool {
+	kit.Eventually(t, time.Minute, "the canary waits for its handler", func() bool {
 		return b.count("once_parked", "state = 'waiting'") == 1
 	})
 	page := b.get("replay?id=1")
@@ -142,8 +148,15 @@ func TestARunningReplayIsStoppedByAnybodyWhoMay(t *testing.T) {
 	if !strings.Contains(a.text, "s-paused") {
 		t.Errorf("%q is missing:\n%s", "s-paused", a.text)
 	}
+	const reason = "interrupted: stopped in the console by ann"
+	if text := b.get("replay?id=1").text; !strings.Contains(text, reason) {
+		t.Errorf("%q is missing:\n%s", reason, text)
+	}
+	if text := b.get("audit?action=pause").text; !strings.Contains(text, reason+"; reason of the replay: try") {
+		t.Errorf("%q is missing in the audit log:\n%s", reason, text)
+	}
 	close(gate)
-	testkit.Eventually(t, time.Minute, "the canary is handled", func() bool { return len(done.all()) == 1 })
+	kit.Eventually(t, time.Minute, "the canary is handled", func() bool { return len(done.all()) == 1 })
 	if got := b.count("once_parked", "state = 'quarantined'"); got != 2 {
 		t.Errorf(`b.count("once_parked", "state = 'quarantined'") is %d, want 2`, got)
 	}
@@ -157,17 +170,17 @@ func TestAReplayOfAnotherProcessIsStopped(t *testing.T) {
 	}
 	gate := make(chan struct{})
 	b.consume(gate)
-	other, err := poison.New(b.DB, poison.Config{Schema: b.tables})
+	other, err := quarantine.New(b.DB, operate.Config{Schema: b.tables})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error)
 	go func() {
-		act := poison.Act{Actor: "bob", Why: "try"}
-		_, err := other.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{Canary: 1})
+		act := operate.Act{Actor: "bob", Why: "try"}
+		_, err := other.ReplayMatching(t.Context(), act, operate.Filter{Consumer: "payments"}, operate.Plan{Canary: 1})
 		ended <- err
 	}()
-	testkit.Eventually(t, time.Minute, "the canary waits for its handler", func() bool {
+	kit.Eventually(t, time.Minute, "the canary waits for its handler", func() bool {
 		return b.count("once_parked", "state = 'waiting'") == 1
 	})
 	form := b.fields(b.get("replay?id=1"), "stop")
@@ -180,7 +193,7 @@ func TestAReplayOfAnotherProcessIsStopped(t *testing.T) {
 		t.Errorf("%q is missing:\n%s", "s-stopped", a.text)
 	}
 	close(gate)
-	if err := <-ended; !errors.Is(err, poison.ErrReplayStopped) {
+	if err := <-ended; !errors.Is(err, operate.ErrReplayStopped) {
 		t.Fatalf("got %v, want ErrReplayStopped", err)
 	}
 	if got := b.count("once_parked", "state = 'quarantined'"); got != 2 {
@@ -191,7 +204,7 @@ func TestAReplayOfAnotherProcessIsStopped(t *testing.T) {
 // absent is what the console says about a consumer that never ran.
 func absent(consumer string) string {
 	return fmt.Sprintf("the consumer is not running: consumer %q on topic %q was never seen with retry's Subscriber, "+
-		"which brings replayed messages; start it first, or set poison.Config.ReplayToAbsent.", consumer, "orders.placed")
+		"which brings replayed messages; start it first, or set operate.Config.ReplayToAbsent.", consumer, "orders.placed")
 }
 
 func TestAReplayToAConsumerThatDoesNotRunIsRefused(t *testing.T) {
@@ -201,14 +214,80 @@ func TestAReplayToAConsumerThatDoesNotRunIsRefused(t *testing.T) {
 	form.Set("why", "try")
 	job := b.do(http.MethodPost, "change", form).Header.Get("Location")
 	var text string
-	testkit.Eventually(t, time.Minute, "the replay is refused", func() bool {
+	kit.Eventually(t, time.Minute, "the replay is refused", func() bool {
 		text = b.get(job).text
 		return strings.Contains(text, "s-abandoned")
 	})
-	if want := html.EscapeString("Poison: replay: " + absent("payments")); !strings.Contains(text, want) {
+	if want := html.EscapeString("Quarantine: replay: " + absent("payments")); !strings.Contains(text, want) {
 		t.Errorf("%q is missing:\n%s", want, text)
 	}
 	if got := b.count("once_parked", "state = 'quarantined'"); got != 4 {
 		t.Errorf(`b.count("once_parked", "state = 'quarantined'") is %d, want 4`, got)
+	}
+}
+
+// Two operators in two processes make the same change of the same message at the same
+// time. The change is made once. One operator sees that it was made, and the other
+// operator sees that it was not possible any more.
+func TestTwoOperatorsOfTwoProcessesAtOnce(t *testing.T) {
+	b := newBench(t, nil)
+	b.seed()
+	bob, err := console.Handler(b.DB, console.Config{
+		Authorize: func(*http.Request, console.Action) (string, error) { return "bob", nil }, Logger: b.logs,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bob.Close()
+	other := httptest.NewServer(bob)
+	defer other.Close()
+	edit := b.fields(b.get("edit?id=1"), "edit")
+	edit.Set("payload", "{}")
+	edit.Set("keep", "1")
+	edit.Set("why", "because")
+	edit = b.fields(b.do(http.MethodPost, "edit", edit), "edit")
+	for query, page := range map[string]string{
+		"do=cancel&id=4": "change", "do=discard-dead&id=1": "change", "do=release&key=customer-9": "change",
+		"do=cancel-parked&id=6": "change", "do=discard-parked&id=5": "change", "do=discard&id=4": "change", "id=1": "edit",
+	} {
+		form, rows := edit, 2 // audit rows: for the old and for the new message
+		if page == "change" {
+			rows = 1
+			form = b.fields(b.get("change?"+query), "change")
+			form.Set("why", "because")
+		}
+		before := len(b.audits())
+		var (
+			group   sync.WaitGroup
+			answers [2]answer
+		)
+		for i, server := range []string{b.server.URL + b.prefix, other.URL + "/"} {
+			group.Go(func() {
+				to := func(r *http.Request) { r.URL, _ = url.Parse(server + page); r.Host = r.URL.Host }
+				answers[i] = b.do(http.MethodPost, page, form, to)
+				for answers[i].StatusCode == http.StatusSeeOther {
+					next := answers[i].Header.Get("Location")
+					answers[i] = b.do(http.MethodGet, next, nil, func(r *http.Request) { r.URL, _ = url.Parse(server + next); r.Host = r.URL.Host })
+				}
+			})
+		}
+		group.Wait()
+		if got := b.audits(); len(got) != before+rows {
+			t.Errorf("%s: %d audits, want %d: %q", query, len(got), before+rows, got)
+		}
+		done := 0
+		for _, a := range answers {
+			if strings.Contains(a.text, "1 of 1") || strings.Contains(a.text, "Edited from") {
+				done++
+				continue
+			}
+			if !regexp.MustCompile(`Not possible now|Invalid request|0 of 1|s-abandoned|not here any more`).MatchString(a.text) {
+				t.Errorf("%s: %s does not match %s",
+					query, a.text, `Not possible now|Invalid request|0 of 1|s-abandoned|not here any more`)
+			}
+		}
+		if done != 1 {
+			t.Errorf("done is %d, want 1: %s: %s\n%s", done, query, answers[0].text, answers[1].text)
+		}
 	}
 }

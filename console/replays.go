@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/watermill-once/once/operate"
-	"github.com/watermill-once/once/poison"
 )
 
 // replaysPage shows the replays in the database, and the latest changes that this
 // process has made.
 type replaysPage struct {
-	Replays []poison.Replay
+	Replays []operate.Replay
 	Next    string
 	Jobs    []*job
 }
@@ -48,7 +48,7 @@ func (c *Console) getReplays(w http.ResponseWriter, r *http.Request) error {
 
 // replayPage shows one replay.
 type replayPage struct {
-	Replay  poison.Replay
+	Replay  operate.Replay
 	Outcome bool // whether the outcome of each message is known, as in a replay of the quarantine
 	Job     *job // job that runs the replay in this process, or nil
 	Problem string
@@ -76,10 +76,10 @@ func (c *Console) getReplay(w http.ResponseWriter, r *http.Request) error {
 	}
 	body := replayPage{
 		Replay: replay, Outcome: replay.Source == operate.SourceQuarantine,
-		May: c.buttons(r, replayAction(replay.Source), Stop), Left: max(0, replay.Total-replay.Replayed),
+		May: c.buttons(r, replayAction(replay.Source), Stop), Left: max(0, replay.Total-replay.Changed),
 	}
 	if body.Done = replay.Resolved; !body.Outcome {
-		body.Done = replay.Replayed
+		body.Done = replay.Changed
 	}
 	p := page{Title: fmt.Sprintf("Replay %d", id), Template: "replay", Section: "replays", Charts: true}
 	if j := c.jobs.replaying(id); j != nil {
@@ -90,28 +90,26 @@ func (c *Console) getReplay(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	switch replay.State {
-	case poison.ReplayRunning:
+	case operate.ReplayRunning:
 		p.Live = 1
 		ended := replay.Resolved + replay.Failed + replay.Stale
 		if !body.Outcome {
-			ended = replay.Replayed
+			ended = replay.Changed
 		}
 		if rate := c.paces.add(id, time.Now(), ended); rate > 0 {
 			body.Rate = perSecond(rate)
 			body.Rest = age(time.Duration(float64(max(0, replay.Total-ended)) / rate * float64(time.Second)))
 		}
-	case poison.ReplayPaused, poison.ReplayStopped, poison.ReplayAbandoned:
+	case operate.ReplayPaused, operate.ReplayStopped, operate.ReplayAbandoned:
 		body.Resume = body.May.May(string(replayAction(replay.Source)))
 	}
-	if replay.State == poison.ReplayFinished {
+	if replay.State == operate.ReplayFinished {
 		body.Took = age(replay.EndedAt.Sub(replay.StartedAt))
 	}
 	p.Body = body
 	return c.show(w, r, p)
 }
 
-// replayAction returns the action that is needed to resume a replay from the given
-// source.
 func replayAction(source string) Action {
 	switch source {
 	case operate.SourceDead:
@@ -123,7 +121,6 @@ func replayAction(source string) Action {
 	}
 }
 
-// postResume continues a replay in this process.
 func (c *Console) postResume(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return formError(err)
@@ -150,17 +147,15 @@ func (c *Console) postResume(w http.ResponseWriter, r *http.Request) error {
 	who := operate.Act{Actor: actor, Why: why}
 	j := &job{Title: fmt.Sprintf("Resume replay %d", id), Who: who, Back: "replays", lock: replay.Source + "/" + replay.Consumer}
 	err = c.jobs.start(j, func(ctx context.Context, progress func(report)) (report, error) {
+		resume, reportOf := c.quarantine.Resume, replayReport
 		switch replay.Source {
 		case operate.SourceDead:
-			done, err := c.letters.Resume(ctx, who, id, func(r operate.Report) { progress(outboxReport(r)) })
-			return outboxReport(done), err
+			resume, reportOf = c.letters.Resume, outboxReport
 		case operate.SourceSent:
-			done, err := c.sent.Resume(ctx, who, id, func(r operate.Report) { progress(outboxReport(r)) })
-			return outboxReport(done), err
-		default:
-			done, err := c.quarantine.Resume(ctx, who, id, func(r operate.Report) { progress(replayReport(r)) })
-			return replayReport(done.Report), err
+			resume, reportOf = c.sent.Resume, outboxReport
 		}
+		done, err := resume(ctx, who, id, func(r operate.Report) { progress(reportOf(r)) })
+		return reportOf(done.Report), err
 	})
 	if err != nil {
 		return err
@@ -169,7 +164,6 @@ func (c *Console) postResume(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// stopReplay stops a replay. Any process may run this replay.
 func (c *Console) stopReplay(w http.ResponseWriter, r *http.Request, actor string) error {
 	id, err := strconv.ParseInt(r.PostForm.Get("replay"), 10, 64)
 	if err != nil {
@@ -184,4 +178,53 @@ func (c *Console) stopReplay(w http.ResponseWriter, r *http.Request, actor strin
 	}
 	redirect(w, fmt.Sprintf("replay?id=%d", id))
 	return nil
+}
+
+const (
+	// paceSpan is the time over which the speed of a replay is measured.
+	paceSpan = 15 * time.Second
+
+	// mostPaces is the maximum number of replays that are measured at the same time.
+	mostPaces = 50
+)
+
+// paces measures the speed of the replays that people look at. Another process may be
+// running such a replay.
+type paces struct {
+	mu  sync.Mutex
+	all map[int64][]pace
+}
+
+// pace is a sample of a replay. The field ended is the number of messages that had an
+// outcome at the time in the field at.
+type pace struct {
+	at    time.Time
+	ended int
+}
+
+// add adds a sample of a replay. It returns the rate in messages per second, or 0 if
+// the rate is not known yet.
+func (p *paces) add(id int64, at time.Time, ended int) float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := p.all[id]
+	if n := len(list); n > 0 && ended < list[n-1].ended { // an entry that had failed was replayed again
+		list = nil
+	}
+	for len(list) > 1 && at.Sub(list[1].at) >= paceSpan {
+		list = list[1:]
+	}
+	if len(p.all) >= mostPaces && list == nil {
+		p.all = nil
+	}
+	if p.all == nil {
+		p.all = map[int64][]pace{}
+	}
+	if n := len(list); n == 0 || at.Sub(list[n-1].at) >= time.Second/2 { // many people may watch
+		p.all[id] = append(list, pace{at, ended})
+	}
+	if len(list) == 0 {
+		return 0
+	}
+	return float64(ended-list[0].ended) / max(0.001, at.Sub(list[0].at).Seconds())
 }

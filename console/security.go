@@ -81,8 +81,6 @@ func (c *Console) authorize(r *http.Request, action Action) (actor string, err e
 	return "", refusedError{action}
 }
 
-// may reports whether the person may do the action. A page shows the button of an action
-// only to people who may do it.
 func (c *Console) may(r *http.Request, action Action) bool {
 	_, err := c.ask(r, action)
 	return err == nil

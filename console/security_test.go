@@ -15,8 +15,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/console"
+	"github.com/watermill-once/once/operate/reconcile"
 	"github.com/watermill-once/once/outbox"
-	"github.com/watermill-once/once/reconcile"
 )
 
 const attack = `"'><script>alert(1)</script><img src=x onerror=alert(1)>{{.}}`
@@ -48,7 +48,7 @@ func TestTextsOfOthersAreNeverMarkup(t *testing.T) {
 	}
 	err = archive.Keep(t.Context(), reconcile.Report{
 		Consumer: attack, Topics: []string{attack}, Missing: []reconcile.Missing{{MessageID: attack, Topic: attack, SentLogID: 1}},
-		Phantoms: []reconcile.Phantom{{MessageID: attack, State: reconcile.Quarantined}},
+		Phantoms: []reconcile.Phantom{{MessageID: attack, State: "quarantined"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestTextsOfOthersAreNeverMarkup(t *testing.T) {
 		"sent", "copy?id=1", "quarantine", "quarantine?consumer=" + query + "&tenant=" + query, "entry?id=1", "entry?id=1&view=" + query,
 		"edit?id=1",
 		"replays", "replay?id=1", "forwarders", "consumers", "parked", "parked?consumer=" + query, "parked-message?id=2",
-		"life?causes=1&message=" + query, "life?tenant=" + query, "life?aggregate=" + query + "&type=" + query,
+		"trace?causes=1&message=" + query, "trace?tenant=" + query, "trace?aggregate=" + query + "&type=" + query,
 		"days", "reconcile", "report?id=1", "audit", "audit?actor=" + query + "&action=" + query, "change?do=cancel-parked&consumer=" + query,
 		"change?do=replay&consumer=" + query, "change?do=cancel&topic=" + query, "change?do=discard-dead&topic=" + query,
 		"change?do=" + query, "job?id=" + query, query, "payload?of=" + query + "&id=1",

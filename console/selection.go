@@ -10,10 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/watermill-once/once/deadletter"
-	"github.com/watermill-once/once/parked"
-	"github.com/watermill-once/once/pending"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/operate"
 )
 
 // selection is the filter of a list or of a change. It is read from the query of a URL,
@@ -37,20 +34,16 @@ const mostIDs = 500
 // formats that <input type="datetime-local"> sends.
 var timeLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04"}
 
-// newSelection reads the selection from a query. If a value is invalid, the error names
-// it.
 func newSelection(query url.Values) (s selection, err error) {
-	text := func(name string) string { return strings.TrimSpace(query.Get(name)) }
-	s = selection{
-		All: query.Get("all") != "", Consumer: text("consumer"), Topic: text("topic"), Key: text("key"), Message: text("message"),
-		Tenant: text("tenant"), Reason: text("reason"), ErrorType: text("type"), Group: query.Get("group"), State: text("state"),
-		AfterGroup: query.Get("aftergroup"),
-	}
-	for name, values := range query {
-		if slices.ContainsFunc(values, func(v string) bool { return !utf8.ValidString(v) || strings.ContainsRune(v, 0) }) {
-			return s, inputError{fmt.Errorf("%q contains characters that no message can contain", name)}
+	for name, to := range map[string]*string{
+		"consumer": &s.Consumer, "topic": &s.Topic, "key": &s.Key, "message": &s.Message, "tenant": &s.Tenant, "reason": &s.Reason,
+		"type": &s.ErrorType, "group": &s.Group, "state": &s.State, "aftergroup": &s.AfterGroup,
+	} {
+		if *to, err = formValue(query, name); err != nil {
+			return s, err
 		}
 	}
+	s.All = query.Get("all") != ""
 	for _, id := range query["id"] {
 		n, err := strconv.ParseInt(id, 10, 64)
 		if err != nil || n <= 0 {
@@ -65,16 +58,16 @@ func newSelection(query url.Values) (s selection, err error) {
 		name string
 		to   *time.Time
 	}{{"from", &s.After}, {"to", &s.Before}} {
-		if *field.to, err = parseTime(text(field.name)); err != nil {
+		if *field.to, err = parseTime(query.Get(field.name)); err != nil {
 			return s, inputError{fmt.Errorf("%s: %w", field.name, err)}
 		}
 	}
-	if value := text("after"); value != "" {
+	if value := query.Get("after"); value != "" {
 		if s.AfterID, err = strconv.ParseInt(value, 10, 64); err != nil || s.AfterID < 0 {
 			return s, inputError{fmt.Errorf("after %q is not a number", value)}
 		}
 	}
-	if value := text("limit"); value != "" {
+	if value := query.Get("limit"); value != "" {
 		if s.Limit, err = strconv.Atoi(value); err != nil || s.Limit < 0 {
 			return s, inputError{fmt.Errorf("limit %q is not a number", value)}
 		}
@@ -82,10 +75,27 @@ func newSelection(query url.Values) (s selection, err error) {
 	return s, nil
 }
 
-// check returns an error if the field Reason is not in the parameter reasons, or the
-// field State is not in the parameter states. Such a selection would match no row. check
-// also returns an error for filters that contradict each other.
-func (s selection) check(reasons, states []string) error {
+// filters contains for each page the names of its filters.
+var filters = map[string][]string{
+	"outbox":     {"id", "all", "topic", "key", "message", "tenant", "state", "from", "to"},
+	"dead":       {"id", "all", "topic", "key", "message", "tenant", "reason", "group", "from", "to"},
+	"sent":       {"id", "all", "topic", "key", "message", "tenant", "from", "to"},
+	"quarantine": {"id", "all", "consumer", "topic", "message", "tenant", "reason", "type", "group", "from", "to"},
+	"parked":     {"id", "all", "consumer", "topic", "key", "message", "tenant", "state", "from", "to"},
+	"audit":      {"consumer", "message", "from", "to"},
+}
+
+// check returns an error if the selection has a filter that is not in
+// filters: the filter would be ignored, and more messages would be selected. It returns
+// an error if the field Reason is not in reasons, or the field State is not
+// in states. Such a selection would match no row. check also returns an
+// error for filters that contradict each other.
+func (s selection) check(filters, reasons, states []string) error {
+	for name := range s.values() {
+		if !slices.Contains(filters, name) {
+			return inputError{fmt.Errorf("%q is no filter here: use %s", name, strings.Join(filters, ", "))}
+		}
+	}
 	switch {
 	case s.Reason != "" && !slices.Contains(reasons, s.Reason):
 		return inputError{fmt.Errorf("reason is %q, but must be one of %s", s.Reason, strings.Join(reasons, ", "))}
@@ -137,12 +147,11 @@ func (s selection) values() url.Values {
 	return query
 }
 
-// Pairs returns the selection as hidden fields of a form.
 func (s selection) Pairs() (all []pair) {
 	query := s.values()
 	for name := range query {
 		for _, text := range query[name] {
-			all = append(all, pair{name, text})
+			all = append(all, formField(name, text))
 		}
 	}
 	slices.SortFunc(all, func(a, b pair) int { return strings.Compare(a.Name+"\x00"+a.Value, b.Name+"\x00"+b.Value) })
@@ -152,8 +161,46 @@ func (s selection) Pairs() (all []pair) {
 // pair is a name and a value.
 type pair struct{ Name, Value string }
 
-// Change returns the URL of the page on which the operator confirms a change. The
-// parameter do is the name of the act. The change applies to all messages that match the
+// quoted is the end of the name of a field whose value is quoted as in Go.
+const quoted = ".quoted"
+
+// formField returns the name and the value of the form field for a filter. Browsers
+// remove line breaks in a field, or send other line breaks. So a value with line breaks
+// is quoted.
+func formField(name, value string) pair {
+	if strings.ContainsAny(value, "\r\n") {
+		return pair{name + quoted, strconv.Quote(value)}
+	}
+	return pair{name, value}
+}
+
+// formValue returns the value of a filter in a query or a form, without any change: two
+// names can differ only in the blanks at their ends.
+func formValue(query url.Values, name string) (string, error) {
+	values := slices.Clone(query[name])
+	for _, text := range query[name+quoted] {
+		if text == "" { // the person has cleared the field
+			continue
+		}
+		value, err := strconv.Unquote(text)
+		if err != nil {
+			return "", inputError{fmt.Errorf("%s is %q, but must be in double quotes, with \\n for a line break", name, text)}
+		}
+		values = append(values, value)
+	}
+	switch {
+	case len(values) == 0:
+		return "", nil
+	case len(values) > 1:
+		return "", inputError{fmt.Errorf("%q has %d values, but can have only one", name, len(values))}
+	case !utf8.ValidString(values[0]) || strings.ContainsRune(values[0], 0):
+		return "", inputError{fmt.Errorf("%q contains characters that no message can contain", name)}
+	}
+	return values[0], nil
+}
+
+// Change returns the URL of the page on which the operator confirms a change.
+// do is the name of the act. The change applies to all messages that match the
 // selection. If the selection has no condition, it applies to all messages.
 func (s selection) Change(do string) string {
 	query := s.values()
@@ -164,16 +211,13 @@ func (s selection) Change(do string) string {
 	return "change?" + query.Encode()
 }
 
-// Empty reports whether the selection has no condition and does not select all messages.
 func (s selection) Empty() bool { return !s.All && len(s.values()) == 0 }
 
-// Filtered reports whether the selection has a condition other than All.
 func (s selection) Filtered() bool {
 	s.All = false
 	return len(s.values()) > 0
 }
 
-// Local returns a time in the format of <input type="datetime-local">.
 func (s selection) Local(at time.Time) string {
 	if at.IsZero() {
 		return ""
@@ -181,37 +225,20 @@ func (s selection) Local(at time.Time) string {
 	return at.UTC().Format("2006-01-02T15:04")
 }
 
-func (s selection) pending() pending.Filter {
-	return pending.Filter{
-		All: s.All, IDs: s.IDs, MessageID: s.Message, Topic: s.Topic, OrderingKey: s.Key, State: pending.State(s.State),
-		CreatedAfter: s.After, CreatedBefore: s.Before, AfterID: s.AfterID, Limit: s.Limit,
+// filter returns the selection as the Filter of a page. Pages differ in the time by which
+// their lists are filtered.
+func (s selection) filter(page string) operate.Filter {
+	f := operate.Filter{
+		All: s.All, IDs: s.IDs, Consumer: s.Consumer, Topic: s.Topic, MessageID: s.Message, OrderingKey: s.Key, Tenant: s.Tenant,
+		State: s.State, Reason: s.Reason, ErrorType: s.ErrorType, Fingerprint: s.Group, AfterID: s.AfterID, Limit: s.Limit,
 	}
-}
-
-func (s selection) dead() deadletter.Filter {
-	return deadletter.Filter{
-		All: s.All, IDs: s.IDs, MessageID: s.Message, Topic: s.Topic, OrderingKey: s.Key, Tenant: s.Tenant, Reason: s.Reason,
-		Fingerprint: s.Group, FailedAfter: s.After, FailedBefore: s.Before, AfterID: s.AfterID, Limit: s.Limit,
+	switch page {
+	case "outbox", "parked":
+		f.CreatedAfter, f.CreatedBefore = s.After, s.Before
+	case "sent":
+		f.SentAfter, f.SentBefore = s.After, s.Before
+	default:
+		f.FailedAfter, f.FailedBefore = s.After, s.Before
 	}
-}
-
-func (s selection) sent() deadletter.Filter {
-	return deadletter.Filter{
-		All: s.All, IDs: s.IDs, MessageID: s.Message, Topic: s.Topic, OrderingKey: s.Key, Tenant: s.Tenant,
-		SentAfter: s.After, SentBefore: s.Before, AfterID: s.AfterID, Limit: s.Limit,
-	}
-}
-
-func (s selection) poison() poison.Filter {
-	return poison.Filter{
-		All: s.All, IDs: s.IDs, Consumer: s.Consumer, Topic: s.Topic, MessageID: s.Message, Tenant: s.Tenant, Reason: s.Reason,
-		ErrorType: s.ErrorType, Fingerprint: s.Group, FailedAfter: s.After, FailedBefore: s.Before, AfterID: s.AfterID, Limit: s.Limit,
-	}
-}
-
-func (s selection) parked() parked.Filter {
-	return parked.Filter{
-		All: s.All, IDs: s.IDs, Consumer: s.Consumer, Topic: s.Topic, MessageID: s.Message, Tenant: s.Tenant, OrderingKey: s.Key,
-		State: parked.State(s.State), CreatedAfter: s.After, CreatedBefore: s.Before, AfterID: s.AfterID, Limit: s.Limit,
-	}
+	return f
 }

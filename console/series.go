@@ -1,9 +1,133 @@
 package console
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/operate/status"
 )
+
+const (
+	// historyWindow is the period that the charts of the overview show. The console
+	// continues to take samples for this period after somebody has requested the overview.
+	// If somebody requests the overview again in this period, the charts have no gap.
+	historyWindow = time.Hour
+
+	// backgroundEvery is the time between two samples while nobody requests the overview.
+	backgroundEvery = 10 * time.Second
+)
+
+// history contains the numbers of the last hour for the charts.
+type history struct{ waiting, rates series }
+
+func (h *history) add(o *overview) {
+	h.waiting.window, h.rates.window = historyWindow, historyWindow
+	h.waiting.add(o.At, total(o.Outbox), total(o.Dead), total(o.Entries))
+	if o.In != "" {
+		h.rates.add(o.At, o.rates[:]...)
+	}
+}
+
+// total returns the number of rows, or the estimate of this number if the rows were not
+// all counted.
+func total(c status.Count) float64 { return float64(max(int64(c.N), c.About)) }
+
+func upto(c status.Count) string {
+	switch {
+	case c.About > 0:
+		return "about " + count(c.About)
+	case c.More:
+		return "more than " + count(c.N)
+	}
+	return count(c.N)
+}
+
+func perSecond(rate float64) string {
+	switch {
+	case rate == 0:
+		return "0"
+	case rate < 0.1:
+		return "<0.1"
+	case rate < 10:
+		return fmt.Sprintf("%.1f", rate)
+	}
+	return count(int(rate))
+}
+
+// sampler takes samples in the background.
+type sampler struct {
+	mu      sync.Mutex
+	start   func()
+	running bool
+	looked  time.Time
+}
+
+func (s *sampler) watch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looked = time.Now()
+	if !s.running {
+		s.running = true
+		s.start()
+	}
+}
+
+func (s *sampler) over() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = time.Since(s.looked) < historyWindow
+	return !s.running
+}
+
+func (c *Console) sample(ctx context.Context) {
+	tick := time.NewTicker(backgroundEvery)
+	defer tick.Stop()
+	for !c.sampler.over() {
+		c.days.refresh(ctx, c.status, c.config.Logger)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		reading, cancel := context.WithTimeout(ctx, readTimeout)
+		_, _ = c.readOverview(reading) // the next request reports an error
+		cancel()
+	}
+}
+
+// flow contains the latest readings of two counters: of messages that were written to the
+// outbox, and of messages that have left it.
+type flow struct{ samples []status.Flow }
+
+// flowSpan is the time over which rates are averaged. It must be much longer than a
+// second, because PostgreSQL updates its counters only about once a second.
+const flowSpan = 10 * time.Second
+
+// add adds a reading of the counters. It returns the average rates per second over the
+// time flowSpan. The result known is false if there is no earlier reading to compare
+// with.
+func (f *flow) add(now status.Flow) (in, out float64, known bool) {
+	for len(f.samples) > 1 && now.At.Sub(f.samples[1].At) >= flowSpan {
+		f.samples = f.samples[1:]
+	}
+	if len(f.samples) > 0 {
+		first := f.samples[0]
+		if seconds := now.At.Sub(first.At).Seconds(); seconds > 0 && now.Written >= first.Written && now.Removed >= first.Removed {
+			in, out, known = float64(now.Written-first.Written)/seconds, float64(now.Removed-first.Removed)/seconds, true
+		} else {
+			f.samples = nil // the database has reset its counters
+		}
+	}
+	f.samples = append(f.samples, now)
+	return in, out, known
+}
 
 // series is a list of samples for a chart. Its length is limited. When it is full, every
 // second sample is removed, and from then on samples are taken half as often. If the
@@ -21,8 +145,6 @@ const (
 	sampleEvery = 2 * time.Second
 )
 
-// add adds a sample. If less time than s.every has passed since the last sample, add does
-// nothing.
 func (s *series) add(at time.Time, numbers ...float64) {
 	if s.every == 0 {
 		s.every, s.values = sampleEvery, make([][]float64, len(numbers))
@@ -68,7 +190,6 @@ type chart struct {
 	Data   []any    `json:"data"`
 }
 
-// chart returns the series as JSON, or "" if it has fewer than two samples.
 func (s *series) chart(labels ...string) string {
 	if len(s.times) < 2 {
 		return ""
@@ -82,4 +203,103 @@ func (s *series) chart(labels ...string) string {
 		return ""
 	}
 	return string(text)
+}
+
+const (
+	// shownDays is the number of days in the chart.
+	shownDays = 30
+
+	// daysAge is the minimum pause between two counts. To limit the load, the pause also
+	// lasts at least daysShare times as long as the last count.
+	daysAge   = 10 * time.Minute
+	daysShare = 100
+
+	// daysTimeout is the timeout of one count.
+	daysTimeout = 10 * time.Minute
+)
+
+// days contains the numbers of messages of the latest days. The messages are counted in
+// the background, because the tables may have many millions of rows. The numbers of
+// earlier days do not change any more, so only the last two days are counted again.
+type days struct {
+	mu   sync.Mutex
+	all  []status.Day
+	next time.Time // time of the next count
+}
+
+func (d *days) refresh(ctx context.Context, reader *status.Reader, logger watermill.LoggerAdapter) {
+	d.mu.Lock()
+	now := time.Now().UTC()
+	first := now.Truncate(24*time.Hour).AddDate(0, 0, 1-shownDays)
+	since := first
+	if n := len(d.all); n > 0 {
+		since = d.all[n-1].Start.AddDate(0, 0, -1)
+	}
+	due := now.After(d.next)
+	d.mu.Unlock()
+	if !due {
+		return
+	}
+	reading, cancel := context.WithTimeout(ctx, daysTimeout)
+	defer cancel()
+	latest, err := reader.Days(reading, since)
+	took := time.Since(now)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.next = time.Now().Add(max(daysAge, daysShare*took))
+	if err != nil {
+		if ctx.Err() == nil {
+			logger.Error("Console cannot count the messages of the last days", err, nil)
+		}
+		return
+	}
+	all := make([]status.Day, 0, shownDays)
+	for _, old := range d.all {
+		if !old.Start.Before(first) && old.Start.Before(latest[0].Start) {
+			all = append(all, old)
+		}
+	}
+	all = append(all, latest...)
+	d.all = all
+}
+
+func (d *days) list() []status.Day {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.all
+}
+
+func (d *days) chart() string {
+	all := d.list()
+	if len(all) == 0 {
+		return ""
+	}
+	var times []int64
+	numbers := make([][]int, 3)
+	for _, day := range all {
+		times = append(times, day.Start.Unix())
+		for i, n := range []int{day.Sent, day.Quarantined + day.Dead, day.Handled} {
+			numbers[i] = append(numbers[i], n)
+		}
+	}
+	text, err := json.Marshal(chart{Labels: []string{"Sent", "Given up", "Handled"}, Data: []any{times, numbers[0], numbers[1], numbers[2]}})
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+func (c *Console) getDays(w http.ResponseWriter, r *http.Request) error {
+	if _, err := c.authorize(r, Look); err != nil {
+		return err
+	}
+	c.sampler.watch()
+	list := c.days.list()
+	latestFirst := slices.Clone(list)
+	slices.Reverse(latestFirst)
+	p := page{Title: "30 days", Template: "days", Section: "overview", Body: latestFirst}
+	if len(list) == 0 {
+		p.Live = liveSeconds
+	}
+	return c.show(w, r, p)
 }

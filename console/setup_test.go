@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -13,20 +14,27 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/console"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/embedded"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 // ann may do everything.
 func ann(*http.Request, console.Action) (string, error) { return "ann", nil }
@@ -34,39 +42,43 @@ func ann(*http.Request, console.Action) (string, error) { return "ann", nil }
 // bench is a database with messages in all tables, and a console.
 type bench struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 
 	tables  schema.Config
-	store   *poison.Quarantine
+	poison  *poison.Store
+	store   *quarantine.Entries
 	console *console.Console
 	server  *httptest.Server
-	logs    *testkit.Logs
+	logs    *kit.Logs
 	prefix  string // where the console is mounted
 }
 
-// newBench returns a bench on PostgreSQL. The parameter change is nil, or a function
+// newBench returns a bench on PostgreSQL. change is nil, or a function
 // that changes the configuration of the console.
 func newBench(t *testing.T, change func(*console.Config)) *bench {
 	t.Helper()
-	return benchIn(t, testkit.Postgres(t), change)
+	return benchIn(t, kit.Postgres(t), change)
 }
 
 // quickBench is newBench on SQLite, for tests that do not depend on the kind of
 // database.
 func quickBench(t *testing.T, change func(*console.Config)) *bench {
 	t.Helper()
-	return benchIn(t, testkit.SQLite(t), change)
+	return benchIn(t, kit.SQLite(t), change)
 }
 
-func benchIn(t *testing.T, db testkit.Database, change func(*console.Config)) *bench {
+func benchIn(t *testing.T, db kit.Database, change func(*console.Config)) *bench {
 	t.Helper()
-	b := &bench{T: t, Database: db, tables: schema.Config{Dialect: schema.Dialect(db.Dialect)}, logs: &testkit.Logs{}, prefix: "/ops/once/"}
+	b := &bench{T: t, Database: db, tables: schema.Config{Dialect: schema.Dialect(db.Dialect)}, logs: &kit.Logs{}, prefix: "/ops/once/"}
 	if err := schema.Up(t.Context(), db.DB, b.tables); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	b.store, err = poison.New(db.DB, poison.Config{Schema: b.tables, Logger: testkit.Logger(t), ReplayToAbsent: true})
+	b.store, err = quarantine.New(db.DB, operate.Config{Schema: b.tables, ReplayToAbsent: true})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if b.poison, err = poison.New(db.DB, poison.Config{Schema: b.tables, Logger: kit.Logger(t)}); err != nil {
 		t.Fatal(err)
 	}
 	config := console.Config{Schema: b.tables, Authorize: ann, Environment: "test", Color: console.Purple, Logger: b.logs}
@@ -159,25 +171,25 @@ func (b *bench) send(topic, id, payload string) {
 // quarantine stores a message in quarantine and returns the ID of its entry.
 func (b *bench) quarantine(consumer, topic string, msg *message.Message, problem error) int64 {
 	b.Helper()
-	msg.SetContext(parked.WithDelivery(b.Context(), &parked.Delivery{Consumer: consumer, Topic: topic}))
-	_, err := b.store.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, problem })(msg)
+	msg.SetContext(parkedrows.WithDelivery(b.Context(), &parkedrows.Delivery{Consumer: consumer, Topic: topic}))
+	_, err := b.poison.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, problem })(msg)
 	if err != nil {
 		b.Fatal(err)
 	}
-	page, err := b.store.List(b.Context(), poison.Filter{MessageID: msg.UUID, Consumer: consumer})
+	page, err := b.store.List(b.Context(), operate.Filter{MessageID: msg.UUID, Consumer: consumer})
 	if err != nil {
 		b.Fatal(err)
 	}
-	if len(page.Entries) != 1 {
-		b.Fatalf("%d entries, want 1: %+v", len(page.Entries), page.Entries)
+	if len(page.Rows) != 1 {
+		b.Fatalf("%d entries, want 1: %+v", len(page.Rows), page.Rows)
 	}
-	return page.Entries[0].ID
+	return page.Rows[0].ID
 }
 
 // park stores a message for a consumer that keeps the order of keys.
 func (b *bench) park(consumer, topic, id, key string) {
 	b.Helper()
-	store, err := parked.NewStore(b.DB, b.tables)
+	store, err := parkedrows.NewStore(b.DB, b.tables)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -186,7 +198,7 @@ func (b *bench) park(consumer, topic, id, key string) {
 	if key != "" {
 		outbox.SetOrderingKey(m, key)
 	}
-	if err := store.DeliverTo(b.Context(), topic, []parked.Subscription{{Consumer: consumer, KeyOrder: true}}, m); err != nil {
+	if err := store.DeliverTo(b.Context(), topic, []parkedrows.Subscription{{Consumer: consumer, KeyOrder: true}}, m); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -223,6 +235,8 @@ func (b *bench) seed() {
 	b.exec(`INSERT INTO once_consumer_instances (consumer, topic, owner, program, handler)
 		VALUES ('mail', 'orders.placed', 'host/17/a1', 'shop', 'sendMail')`)
 	b.exec(`INSERT INTO once_pauses (kind, name, actor, why) VALUES ('tenant', 'globex', 'bob', 'their endpoint is down')`)
+	b.exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why)
+		VALUES ('orders.placed', 'shipping', 'bob', 'the provider is down')`)
 }
 
 // answer is the response of a page.
@@ -349,3 +363,64 @@ func (b *bench) audits() (lines []string) {
 func unescape(text string) string { return html.UnescapeString(text) }
 
 func itoa(id int64) string { return strconv.FormatInt(id, 10) }
+
+// handled are the payloads that a consumer has handled.
+type handled struct {
+	sync.Mutex
+
+	payloads []string
+}
+
+func (h *handled) all() []string {
+	h.Lock()
+	defer h.Unlock()
+	return append([]string(nil), h.payloads...)
+}
+
+// consume runs the consumer "payments" of the topic "orders.placed" until the test ends. Its
+// handler refuses payloads that contain "bad". If gate is not nil, the handler waits until gate is
+// closed.
+func (b *bench) consume(gate <-chan struct{}) *handled {
+	b.Helper()
+	var h handled
+	transport, err := embedded.New(b.DB, embedded.Config{Schema: b.tables, Logger: watermill.NopLogger{}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	consumer, err := once.NewConsumer(b.DB, once.ConsumerConfig{Schema: b.tables, Logger: watermill.NopLogger{}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	consumer.AddHandler(router, "payments", "orders.placed", transport.Subscriber(),
+		func(ctx context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			if gate != nil {
+				select {
+				case <-gate:
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+			if strings.Contains(string(msg.Payload), "bad") {
+				return nil, retry.Permanent(errors.New("still bad"))
+			}
+			h.Lock()
+			defer h.Unlock()
+			h.payloads = append(h.payloads, string(msg.Payload))
+			return nil, nil
+		})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(ctx) }()
+	<-router.Running()
+	b.Cleanup(func() {
+		cancel()
+		if err := errors.Join(router.Close(), <-ended); err != nil {
+			b.Fatal(err)
+		}
+	})
+	return &h
+}

@@ -3,17 +3,20 @@ package console
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"fmt"
 	"math"
 	"regexp"
+	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/watermill-once/once/operate"
-	"github.com/watermill-once/once/parked"
-	"github.com/watermill-once/once/pending"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/operate/outbox"
+	"github.com/watermill-once/once/operate/parked"
+	"github.com/watermill-once/once/operate/quarantine"
 )
 
 // zipped returns the size of content after compression with gzip.
@@ -38,12 +41,12 @@ func TestTheOverviewIsSmall(t *testing.T) {
 	o := overview{At: time.Now(), FreeSlots: 3, Forwarders: 2}
 	for n := range 50 {
 		name := fmt.Sprintf("orders.topic-%d", n)
-		o.Topics = append(o.Topics, pending.Topic{Name: name, Pending: n * 1000, Due: n, BackingOff: n})
+		o.Topics = append(o.Topics, outbox.Topic{Name: name, Pending: n * 1000, Due: n, BackingOff: n})
 		consumer := parked.Consumer{Name: fmt.Sprintf("consumer-%d", n), Topic: name, Waiting: n + 1}
 		o.Consumers = append(o.Consumers, consumerRow{Consumer: consumer, Handled: "1.5"})
 		group := operate.Group{Count: n, Error: "the gateway answered 502 for " + name, Reason: "failed", Fingerprint: strconv.Itoa(n)}
 		o.Groups, o.DeadGroups = append(o.Groups, group), append(o.DeadGroups, group)
-		o.Replays = append(o.Replays, poison.Replay{Consumer: name})
+		o.Replays = append(o.Replays, operate.Replay{Consumer: name})
 	}
 	o.judge()
 	var html bytes.Buffer
@@ -143,6 +146,117 @@ func TestColorsHaveContrast(t *testing.T) {
 	for _, found := range banners {
 		if got := contrast(t, "#ffffff", found[1]); got < 4.5 {
 			t.Errorf(`%s: contrast("#ffffff", found[1]) is %v, want at least 4.5`, found[1], got)
+		}
+	}
+}
+
+// hostile are payloads that become much larger in one of the views.
+var hostile = map[string]string{
+	"brackets":      strings.Repeat("[", 9999) + strings.Repeat("]", 9999),
+	"many brackets": "[" + strings.Repeat(strings.Repeat("[", 9998)+strings.Repeat("]", 9998)+",", 50) + "1]",
+	"objects":       strings.Repeat(`{"a":`, 9999) + "1" + strings.Repeat("}", 9999),
+	"numbers":       "[" + strings.Repeat("1,", 100_000) + "1]",
+	"empty arrays":  "[" + strings.Repeat("[],{},", 50_000) + "1]",
+	"quotes":        strings.Repeat(`"`, 300_000),
+	"escapes":       `"` + strings.Repeat(`\"\\`, 50_000) + `"`,
+	"markup":        strings.Repeat("<&'>", 100_000),
+	"zeros":         strings.Repeat("\x00", 300_000),
+	"invalid":       strings.Repeat("\xff", 300_000),
+	"hidden":        strings.Repeat("\u202e", 100_000),
+	"lines":         strings.Repeat("\n", 300_000),
+	"half a rune":   strings.Repeat("\U0001f600", 20_000)[1:],
+}
+
+// A text is cut between two characters, wherever the limit is, and even if it is only one
+// byte too long.
+func TestTextsAreCutBetweenCharacters(t *testing.T) {
+	t.Parallel()
+	for _, character := range []string{"a", "ä", "€", "😀"} {
+		all := strings.Repeat(character, 20)
+		for limit := range len(all) {
+			for long := limit + 1; long <= len(all); long++ {
+				if long%len(character) != 0 {
+					continue
+				}
+				want := strings.Repeat(character, limit/len(character)) + "… (cut)"
+				if got := shortened(all[:long], limit); got != want {
+					t.Errorf("%q, cut to %d bytes, is %q, want %q", all[:long], limit, got, want)
+				}
+			}
+		}
+		if got := shortened(all, len(all)); got != all {
+			t.Errorf("%q is %q", all, got)
+		}
+	}
+	if got := beginning([]byte("\x80\x80\x80\x80\x80\x80"), 5); len(got) != 5 {
+		t.Errorf("%q has %d bytes, want 5", got, len(got))
+	}
+}
+
+// allocated returns the number of bytes that f allocates.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// FuzzRenderIsBounded renders messages in all views. However a message is made, a view
+// needs a few times its size, or less.
+func FuzzRenderIsBounded(f *testing.F) {
+	for _, payload := range hostile {
+		f.Add([]byte(payload))
+	}
+	f.Add([]byte(`{"a": [1, {"b": "c\"]"}, [], {}], "d": null}`))
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		limit := uint64(4<<20 + 8*len(payload))
+		for _, view := range []string{viewJSON, viewText, viewHex} {
+			var text string
+			if got := allocated(func() { text, _ = render(payload, view) }); got > limit {
+				t.Errorf("%s of %d bytes: %d bytes are allocated, want at most %d", view, len(payload), got, limit)
+			}
+			if len(text) > 8*shownBytes {
+				t.Errorf("%s of %d bytes: the text has %d bytes", view, len(payload), len(text))
+			}
+		}
+		if isJSON(payload) && len(payload) < 1000 {
+			var want bytes.Buffer
+			if err := json.Indent(&want, payload, "", "  "); err != nil {
+				t.Fatal(err)
+			}
+			if got := string(indented(payload)); want.Len() < shownBytes && got != strings.TrimRight(want.String(), " \t\r\n") {
+				t.Errorf("%q is indented as\n%s\nwant\n%s", payload, got, want.String())
+			}
+		}
+		if got := allocated(func() { expectSmallPages(t, payload) }); got > 8*limit {
+			t.Errorf("pages of %d bytes: %d bytes are allocated, want at most %d", len(payload), got, 8*limit)
+		}
+	})
+}
+
+// expectSmallPages renders pages on which text is an error, a name and metadata, and on
+// which it is edited.
+func expectSmallPages(t *testing.T, payload []byte) {
+	t.Helper()
+	text := string(payload)
+	pairs, _ := shownMetadata(map[string]string{text: text, "b": text, "c": text})
+	entry := quarantine.Entry{ID: 1, Error: text, Stack: text, MessageID: text, Consumer: text, Topic: text, ErrorType: text}
+	pages := map[string]any{
+		"entry":      entryPage{Entry: entry, Content: content{Metadata: pairs, Size: 1, Text: "x"}},
+		"quarantine": quarantinePage{Entries: []quarantine.Entry{entry, entry}},
+		"edit": editPage{
+			Review: true, PayloadDiff: diff(text, strings.ReplaceAll(text, "1", "2")),
+			MetadataDiff: diff(text, strings.ReplaceAll(text, "\n", "\n\n")),
+		},
+	}
+	for name, body := range pages {
+		var html bytes.Buffer
+		if err := templates[name].ExecuteTemplate(&html, "layout.html", page{Template: name, Body: body}); err != nil {
+			t.Fatal(err)
+		}
+		if limit := 4<<20 + 32*len(payload); html.Len() > limit {
+			t.Errorf("page %s has %d bytes, want at most %d, for a message of %d bytes", name, html.Len(), limit, len(payload))
 		}
 	}
 }

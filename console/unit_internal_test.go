@@ -1,12 +1,18 @@
 package console
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/status"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/status"
 )
 
 // sides returns the two sides of a comparison as texts.
@@ -33,6 +39,7 @@ func TestDiff(t *testing.T) {
 		"a character":      {"a\nbcd\ne", "a\nbXd\ne", "a\nb[c]d\ne\n", "a\nb[X]d\ne\n"},
 		"a line is added":  {"a\nc", "a\nb\nc", "a\n\nc\n", "a\n[b]\nc\n"},
 		"a line is gone":   {"a\nb\nc", "a\nc", "a\n[b]\nc\n", "a\n\nc\n"},
+		"a repeated line":  {"x\nx", "x\nx\nx", "x\nx\n\n", "x\nx\n[x]\n"},
 		"the last newline": {"a\n", "a", "a[⏎]\n", "a\n"},
 		"everything":       {"", "a\nb", "\n\n", "[a]\n[b]\n"},
 		"far lines":        {strings.Repeat("x\n", 20) + "a", strings.Repeat("x\n", 20) + "b", "…\nx\nx\nx\n[a]\n", "…\nx\nx\nx\n[b]\n"},
@@ -47,8 +54,17 @@ func TestDiff(t *testing.T) {
 		}
 	}
 	large := strings.Repeat("a\n", 5000)
-	if got := diff(large, strings.ReplaceAll(large, "a", "b")); len(got) != 5000 {
-		t.Errorf("len(diff) is %d, want 5000: too large to be compared line by line: %+v", len(got), got)
+	got := diff("x\n"+large, "x\n"+strings.ReplaceAll(large, "a", "b")) // too large to be compared line by line
+	if n := len(got); n != mostCompared+2 || got[n-1].Rest != 5000-mostCompared {
+		t.Errorf("len(diff) is %d, want %d; the last line is %+v", n, mostCompared+2, got[n-1])
+	}
+	before := strings.Split(strings.Repeat("x\n", 40), "\n")
+	before[20] = "a"
+	after := slices.Clone(before)
+	after[20] = "b"
+	got = diff(strings.Join(before, "\n"), strings.Join(after, "\n"))
+	if len(got) != 9 || got[0].Gap != 17 || got[4].OldNumber != 21 || got[4].NewNumber != 21 || got[8].Gap != 16 {
+		t.Errorf("diff is %+v", got)
 	}
 }
 
@@ -189,5 +205,165 @@ func TestNumbersAndTimesForPeople(t *testing.T) {
 	}
 	if got := size(1536); got != "1.5 KiB" {
 		t.Errorf(`size(1536) is %q, want "1.5 KiB"`, got)
+	}
+}
+
+// The overview asks for a forwarder only if messages wait that no dead letter blocks. It
+// names the dead letters that block ordering keys.
+func TestOverviewNamesTheDeadLetterThatBlocksAKey(t *testing.T) {
+	t.Parallel()
+	blocked := overview{
+		Oldest: time.Hour, BlockedByDead: status.Count{N: 7},
+		DeadKeys: []status.DeadKey{{OrderingKey: "order-17", Letter: 3}},
+	}
+	stuck := blocked
+	stuck.OldestFree = time.Hour
+	for name, of := range map[string]struct {
+		overview overview
+		asks     bool
+	}{"blocked": {blocked, false}, "stuck": {stuck, true}} {
+		of.overview.judge()
+		var all strings.Builder
+		for _, a := range of.overview.Attention {
+			all.WriteString(a.What + " " + a.Why + " " + a.Link + "\n")
+		}
+		for part, want := range map[string]bool{
+			"Does a forwarder run": of.asks, `Ordering key "order-17" is blocked by dead letter 3`: true, "letter?id=3": true,
+			"7 ordering keys are blocked by dead letters": true,
+		} {
+			if got := strings.Contains(all.String(), part); got != want {
+				t.Errorf("%s: %q is said: %t, want %t:\n%s", name, part, got, want, all.String())
+			}
+		}
+	}
+}
+
+func newTestJobs(t *testing.T) (*jobs, *kit.Logs) {
+	t.Helper()
+	logs := &kit.Logs{}
+	all := newJobs(logs)
+	t.Cleanup(all.close)
+	return all, logs
+}
+
+// untilStopped is a change that runs until its context ends.
+func untilStopped(ctx context.Context, progress func(report)) (report, error) {
+	progress(report{Done: 1})
+	<-ctx.Done()
+	return report{Done: 2}, ctx.Err()
+}
+
+func TestAPanicEndsTheChangeAndNotTheService(t *testing.T) {
+	all, logs := newTestJobs(t)
+	j := &job{Title: "Test"}
+	err := all.start(j, func(_ context.Context, progress func(report)) (report, error) {
+		progress(report{Done: 7})
+		panic("secret")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-j.ended
+	state := j.State()
+	if state.Running() {
+		t.Error("state.Running returned true")
+	}
+	if state.Report.Done != 7 {
+		t.Errorf("state.Report.Done is %d, want 7", state.Report.Done)
+	}
+	if got, want := state.Problem(), "It failed. The log of the service says why."; got != want {
+		t.Errorf("state.Problem is %q, want %q", got, want)
+	}
+	if !logs.Has("Console change panicked", "secret") {
+		t.Error(`logs.Has("Console change panicked", "secret") returned false`)
+	}
+}
+
+func TestOnlySomeChangesRunAtATime(t *testing.T) {
+	all, _ := newTestJobs(t)
+	var running []*job
+	for i := range mostJobs {
+		j := &job{Title: "Test", Who: operate.Act{Actor: "ann"}, lock: fmt.Sprint(i)}
+		if err := all.start(j, untilStopped); err != nil {
+			t.Fatal(err)
+		}
+		running = append(running, j)
+		if i == 0 {
+			_, same := errors.AsType[busyError](all.start(&job{lock: "0"}, untilStopped))
+			if !same {
+				t.Error("same is false: the same lock")
+			}
+		}
+	}
+	_, many := errors.AsType[busyError](all.start(&job{lock: "other"}, untilStopped))
+	if !many {
+		t.Error("many is false: too many")
+	}
+	running[0].stop("ann")
+	<-running[0].ended
+	if !running[0].State().Stopped() {
+		t.Error("running[0].State.Stopped returned false")
+	}
+	if got := running[0].State().Report.Done; got != 2 {
+		t.Errorf("running[0].State().Report.Done is %d, want 2", got)
+	}
+	if err := all.start(&job{lock: "0"}, untilStopped); err != nil {
+		t.Fatalf("%v: the lock is free again", err)
+	}
+	all.close()
+	for _, j := range all.latest() {
+		if j.State().Running() {
+			t.Error("j.State.Running returned true: close waits for all")
+		}
+	}
+	if err := all.start(&job{lock: "new"}, untilStopped); !errors.Is(err, errClosed) {
+		t.Fatalf("start: got %v, want errClosed", err)
+	}
+}
+
+func TestOldChangesAreForgotten(t *testing.T) {
+	all, _ := newTestJobs(t)
+	kept := &job{lock: "running"}
+	if err := all.start(kept, untilStopped); err != nil {
+		t.Fatal(err)
+	}
+	var last *job
+	for range keptJobs + 10 {
+		last = &job{}
+		if err := all.start(last, func(context.Context, func(report)) (report, error) { return report{}, nil }); err != nil {
+			t.Fatal(err)
+		}
+		<-last.ended
+	}
+	if got := len(all.latest()); got > keptJobs {
+		t.Errorf("len(all.latest) is %d, want at most %d", got, keptJobs)
+	}
+	if got := all.get(last.ID); got != last {
+		t.Errorf("all.get(last.ID) is %p, want %p", got, last)
+	}
+	if got := all.get(kept.ID); got != kept {
+		t.Errorf("all.get(kept.ID) is %p, want %p: a running change is not forgotten", got, kept)
+	}
+	if got := all.get("unknown"); got != nil {
+		t.Errorf(`all.get("unknown") is %+v, want nil`, got)
+	}
+}
+
+// A quote after a backslash does not end a string.
+func TestJSONIsIndentedOutsideOfStrings(t *testing.T) {
+	const want = "{\n  \"a\": \"x\\\",{y\",\n  \"b\": [\n    \"\\\\\",\n    1\n  ]\n}"
+	if got, cut := render([]byte(`{"a":"x\",{y","b":["\\",1]}`), viewJSON); got != want || cut {
+		t.Errorf("the text is\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A browser would not send a longer name back in a URL.
+func TestLongNamesAreNotLinked(t *testing.T) {
+	name := strings.Repeat("k", longestLinked)
+	if got, want := link("outbox", "key", name), "outbox?key="+name; got != want {
+		t.Errorf("the link has %d bytes, want %d", len(got), len(want))
+	}
+	if got := link("outbox", "key", name+"k"); got != "" {
+		t.Errorf("the link has %d bytes, want none", len(got))
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // afterwards registers functions with AfterCommit, and records their calls and which
@@ -43,7 +43,7 @@ func (a *afterwards) expect(calls ...string) {
 }
 
 func TestAfterCommitSeesTheCommit(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		a := afterwards{b: b}
 		fail := true
@@ -74,7 +74,7 @@ func TestAfterCommitSeesTheCommit(t *testing.T) {
 }
 
 func TestAfterCommitIsNotCalledIfTheCommitFails(t *testing.T) {
-	b := newBench(t, testkit.Postgres(t), nil)
+	b := newBench(t, kit.Postgres(t), nil)
 	b.exec(`CREATE TABLE parents (id text PRIMARY KEY)`)
 	b.exec(`CREATE TABLE children (parent text REFERENCES parents DEFERRABLE INITIALLY DEFERRED)`)
 	a := afterwards{b: b}
@@ -94,7 +94,7 @@ func TestAfterCommitIsNotCalledIfTheCommitFails(t *testing.T) {
 // If one message of a batch fails, the batch is rolled back and runs again without it.
 // Functions of the first attempt must not be called.
 func TestAfterCommitOfABatch(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := inBatches(t, db, 3, nil)
 		a := afterwards{b: b}
 		h := b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -124,7 +124,7 @@ func TestAfterCommitOfABatch(t *testing.T) {
 // If a function panics, the message must remain handled, because it is committed.
 func TestAfterCommitPanics(t *testing.T) {
 	logs := watermill.NewCaptureLogger()
-	b := newBench(t, testkit.SQLite(t), func(c *dedup.Config) { c.Logger = logs })
+	b := newBench(t, kit.SQLite(t), func(c *dedup.Config) { c.Logger = logs })
 	a := afterwards{b: b}
 	h := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		if err := dedup.AfterCommit(msg.Context(), func() { panic("on purpose") }); err != nil {
@@ -144,7 +144,7 @@ func TestAfterCommitPanics(t *testing.T) {
 }
 
 func TestAfterCommitRefusesWhatItWouldNotCall(t *testing.T) {
-	b := newBench(t, testkit.SQLite(t), nil)
+	b := newBench(t, kit.SQLite(t), nil)
 	var returned *message.Message
 	var inside error
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {

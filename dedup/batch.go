@@ -6,9 +6,14 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/parkedrows"
 )
 
 // Batch configures how messages share a transaction in [Inbox.BatchMiddleware] and
@@ -103,4 +108,214 @@ func (i *Inbox) BatchHandler(h BatchHandlerFunc) message.HandlerFunc {
 func CausedBy(msg, produced *message.Message) *message.Message {
 	causeOf(msg).mark(produced)
 	return produced
+}
+
+// batchItem is a message that waits for its batch. The goroutine that delivered the
+// message waits for one value from the channel in the field result: the error, or nil
+// if the message was handled.
+type batchItem struct {
+	msg        *message.Message
+	original   *message.Message // unchanged copy for the next attempt; a handler may change msg
+	ctx        context.Context
+	identities []identity
+	early      error // error of the latest attempt if earlier versions are missing, otherwise nil
+	called     bool  // the handler was called for the message
+	result     chan error
+}
+
+func (it *batchItem) finish(err error) { it.result <- err }
+
+// errAlone means that a message must be handled in its own transaction.
+var errAlone = errors.New("must be handled in its own transaction")
+
+// batchers contains the batchers of one handler, by consumer name. A handler can serve
+// several consumers.
+type batchers struct {
+	*Inbox
+
+	handle batchFunc
+
+	mu         sync.Mutex
+	byConsumer map[string]*batcher
+}
+
+func (i *Inbox) newBatchers(handle batchFunc) *batchers {
+	return &batchers{Inbox: i, handle: handle, byConsumer: map[string]*batcher{}}
+}
+
+func (bs *batchers) forConsumer(consumer string) *batcher {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	if bs.byConsumer[consumer] == nil {
+		bs.byConsumer[consumer] = newBatcher(bs.Inbox, consumer, bs.handle)
+	}
+	return bs.byConsumer[consumer]
+}
+
+// handleOnce is like [Inbox.handleOnce], but handles msg in a batch. It returns the
+// result of msg. If the context of msg ends while msg still waits for a batch, it
+// returns an error. It never returns while a transaction uses msg.
+func (bs *batchers) handleOnce(msg *message.Message, consumer string) error {
+	identities, err := bs.identify(msg, consumer)
+	if err != nil {
+		return err
+	}
+	item := &batchItem{
+		msg: msg, original: parkedrows.Snapshot(msg), ctx: msg.Context(),
+		identities: identities, result: make(chan error, 1),
+	}
+	err = bs.forConsumer(consumer).submit(item)
+	if v := chain.Of(err); item.called && item.ctx.Err() != nil && v.NotCalled && v.Early == nil {
+		// The context has ended, so no transaction can begin for the message any more.
+		// But the handler was called for the message in a batch, and may be the reason
+		// why the batch took so long. So this call must not count as "not called".
+		return chain.HandBack(err)
+	}
+	return err
+}
+
+func (b *batcher) submit(item *batchItem) (err error) {
+	if !parkedrows.FailedBefore(item.ctx) { // a message that failed before would probably make its batch fail
+		b.add(item)
+		select {
+		case err = <-item.result:
+		case <-item.ctx.Done():
+			if b.withdraw(item) {
+				return errWaitEnded(item.ctx)
+			}
+			err = <-item.result
+		}
+		if !errors.Is(err, errAlone) {
+			return err
+		}
+	}
+	return b.handleAlone(item)
+}
+
+func errWaitEnded(ctx context.Context) error {
+	return chain.NotCalled(fmt.Errorf("dedup: while waiting for a batch: %w", context.Cause(ctx)))
+}
+
+// batcher collects the messages of one consumer into batches. It has one goroutine for
+// each batch that is being collected or handled. It has no goroutine while no message
+// waits.
+type batcher struct {
+	*Inbox
+
+	consumer     string
+	handle       batchFunc
+	alonePermits chan struct{}
+
+	mu         sync.Mutex
+	waiting    []*batchItem
+	running    int           // number of batches that are being collected or handled
+	collecting bool          // whether a batch is being collected
+	lastSize   int           // number of messages in the previous batch
+	reached    chan struct{} // receives a value when lastSize messages wait
+}
+
+// maxAlone is the maximum number of messages that are handled in their own transactions
+// at the same time. It is above 1, because a message that waits for a lock must not
+// delay the others.
+const maxAlone = 4
+
+func newBatcher(i *Inbox, consumer string, handle batchFunc) *batcher {
+	permits := maxAlone
+	if i.dialect.SQLite() {
+		permits = 1 // SQLite has one writer, so other transactions would only wait
+	}
+	return &batcher{
+		Inbox: i, consumer: consumer, handle: handle,
+		alonePermits: make(chan struct{}, permits), lastSize: i.config.Batch.Size, reached: make(chan struct{}, 1),
+	}
+}
+
+func (b *batcher) add(item *batchItem) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waiting = append(b.waiting, item)
+	b.startBatch()
+	if len(b.waiting) >= b.lastSize {
+		select {
+		case b.reached <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// withdraw removes item from the waiting items. It returns false if item is already in
+// a batch.
+func (b *batcher) withdraw(item *batchItem) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := slices.Index(b.waiting, item)
+	if at >= 0 {
+		b.waiting = slices.Delete(b.waiting, at, at+1)
+	}
+	return at >= 0
+}
+
+// startBatch starts to collect a batch if messages are waiting, if no batch is being
+// collected, and if fewer batches than Batch.Concurrency are running. Otherwise it does
+// nothing, and is called again when a batch ends. The caller must hold b.mu.
+func (b *batcher) startBatch() {
+	if len(b.waiting) > 0 && !b.collecting && b.running < b.config.Batch.Concurrency {
+		b.collecting = true
+		b.running++
+		go b.collectAndRun()
+	}
+}
+
+func (b *batcher) collectAndRun() {
+	b.run(b.collect())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.running--
+	b.startBatch()
+}
+
+// collect returns the next batch. It waits until it has as many messages as the
+// previous batch, because about the same number will probably arrive. It waits no
+// longer than Batch.Wait.
+func (b *batcher) collect() []*batchItem {
+	timeout := time.NewTimer(b.config.Batch.Wait)
+	defer timeout.Stop()
+	for timedOut := false; ; {
+		if batch, ok := b.takeBatch(timedOut); ok {
+			return batch
+		}
+		select {
+		case <-b.reached:
+		case <-timeout.C:
+			timedOut = true
+		}
+	}
+}
+
+func (b *batcher) takeBatch(anySize bool) ([]*batchItem, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.waiting) < b.lastSize && !anySize {
+		return nil, false
+	}
+	n := min(len(b.waiting), b.config.Batch.Size)
+	batch := slices.Clone(b.waiting[:n])
+	b.waiting = slices.Delete(b.waiting, 0, n)
+	b.lastSize = max(n, 1)
+	b.collecting = false
+	b.startBatch()
+	return batch, true
+}
+
+// handleAlone handles item in its own transaction. It runs in the goroutine that
+// delivered the message.
+func (b *batcher) handleAlone(item *batchItem) error {
+	select {
+	case b.alonePermits <- struct{}{}:
+	case <-item.ctx.Done():
+		return errWaitEnded(item.ctx)
+	}
+	defer func() { <-b.alonePermits }()
+	b.run([]*batchItem{item})
+	return <-item.result
 }

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
 )
 
 // errPartlyHandled means that the transaction of a batch must be rolled back, and must
@@ -29,7 +29,8 @@ func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
 		return unstorable(err)
 	}
 	if err != nil {
-		return disposition.NotCalled(fmt.Errorf("dedup: claim %d messages for %q: %w", len(r.items), r.consumer, err))
+		dialect.Distrust(tx, err)
+		return chain.NotCalled(fmt.Errorf("dedup: claim %d messages for %q: %w", len(r.items), r.consumer, dialect.Denied(err)))
 	}
 	if r.finishLost() {
 		return errPartlyHandled
@@ -47,7 +48,7 @@ func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
 	}
 	digests, err := r.digests(ctx, tx, known)
 	if err != nil {
-		return disposition.NotCalled(fmt.Errorf("dedup: compare %d messages for %q: %w", len(known), r.consumer, err))
+		return chain.NotCalled(fmt.Errorf("dedup: compare %d messages for %q: %w", len(known), r.consumer, err))
 	}
 	isFresh := func(id identity) bool { return fresh[id.id] }
 	isKnown := func(id identity) bool { return !fresh[id.id] }
@@ -95,7 +96,7 @@ func (r *batchRun) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]boo
 	var rows []inboxRow
 	for _, item := range r.items {
 		for _, id := range item.identities {
-			rows = append(rows, inboxRow{id, parked.Tenant(item.msg)})
+			rows = append(rows, inboxRow{id, parkedrows.Tenant(item.msg)})
 		}
 	}
 	slices.SortFunc(rows, func(a, b inboxRow) int { return strings.Compare(a.id, b.id) })
@@ -119,7 +120,7 @@ func (r *batchRun) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]boo
 			err := scan(&id)
 			fresh[id] = true
 			return err
-		}, r.sql.claim(len(rows)), args...)
+		}, r.claims.In(tx).claim(len(rows)), args...)
 	}
 	if err == nil && r.sql.afterClaim != "" && len(rows) != 1 { // the statement for a single row resets the timeout itself
 		_, err = tx.ExecContext(ctx, r.sql.afterClaim)
@@ -127,7 +128,6 @@ func (r *batchRun) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]boo
 	return fresh, err
 }
 
-// digests returns the digests in the inbox for the given ids.
 func (r *batchRun) digests(ctx context.Context, tx *sql.Tx, ids []string) (map[string][]byte, error) {
 	digests := make(map[string][]byte, len(ids))
 	return digests, dialect.EachRow(ctx, tx, func(scan func(...any) error) error {
@@ -136,15 +136,15 @@ func (r *batchRun) digests(ctx context.Context, tx *sql.Tx, ids []string) (map[s
 		err := scan(&id, &digest)
 		digests[id] = digest
 		return err
-	}, r.sql.digests, r.consumer, r.dialect.Strings(ids))
+	}, r.claims.In(tx).digests, r.consumer, r.dialect.Strings(ids))
 }
 
 // compareDigest returns errAlreadyHandled for a duplicate, and ErrCollision for
 // another message with the same id.
 func (r *batchRun) compareDigest(id identity, digest []byte) error {
 	switch {
-	case digest == nil: // the sweep has just removed the row; the next attempt will insert it
-		return disposition.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, r.consumer, sql.ErrNoRows))
+	case digest == nil:
+		return r.unclaimed(id, r.consumer)
 	case !bytes.Equal(digest, id.digest[:]):
 		return collisionError(id, r.consumer)
 	}

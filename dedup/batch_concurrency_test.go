@@ -14,15 +14,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // If two instances run batches with the same messages in opposite order at the same
 // time, neither may wait forever for the other, and each message must be applied once.
 func TestOverlappingBatchesOfTwoInstancesDoNotDeadlock(t *testing.T) {
 	t.Parallel()
-	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+	eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		const rounds, size = 10, 30
 		one, c := inBatches(t, db, size, nil), &calls{}
 		two := one.another(size)
@@ -43,7 +43,7 @@ func TestOverlappingBatchesOfTwoInstancesDoNotDeadlock(t *testing.T) {
 			}{{h, batch()}, {again, backwards}} {
 				both.Go(func() {
 					for n, err := range deliver(copies.h, copies.msgs...) {
-						if err != nil && disposition.Of(err).Kind != disposition.Undecided {
+						if err != nil && chain.Of(err).Kind != chain.Undecided {
 							t.Errorf("message %d: %v", n, err)
 						}
 					}
@@ -60,7 +60,7 @@ func TestOverlappingBatchesOfTwoInstancesDoNotDeadlock(t *testing.T) {
 // insert higher ids.
 func TestBatchInsertsIDsInOrder(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	b, c := inBatches(t, db, 30, func(c *dedup.Config) { c.LockTimeout = time.Minute }), &calls{}
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestBatchInsertsIDsInOrder(t *testing.T) {
 	claim("m00")
 	done := make(chan []error, 1)
 	go func() { done <- deliver(ways["each"](b, c, none), numbered(30)...) }()
-	testkit.Eventually(t, 30*time.Second, "the batch waits for the copy", func() bool {
+	kit.Eventually(t, 30*time.Second, "the batch waits for the copy", func() bool {
 		return b.count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 	})
 	if _, err := tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '300ms'`); err != nil {
@@ -99,7 +99,7 @@ func (b *bench) another(size int) *bench {
 	second := *b
 	var err error
 	second.inbox, err = dedup.New(b.DB, dedup.Config{
-		Schema: b.config, Consumer: consumer, Outbox: b.box.Publisher, Logger: testkit.Logger(b.T),
+		Schema: b.config, Consumer: consumer, Outbox: b.box.Publisher, Logger: kit.Logger(b.T),
 		Batch: dedup.Batch{Size: size, Wait: time.Hour},
 	})
 	if err != nil {
@@ -114,7 +114,7 @@ func TestDeadlockOfBatchesCountsAsNoAttempt(t *testing.T) {
 	t.Parallel()
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
-			b, c := inBatches(t, testkit.Postgres(t), 2, nil), &calls{}
+			b, c := inBatches(t, kit.Postgres(t), 2, nil), &calls{}
 			b.exec(`CREATE TABLE totals (id text PRIMARY KEY, n integer); INSERT INTO totals VALUES ('x', 0), ('y', 0)`)
 			var first sync.WaitGroup // done when both transactions have locked their first row
 			first.Add(2)
@@ -165,7 +165,7 @@ func noMoreErrors(t *testing.T, errs []error) {
 // duplicate may be delayed, not the rest of the batch.
 func TestFrozenDuplicateDoesNotBlockItsBatch(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	b, c := inBatches(t, db, 5, func(c *dedup.Config) { c.LockTimeout = 50 * time.Millisecond }), &calls{}
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -177,7 +177,7 @@ func TestFrozenDuplicateDoesNotBlockItsBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	errs := deliver(ways["each"](b, c, none), numbered(5)...)
-	kindOf(t, errs[2], disposition.Undecided)
+	kindOf(t, errs[2], chain.Undecided)
 	errs[2] = nil
 	noErrors(t, errs)
 	b.expect(4, 4, 4)
@@ -188,7 +188,7 @@ func TestFrozenDuplicateDoesNotBlockItsBatch(t *testing.T) {
 // consumer with one message in flight must soon not wait at all.
 func TestBatchDoesNotWaitUntilFull(t *testing.T) {
 	t.Parallel()
-	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+	eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		const wait = time.Second
 		b, c := newBench(t, db, func(c *dedup.Config) { c.Batch.Wait = wait }), &calls{}
 		h := way(b, c, none)
@@ -208,7 +208,7 @@ func TestBatchDoesNotWaitUntilFull(t *testing.T) {
 // after another.
 func TestMessagesBeyondTheBatchSizeFormMoreBatches(t *testing.T) {
 	t.Parallel()
-	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+	eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := newBench(t, db, func(c *dedup.Config) { c.Batch.Size = 10 }), &calls{}
 		var running atomic.Int32
 		noErrors(t, deliver(way(b, c, func(tx *sql.Tx, _ *message.Message) error {
@@ -231,7 +231,7 @@ func TestMessagesBeyondTheBatchSizeFormMoreBatches(t *testing.T) {
 // The number of batches that run at the same time must be Batch.Concurrency.
 func TestBatchesRunConcurrently(t *testing.T) {
 	t.Parallel()
-	b, c := inBatches(t, testkit.Postgres(t), 10, func(c *dedup.Config) { c.Batch.Concurrency = 3 }), &calls{}
+	b, c := inBatches(t, kit.Postgres(t), 10, func(c *dedup.Config) { c.Batch.Concurrency = 3 }), &calls{}
 	var all sync.WaitGroup // done when the first messages of three batches are being handled
 	all.Add(3)
 	noErrors(t, deliver(ways["each"](b, c, func(tx *sql.Tx, _ *message.Message) error {

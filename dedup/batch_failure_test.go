@@ -12,8 +12,8 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func containsText(err error, text string) bool { return strings.Contains(err.Error(), text) }
@@ -32,7 +32,7 @@ func TestFailingMessageLeavesItsBatch(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+			eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 				b, c := inBatches(t, db, 20, nil), &calls{}
 				h := way(b, c, func(tx *sql.Tx, msg *message.Message) error {
 					if string(msg.Payload) != "body" {
@@ -46,7 +46,7 @@ func TestFailingMessageLeavesItsBatch(t *testing.T) {
 				})
 				for n, err := range deliver(h, numbered(20)...) {
 					if n == 10 {
-						kindOf(t, err, disposition.Failed)
+						kindOf(t, err, chain.Failed)
 					} else if err != nil {
 						t.Errorf("message %d: %v", n, err)
 					}
@@ -73,7 +73,7 @@ func TestFailingMessageLeavesItsBatch(t *testing.T) {
 // forever: a message that always causes the conflict leaves the batch.
 func TestConflictsOfABatchEnd(t *testing.T) {
 	t.Parallel()
-	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+	eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		if db.Dialect == "sqlite" {
 			return // it has one writer, so its transactions have no conflicts
 		}
@@ -86,7 +86,7 @@ func TestConflictsOfABatchEnd(t *testing.T) {
 		})
 		for n, err := range deliver(h, numbered(5)...) {
 			if n == 3 {
-				kindOf(t, err, disposition.Failed)
+				kindOf(t, err, chain.Undecided)
 			} else if err != nil {
 				t.Errorf("message %d: %v", n, err)
 			}
@@ -108,7 +108,7 @@ func TestConflictsOfABatchEnd(t *testing.T) {
 // messages.
 func TestHiddenFailureInABatchIsNotCommitted(t *testing.T) {
 	t.Parallel()
-	b, c := inBatches(t, testkit.Postgres(t), 10, nil), &calls{}
+	b, c := inBatches(t, kit.Postgres(t), 10, nil), &calls{}
 	h := b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
 		tx, _ := dedup.TxFromContext(msg.Context())
 		c.note(tx, msg)
@@ -131,7 +131,7 @@ func TestHiddenFailureInABatchIsNotCommitted(t *testing.T) {
 // one, so that the number of calls stays small.
 func TestSeveralFailingMessagesInABatch(t *testing.T) {
 	t.Parallel()
-	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+	eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 20, nil), &calls{}
 		bad := map[string]bool{"m03": true, "m04": true, "m11": true, "m19": true}
 		errs := deliver(way(b, c, func(_ *sql.Tx, msg *message.Message) error {
@@ -158,7 +158,7 @@ func TestSeveralFailingMessagesInABatch(t *testing.T) {
 // must fail.
 func TestProducedMessageThatIsRefusedFailsOneMessageOfABatch(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := inBatches(t, db, 5, nil)
 		h := b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
 			produced := event(msg)
@@ -174,9 +174,9 @@ func TestProducedMessageThatIsRefusedFailsOneMessageOfABatch(t *testing.T) {
 		})
 		errs := deliver(h, numbered(5)...)
 		noErrors(t, []error{errs[0], errs[4]})
-		kindOf(t, errs[1], disposition.Permanent)
-		kindOf(t, errs[2], disposition.Failed)
-		kindOf(t, errs[3], disposition.Failed)
+		kindOf(t, errs[1], chain.Permanent)
+		kindOf(t, errs[2], chain.Permanent)
+		kindOf(t, errs[3], chain.Permanent)
 		b.expect(2, 2, 2)
 	})
 }
@@ -186,7 +186,7 @@ func TestProducedMessageThatIsRefusedFailsOneMessageOfABatch(t *testing.T) {
 // the failing one.
 func TestRefusedCommitOfABatchFailsOneMessage(t *testing.T) {
 	t.Parallel()
-	b, c := inBatches(t, testkit.Postgres(t), 5, nil), &calls{}
+	b, c := inBatches(t, kit.Postgres(t), 5, nil), &calls{}
 	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
 	errs := deliver(ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {
 		if msg.UUID != "m02" {
@@ -195,7 +195,7 @@ func TestRefusedCommitOfABatchFailsOneMessage(t *testing.T) {
 		_, err := tx.ExecContext(context.Background(), `INSERT INTO unique_later VALUES (1), (1)`)
 		return err
 	}), numbered(5)...)
-	kindOf(t, errs[2], disposition.Failed)
+	kindOf(t, errs[2], chain.Failed)
 	errs[2] = nil
 	noErrors(t, errs)
 	b.expect(4, 4, 4)
@@ -206,7 +206,7 @@ func TestRefusedCommitOfABatchFailsOneMessage(t *testing.T) {
 // itself, and no attempt may be counted.
 func TestLostConnectionCountsAsNoAttemptInABatch(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	for cut, at := range map[string]int{"in the handler": 1, "before the commit": 5} {
 		t.Run(cut, func(t *testing.T) {
 			b, c := inBatches(t, db, 5, nil), &calls{}
@@ -235,7 +235,7 @@ func TestLostConnectionCountsAsNoAttemptInABatch(t *testing.T) {
 func TestMessageThatLosesItsConnectionLeavesItsBatch(t *testing.T) {
 	t.Parallel()
 	for _, way := range ways { // SQLite has no connection to lose
-		db := testkit.Postgres(t)
+		db := kit.Postgres(t)
 		b, c := inBatches(t, db, 20, nil), &calls{}
 		errs := deliver(way(b, c, func(tx *sql.Tx, msg *message.Message) error {
 			if msg.UUID == "m10" {
@@ -243,17 +243,17 @@ func TestMessageThatLosesItsConnectionLeavesItsBatch(t *testing.T) {
 			}
 			return nil
 		}), numbered(20)...)
-		kindOf(t, errs[10], disposition.Undecided)
+		kindOf(t, errs[10], chain.Undecided)
 		noErrors(t, append(errs[:10], errs[11:]...))
 		b.expect(19, 19, 19)
 	}
 }
 
-// If a handler calls runtime.Goexit, only the goroutine of its message ends. No other
-// message may wait for it.
-func TestHandlerThatEndsItsGoroutineDoesNotBlockOthers(t *testing.T) {
+// If a handler calls runtime.Goexit, only its message fails. No other message may wait
+// for it.
+func TestHandlerThatEndsItsGoroutineFailsAlone(t *testing.T) {
 	t.Parallel()
-	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+	eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 5, nil), &calls{}
 		h := way(b, c, func(_ *sql.Tx, msg *message.Message) error {
 			if msg.UUID == "m02" {
@@ -261,7 +261,9 @@ func TestHandlerThatEndsItsGoroutineDoesNotBlockOthers(t *testing.T) {
 			}
 			return nil
 		})
-		noErrors(t, deliver(h, numbered(5)...)) // the goroutine of m02 has ended without an error
+		errs := deliver(h, numbered(5)...)
+		kindOf(t, errs[2], chain.Failed)
+		noErrors(t, append(errs[:2], errs[3:]...))
 		b.expect(4, 4, 4)
 	})
 }
@@ -270,7 +272,7 @@ func TestHandlerThatEndsItsGoroutineDoesNotBlockOthers(t *testing.T) {
 // messages of its batch must not be cancelled.
 func TestCancelledMessageLeavesItsBatch(t *testing.T) {
 	t.Parallel()
-	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+	eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 2, nil), &calls{}
 		ctx, cancel := context.WithCancel(t.Context())
 		h := way(b, c, func(_ *sql.Tx, msg *message.Message) error {
@@ -288,13 +290,13 @@ func TestCancelledMessageLeavesItsBatch(t *testing.T) {
 			left <- err
 		}()
 		cancelGone()
-		kindOf(t, <-left, disposition.Undecided)
+		kindOf(t, <-left, chain.Undecided)
 		msgs := numbered(2)
 		msgs[1].SetContext(ctx)
 		errs := deliver(h, msgs...)
 		noErrors(t, errs[:1])
 		if errs[1] != nil { // its batch may have committed before the cancellation was noticed
-			kindOf(t, errs[1], disposition.Undecided)
+			kindOf(t, errs[1], chain.Undecided)
 		}
 		done := 1
 		if errs[1] == nil {

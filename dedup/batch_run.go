@@ -4,27 +4,30 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/watermill-once/once/internal/backoff"
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
 )
 
 // maxConflictRetries is the maximum number of times that a batch is repeated because of
 // deadlocks or serialization failures.
 const maxConflictRetries = 3
 
+// conflictPauses are the pauses before a batch is repeated.
+var conflictPauses = backoff.Exponential{Base: 10 * time.Millisecond, Max: 100 * time.Millisecond, Jitter: 1}
+
 // run handles a batch. For each message, it sends the result to the goroutine that
 // waits for it.
 func (b *batcher) run(batch []*batchItem) {
 	duplicates := &batchRun{items: batch}
-	defer duplicates.finish(errAlone) // for the remaining messages, if a handler ends its goroutine
 	for len(duplicates.items) > 0 {
 		batch, duplicates.items = splitDuplicates(duplicates.items)
 		b.runDistinct(batch)
@@ -49,13 +52,11 @@ func splitDuplicates(batch []*batchItem) (first, duplicates []*batchItem) {
 	return first, duplicates
 }
 
-// runDistinct works like run, for a batch without duplicates.
 func (b *batcher) runDistinct(batch []*batchItem) {
 	r := &batchRun{batcher: b, items: batch}
-	defer r.finish(errAlone) // for the remaining messages, if a handler ends its goroutine
 	for conflicts, separated := 0, false; len(r.items) > 0; {
 		size := len(r.items)
-		err := r.runTx()
+		err := chain.Run(r.runTx)
 		b.instruments.batchEnded(size, err)
 		if err == nil {
 			r.finish(nil)
@@ -69,6 +70,7 @@ func (b *batcher) runDistinct(batch []*batchItem) {
 			r.finishEarly()
 		case conflicted(err) && conflicts < maxConflictRetries:
 			conflicts++
+			time.Sleep(conflictPauses.Jittered(conflicts)) //nolint:forbidigo // 0.1 s at most, in which the other transaction may end
 		// If the handler ended the transaction, it may have committed the inbox rows of
 		// all messages. If the messages were then handled one by one, they would be
 		// skipped as duplicates, although not all of them were handled. So all messages
@@ -91,7 +93,7 @@ func (b *batcher) runDistinct(batch []*batchItem) {
 // because only some messages of the batch need this lock. With SQLite, it then returns
 // true, because SQLite has one lock for the whole database.
 func (b *batcher) databaseFailed(err error) bool {
-	return disposition.Of(err).Kind == disposition.Undecided && (b.dialect.SQLite() || !dialect.Contended(err))
+	return chain.Of(err).Kind == chain.Undecided && (b.dialect.SQLite() || !dialect.Contended(err))
 }
 
 // conflicted reports whether the database ended the transaction because of a conflict
@@ -111,7 +113,6 @@ type batchRun struct {
 	after   []func()     // functions to call after the commit of the last transaction
 }
 
-// finish passes err to all remaining items as their result.
 func (r *batchRun) finish(err error) {
 	for _, item := range r.items {
 		failpoint.Hit("dedup/batch-settle")
@@ -154,7 +155,7 @@ func (r *batchRun) finishEarly() {
 
 func (r *batchRun) restoreMessages() {
 	for _, item := range r.items {
-		parked.Restore(item.msg, item.original)
+		parkedrows.Restore(item.msg, item.original)
 	}
 }
 
@@ -162,11 +163,6 @@ func (r *batchRun) restoreMessages() {
 // handled before are finished as duplicates.
 func (r *batchRun) runTx() (err error) {
 	r.failing, r.called, r.after = nil, false, nil
-	defer func() {
-		if value := recover(); value != nil {
-			err = &disposition.PanicError{Value: value, Stack: debug.Stack()}
-		}
-	}()
 	ctx, end := r.context()
 	defer end()
 	tx, check, release, err := r.begin(ctx, true)
@@ -237,7 +233,7 @@ func oneByOne(h message.HandlerFunc) batchFunc {
 			for _, item := range left {
 				r.failing, item.called = item, true
 				produced, err := r.callOne(h, tx, item)
-				if item.early = nil; disposition.Of(err).Early != nil {
+				if item.early = nil; err != nil && chain.Of(err).Early != nil {
 					item.early = err
 					early = append(early, item)
 					continue
@@ -257,14 +253,13 @@ func oneByOne(h message.HandlerFunc) batchFunc {
 	}
 }
 
-// callOne calls h for one message and returns the produced messages with their
-// topics.
 func (r *batchRun) callOne(h message.HandlerFunc, tx *sql.Tx, item *batchItem) ([]addressed, error) {
 	from := causeOf(item.msg)
-	handling := parked.WithTx(item.ctx, tx)
+	handling := parkedrows.WithTx(item.ctx, tx)
 	handling.Mark = from.mark
 	item.msg.SetContext(handling)
-	produced, err := disposition.Call(h, item.msg)
+	var produced []*message.Message
+	err := chain.Guarded(func() (err error) { produced, err = h(item.msg); return err })
 	item.msg.SetContext(item.ctx)
 	after := handling.End()
 	if err != nil {
@@ -278,15 +273,15 @@ func (r *batchRun) callOne(h message.HandlerFunc, tx *sql.Tx, item *batchItem) (
 	return r.address(item.ctx, r.consumer, produced)
 }
 
-// together returns a batchFunc that calls h once with all messages.
 func together(h BatchHandlerFunc) batchFunc {
 	return func(ctx context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error) {
 		msgs := make([]*message.Message, len(r.items))
 		for i, item := range r.items {
 			msgs[i], item.called = item.msg, true
 		}
-		handling := parked.WithTx(ctx, tx)
-		produced, err := h(handling, tx, msgs)
+		handling := parkedrows.WithTx(ctx, tx)
+		var produced []*message.Message
+		err := chain.Guarded(func() (err error) { produced, err = h(handling, tx, msgs); return err })
 		r.after = handling.End()
 		if err != nil {
 			return nil, err

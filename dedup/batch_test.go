@@ -3,6 +3,7 @@ package dedup_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -12,14 +13,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 )
 
 // inBatches returns a bench with a very long Batch.Wait, so that a batch starts only
 // when it is full.
-func inBatches(t *testing.T, db testkit.Database, size int, change func(*dedup.Config)) *bench {
+func inBatches(t *testing.T, db kit.Database, size int, change func(*dedup.Config)) *bench {
 	t.Helper()
 	return newBench(t, db, func(c *dedup.Config) {
 		c.Batch = dedup.Batch{Size: size, Wait: time.Hour}
@@ -107,10 +109,10 @@ func event(msg *message.Message) *message.Message {
 }
 
 // eachWay runs a test for both kinds of handlers on both databases.
-func eachWay(t *testing.T, test func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc)) {
+func eachWay(t *testing.T, test func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc)) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
-			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { test(t, db, way) })
+			kit.EachDatabase(t, func(t *testing.T, db kit.Database) { test(t, db, way) })
 		})
 	}
 }
@@ -128,7 +130,7 @@ func noErrors(t *testing.T, errs []error) {
 // that were handled before must be skipped.
 func TestBatchIsOneTransaction(t *testing.T) {
 	t.Parallel()
-	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+	eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 20, nil), &calls{}
 		h := way(b, c, none)
 		msgs := numbered(20)
@@ -159,7 +161,7 @@ func TestBatchIsOneTransaction(t *testing.T) {
 // the right result.
 func TestDuplicatesInABatch(t *testing.T) {
 	t.Parallel()
-	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+	eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 6, nil), &calls{}
 		_, err := b.inbox.Middleware(apply)(message.NewMessage("done", nil))
 		if err != nil {
@@ -171,14 +173,14 @@ func TestDuplicatesInABatch(t *testing.T) {
 			message.NewMessage("done", nil), message.NewMessage("done", []byte("another")),
 			message.NewMessage("new", []byte("another")), message.NewMessage("", nil))
 		noErrors(t, slices.Concat(errs[2:4]))
-		kindOf(t, errs[4], disposition.Permanent)
-		kindOf(t, errs[6], disposition.Permanent)
+		kindOf(t, errs[4], chain.Permanent)
+		kindOf(t, errs[6], chain.Permanent)
 		// The three messages run in any order. So either the two duplicates count as
 		// one message, or both are collisions.
 		collisions := 0
 		for _, err := range []error{errs[0], errs[1], errs[5]} {
 			if err != nil {
-				kindOf(t, err, disposition.Permanent)
+				kindOf(t, err, chain.Permanent)
 				collisions++
 			}
 		}
@@ -195,7 +197,7 @@ func TestDuplicatesInABatch(t *testing.T) {
 // A message that was handled before does not split its batch.
 func TestHandledMessageLeavesOneTransaction(t *testing.T) {
 	t.Parallel()
-	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+	eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 5, nil), &calls{}
 		if _, err := b.inbox.Middleware(apply)(message.NewMessage("m00", []byte("body"))); err != nil {
 			t.Fatal(err)
@@ -212,7 +214,7 @@ func TestHandledMessageLeavesOneTransaction(t *testing.T) {
 // remember its id, as for a single message.
 func TestHandledKeyInABatch(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b, c := inBatches(t, db, 3, func(config *dedup.Config) {
 			config.Key = func(msg *message.Message) string { return msg.Metadata.Get("key") }
 		}), &calls{}
@@ -226,7 +228,7 @@ func TestHandledKeyInABatch(t *testing.T) {
 		}
 		errs := deliver(ways["each"](b, c, none), keyed("m2", "k1", "body"), keyed("m3", "k1", "another"), keyed("m4", "k4", "body"))
 		noErrors(t, []error{errs[0], errs[2]})
-		kindOf(t, errs[1], disposition.Permanent)
+		kindOf(t, errs[1], chain.Permanent)
 		b.expect(2, 4, 1)
 		if len(c.ids) != 1 {
 			t.Errorf("calls: %v", c.ids)
@@ -238,7 +240,7 @@ func TestHandledKeyInABatch(t *testing.T) {
 // when the context of any message ends.
 func TestABatchHasNoDeadlineOfOneMessage(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := inBatches(t, db, 2, nil)
 		msgs := numbered(2)
 		for n, msg := range msgs { // the shorter deadline must not matter, whichever message comes first
@@ -260,7 +262,7 @@ func TestABatchHasNoDeadlineOfOneMessage(t *testing.T) {
 // Messages of idempotent consumers must share transactions too.
 func TestIdempotentConsumerSharesTransactions(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b, c := inBatches(t, db, 3, func(config *dedup.Config) { config.Idempotent = []string{consumer} }), &calls{}
 		noErrors(t, deliver(ways["each"](b, c, none), numbered(3)...))
 		b.expect(3, 0, 3)
@@ -272,11 +274,85 @@ func TestIdempotentConsumerSharesTransactions(t *testing.T) {
 
 func TestInvalidBatchConfigIsRefused(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	_, err := dedup.New(db.DB, dedup.Config{Batch: dedup.Batch{Size: 1001, Wait: -1, Concurrency: -1}})
 	for _, field := range []string{"Batch.Size", "Batch.Wait", "Batch.Concurrency"} {
 		if err == nil || !containsText(err, field) {
 			t.Errorf("%s is not refused: %v", field, err)
 		}
 	}
+}
+
+// A batch waits for a duplicate of one of its messages for at most a second, so that the
+// other messages continue soon. A message in its own transaction waits for LockTimeout.
+// The statements of a handler use the lock_timeout of their connection.
+func TestBatchWaitsAtMostASecondForADuplicate(t *testing.T) {
+	t.Parallel()
+	for timeout, want := range map[time.Duration]string{
+		10 * time.Second:       "10s, handler: 0, 1s, 1s, handler: 0, handler: 0",
+		500 * time.Millisecond: "500ms, handler: 0, 500ms, 500ms, handler: 0, handler: 0",
+	} {
+		b := inBatches(t, kit.Postgres(t), 2, func(c *dedup.Config) { c.LockTimeout = timeout })
+		b.exec(`CREATE TABLE timeouts (n bigint GENERATED ALWAYS AS IDENTITY, value text);
+			CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS
+				$$ BEGIN INSERT INTO timeouts (value) VALUES (current_setting('lock_timeout')); RETURN NEW; END $$;
+			CREATE TRIGGER look BEFORE INSERT ON once_inbox FOR EACH ROW EXECUTE FUNCTION look()`)
+		h := b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
+			tx, _ := dedup.TxFromContext(msg.Context())
+			_, err := tx.ExecContext(msg.Context(), `INSERT INTO timeouts (value) VALUES ('handler: ' || current_setting('lock_timeout'))`)
+			return nil, err
+		})
+		alone := message.NewMessage("alone", nil)
+		alone.SetContext(parkedrows.WithTried(t.Context(), alone, true)) // it failed before
+		noErrors(t, deliver(h, alone))
+		noErrors(t, deliver(h, numbered(2)...))
+		var got string
+		if err := b.QueryRowContext(t.Context(), `SELECT string_agg(value, ', ' ORDER BY n) FROM timeouts`).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		if got != want {
+			t.Errorf("LockTimeout %v: lock_timeout is %s, want %s", timeout, got, want)
+		}
+	}
+}
+
+// If the earlier versions of a message are in the same batch, the batch must apply the
+// message, in whatever order the messages arrive. A message whose earlier version is
+// missing must be postponed by itself, and the other messages of its batch must not be
+// postponed.
+func TestEarlyMessagesInABatchWaitForTheirVersion(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b, c := inBatches(t, db, 6, nil), &calls{}
+		h := ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {
+			var number, applied int
+			if _, err := fmt.Sscanf(msg.UUID, "m%d", &number); err != nil {
+				return err
+			}
+			err := tx.QueryRowContext(context.Background(), `SELECT COUNT(*) FROM effects`).Scan(&applied)
+			if err != nil || number == applied {
+				return err
+			}
+			place := chain.Turn{Sequence: "all", Version: int64(number)}
+			return chain.NotYet(place, time.Minute, errors.New("not yet"))
+		})
+		msgs := slices.Delete(numbered(7), 4, 5) // m05 and m06 wait for the deleted message
+		slices.Reverse(msgs)
+		for n, err := range deliver(h, msgs...) {
+			switch id := msgs[n].UUID; id {
+			case "m05", "m06":
+				if v := chain.Of(err); v.Early == nil || fmt.Sprintf("m%02d", v.Early.Version) != id {
+					t.Errorf("%s: %v, early %+v", id, err, v.Early)
+				}
+			default:
+				if err != nil {
+					t.Errorf("%s: %v", id, err)
+				}
+			}
+		}
+		b.expect(4, 4, 4)
+		if len(c.txs) > 2 {
+			t.Errorf("%d transactions, want one that finds the early messages and one that commits", len(c.txs))
+		}
+	})
 }

@@ -1,15 +1,22 @@
 package dedup
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
-	"sync/atomic"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // commit commits tx. Before that, it checks that tx is still the transaction that the
@@ -20,10 +27,16 @@ import (
 // if a statement may have ended the transaction, lazytx sends the check together with
 // COMMIT. Otherwise the check needs a round trip. Therefore the method begin selects
 // the transactions to check: all batches, and a sample of the transactions with a
-// single message. For the other transactions, the parameter check is nil.
+// single message. For the other transactions, check is nil.
 func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check) error {
+	if !i.dialect.SQLite() { // in SQLite the check finds the same
+		if err := dialect.Ended(tx); err != nil {
+			i.sample.All()
+			return endedByHandler(err)
+		}
+	}
 	if check != nil && !check.Sent {
-		if _, err := tx.ExecContext(context.WithoutCancel(ctx), i.sql.check); err != nil {
+		if _, err := tx.ExecContext(context.WithoutCancel(ctx), check.SQL); err != nil {
 			return i.checkError(err)
 		}
 	}
@@ -31,8 +44,8 @@ func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check) er
 	if err == nil {
 		return nil
 	}
-	if transactionGone(err) {
-		i.sample.all.Store(true)
+	if dialect.Gone(err) {
+		i.sample.All()
 	}
 	return i.commitError(err)
 }
@@ -41,39 +54,258 @@ func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check) er
 // not committed after such an error.
 func (i *Inbox) checkError(err error) error {
 	switch {
-	case transactionGone(err):
-		i.sample.all.Store(true)
+	case dialect.Gone(err):
+		i.sample.All()
 	case !i.dialect.SQLite() && dialect.State(err) == "" && !errors.Is(err, sql.ErrTxDone): // the connection was lost
-		return disposition.HandBack(fmt.Errorf("dedup: check the transaction: %w", err))
+		return chain.HandBack(fmt.Errorf("dedup: check the transaction: %w", err))
 	}
 	return i.commitError(err)
 }
 
-// transactionGone reports whether err means that the transaction has ended. Either the
-// check or the driver has noticed this.
-func transactionGone(err error) bool {
-	text := err.Error()
-	return strings.Contains(text, endedParameter) ||
-		strings.Contains(text, "no such savepoint: "+savepoint) ||
-		strings.Contains(text, "pq: unexpected transaction status")
-}
+var (
+	// ErrCollision means that the id or the Config.Key of the message was used for another
+	// message with different content. The message goes to quarantine.
+	ErrCollision = errors.New("the id was used for another payload")
 
-// sample selects the transactions to check if the check needs a round trip, which takes
-// about a tenth of the time to handle a message. It selects the first transactions,
-// because a handler that ends its transaction probably does so from the beginning.
-// After these, it selects one transaction in checkEvery. After the first failed check,
-// it selects all transactions.
-type sample struct {
-	n   atomic.Int64
-	all atomic.Bool
-}
+	// ErrInvalidID means that the id or the Config.Key of a message cannot be stored. The
+	// message goes to quarantine.
+	ErrInvalidID = errors.New("unusable message id")
 
-const (
-	firstChecked = 100
-	checkEvery   = 32
+	// ErrOtherConsumer means that Config.Consumer is not the name given to retry's
+	// Subscriber. Retry and poison search the inbox under that name. The handler is not
+	// called, and the message stays unacked or parked.
+	ErrOtherConsumer = errors.New("Config.Consumer is not the name given to retry's Subscriber: leave it empty, or use the same name")
+
+	// ErrConsumerInUse means that two handlers of a router have the same consumer name and
+	// topic. The second handler is not called, and its messages are nacked.
+	ErrConsumerInUse = errors.New("two handlers have the same consumer name")
+
+	errNoConsumer = errors.New("no consumer name: set Config.Consumer, or use the middleware in a router")
+	errNoOutbox   = errors.New("the handler produced messages, but Config.Outbox is not set")
+	errNilMessage = errors.New("the produced message is nil: leave it out")
+	errNoTopic    = errors.New("a produced message has no topic: set it with outbox.SetTopic or once.To, or give the handler a publish topic")
+
+	errReturnedTwice = errors.New("the handler has returned this *message.Message twice, and a message has only one topic: " +
+		"return a copy of it, made with Copy, for each further topic")
 )
 
-func (s *sample) next() bool {
-	n := s.n.Add(1)
-	return n <= firstChecked || n%checkEvery == 0 || s.all.Load()
+// pingTimeout is how long gaveUpWaiting waits for the database.
+const pingTimeout = time.Second
+
+// failed ends the transaction after the error err, which the handler has returned, or
+// which occurred when the messages that the handler produced were stored. It returns
+// err with its disposition:
+//
+//   - If the handler has chosen a disposition, see retry.Permanent, it stays.
+//   - If other transactions have caused the error, for example a deadlock,
+//     chain.Guard has given it its disposition, which stays.
+//   - If the database was unreachable, full or shutting down, or the connection was
+//     lost, the error is undecided. The message itself may still be the cause, for
+//     example if its handler runs a statement that ends the session. Therefore retry
+//     counts an attempt if several consecutive calls end with such an error.
+//   - Any other error is a failure of the handler.
+func (i *Inbox) failed(ctx context.Context, tx *sql.Tx, release func(), err error) error {
+	// The result of the rollback shows whether the connection was lost. A statement could
+	// not show this if the handler has left a result set open.
+	lost := tx.Rollback()
+	release() // the pool may have no other connection for the next check
+	switch {
+	case errors.Is(err, dialect.ErrEnded):
+		i.sample.All()
+		return endedByHandler(err)
+	case chain.Given(err):
+		return err
+	case dialect.Unavailable(err):
+		return chain.HandBack(err)
+	case i.dialect.SQLite(), lost == nil, errors.Is(lost, sql.ErrTxDone), dialect.Gone(lost), i.gaveUpWaiting(ctx, err):
+		return err
+	}
+	return chain.HandBack(fmt.Errorf("dedup: the connection was lost under the handler: %w", err))
+}
+
+// gaveUpWaiting reports whether the driver closed the connection because of the
+// handler's own timeout. Drivers close a connection if the context of a running
+// statement ends. gaveUpWaiting returns true if the database can be reached over
+// another connection.
+func (i *Inbox) gaveUpWaiting(ctx context.Context, err error) bool {
+	if !statementCancelled(err) || errors.Is(ctx.Err(), context.Canceled) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
+	defer cancel()
+	return i.db.PingContext(ctx) == nil
+}
+
+// statementCancelled reports whether a statement ended because its context ended.
+// lib/pq then asks the server to cancel the statement, and the server returns
+// query_canceled (57014).
+func statementCancelled(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || dialect.State(err) == "57014"
+}
+
+// errTxEnded means that the handler committed its transaction or rolled it back.
+var errTxEnded = errors.New("the handler has ended its transaction, which it must neither commit nor roll back")
+
+// endedByHandler returns a permanent error. If the handler has committed, another
+// attempt would skip the message as a duplicate. The messages that the handler produced
+// would then be lost without notice.
+func endedByHandler(err error) error {
+	return chain.Forever(chain.ReasonPermanent, fmt.Errorf("dedup: %w: %w", errTxEnded, err))
+}
+
+// commitError returns the error of a commit with its disposition. If the database
+// refused the commit, for example because of a deferred constraint, the error is a
+// failure of the handler. If the outcome is unknown, or the database was not able to
+// commit, the error is undecided. If other transactions have caused the error, it stays,
+// and retry recognizes it.
+func (i *Inbox) commitError(err error) error {
+	if errors.Is(err, sql.ErrTxDone) || dialect.Gone(err) {
+		return endedByHandler(err)
+	}
+	err = fmt.Errorf("dedup: %w", err)
+	if errors.Is(err, dialect.ErrCommitUnknown) || dialect.Unavailable(err) {
+		return chain.HandBack(err)
+	}
+	return err
+}
+
+// AfterCommit registers the function f to be called after the commit of the message's
+// transaction and before the message is acked. ctx must be the context of
+// the message. f is called at most once, so use it only for work that may be lost, such
+// as clearing a cache, waking another goroutine or counting. f is not called if the
+// handler or the commit fails, if the message is a duplicate, or if the process dies
+// first. If the connection is lost during the commit, the outcome is unknown, and f is
+// not called either. The functions of a failed attempt are discarded, and the next
+// attempt registers its own functions.
+//
+// The functions of a transaction are called in the order in which they were registered,
+// and the functions of a batch in the order of its messages. While they run, the
+// messages of the transaction are not acked, and the handler's next message waits, so f
+// must be quick. If f panics, the panic is logged, and the message remains handled.
+//
+// AfterCommit returns an error if f is nil, if ctx has no transaction, or if the
+// handler has already returned.
+func AfterCommit(ctx context.Context, f func()) error {
+	if f == nil {
+		return errors.New("dedup: AfterCommit: the function is nil")
+	}
+	if err := parkedrows.AfterCommit(ctx, f); err != nil {
+		return fmt.Errorf("dedup: AfterCommit: %w", err)
+	}
+	return nil
+}
+
+func (i *Inbox) callAfterCommit(functions []func(), consumer string) {
+	for _, f := range functions {
+		if err := chain.Run(func() error { f(); return nil }); err != nil {
+			i.config.Logger.Error("Function of AfterCommit panicked", err,
+				watermill.LogFields{"consumer": consumer, "stack": usercode.Stack(err)})
+		}
+	}
+}
+
+// cause contains the data of a message that are copied to the messages that its handler
+// produces.
+type cause struct {
+	id, tenant string
+	parent     string     // causation id of the handled message
+	span       trace.Span // span of the handler; if no span is recorded here, span of the sender
+}
+
+func causeOf(msg *message.Message) cause {
+	return cause{msg.UUID, msg.Metadata[meta.TenantID], msg.Metadata[meta.CausationID], trace.SpanFromContext(msg.Context())}
+}
+
+// mark copies the data into the metadata of msg. It does not change values that the
+// handler has set. If msg is nil, it does nothing, because address refuses it.
+func (c cause) mark(msg *message.Message) {
+	if msg == nil {
+		return
+	}
+	if msg.Metadata == nil {
+		msg.Metadata = message.Metadata{}
+	}
+	if c.parent != "" && msg.Metadata[meta.CausationID] == c.parent { // the handler has copied all metadata
+		delete(msg.Metadata, meta.CausationID)
+	}
+	for key, value := range map[string]string{meta.CausationID: c.id, meta.TenantID: c.tenant} {
+		if msg.Metadata[key] == "" && value != "" {
+			msg.Metadata[key] = value
+		}
+	}
+	if !trace.SpanContextFromContext(msg.Context()).IsValid() {
+		msg.SetContext(trace.ContextWithSpan(msg.Context(), c.span))
+	}
+}
+
+// addressed is a produced message with its topic.
+type addressed struct {
+	topic string
+	msg   *message.Message
+}
+
+// address determines the topics of the produced messages. The topic of a message is in
+// its metadata. A message without such a topic gets the publish topic of the handler in
+// ctx.
+func (i *Inbox) address(ctx context.Context, consumer string, produced []*message.Message) ([]addressed, error) {
+	if len(produced) > 0 && i.config.Outbox == nil {
+		return nil, chain.Forever(chain.ReasonPermanent, fmt.Errorf("dedup: consumer %q: %w", consumer, errNoOutbox))
+	}
+	all := make([]addressed, len(produced))
+	seen := make(map[*message.Message]bool, len(produced))
+	for n, msg := range produced {
+		topic, err := topicOf(ctx, seen, msg)
+		if err != nil {
+			return nil, chain.Forever(chain.ReasonPermanent, fmt.Errorf("dedup: consumer %q: message %d: %w", consumer, n, err))
+		}
+		all[n] = addressed{topic, msg}
+		seen[msg] = true
+	}
+	return all, nil
+}
+
+// topicOf returns the topic of msg. It returns an error if msg is in seen, because the
+// handler has then returned it twice. A message has only one topic, so the second topic
+// would have replaced the first one.
+func topicOf(ctx context.Context, seen map[*message.Message]bool, msg *message.Message) (string, error) {
+	switch {
+	case msg == nil:
+		return "", errNilMessage
+	case seen[msg]:
+		return "", fmt.Errorf("id %q: %w", msg.UUID, errReturnedTwice)
+	}
+	topic := cmp.Or(msg.Metadata[meta.Topic], message.PublishTopicFromCtx(ctx))
+	if topic == "" {
+		return "", errNoTopic
+	}
+	return topic, nil
+}
+
+// store inserts produced messages into the outbox, in the transaction of their handler.
+// If the middleware returned them instead, the router would publish them after the
+// commit, and they would be lost if the process died before that. Consecutive messages
+// with the same topic are inserted with one statement.
+func (i *Inbox) store(tx *sql.Tx, consumer string, all []addressed) error {
+	if len(all) == 0 {
+		return nil
+	}
+	return chain.Guarded(func() error { return publishAll(i.config.Outbox(tx), consumer, all) })
+}
+
+func publishAll(publisher message.Publisher, consumer string, all []addressed) error {
+	for len(all) > 0 {
+		topic := all[0].topic
+		var msgs []*message.Message
+		for len(all) > 0 && all[0].topic == topic {
+			msgs = append(msgs, all[0].msg)
+			all = all[1:]
+		}
+		if err := chain.Guard(publisher.Publish(topic, msgs...)); err != nil {
+			if errors.Is(err, sql.ErrTxDone) {
+				return endedByHandler(err)
+			}
+			return fmt.Errorf("dedup: consumer %q: %d messages for %q: %w", consumer, len(msgs), topic, err)
+		}
+	}
+	return nil
 }

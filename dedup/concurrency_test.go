@@ -4,14 +4,18 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
 )
 
 // Trap 34. If a message is delivered twice at the same moment, the second delivery must
@@ -26,7 +30,7 @@ func TestDuplicateWaitsForTheFirstDelivery(t *testing.T) {
 		"the first rolls back": {errHandler, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+			kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 				b := newBench(t, db, func(c *dedup.Config) { c.LockTimeout = time.Minute })
 				entered, finish := make(chan struct{}), make(chan struct{})
 				runs := 0
@@ -67,10 +71,10 @@ func TestDuplicateWaitsForTheFirstDelivery(t *testing.T) {
 
 // waitUntilBlocked returns when the duplicate waits for a lock. SQLite does not show
 // locks, so there it waits for a moment and checks that the duplicate has not returned.
-func waitUntilBlocked(t *testing.T, db testkit.Database, second <-chan error) {
+func waitUntilBlocked(t *testing.T, db kit.Database, second <-chan error) {
 	t.Helper()
 	if db.Dialect == "postgres" {
-		testkit.Eventually(t, 30*time.Second, "the second copy waits for the first", func() bool {
+		kit.Eventually(t, 30*time.Second, "the second copy waits for the first", func() bool {
 			var waiting bool
 			err := db.QueryRowContext(t.Context(), `
 				SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waiting)
@@ -88,7 +92,7 @@ func waitUntilBlocked(t *testing.T, db testkit.Database, second <-chan error) {
 // wait.
 func TestDuplicateOfAFrozenHandlerStopsWaiting(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	b := newBench(t, db, func(c *dedup.Config) { c.LockTimeout = 50 * time.Millisecond })
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -102,7 +106,7 @@ func TestDuplicateOfAFrozenHandlerStopsWaiting(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = b.inbox.Middleware(apply)(message.NewMessageWithContext(ctx, "m1", nil))
-	kindOf(t, err, disposition.Undecided)
+	kindOf(t, err, chain.Undecided)
 	if !containsText(err, "another delivery of it is still being handled") {
 		t.Errorf("the error does not name the other delivery: %v", err)
 	}
@@ -115,10 +119,10 @@ func TestDuplicateOfAFrozenHandlerStopsWaiting(t *testing.T) {
 // can run.
 func TestFrozenHandlerLosesItsTransaction(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	b := newBench(t, db, func(c *dedup.Config) { c.IdleTimeout = 50 * time.Millisecond })
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		testkit.Eventually(t, 30*time.Second, "the frozen transaction is ended", func() bool {
+		kit.Eventually(t, 30*time.Second, "the frozen transaction is ended", func() bool {
 			var open int
 			err := db.QueryRowContext(t.Context(), `
 				SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`).Scan(&open)
@@ -126,7 +130,7 @@ func TestFrozenHandlerLosesItsTransaction(t *testing.T) {
 		})
 		return nil, write(msg.Context(), msg)
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, disposition.Undecided)
+	kindOf(t, err, chain.Undecided)
 	b.expect(0, 0, 0)
 }
 
@@ -135,7 +139,7 @@ func TestFrozenHandlerLosesItsTransaction(t *testing.T) {
 // the message.
 func TestLostConnectionCountsAsNoAttempt(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	b := newBench(t, db, nil)
 	for name, handler := range map[string]message.HandlerFunc{
 		"in the handler": func(msg *message.Message) ([]*message.Message, error) {
@@ -154,7 +158,7 @@ func TestLostConnectionCountsAsNoAttempt(t *testing.T) {
 		if err == nil {
 			t.Fatalf("%s: no error", name)
 		}
-		kindOf(t, err, disposition.Undecided)
+		kindOf(t, err, chain.Undecided)
 	}
 	b.expect(0, 0, 0)
 	if _, err := b.inbox.Middleware(apply)(message.NewMessage("m1", nil)); err != nil {
@@ -169,14 +173,14 @@ func TestLostConnectionCountsAsNoAttempt(t *testing.T) {
 // error must not count as an attempt.
 func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 	t.Parallel()
-	server := testkit.PrivatePostgres(t)
+	server := kit.PrivatePostgres(t)
 	db, err := sql.Open("postgres", server.DSN("postgres"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(1)
-	b := newBench(t, testkit.Database{DB: db, Dialect: "postgres"}, nil)
+	b := newBench(t, kit.Database{DB: db, Dialect: "postgres"}, nil)
 	impatient := func(msg *message.Message) ([]*message.Message, error) {
 		ctx, cancel := context.WithTimeout(msg.Context(), 50*time.Millisecond)
 		defer cancel()
@@ -185,19 +189,19 @@ func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 		return nil, err
 	}
 	_, err = b.inbox.Middleware(impatient)(message.NewMessage("m1", nil))
-	kindOf(t, err, disposition.Failed)
+	kindOf(t, err, chain.Failed)
 	late := message.NewMessage("m1", nil)
 	deadline, end := context.WithTimeout(t.Context(), 50*time.Millisecond) // as a middleware for timeouts sets it
 	defer end()
 	late.SetContext(deadline)
 	_, err = b.inbox.Middleware(impatient)(late)
-	kindOf(t, err, disposition.Failed)
+	kindOf(t, err, chain.Failed)
 	_, err = b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		_, err := impatient(msg)
 		server.Stop()
 		return nil, err
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, disposition.Undecided)
+	kindOf(t, err, chain.Undecided)
 
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -211,7 +215,7 @@ func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 		_, err := tx.ExecContext(msg.Context(), `SELECT pg_sleep(60)`)
 		return nil, err
 	})(msg)
-	kindOf(t, err, disposition.Undecided)
+	kindOf(t, err, chain.Undecided)
 	b.expect(0, 0, 0)
 }
 
@@ -219,7 +223,7 @@ func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 // its work is committed.
 func TestWorkThatEndsAfterTheDeadlineIsCommitted(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.Postgres(t), nil)
+	b := newBench(t, kit.Postgres(t), nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	msg := message.NewMessage("m1", nil)
 	msg.SetContext(ctx)
@@ -238,20 +242,20 @@ func TestWorkThatEndsAfterTheDeadlineIsCommitted(t *testing.T) {
 // PostgreSQL executes no more statements in this transaction.
 func TestHiddenErrorOfAStatementIsAFailure(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.Postgres(t), nil)
+	b := newBench(t, kit.Postgres(t), nil)
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		tx, _ := dedup.TxFromContext(msg.Context())
 		_, _ = tx.ExecContext(msg.Context(), `SELECT 1/0`)
 		return nil, nil
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, disposition.Failed)
+	kindOf(t, err, chain.Failed)
 	b.expect(0, 0, 0)
 }
 
 // If the database refuses the commit, the handler has failed.
 func TestRefusedCommitIsAFailure(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	b := newBench(t, db, nil)
 	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -259,6 +263,131 @@ func TestRefusedCommitIsAFailure(t *testing.T) {
 		_, err := tx.ExecContext(context.Background(), `INSERT INTO unique_later VALUES (1), (1)`)
 		return nil, err
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, disposition.Failed)
+	kindOf(t, err, chain.Failed)
 	b.expect(0, 0, 0)
+}
+
+// statements returns a handler that executes statements, and then publishes a message and
+// returns another one.
+func (b *bench) statements(all ...string) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		ctx := context.WithoutCancel(msg.Context())
+		tx, _ := dedup.TxFromContext(ctx)
+		if err := write(ctx, msg); err != nil {
+			return nil, err
+		}
+		for _, s := range all {
+			if _, err := tx.ExecContext(ctx, s); err != nil {
+				return nil, err
+			}
+		}
+		if err := b.box.Publisher(tx).Publish("t", message.NewMessage(outbox.NewID(), nil)); err != nil {
+			return nil, err
+		}
+		produced := message.NewMessage(outbox.NewID(), nil)
+		outbox.SetTopic(produced, "t")
+		return []*message.Message{produced}, nil
+	}
+}
+
+// Whatever a handler does to the search path, the statements of this library use
+// the tables to which the connections of the pool lead. This includes the handlers of
+// other messages in the same batch, and later transactions of the connection.
+func TestHandlerThatChangesTheSearchPathUsesTheSameTables(t *testing.T) {
+	t.Parallel()
+	for _, statement := range []string{`SET LOCAL search_path = other`, `SET search_path = other`} {
+		for _, batch := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, batch %t", statement, batch), func(t *testing.T) {
+				db := kit.Postgres(t)
+				db.SetMaxOpenConns(1)
+				b := newBench(t, db, nil)
+				b.exec(`CREATE SCHEMA other`)
+				if err := schema.Up(t.Context(), db.DB, schema.Config{Schema: "other"}); err != nil {
+					t.Fatal(err)
+				}
+				// The effects are written before the statement, and the first statement of
+				// the handler undoes the change of an earlier one.
+				h := func(msg *message.Message) ([]*message.Message, error) {
+					tx, _ := dedup.TxFromContext(msg.Context())
+					if _, err := tx.ExecContext(msg.Context(), `SET LOCAL search_path = public`); err != nil {
+						return nil, err
+					}
+					return b.statements(statement)(msg)
+				}
+				handle := b.inbox.Middleware(h)
+				if batch {
+					handle = b.inbox.BatchMiddleware(h)
+				}
+				for _, id := range []string{"m1", "m2", "m1"} {
+					if _, err := handle(message.NewMessage(id, nil)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				b.exec(`SET search_path = public`)
+				b.expect(2, 2, 4)
+				if n := b.count(`other.once_outbox`) + b.count(`other.once_inbox`); n != 0 {
+					t.Errorf("%d rows are in the other schema", n)
+				}
+			})
+		}
+	}
+}
+
+// If a handler has changed the role, and this role may not write to the outbox, the error
+// says so.
+func TestErrorAfterAChangedRoleNamesSETROLE(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, kit.Postgres(t), nil)
+	role := fmt.Sprintf("once_test_%x", outbox.NewID()[24:])
+	b.exec(`CREATE ROLE ` + role)
+	t.Cleanup(func() { _, _ = b.ExecContext(context.WithoutCancel(t.Context()), `DROP ROLE `+role) })
+	_, err := b.inbox.Middleware(b.statements(`SET LOCAL ROLE ` + role))(message.NewMessage("m1", nil))
+	if err == nil || !strings.Contains(err.Error(), "if a function of yours runs SET ROLE") {
+		t.Errorf("got %v", err)
+	}
+	b.expect(0, 0, 0)
+}
+
+// RESET ALL also resets the setting that marks the transaction. It does not end the
+// transaction.
+func TestResetAllIsNotTakenForTheEndOfTheTransaction(t *testing.T) {
+	t.Parallel()
+	for _, batch := range []bool{false, true} {
+		b := newBench(t, kit.Postgres(t), nil)
+		h := b.inbox.Middleware(b.statements(`RESET ALL`))
+		if batch {
+			h = b.inbox.BatchMiddleware(b.statements(`RESET ALL`))
+		}
+		if _, err := h(message.NewMessage("m1", nil)); err != nil {
+			t.Errorf("batch %t: %v", batch, err)
+		}
+		b.expect(1, 1, 2)
+	}
+}
+
+// Trap 90. If a handler has ended its transaction, it can publish no event, even if it
+// ignores the error.
+func TestHandlerThatEndsItsTransactionPublishesNothing(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := newBench(t, db, nil)
+		for _, ignore := range []bool{false, true} {
+			_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				tx, _ := dedup.TxFromContext(msg.Context())
+				if _, err := tx.ExecContext(msg.Context(), `ROLLBACK`); err != nil {
+					return nil, err
+				}
+				err := b.box.Publisher(tx).Publish("t", message.NewMessage("e1", nil))
+				if !errors.Is(err, sql.ErrTxDone) {
+					t.Errorf("Publish: got %v, want sql.ErrTxDone", err)
+				}
+				if ignore {
+					return nil, nil
+				}
+				return nil, err
+			})(message.NewMessage("m1", nil))
+			kindOf(t, err, chain.Permanent)
+		}
+		b.expect(0, 0, 0)
+	})
 }

@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/watermill-once/once/internal/defaults"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -35,14 +35,6 @@ type Config struct {
 	// these packages. With retry's Subscriber, another name makes messages fail with
 	// [ErrOtherConsumer].
 	Consumer string
-
-	// ShareConsumer allows several handlers of a router to have the same consumer name and
-	// topic. Set it if you add the same handler more than once to have more messages in
-	// flight. Different handlers must not share a name, because each handler would skip
-	// messages that the other has handled. Defaults to false: the messages of the second
-	// handler fail with [ErrConsumerInUse]. With retry's Subscriber, set
-	// retry.Config.ShareConsumer instead.
-	ShareConsumer bool
 
 	// Outbox returns a publisher that writes messages into the outbox in the transaction
 	// tx, such as outbox.Publisher. The inbox uses this publisher to store the messages
@@ -125,7 +117,7 @@ func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
 	c.Batch = c.Batch.withDefaults()
 	c.Retention = cmp.Or(c.Retention, 30*24*time.Hour)
-	c.MaxDuplicateAge = cmp.Or(c.MaxDuplicateAge, defaults.MaxDuplicateAge)
+	c.MaxDuplicateAge = cmp.Or(c.MaxDuplicateAge, usercode.DefaultMaxDuplicateAge)
 	c.SweepInterval = cmp.Or(c.SweepInterval, 10*time.Minute)
 	c.LockTimeout = cmp.Or(c.LockTimeout, 10*time.Second)
 	c.IdleTimeout = cmp.Or(c.IdleTimeout, 5*time.Minute)
@@ -135,7 +127,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate returns an error that names all invalid fields except Schema.
 func (c Config) validate() error {
 	errs := []error{c.Batch.validate()}
 	if why := unusable(c.Consumer); c.Consumer != "" && why != "" {

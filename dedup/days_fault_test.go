@@ -14,8 +14,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -31,7 +32,7 @@ const dying = `
 // be in a partition where a duplicate finds it, and the next sweep must complete the
 // work.
 func TestSweepOfDaysSurvivesAKillAtEachStep(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
 	for step, c := range map[string]struct{ arm, disarm string }{
 		"a day was made": {
@@ -134,7 +135,7 @@ func (b *bench) begin(id string) (end func()) {
 // While a handler runs for a long time, days cannot be created or dropped. The sweep
 // must stop waiting after a short time, and must not block other messages.
 func TestSweepOfDaysGivesWayToHandlers(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		id   string
@@ -170,7 +171,7 @@ func TestSweepOfDaysGivesWayToHandlers(t *testing.T) {
 			for range 3 {
 				before := claims.Load()
 				b.sweep()
-				testkit.Eventually(t, 20*time.Second, "others go on", func() bool { return claims.Load() > before })
+				kit.Eventually(t, 20*time.Second, "others go on", func() bool { return claims.Load() > before })
 			}
 			cancel()
 			others.Wait()
@@ -214,14 +215,14 @@ func TestInsertDuringCreationOfItsDayCountsAsNoAttempt(t *testing.T) {
 		_, err := b.inbox.Middleware(apply)(message.NewMessage(id, nil))
 		claimed <- err
 	}()
-	testkit.Eventually(t, 20*time.Second, "the claim waits", func() bool {
+	kit.Eventually(t, 20*time.Second, "the claim waits", func() bool {
 		return b.count(`pg_locks WHERE NOT granted AND relation = 'once_inbox_default'::regclass`) == 1
 	})
 	exec(fmt.Sprintf(`ALTER TABLE once_inbox ATTACH PARTITION its_day FOR VALUES FROM ('%s') TO ('%s')`, id[:8], idAt(-2 * oneDay)[:8]))
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	kindOf(t, <-claimed, disposition.Undecided)
+	kindOf(t, <-claimed, chain.Undecided)
 	b.handle(apply, id, id)
 	b.expect(1, 1, 0)
 }
@@ -280,7 +281,7 @@ func TestDaysAreDroppedWhileTheirMessagesArrive(t *testing.T) {
 		}
 		consumers.Wait()
 	}
-	testkit.Eventually(t, 30*time.Second, "old rows are gone", func() bool {
+	kit.Eventually(t, 30*time.Second, "old rows are gone", func() bool {
 		return b.count(`once_inbox WHERE processed_at < now() - interval '30 days'`) == 0
 	})
 	cancel()
@@ -321,7 +322,7 @@ func TestDropOfADaySeesMessagesThatItWaitedFor(t *testing.T) {
 			}
 			swept := make(chan error, 1)
 			go func() { swept <- sweep() }()
-			testkit.Eventually(t, 20*time.Second, "the sweep waits", func() bool {
+			kit.Eventually(t, 20*time.Second, "the sweep waits", func() bool {
 				return len(swept) == 1 || b.count(`pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'
 					AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) > 0
 			})
@@ -366,5 +367,27 @@ func TestSweepReturnsTheErrorOfADay(t *testing.T) {
 	}
 	if b.has(old) {
 		t.Error("the day is not removed")
+	}
+}
+
+// Trap 117. If the database does not insert a row of an expired day again that must stay,
+// and reports no error, the day is not emptied.
+func TestTrap117_DayIsNotEmptiedIfARowDoesNotComeBack(t *testing.T) {
+	t.Parallel()
+	b := newDays(t)
+	old := b.past(40, 5000)
+	id := idAt(40 * oneDay)
+	b.handle(apply, id)
+	allow := kit.Ignore(t, b.DB, "postgres", "INSERT", old, "NEW.message_id = '"+id+"'")
+	if _, err := b.inbox.Sweep(t.Context()); !errors.Is(err, dialect.ErrUnchanged) {
+		t.Errorf("the sweep returns %v, want ErrUnchanged", err)
+	}
+	if n := b.count(`once_inbox WHERE message_id = '` + id + `'`); n != 1 {
+		t.Errorf("the inbox has %d rows of the message that must stay, want 1", n)
+	}
+	allow()
+	b.sweep()
+	if n := b.count(old); n != 1 {
+		t.Errorf("%d rows are left of the old day, want 1", n)
 	}
 }

@@ -23,12 +23,4 @@
 //
 // Effects outside of this database happen at least once. Use the message id as the
 // idempotency key of such effects.
-//
-// # Reading the code
-//
-// Begin with config.go, inbox.go (one message, step by step), identity.go (the id and
-// the key of a message), errors.go and commit.go (failures), produced.go, and
-// queries.go. Then read about batches: batch.go, batcher.go (collects messages),
-// batch_run.go (handles them), batch_claim.go. Then read about retention: sweep.go,
-// keys.go (business keys of parked messages), days.go (the layout schema.ByDay).
 package dedup

@@ -9,8 +9,23 @@ import (
 // SweepQuery returns the statement that removes a batch of rows from the inbox.
 func SweepQuery(i *Inbox) string { return i.sql.sweepInbox }
 
+// UnknownKeysQuery returns the statement that finds parked messages whose keys are unknown.
+func UnknownKeysQuery(i *Inbox) string { return i.sql.keys.page }
+
+// SweepInTwoSteps sweeps the inbox, and calls the function between when the keys of
+// parked messages are recorded and nothing is removed yet.
+func SweepInTwoSteps(ctx context.Context, i *Inbox, between func()) error {
+	expired, err := i.recordParkedKeys(ctx)
+	if err != nil {
+		return err
+	}
+	between()
+	_, err = i.removeExpired(ctx, expired)
+	return err
+}
+
 // DigestsQuery returns the statement that reads the digests of several messages.
-func DigestsQuery(i *Inbox) string { return i.sql.digests }
+func DigestsQuery(i *Inbox) string { return i.claims.In(nil).digests }
 
 // SweepDay sweeps the day that begins at the given time, even if its partition does not
 // exist.

@@ -1,16 +1,19 @@
 package dedup
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/parkedrows"
 )
 
 const (
@@ -30,9 +33,9 @@ type identity struct {
 // returns no identity if the consumer is idempotent.
 func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, error) {
 	if consumer == "" {
-		return nil, disposition.NotCalled(fmt.Errorf("dedup: %w", errNoConsumer))
+		return nil, chain.NotCalled(fmt.Errorf("dedup: %w", errNoConsumer))
 	}
-	if why := disposition.Unrunnable(msg.Context()); why != nil { // without poison, no other middleware has refused the message
+	if why := chain.Unrunnable(msg.Context()); why != nil { // without poison, no other middleware has refused the message
 		return nil, fmt.Errorf("dedup: %w", why)
 	}
 	if slices.Contains(i.config.Idempotent, consumer) {
@@ -50,9 +53,6 @@ func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, err
 // checkConsumerName returns an error if another handler uses the consumer name. For
 // each handler, it logs the first such error.
 func (i *Inbox) checkConsumerName(msg *message.Message, consumer string) error {
-	if i.config.ShareConsumer {
-		return nil
-	}
 	first, err := i.consumerNames.check(msg.Context(), consumer)
 	if err == nil {
 		return nil
@@ -61,7 +61,7 @@ func (i *Inbox) checkConsumerName(msg *message.Message, consumer string) error {
 		i.config.Logger.Error("Two handlers have the same consumer name, messages of the second are nacked", err,
 			watermill.LogFields{"consumer": consumer, "topic": message.SubscribeTopicFromCtx(msg.Context())})
 	}
-	return disposition.NotCalled(fmt.Errorf("dedup: %w", err))
+	return chain.NotCalled(fmt.Errorf("dedup: %w", err))
 }
 
 // identities returns the identities of msg, or ErrInvalidID. A message with a key also
@@ -108,13 +108,48 @@ func unusable(id string) string {
 }
 
 func invalid(what, why string) error {
-	return disposition.Forever(disposition.ReasonInvalidID, fmt.Errorf("dedup: %w: %s%s", ErrInvalidID, what, why))
+	return chain.Forever(chain.ReasonInvalidID, fmt.Errorf("dedup: %w: %s%s", ErrInvalidID, what, why))
 }
 
 // unstorable returns the error for an id, a key or a tenant that the database's
 // character set cannot encode. The error is permanent, because no later attempt can
 // succeed.
 func unstorable(err error) error {
-	return disposition.Forever(disposition.ReasonInvalidID, fmt.Errorf(
+	return chain.Forever(chain.ReasonInvalidID, fmt.Errorf(
 		"dedup: %w: the database is not in UTF-8 and cannot store the id, or the tenant: see schema.Check: %w", ErrInvalidID, err))
+}
+
+// consumerNames detects handlers that use the consumer name of another handler.
+type consumerNames struct {
+	owners   sync.Map // name of the first handler of each consumerTopic
+	reported sync.Map // each nameConflict that was reported
+}
+
+type consumerTopic struct{ consumer, topic string }
+
+type nameConflict struct {
+	consumerTopic
+
+	handler string
+}
+
+// check returns an error if another handler already uses the consumer name for the same
+// topic, because each of the two would skip messages that the other has handled. The
+// result first is true only for the first such error of a handler. Messages of retry's
+// Subscriber are not checked, because the Subscriber has already checked the name.
+func (n *consumerNames) check(ctx context.Context, consumer string) (first bool, err error) {
+	if parkedrows.DeliveryOf(ctx).Subscribed {
+		return false, nil
+	}
+	handler, at := message.HandlerNameFromCtx(ctx), consumerTopic{consumer, message.SubscribeTopicFromCtx(ctx)}
+	owner, known := n.owners.Load(at)
+	if !known {
+		owner, known = n.owners.LoadOrStore(at, handler)
+	}
+	if !known || owner == handler {
+		return false, nil
+	}
+	_, reported := n.reported.LoadOrStore(nameConflict{at, handler}, nil)
+	return !reported, fmt.Errorf("%w: handler %q: consumer %q is already used by handler %q on topic %q; "+
+		"give each handler its own consumer name", ErrConsumerInUse, handler, consumer, owner, at.topic)
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // Inbox remembers which messages each consumer has handled.
@@ -24,13 +24,14 @@ type Inbox struct {
 	config  Config
 	dialect dialect.Dialect
 	sql     queries
+	claims  *dialect.Queries[claimQueries]
 
 	instruments   *instruments
 	consumerNames consumerNames
 	keyConsumers  sync.Map // consumers for which Config.Key was called
 	churn         dialect.Churn
 	sweepWarning  sweepWarning
-	sample        sample
+	sample        dialect.Sample
 }
 
 // New returns an Inbox that stores its rows in db. If config is invalid, the returned
@@ -44,9 +45,15 @@ func New(db *sql.DB, config Config) (*Inbox, error) {
 		err = errors.Join(errors.New("db is nil"), err)
 	}
 	if err != nil {
-		return nil, fields.Refused("dedup", err)
+		return nil, usercode.Refused("dedup", err)
 	}
-	return &Inbox{db: db, config: config, dialect: d, sql: newQueries(d, config), instruments: newInstruments(config)}, nil
+	inbox := &Inbox{
+		db: db, config: config, dialect: d, sql: newQueries(d, config), instruments: newInstruments(config),
+		claims: dialect.NewQueries(d, func(d dialect.Dialect) claimQueries { return newClaimQueries(d, config) }),
+	}
+	chain.Register(chain.Code{Part: "dedup"}, inbox.Middleware)
+	chain.Register(chain.Code{Part: "dedup", Batches: true}, inbox.BatchMiddleware)
+	return inbox, nil
 }
 
 // Middleware runs h in a transaction, which h gets from [TxFromContext]. For each
@@ -66,37 +73,40 @@ func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 // middleware returns a handler. For each message, the handler calls handleOnce, and
 // converts the error of handleOnce into the result for the router.
 func (i *Inbox) middleware(handleOnce func(msg *message.Message, consumer string) error) message.HandlerFunc {
-	return func(msg *message.Message) ([]*message.Message, error) {
+	return chain.Registered("dedup", func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
 		defer msg.SetContext(ctx)
-		consumer, err := i.consumer(parked.DeliveryOf(ctx))
+		consumer, err := i.consumer(parkedrows.DeliveryOf(ctx))
 		msg.Metadata = meta.Received(msg.Metadata) // in a form that a handler may copy to the messages that it returns
 		call := i.instruments.begin(msg, consumer)
 		defer call.end()
 
-		if err == nil {
+		switch {
+		case err != nil:
+		case parkedrows.Tried(ctx, msg): // retry notices if the handler panics or ends its goroutine
 			err = handleOnce(msg, consumer)
+		default:
+			err = chain.Run(func() error { return handleOnce(msg, consumer) })
 		}
 		call.outcome = outcomeOf(err)
 		if errors.Is(err, errAlreadyHandled) {
 			failpoint.Hit("dedup/known")
 			i.config.Logger.Debug("Message was handled before, skipped",
-				fields.Message(msg.UUID, msg.Metadata, watermill.LogFields{"consumer": consumer}))
+				meta.LogFields(msg.UUID, msg.Metadata, watermill.LogFields{"consumer": consumer}))
 			return nil, nil
 		}
 		return nil, err
-	}
+	})
 }
 
-// consumer returns the name under which a message is remembered.
-func (i *Inbox) consumer(d *parked.Delivery) (string, error) {
+func (i *Inbox) consumer(d *parkedrows.Delivery) (string, error) {
 	name := i.config.Consumer
 	if name == "" {
 		return d.Consumer, nil
 	}
 	// retry and poison insert and search inbox rows under the name in d.
 	if d.Subscribed && d.Consumer != name {
-		return name, disposition.NotCalled(fmt.Errorf("dedup: %w: %q and %q", ErrOtherConsumer, name, d.Consumer))
+		return name, chain.NotCalled(fmt.Errorf("dedup: %w: %q and %q", ErrOtherConsumer, name, d.Consumer))
 	}
 	return name, nil
 }
@@ -118,23 +128,23 @@ func (i *Inbox) handleOnce(msg *message.Message, consumer string, h message.Hand
 	if err != nil {
 		return err
 	}
-	defer release() // deferred, because h may panic
+	defer release() // deferred, because h may end its goroutine
 
 	if len(identities) == 0 || i.dialect.SQLite() { // otherwise claim sends these settings with its insert
-		if _, err := tx.ExecContext(ctx, i.sql.settings(check != nil)); err != nil {
-			return disposition.NotCalled(fmt.Errorf("dedup: begin: %w", err))
+		if _, err := tx.ExecContext(ctx, i.config.settings(marked(check))); err != nil {
+			return chain.NotCalled(fmt.Errorf("dedup: begin: %w", err))
 		}
 	}
 	for _, id := range identities {
 		failpoint.Hit("dedup/claim")
-		if err := i.claim(ctx, tx, check != nil, id, consumer, parked.Tenant(msg)); err != nil {
+		if err := i.claim(ctx, tx, marked(check), id, consumer, parkedrows.Tenant(msg)); err != nil {
 			return err
 		}
 	}
 	if err := checkLease(ctx); err != nil {
 		return err
 	}
-	handling := parked.WithTx(ctx, tx)
+	handling := parkedrows.WithTx(ctx, tx)
 	err = i.handle(handling, tx, msg, consumer, h)
 	after := handling.End()
 	if err != nil {
@@ -159,19 +169,20 @@ func (i *Inbox) begin(ctx context.Context, batch bool) (tx *sql.Tx, check *diale
 			"call SetMaxIdleConns with the number of handlers that run at the same time",
 			watermill.LogFields{"max_open": i.db.Stats().MaxOpenConnections, "idle": i.db.Stats().Idle})
 	}
-	check = &dialect.Check{SQL: i.sql.check}
-	if i.dialect.SQLite() {
-		check.Mark = i.sql.settings(true)
-	}
-	tx, release, err = dialect.Begin(dialect.WithCheck(dialect.StartWithText(ctx), check), i.db, nil)
+	check = i.dialect.Check()
+	tx, release, err = i.dialect.BeginScope(dialect.StartWithText(ctx), i.db, check)
 	if err != nil {
-		return nil, nil, nil, disposition.NotCalled(fmt.Errorf("dedup: %w", err))
+		return nil, nil, nil, chain.NotCalled(fmt.Errorf("dedup: %w", err))
 	}
-	if !check.Sent && !batch && !i.dialect.SQLite() && !i.sample.next() {
+	if !check.Sent && !batch && !i.dialect.SQLite() && !i.sample.Next() {
 		check = nil
 	}
 	return tx, check, release, nil
 }
+
+// marked reports whether the inbox must mark the transaction for its check. If the driver
+// sends the check, it also sends the mark.
+func marked(check *dialect.Check) bool { return check != nil && !check.Sent }
 
 // checkLease returns an error if the lease of a parked message may have ended, because
 // another process may then have claimed the message. Call it after the insert into the
@@ -179,21 +190,21 @@ func (i *Inbox) begin(ctx context.Context, batch bool) (tx *sql.Tx, check *diale
 // row and then searches the inbox. This search waits for the transaction with the
 // insert, so it finds the message if the transaction commits.
 func checkLease(ctx context.Context) error {
-	if err := parked.DeliveryOf(ctx).CheckLease(); err != nil {
-		return disposition.NotCalled(fmt.Errorf("dedup: %w", err))
+	if err := parkedrows.DeliveryOf(ctx).CheckLease(); err != nil {
+		return chain.NotCalled(fmt.Errorf("dedup: %w", err))
 	}
 	return nil
 }
 
 // claim inserts an identity into the inbox. While another transaction is handling a
 // duplicate, claim waits, but no longer than Config.LockTimeout. If the inbox already
-// contains the identity, claim returns errAlreadyHandled or ErrCollision. If the
-// parameter marked is true, the statement also creates the mark that the method commit
-// checks.
+// contains the identity, claim returns errAlreadyHandled or ErrCollision. If
+// marked is true, the statement also creates the mark that the method commit checks.
 func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, marked bool, id identity, consumer string, tenant any) error {
-	insert := i.sql.insert
+	claims := i.claims.In(tx)
+	insert := claims.insert
 	if marked {
-		insert = i.sql.markAndInsert
+		insert = claims.markAndInsert
 	}
 	// The timeout is not set with lock_timeout, because each claim would have to reset
 	// it for the statements of the handler. A consumer would handle 6 % fewer messages.
@@ -210,11 +221,13 @@ func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, marked bool, id identity,
 		return unstorable(err)
 	}
 	if err != nil {
-		return disposition.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
+		dialect.Distrust(tx, err)
+		return chain.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, dialect.Denied(err)))
 	}
 	fresh, err := result.RowsAffected()
 	if err != nil {
-		return disposition.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
+		dialect.Distrust(tx, err)
+		return chain.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
 	}
 	if fresh == 1 {
 		return nil
@@ -227,29 +240,40 @@ func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, marked bool, id identity,
 // cannot be applied either.
 func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, id identity, consumer string) error {
 	var same bool
-	err := i.sql.same.Get(ctx, tx, &same, id.id, consumer, id.digest[:])
+	err := i.claims.In(tx).same.Get(ctx, tx, &same, id.id, consumer, id.digest[:])
 	switch {
-	case err != nil: // also if the sweep has just removed the row; the next attempt will insert it
-		return disposition.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, consumer, err))
+	case errors.Is(err, sql.ErrNoRows):
+		return i.unclaimed(id, consumer)
+	case err != nil:
+		return chain.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, consumer, err))
 	case !same:
 		return collisionError(id, consumer)
 	}
 	return errAlreadyHandled
 }
 
+// unclaimed returns the error for a message whose row was not inserted, and does not
+// exist either. Then the database has ignored the insert, or the sweep has just removed
+// the row. The handler must not run: its effect would have no row in the inbox.
+func (i *Inbox) unclaimed(id identity, consumer string) error {
+	return chain.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer,
+		i.dialect.Unchanged("inbox", "a row was not inserted")))
+}
+
 func collisionError(id identity, consumer string) error {
-	return disposition.Forever(disposition.ReasonCollision,
+	return chain.Forever(chain.ReasonCollision,
 		fmt.Errorf("dedup: message %q for %q: %w", id.id, consumer, ErrCollision))
 }
 
 // handle calls h with the context of the transaction. It stores the messages that h
 // returns.
-func (i *Inbox) handle(ctx *parked.TxContext, tx *sql.Tx, msg *message.Message, consumer string, h message.HandlerFunc) error {
+func (i *Inbox) handle(ctx *parkedrows.TxContext, tx *sql.Tx, msg *message.Message, consumer string, h message.HandlerFunc) error {
 	from := causeOf(msg) // h may change msg
 	ctx.Mark = from.mark
 	msg.SetContext(ctx)
 	failpoint.Hit("dedup/claimed")
-	produced, err := h(msg)
+	var produced []*message.Message
+	err := chain.Guarded(func() (err error) { produced, err = h(msg); return err })
 	if err != nil {
 		failpoint.Hit("dedup/failed")
 		return err
@@ -263,4 +287,29 @@ func (i *Inbox) handle(ctx *parked.TxContext, tx *sql.Tx, msg *message.Message, 
 		return err
 	}
 	return i.store(tx, consumer, all)
+}
+
+// TxFromContext returns the transaction of the message whose context is ctx. Outside of
+// the inbox's middlewares it returns false. Writes through the transaction take effect
+// together with the message's row in the inbox, or not at all. A handler must not
+// commit or roll back the transaction, and must not use the transaction after the
+// handler has returned.
+//
+// Writes through any other connection, such as a global *sql.DB, are not part of the
+// transaction. If the attempt fails, these writes remain, and the next attempt repeats
+// them. oncetest.Run detects this.
+func TxFromContext(ctx context.Context) (*sql.Tx, bool) { return parkedrows.TxOf(ctx) }
+
+// Part describes the inbox to once.Plugin.
+func (i *Inbox) Part() chain.Part {
+	part := chain.Part{
+		Name: "dedup", DB: i.db, Schema: i.config.Schema, Logger: i.config.Logger,
+		Tables:   []string{"inbox", "parked", "replays"},
+		Consumer: i.config.Consumer, Outbox: i.config.Outbox != nil, Retention: i.config.Retention,
+		BatchSize: i.config.Batch.Size, BatchInFlight: i.config.Batch.inFlight(),
+	}
+	if !i.config.SweptElsewhere {
+		part.Run = i.Run
+	}
+	return part
 }

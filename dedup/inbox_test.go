@@ -4,22 +4,27 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
 func TestInboxSkipsAMessageThatItHasHandled(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		handle := b.inbox.Middleware(apply)
 		for range 3 {
@@ -45,7 +50,7 @@ func TestInboxSkipsAMessageThatItHasHandled(t *testing.T) {
 // immediately.
 func TestUndecodableMessageIsNotHandled(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		for _, idempotent := range [][]string{nil, {consumer}} {
 			inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: consumer, Idempotent: idempotent})
@@ -54,11 +59,11 @@ func TestUndecodableMessageIsNotHandled(t *testing.T) {
 			}
 			why := errors.New("cannot be read")
 			msg := message.NewMessage("m1", nil)
-			msg.SetContext(disposition.WithUndecodable(t.Context(), why))
+			msg.SetContext(transport.WithUndecodable(t.Context(), why))
 			_, err = inbox.Middleware(apply)(msg)
-			kindOf(t, err, disposition.Permanent)
-			if !errors.Is(err, why) || disposition.Of(err).Reason != disposition.ReasonUndecodable {
-				t.Errorf("%v, for the reason %q", err, disposition.Of(err).Reason)
+			kindOf(t, err, chain.Permanent)
+			if !errors.Is(err, why) || chain.Of(err).Reason != chain.ReasonUndecodable {
+				t.Errorf("%v, for the reason %q", err, chain.Of(err).Reason)
 			}
 			b.expect(0, 0, 0)
 		}
@@ -69,7 +74,7 @@ func TestUndecodableMessageIsNotHandled(t *testing.T) {
 // back both, and the next delivery must be handled.
 func TestFailedMessageIsNotRemembered(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		fail := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			if err := write(msg.Context(), msg); err != nil {
@@ -78,7 +83,7 @@ func TestFailedMessageIsNotRemembered(t *testing.T) {
 			return nil, errHandler
 		})
 		_, err := fail(message.NewMessage("m1", nil))
-		kindOf(t, err, disposition.Failed)
+		kindOf(t, err, chain.Failed)
 		if !errors.Is(err, errHandler) {
 			t.Fatalf("got %v, want the handler's error", err)
 		}
@@ -94,14 +99,14 @@ func TestFailedMessageIsNotRemembered(t *testing.T) {
 // each other. They must fail permanently, because no retry helps.
 func TestUnusableIDIsAPermanentFailure(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		for name, id := range map[string]string{
 			"empty": "", "too long": strings.Repeat("x", 256), "NUL": "a\x00b", "invalid UTF-8": "a\xff",
 		} {
 			_, err := b.inbox.Middleware(apply)(message.NewMessage(id, []byte("body")))
-			kindOf(t, err, disposition.Permanent)
-			if !errors.Is(err, dedup.ErrInvalidID) || disposition.Of(err).Reason != disposition.ReasonInvalidID {
+			kindOf(t, err, chain.Permanent)
+			if !errors.Is(err, dedup.ErrInvalidID) || chain.Of(err).Reason != chain.ReasonInvalidID {
 				t.Errorf("%s: %v is not ErrInvalidID", name, err)
 			}
 		}
@@ -112,14 +117,14 @@ func TestUnusableIDIsAPermanentFailure(t *testing.T) {
 // Trap 40. Another message with a used id must not be skipped as a duplicate.
 func TestSameIDWithAnotherPayloadIsACollision(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		handle := b.inbox.Middleware(apply)
 		if _, err := handle(message.NewMessage("m1", []byte("one"))); err != nil {
 			t.Fatal(err)
 		}
 		_, err := handle(message.NewMessage("m1", []byte("two")))
-		kindOf(t, err, disposition.Permanent)
+		kindOf(t, err, chain.Permanent)
 		if !errors.Is(err, dedup.ErrCollision) {
 			t.Fatalf("got %v, want ErrCollision", err)
 		}
@@ -130,21 +135,17 @@ func TestSameIDWithAnotherPayloadIsACollision(t *testing.T) {
 // Trap 58. A panic in the handler must not commit its transaction.
 func TestPanicOfAHandlerRollsBack(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
-		func() {
-			defer func() {
-				if recover() != "boom" {
-					t.Error("the panic did not go on")
-				}
-			}()
-			_, _ = b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-				if err := write(msg.Context(), msg); err != nil {
-					t.Error(err)
-				}
-				panic("boom")
-			})(message.NewMessage("m1", nil))
-		}()
+		_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			if err := write(msg.Context(), msg); err != nil {
+				t.Error(err)
+			}
+			panic("boom")
+		})(message.NewMessage("m1", nil))
+		if err == nil || err.Error() != "panic: boom" || usercode.Stack(err) == "" {
+			t.Errorf("the error is %v", err)
+		}
 		b.expect(0, 0, 0)
 		if n := db.Stats().InUse; n != 0 {
 			t.Fatalf("%d connections are left behind", n)
@@ -157,7 +158,7 @@ func TestPanicOfAHandlerRollsBack(t *testing.T) {
 // permanent.
 func TestHandlerThatEndsItsTransactionFailsPermanently(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		for id, end := range map[string]func(tx *sql.Tx) error{"m1": (*sql.Tx).Rollback, "m2": (*sql.Tx).Commit} {
 			for _, produced := range [][]*message.Message{nil, {toTopic("e1")}} {
@@ -165,7 +166,7 @@ func TestHandlerThatEndsItsTransactionFailsPermanently(t *testing.T) {
 					tx, _ := dedup.TxFromContext(msg.Context())
 					return produced, end(tx)
 				})(message.NewMessage(id+strconv.Itoa(len(produced)), nil))
-				kindOf(t, err, disposition.Permanent)
+				kindOf(t, err, chain.Permanent)
 				if !strings.Contains(err.Error(), "neither commit nor roll back") {
 					t.Errorf("the error does not name the mistake: %v", err)
 				}
@@ -183,7 +184,7 @@ func toTopic(id string) *message.Message {
 
 func TestContextOfTheMessageIsRestored(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.SQLite(t), nil)
+	b := newBench(t, kit.SQLite(t), nil)
 	msg := message.NewMessage("m1", nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -198,13 +199,13 @@ func TestContextOfTheMessageIsRestored(t *testing.T) {
 
 func TestMissingTableIsNamedAndCountsAsNoAttempt(t *testing.T) {
 	t.Parallel()
-	testkit.EachEmptyDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachEmptyDatabase(t, func(t *testing.T, db kit.Database) {
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, Consumer: consumer})
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = inbox.Middleware(apply)(message.NewMessage("m1", nil))
-		kindOf(t, err, disposition.Undecided)
+		kindOf(t, err, chain.Undecided)
 		if !strings.Contains(err.Error(), "once_inbox") {
 			t.Fatalf("%v does not name the table", err)
 		}
@@ -215,7 +216,7 @@ func TestMissingTableIsNamedAndCountsAsNoAttempt(t *testing.T) {
 // remember the messages of all handlers under the same empty name.
 func TestMessageWithoutAConsumerNameIsNotHandled(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.SQLite(t), func(c *dedup.Config) { c.Consumer = "" })
+	b := newBench(t, kit.SQLite(t), func(c *dedup.Config) { c.Consumer = "" })
 	_, err := b.inbox.Middleware(apply)(message.NewMessage("m1", nil))
 	if !errors.Is(err, dedup.ErrNoConsumer) {
 		t.Fatalf("got %v, want ErrNoConsumer", err)
@@ -225,7 +226,7 @@ func TestMessageWithoutAConsumerNameIsNotHandled(t *testing.T) {
 
 func TestConfigErrorNamesTheField(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	for field, config := range map[string]dedup.Config{
 		"Consumer":                   {Consumer: strings.Repeat("x", 256)},
 		"LockTimeout":                {LockTimeout: -1},
@@ -245,4 +246,123 @@ func TestConfigErrorNamesTheField(t *testing.T) {
 	if _, err := dedup.New(nil, dedup.Config{}); err == nil || !strings.Contains(err.Error(), "db is nil") {
 		t.Errorf("error %v does not say that db is nil", err)
 	}
+}
+
+// The estimate of a small table is its number of rows, once the database has analyzed it.
+func TestSizeOfTheInbox(t *testing.T) {
+	eachLayout(t, func(t *testing.T, db kit.Database, tables schema.Config) {
+		b := newBenchIn(t, db, tables, nil)
+		size := func() (live, dead, bytes int64) {
+			live, dead, bytes, err := b.inbox.Size(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return live, dead, bytes
+		}
+		if live, _, _ := size(); live != 0 {
+			t.Errorf("%d rows in an empty inbox", live)
+		}
+		for _, id := range []string{"1", "2", "3"} {
+			b.exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('` + id + `', 'payments', '')`)
+		}
+		kit.Eventually(t, time.Minute, "there are 3 rows", func() bool { // the statistics may count the rows twice for a time
+			b.exec(`ANALYZE`)
+			live, _, _ := size()
+			return live == 3
+		})
+		_, dead, bytes := size()
+		if known := dead >= 0 && bytes > 0; known != (db.Dialect != "sqlite") {
+			t.Errorf("%d dead rows, %d bytes", dead, bytes)
+		}
+	})
+}
+
+// By default, database/sql keeps two idle connections and closes all others. If this
+// costs much time, it must be logged, because nothing else shows it.
+func TestPoolThatKeepsTooFewConnectionsIsLogged(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		keep int
+		said int
+	}{
+		{"as sql.Open makes it", 2, 1},
+		{"as many as are used", 10, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			logs := &kit.Logs{}
+			b := newBench(t, kit.SQLite(t), func(config *dedup.Config) { config.Logger = logs })
+			b.SetMaxIdleConns(c.keep)
+			handled := 0
+			handle := func(messages int) {
+				for range messages {
+					handled++
+					if _, err := b.inbox.Middleware(apply)(message.NewMessage(fmt.Sprint("m", handled), nil)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			handle(1)
+			for range 2 { // the check needs two samples
+				for range 20 {
+					b.takeAtOnce(10)
+				}
+				handle(500)
+			}
+			const line = "INFO The connection pool closes connections as soon as they are free, and most time is spent connecting: " +
+				"call SetMaxIdleConns with the number of handlers that run at the same time idle=2 max_open=0"
+			if logs.CountLine(line) != c.said || logs.Count("SetMaxIdleConns") != c.said {
+				t.Errorf("want %d times %q, logged %q", c.said, line, logs.Lines())
+			}
+		})
+	}
+}
+
+// takeAtOnce takes n connections and then returns all of them.
+func (b *bench) takeAtOnce(n int) {
+	b.Helper()
+	conns := make([]*sql.Conn, n)
+	for i := range conns {
+		var err error
+		if conns[i], err = b.Conn(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, conn := range conns {
+		if err := conn.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// Trap 117. If the database does not insert the row of a message, and reports no error,
+// the message has no effect. The other messages of its batch are handled.
+func TestTrap117_NoEffectWithoutAnInboxRow(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := inBatches(t, db, 3, nil)
+		h := func(msg *message.Message) ([]*message.Message, error) {
+			tx, _ := dedup.TxFromContext(msg.Context())
+			_, err := tx.ExecContext(msg.Context(), `INSERT INTO effects (message_id) VALUES ('`+msg.UUID+`')`)
+			return nil, err
+		}
+		for _, middleware := range []message.HandlerMiddleware{b.inbox.Middleware, b.inbox.BatchMiddleware} {
+			b.exec(`DELETE FROM effects`)
+			b.exec(`DELETE FROM once_inbox`)
+			msgs := numbered(3)
+			allow := kit.Ignore(t, db.DB, db.Dialect, "INSERT", "once_inbox", "NEW.message_id = '"+msgs[1].UUID+"'")
+			for i, err := range deliver(middleware(h), msgs...) {
+				if i != 1 && err == nil {
+					continue
+				}
+				if i != 1 || !errors.Is(err, dialect.ErrUnchanged) || !chain.Of(err).NotCalled {
+					t.Errorf("message %d: %v", i, err)
+				}
+			}
+			b.expect(2, 2, 0)
+			allow()
+			noErrors(t, deliver(middleware(h), msgs...))
+			b.expect(3, 3, 0)
+		}
+	})
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
 // eachLayout runs a test with each database and each layout of the inbox.
-func eachLayout(t *testing.T, test func(t *testing.T, db testkit.Database, tables schema.Config)) {
+func eachLayout(t *testing.T, test func(t *testing.T, db kit.Database, tables schema.Config)) {
 	t.Helper()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		test(t, db, schema.Config{Dialect: schema.Dialect(db.Dialect)})
 	})
 	t.Run("postgres by day", func(t *testing.T) {
-		test(t, testkit.Postgres(t), schema.Config{Inbox: schema.ByDay})
+		test(t, kit.Postgres(t), schema.Config{Inbox: schema.ByDay})
 	})
 }
 
@@ -37,9 +37,9 @@ func (b *bench) ageParked() {
 
 func (b *bench) parkAs(state, id, body string) {
 	b.Helper()
-	d := &parked.Delivery{Consumer: consumer, Topic: "t"}
+	d := &parkedrows.Delivery{Consumer: consumer, Topic: "t"}
 	msg := message.NewMessage(id, []byte(body))
-	failure := parked.Failure{Err: errHandler, Reason: "permanent"}
+	failure := parkedrows.Failure{Err: errHandler, Reason: "permanent"}
 	if _, err := b.store().Quarantine(b.Context(), d, msg, failure, nil); err != nil {
 		b.Fatal(err)
 	}
@@ -53,7 +53,7 @@ const aYear = 365 * 24 * time.Hour
 // be handled.
 func TestKeyIsKeptWhileAMessageWithItMayRun(t *testing.T) {
 	t.Parallel()
-	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
+	eachLayout(t, func(t *testing.T, db kit.Database, tables schema.Config) {
 		for _, state := range []string{"quarantined", "waiting", "held"} {
 			b := newBenchIn(t, db, tables, byPayload)
 			b.parkAs(state, "B", "order-17")
@@ -87,7 +87,7 @@ func TestKeyIsKeptWhileAMessageWithItMayRun(t *testing.T) {
 // consumer that has old parked messages.
 func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 	t.Parallel()
-	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
+	eachLayout(t, func(t *testing.T, db kit.Database, tables schema.Config) {
 		b := newBenchIn(t, db, tables, func(c *dedup.Config) {
 			byPayload(c)
 			c.Consumer = "" // then the consumer is known only after its first message
@@ -99,7 +99,7 @@ func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 		deliver := func(who, id, body string) {
 			t.Helper()
 			msg := message.NewMessage(id, []byte(body))
-			msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: who, Topic: "t"}))
+			msg.SetContext(parkedrows.WithDelivery(t.Context(), &parkedrows.Delivery{Consumer: who, Topic: "t"}))
 			if _, err := b.inbox.Middleware(apply)(msg); err != nil {
 				t.Fatal(err)
 			}
@@ -123,12 +123,48 @@ func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 	})
 }
 
+// Trap 82. A process that sweeps can be suspended between the step that records the keys
+// of parked messages and the step that removes expired keys. The second step must ask
+// again: a message may have been edited, imported or become old meanwhile.
+func TestTrap82_SweepKeepsTheKeysOfMessagesThatBecameOldDuringTheSweep(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, func(t *testing.T, db kit.Database, tables schema.Config) {
+		b := newBenchIn(t, db, tables, byPayload)
+		for _, change := range []string{`edited_from = 1`, `origin = '1/1/1'`, ``} {
+			b.exec(`DELETE FROM once_parked`)
+			b.exec(`DELETE FROM once_inbox`)
+			if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
+				t.Fatal(err)
+			}
+			b.age(aYear)
+			err := dedup.SweepInTwoSteps(t.Context(), b.inbox, func() {
+				b.parkAs("quarantined", "B", "order-17")
+				if change == "" {
+					b.ageParked()
+				} else {
+					b.exec(`UPDATE once_parked SET ` + change)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := b.count(`once_inbox WHERE message_id = 'key:order-17'`); n != 1 {
+				t.Errorf("%q: the sweep removed the key of a message in quarantine", change)
+			}
+			b.sweep() // records the key of the message
+			if n := b.count(`once_inbox WHERE message_id = 'key:order-17'`); n != 1 {
+				t.Errorf("%q: the next sweep removed the key of a message in quarantine", change)
+			}
+		}
+	})
+}
+
 // A parked message keeps a key only if it may run, and belongs to the consumer of the key.
 // A message whose key is not known keeps the keys of its consumer only if it is old: the
 // expired keys were applied before a young message could arrive.
 func TestOtherParkedMessagesKeepNoKey(t *testing.T) {
 	t.Parallel()
-	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
+	eachLayout(t, func(t *testing.T, db kit.Database, tables schema.Config) {
 		b := newBenchIn(t, db, tables, byPayload)
 		keyless, err := dedup.New(db.DB, dedup.Config{Schema: tables})
 		if err != nil {
@@ -162,10 +198,10 @@ func TestOtherParkedMessagesKeepNoKey(t *testing.T) {
 	})
 }
 
-// If the sweep cannot read which consumers have parked messages, it deletes no key.
-func TestSweepThatCannotReadConsumersKeepsKeys(t *testing.T) {
+// If the consumer of a parked message is not known, the sweep deletes no key.
+func TestSweepKeepsAllKeysIfAConsumerIsUnknown(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.EmptyPostgres(t), byPayload)
+	b := newBench(t, kit.EmptyPostgres(t), byPayload)
 	b.parkAs("quarantined", "B", "order-17")
 	b.ageParked()
 	if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
@@ -176,9 +212,7 @@ func TestSweepThatCannotReadConsumersKeepsKeys(t *testing.T) {
 	b.exec(`UPDATE once_parked SET consumer = NULL, dedup_key = NULL`)
 	keys := `once_inbox WHERE message_id LIKE 'key:%'`
 	before := b.count(keys)
-	if _, err := b.inbox.Sweep(t.Context()); err == nil {
-		t.Error("the sweep succeeded")
-	}
+	b.sweep()
 	if after := b.count(keys); before == 0 || after != before {
 		t.Errorf("%d keys before, %d after", before, after)
 	}
@@ -205,7 +239,7 @@ func TestKeyIsKeptForEditedAndImportedMessages(t *testing.T) {
 		"imported": `UPDATE once_parked SET origin = '1/1/1'`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
+			eachLayout(t, func(t *testing.T, db kit.Database, tables schema.Config) {
 				b := newBenchIn(t, db, tables, byPayload)
 				if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
 					t.Fatal(err)
@@ -225,8 +259,8 @@ func TestKeyIsKeptForEditedAndImportedMessages(t *testing.T) {
 // must be kept.
 func TestMessagesWithoutAKeyDoNotKeepKeys(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		var logs testkit.Logs
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		var logs kit.Logs
 		b := newBench(t, db, func(c *dedup.Config) {
 			c.Logger = &logs
 			c.Key = func(msg *message.Message) string {
@@ -266,7 +300,7 @@ func TestMessagesWithoutAKeyDoNotKeepKeys(t *testing.T) {
 // parked any more.
 func TestKeyIsKeptLongerThanDuplicatesArrive(t *testing.T) {
 	t.Parallel()
-	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
+	eachLayout(t, func(t *testing.T, db kit.Database, tables schema.Config) {
 		b := newBenchIn(t, db, tables, func(c *dedup.Config) {
 			byPayload(c)
 			c.Retention, c.MaxDuplicateAge = 24*time.Hour, 24*time.Hour
@@ -287,7 +321,7 @@ func TestKeyIsKeptLongerThanDuplicatesArrive(t *testing.T) {
 // must end the transaction.
 func TestTransactionThatRecordsKeysHasAnIdleTimeout(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	b := newBench(t, db, byPayload)
 	if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
 		t.Fatal(err)
@@ -296,7 +330,7 @@ func TestTransactionThatRecordsKeysHasAnIdleTimeout(t *testing.T) {
 	b.ageParked()
 	bounded := false
 	for n := int64(1); ; n++ {
-		pool, failed := testkit.FailingStep(db, n)
+		pool, failed := kit.FailingStep(db, n)
 		config := dedup.Config{Schema: b.config, Consumer: consumer}
 		byPayload(&config)
 		inbox, err := dedup.New(pool, config)

@@ -4,15 +4,16 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/fields"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parkedrows"
 )
 
 // A parked message may be handled again much later. If another message with the same
@@ -35,13 +36,12 @@ const (
 	keysBytes = 1 << 20
 )
 
-// keyRetention returns how long a key is remembered.
 func (c Config) keyRetention() time.Duration { return max(c.Retention, c.MaxDuplicateAge+keySlack) }
 
-// expiredKeys says which keys a sweep may remove.
+// expiredKeys says which keys a sweep may remove. The times are in Unix milliseconds.
 type expiredKeys struct {
-	before        int64    // keys that were applied before this time, in Unix milliseconds, may be removed
-	keptConsumers []string // keys of these consumers stay, because they have parked messages with unknown keys
+	before int64 // keys that were applied before this time may be removed
+	old    int64 // messages that were parked before this time may be duplicates of these keys
 }
 
 // keyQueries are the statements for the keys of parked messages.
@@ -50,21 +50,43 @@ type keyQueries struct {
 	page        string // ids and sizes of parked rows without a key
 	read        string
 	write       string
-	unknown     string // consumers that have parked rows without a key
+}
+
+// oldEntry is an SQL condition for old quarantined messages whose key is not known. It
+// matches the index parked_unkeyed. old is the placeholder of expiredKeys.old.
+func oldEntry(old string) string {
+	return `state || '' = 'quarantined' AND dedup_key IS NULL AND created_at < {from_millis ` + old + `}`
+}
+
+// otherUnknownKeys returns a query for the other parked messages that may have an expired
+// key, but whose key is not known: those that wait, and edited and imported ones, which
+// count as old, because the entry that they come from may be old. Each part matches an
+// index, so that the query does not read the quarantine.
+func otherUnknownKeys(columns, old string) string {
+	var parts []string
+	for _, condition := range []string{
+		`state = 'waiting' AND crashes = 0 AND created_at < {from_millis ` + old + `}`,
+		`state = 'waiting' AND crashes > 0 AND created_at < {from_millis ` + old + `}`,
+		`state = 'held' AND created_at < {from_millis ` + old + `}`,
+		`edited_from IS NOT NULL AND state NOT IN ` + parkedrows.Final,
+		`origin IS NOT NULL AND state NOT IN ` + parkedrows.Final,
+		`consumer IS NULL AND state || '' = 'quarantined' AND created_at < {from_millis ` + old + `}`, // if somebody has changed the table
+	} {
+		parts = append(parts, `SELECT `+columns+` FROM {parked} WHERE dedup_key IS NULL AND `+condition)
+	}
+	return strings.Join(parts, ` UNION ALL `)
 }
 
 func newKeyQueries(d dialect.Dialect) keyQueries {
-	// An edited or imported message counts as old, because the entry that it comes
-	// from may be old.
-	const unknown = `dedup_key IS NULL AND state NOT IN ` + parked.Final + `
-		AND (created_at < {from_millis $1} OR edited_from IS NOT NULL OR origin IS NOT NULL)`
 	return keyQueries{
 		clockAndUse: d.SQL(`
 			SELECT {clock},
 			       (SELECT 1 FROM {inbox} WHERE message_id >= '` + keyPrefix + `' AND message_id < 'key;' LIMIT 1) IS NOT NULL`),
 
 		page: d.SQL(`
-			SELECT id, length(envelope) FROM {parked} WHERE ` + unknown + ` AND consumer IN {list $2 text} AND id > $3
+			SELECT id, length(envelope) FROM {parked} WHERE id IN (
+				SELECT id FROM {parked} WHERE ` + oldEntry("$1") + ` AND consumer IN {list $2 text}
+				UNION ALL ` + otherUnknownKeys("id", "$1") + `) AND consumer IN {list $2 text} AND id > $3
 			ORDER BY id LIMIT $4`),
 
 		// Locked rows are skipped: other transactions lock them in another order, so
@@ -73,8 +95,6 @@ func newKeyQueries(d dialect.Dialect) keyQueries {
 			SELECT id, envelope FROM {parked} WHERE id {among $1 bigint} ORDER BY id {skip_locked}`),
 
 		write: d.SQL(`UPDATE {parked} SET dedup_key = $2 WHERE id = $1`),
-
-		unknown: d.SQL(`SELECT DISTINCT consumer FROM {parked} WHERE ` + unknown),
 	}
 }
 
@@ -91,29 +111,17 @@ func (i *Inbox) recordParkedKeys(ctx context.Context) (expiredKeys, error) {
 		return expiredKeys{}, err
 	}
 	expired := expiredKeys{before: now - i.config.keyRetention().Milliseconds()}
+	// A duplicate may arrive until MaxDuplicateAge after an expired key was applied.
+	expired.old = expired.before + i.config.MaxDuplicateAge.Milliseconds()
 	if !used {
 		return expired, nil
 	}
-	// A duplicate may arrive until MaxDuplicateAge after an expired key was applied.
-	old := expired.before + i.config.MaxDuplicateAge.Milliseconds()
-	if err := i.writeKeys(ctx, old); err != nil {
-		return expiredKeys{}, err
-	}
-	err = i.dialect.Read(ctx, i.db, func(tx *sql.Tx) error {
-		return dialect.EachRow(ctx, tx, func(scan func(...any) error) error {
-			var consumer string
-			err := scan(&consumer)
-			expired.keptConsumers = append(expired.keptConsumers, consumer)
-			return err
-		}, i.sql.keys.unknown, old)
-	})
-	if err != nil {
+	if err := i.writeKeys(ctx, expired.old); err != nil {
 		return expiredKeys{}, err
 	}
 	return expired, nil
 }
 
-// consumersWithKey returns the consumers for which Config.Key was called.
 func (i *Inbox) consumersWithKey() (consumers []string) {
 	if i.config.Key == nil {
 		return nil
@@ -161,7 +169,7 @@ func (i *Inbox) writeKeys(ctx context.Context, old int64) error {
 
 // fits returns how many messages one transaction reads together, beginning with the
 // first one. Their total size is at most keysBytes, but there is at least one message.
-// The parameter sizes contains the size of each message in bytes.
+// sizes contains the size of each message in bytes.
 func fits(sizes []int64) (n int) {
 	n = 1
 	for bytes := sizes[0]; n < len(sizes) && bytes+sizes[n] <= keysBytes; n++ {
@@ -198,29 +206,30 @@ func (i *Inbox) writeKeyBatch(ctx context.Context, ids []int64) error {
 // if the message cannot be decoded or has no usable key, because no handler can run
 // such a message before it is edited. If Config.Key panics, the result known is false.
 func (i *Inbox) keyOf(entry int64, envelope []byte) (key string, known bool) {
-	msg, err := parked.Decode(envelope)
+	msg, err := parkedrows.Decode(envelope)
 	if err != nil {
 		return "", true
 	}
-	defer func() {
-		if cause := recover(); cause != nil {
-			key, known = "", false
-			i.config.Logger.Error("Config.Key panicked for a parked message: the sweep keeps all keys of its consumer",
-				fmt.Errorf("panic: %v", cause), fields.Message(msg.UUID, msg.Metadata, watermill.LogFields{"entry": entry}))
-		}
-	}()
-	name := i.config.Key(msg)
+	var name string
+	if err := chain.Run(func() error { name = i.config.Key(msg); return nil }); err != nil {
+		i.config.Logger.Error("Config.Key panicked for a parked message: the sweep keeps all keys of its consumer",
+			err, meta.LogFields(msg.UUID, msg.Metadata, watermill.LogFields{"entry": entry}))
+		return "", false
+	}
 	if unusable(name) != "" {
 		return "", true
 	}
 	return keyPrefix + name, true
 }
 
-// sweepInbox removes expired rows of the inbox.
 func (i *Inbox) sweepInbox(ctx context.Context) (removed int64, err error) {
 	expired, failed := i.recordParkedKeys(ctx) // if this fails, expired.before is 0, so that no key is removed
-	slices.Sort(expired.keptConsumers)
-	removed, err = i.sweepForward(ctx, i.sql.sweepInbox, i.sql.sweepInboxFrom,
-		-i.config.Retention.Milliseconds(), sweepBatch, expired.before, i.dialect.Strings(expired.keptConsumers))
+	failpoint.Hit("dedup/keys-recorded")
+	removed, err = i.removeExpired(ctx, expired)
 	return removed, errors.Join(failed, err)
+}
+
+func (i *Inbox) removeExpired(ctx context.Context, expired expiredKeys) (removed int64, err error) {
+	return i.sweepForward(ctx, i.sql.sweepInbox, i.sql.sweepInboxFrom,
+		-i.config.Retention.Milliseconds(), sweepBatch, expired.before, expired.old)
 }

@@ -14,12 +14,12 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
 
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/telemetry"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -27,14 +27,14 @@ import (
 // its transaction, all are checked.
 func TestSampleOfCheckedTransactions(t *testing.T) {
 	t.Parallel()
-	s := &sample{}
+	s := &dialect.Sample{}
 	for n := 1; n <= 256; n++ {
-		if got, want := s.next(), n <= 100 || n%32 == 0; got != want {
+		if got, want := s.Next(), n <= 100 || n%32 == 0; got != want {
 			t.Errorf("transaction %d is checked: %t", n, got)
 		}
 	}
-	s.all.Store(true)
-	if !s.next() {
+	s.All()
+	if !s.Next() {
 		t.Error("a transaction is not checked after one that its handler ended")
 	}
 }
@@ -72,7 +72,7 @@ func TestIDsOfUpTo255BytesAreUsable(t *testing.T) {
 // once.Plugin compares the values that Part returns with the values of other packages.
 func TestPartDescribesTheInbox(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	config := Config{
 		Schema: schema.Config{Dialect: schema.SQLite}, Consumer: "payments", Retention: 9 * 24 * time.Hour,
 		Batch: Batch{Size: 10, Concurrency: 3},
@@ -158,12 +158,12 @@ func TestLagThatCannotBeTrueIsNotMeasured(t *testing.T) {
 // ends.
 func TestFewMessagesOfABatchRunAlone(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
 			t.Fatal(err)
 		}
-		inbox, err := New(db.DB, Config{Schema: config, Consumer: "payments", Logger: testkit.Logger(t)})
+		inbox, err := New(db.DB, Config{Schema: config, Consumer: "payments", Logger: kit.Logger(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestFewMessagesOfABatchRunAlone(t *testing.T) {
 		})
 		deliver := func(ctx context.Context, id string) <-chan error {
 			ended, msg := make(chan error, 1), message.NewMessage(id, nil)
-			msg.SetContext(parked.WithTried(ctx, msg, true)) // it failed before
+			msg.SetContext(parkedrows.WithTried(ctx, msg, true)) // it failed before
 			go func() {
 				_, err := h(msg)
 				ended <- err
@@ -194,7 +194,7 @@ func TestFewMessagesOfABatchRunAlone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		waiting := deliver(ctx, "waits")
 		cancel()
-		if err := <-waiting; err == nil || !disposition.Of(err).NotCalled || !errors.Is(err, context.Canceled) || len(entered) != 0 {
+		if err := <-waiting; err == nil || !chain.Of(err).NotCalled || !errors.Is(err, context.Canceled) || len(entered) != 0 {
 			t.Errorf("the message beyond %d: %v, %d more have begun", most, err, len(entered))
 		}
 		close(leave)
@@ -236,8 +236,8 @@ func TestParkedMessagesAreReadInSmallBatches(t *testing.T) {
 // again.
 func TestRowThatIsGoneWhenItIsComparedIsNoFailure(t *testing.T) {
 	t.Parallel()
-	r, id := &batchRun{batcher: &batcher{consumer: "payments"}}, identity{id: "m1", digest: [32]byte{1}}
-	if err := r.compareDigest(id, nil); !errors.Is(err, sql.ErrNoRows) || !disposition.Of(err).NotCalled {
+	r, id := &batchRun{batcher: &batcher{Inbox: &Inbox{}, consumer: "payments"}}, identity{id: "m1", digest: [32]byte{1}}
+	if err := r.compareDigest(id, nil); !errors.Is(err, dialect.ErrUnchanged) || !chain.Of(err).NotCalled {
 		t.Errorf("got %v", err)
 	}
 	if err := r.compareDigest(id, id.digest[:]); !errors.Is(err, errAlreadyHandled) {
@@ -251,7 +251,7 @@ func TestRowThatIsGoneWhenItIsComparedIsNoFailure(t *testing.T) {
 // If the rows that must stay cannot be read, the day is not emptied.
 func TestDayStaysIfItsRowsCannotBeKept(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	config := schema.Config{Inbox: schema.ByDay}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
 		t.Fatal(err)
@@ -280,7 +280,7 @@ func TestDayStaysIfItsRowsCannotBeKept(t *testing.T) {
 // message.
 func TestOnlyAFailureOfTheWholeDatabaseEndsABatch(t *testing.T) {
 	t.Parallel()
-	away, lock := disposition.NotCalled(errors.New("away")), disposition.NotCalled(&pq.Error{Code: "55P03"})
+	away, lock := chain.NotCalled(errors.New("away")), chain.NotCalled(&pq.Error{Code: "55P03"})
 	for _, c := range []struct {
 		dialect schema.Dialect
 		err     error

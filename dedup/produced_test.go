@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,8 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -28,7 +30,7 @@ func produce(id string, err error) message.HandlerFunc {
 // must not get them, because it would publish them after the commit.
 func TestProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		for range 2 { // the duplicate must not produce messages again
 			msg := message.NewMessage("m1", nil)
@@ -60,7 +62,7 @@ func TestProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
 // Trap 37. If the commit is refused, the produced messages must not be sent.
 func TestProducedMessagesOfARefusedCommitAreNotSent(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.Postgres(t), nil)
+	b := newBench(t, kit.Postgres(t), nil)
 	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
 	b.exec(`INSERT INTO unique_later VALUES (1)`)
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -70,14 +72,14 @@ func TestProducedMessagesOfARefusedCommitAreNotSent(t *testing.T) {
 		}
 		return produce("e1", nil)(msg)
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, disposition.Failed)
+	kindOf(t, err, chain.Failed)
 	b.expect(0, 0, 0)
 }
 
 // If the handler has set a causation id or tenant, the inbox must not overwrite it.
 func TestProducedMessagesKeepTheirOwnCauseAndTenant(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.SQLite(t), nil)
+	b := newBench(t, kit.SQLite(t), nil)
 	msg := message.NewMessage("m1", nil)
 	outbox.SetTenant(msg, "acme")
 	_, err := b.inbox.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -98,7 +100,7 @@ func TestProducedMessagesKeepTheirOwnCauseAndTenant(t *testing.T) {
 
 func TestInboxStoresTheTenant(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		msg := message.NewMessage("m1", nil)
 		outbox.SetTenant(msg, "ac\x00me")
@@ -114,7 +116,7 @@ func TestInboxStoresTheTenant(t *testing.T) {
 
 func TestProducedMessagesAreRolledBackWithTheEffect(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		if _, err := b.inbox.Middleware(produce("e1", errHandler))(message.NewMessage("m1", nil)); !errors.Is(err, errHandler) {
 			t.Fatal(err)
@@ -123,14 +125,57 @@ func TestProducedMessagesAreRolledBackWithTheEffect(t *testing.T) {
 	})
 }
 
-func TestProducedMessageThatTheOutboxRefusesFailsTheHandler(t *testing.T) {
+// No attempt can store a message that the outbox refuses. So the error is permanent,
+// whether the handler returns such a message or publishes it.
+func TestProducedMessagesThatCannotBeStoredArePermanent(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	with := func(key, value string) *message.Message {
+		msg := message.NewMessage("e1", nil)
+		msg.Metadata[key] = value
+		return msg
+	}
+	same := with(outbox.Topic, "t")
+	invalid := map[string][]*message.Message{
+		"no id":          {message.NewMessage("", nil)},
+		"NUL in id":      {message.NewMessage("a\x00b", nil)},
+		"long id":        {message.NewMessage(strings.Repeat("x", 256), nil)},
+		"bad metadata":   {with("a", "\xff")},
+		"unknown key":    {with("once_mine", "x")},
+		"long topic":     {with(outbox.Topic, strings.Repeat("x", 256))},
+		"large payload":  {message.NewMessage("e1", make([]byte, 16<<20+1))},
+		"nil":            {nil},
+		"returned twice": {same, with("b", "c"), same},
+	}
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
-		_, err := b.inbox.Middleware(produce("", nil))(message.NewMessage("m1", nil))
-		kindOf(t, err, disposition.Failed)
-		if !errors.Is(err, outbox.ErrInvalid) {
-			t.Fatalf("got %v, want outbox.ErrInvalid", err)
+		for name, produced := range invalid {
+			returns := func(msg *message.Message) ([]*message.Message, error) {
+				for _, p := range produced {
+					if p != nil && p.Metadata[outbox.Topic] == "" {
+						outbox.SetTopic(p, "t")
+					}
+				}
+				return produced, write(msg.Context(), msg)
+			}
+			publishes := func(msg *message.Message) ([]*message.Message, error) {
+				tx, _ := dedup.TxFromContext(msg.Context())
+				err := b.box.Publisher(tx).Publish(produced[0].Metadata[outbox.Topic], produced...)
+				return nil, fmt.Errorf("publish: %w", err)
+			}
+			handlers := map[string]message.HandlerFunc{
+				"returns":          b.inbox.Middleware(returns),
+				"returns in batch": b.inbox.BatchMiddleware(returns),
+				"publishes":        b.inbox.Middleware(publishes),
+			}
+			if produced[0] == nil || len(produced) > 1 { // the topics of published messages are known
+				delete(handlers, "publishes")
+			}
+			for how, h := range handlers {
+				_, err := h(message.NewMessage("m1", nil))
+				if v := chain.Of(err); err == nil || v.Kind != chain.Permanent || v.Reason != chain.ReasonPermanent {
+					t.Errorf("%s %s: the disposition of %v is %d %q, want permanent", how, name, err, v.Kind, v.Reason)
+				}
+			}
 		}
 		b.expect(0, 0, 0)
 	})
@@ -140,7 +185,7 @@ func TestProducedMessageThatTheOutboxRefusesFailsTheHandler(t *testing.T) {
 // handler. The router does not publish it.
 func TestProducedMessageGetsThePublishTopicOfTheRouter(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.SQLite(t), nil)
+	b := newBench(t, kit.SQLite(t), nil)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	if err != nil {
 		t.Fatal(err)
@@ -185,12 +230,12 @@ func (unused) Close() error { return nil }
 
 func TestProducedMessagesWithoutTopicOrOutboxFailPermanently(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	b := newBench(t, db, nil)
 	_, err := b.inbox.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage("e1", nil)}, nil
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, disposition.Permanent)
+	kindOf(t, err, chain.Permanent)
 	if !errors.Is(err, dedup.ErrNoTopic) {
 		t.Errorf("got %v, want ErrNoTopic", err)
 	}
@@ -200,9 +245,104 @@ func TestProducedMessagesWithoutTopicOrOutboxFailPermanently(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = bare.Middleware(produce("e1", nil))(message.NewMessage("m1", nil))
-	kindOf(t, err, disposition.Permanent)
+	kindOf(t, err, chain.Permanent)
 	if !errors.Is(err, dedup.ErrNoOutbox) {
 		t.Errorf("got %v, want ErrNoOutbox", err)
 	}
+	b.expect(0, 0, 0)
+}
+
+// asOther returns a handler that calls h and then changes to a role that may read all
+// tables but write to none.
+func asOther(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := h(msg)
+		if err != nil {
+			return nil, err
+		}
+		tx, _ := dedup.TxFromContext(msg.Context())
+		_, err = tx.ExecContext(msg.Context(), `SET LOCAL ROLE pg_read_all_data`)
+		return produced, err
+	}
+}
+
+func asItself(h message.HandlerFunc) message.HandlerFunc { return h }
+
+// publishing returns a handler that calls h, and publishes the messages of h itself, in
+// place of the inbox.
+func publishing(b *bench, h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := h(msg)
+		if err != nil {
+			return nil, err
+		}
+		tx, _ := dedup.TxFromContext(msg.Context())
+		return nil, b.box.Publisher(tx).Publish("payments.captured", produced...)
+	}
+}
+
+// If a consumer cannot write to the outbox, for example because its database role lacks
+// the right, the message is not at fault. So no attempt may be counted, and the message
+// must not end in quarantine.
+func TestUnwritableOutboxCountsAsNoAttempt(t *testing.T) {
+	t.Parallel()
+	for says, c := range map[string]struct {
+		prepare string
+		wrap    func(message.HandlerFunc) message.HandlerFunc
+	}{
+		"permission denied for table once_outbox": {`SELECT 1`, asOther},
+		`relation "public.once_outbox" does not exist`: {
+			`ALTER TABLE once_outbox RENAME TO elsewhere`, asItself,
+		},
+		`column "due_at" of relation`: {`ALTER TABLE once_outbox RENAME due_at TO due`, asItself},
+	} {
+		t.Run(says, func(t *testing.T) {
+			b := newBench(t, kit.Postgres(t), nil)
+			b.exec(c.prepare)
+			h := c.wrap(produce("e1", nil))
+			for how, handle := range map[string]message.HandlerFunc{
+				"returned":             b.inbox.Middleware(h),
+				"returned in a batch":  b.inbox.BatchMiddleware(h),
+				"published by handler": b.inbox.Middleware(publishing(b, h)),
+			} {
+				_, err := handle(message.NewMessage("m1", nil))
+				kindOf(t, err, chain.Undecided)
+				for _, part := range []string{says, "once_outbox", "docs/roles.md", "schema.Check"} {
+					if !strings.Contains(err.Error(), part) {
+						t.Errorf("%s: %q is not in: %v", how, part, err)
+					}
+				}
+			}
+			if n := b.count("effects") + b.count("once_inbox"); n != 0 {
+				t.Errorf("%d rows of effects and inbox are left", n)
+			}
+		})
+	}
+}
+
+// If the database refuses the produced message itself, the handler has failed.
+func TestProducedMessageThatTheDatabaseRefusesFailsTheHandler(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, kit.Postgres(t), nil)
+	b.exec(`ALTER TABLE once_outbox ADD CHECK (topic <> 'payments.captured')`)
+	for _, h := range []message.HandlerFunc{produce("e1", nil), publishing(b, produce("e1", nil))} {
+		_, err := b.inbox.Middleware(h)(message.NewMessage("m1", nil))
+		kindOf(t, err, chain.Failed)
+	}
+	b.expect(0, 0, 0)
+}
+
+// If a handler has no permission for one of its own tables, it has failed.
+func TestMissingRightOnTheHandlersTableFailsTheHandler(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, kit.Postgres(t), nil)
+	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		_, err := asOther(apply)(msg)
+		if err != nil {
+			return nil, err
+		}
+		return nil, write(msg.Context(), msg)
+	})(message.NewMessage("m1", nil))
+	kindOf(t, err, chain.Failed)
 	b.expect(0, 0, 0)
 }

@@ -7,30 +7,62 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/schema"
 )
 
-type queries struct {
-	// settings returns a statement that sets the timeouts of a transaction. If the
-	// parameter mark is true, the statement also creates the setting that the statement in
-	// the field check looks for.
-	settings func(mark bool) string
-
+// claimQueries contains the statements in the transaction of a handler.
+type claimQueries struct {
 	insert        dialect.Statement // also sets the timeout
 	markAndInsert dialect.Statement // also sets the timeout and the mark
 	same          dialect.Statement
 
-	// check fails if the handler has ended the transaction, for example with a COMMIT
-	// statement. Statements after that would be committed without a row in the inbox.
-	check string
+	// Statements for batches. They do the same as insert and same, for several rows at
+	// once.
+	claim   func(rows int) string
+	digests string
+}
 
-	// Statements for batches. They do the same as the statements in the fields insert and
-	// same, for several rows at once.
+func newClaimQueries(d dialect.Dialect, c Config) claimQueries {
+	// Every message needs this statement. So it sets the timeout too, which saves a
+	// round trip.
+	insert := func(settings string) dialect.Statement {
+		return d.Statement(settings, `
+			INSERT INTO {inbox} (message_id, consumer, digest, tenant) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (message_id, consumer) DO NOTHING`)
+	}
+	return claimQueries{
+		insert:        insert(c.settings(false)),
+		markAndInsert: insert(c.settings(true)),
+
+		// This is a separate statement, because a statement that combines it with
+		// insert costs more than both.
+		same: d.Statement("", `
+			SELECT digest = $3 FROM {inbox} WHERE message_id = $1 AND consumer = $2`),
+
+		claim: newClaim(d),
+		digests: d.SQL(`
+			SELECT message_id, digest FROM {inbox} WHERE consumer = $1 AND message_id IN {list $2 text}`),
+	}
+}
+
+// settings returns a statement that sets the timeouts of a transaction. If
+// mark is true, the statement also marks the transaction, see [dialect.Check].
+func (c Config) settings(mark bool) string {
+	if c.Schema.Dialect == schema.SQLite {
+		return dialect.MarkSQLite
+	}
+	idle := fmt.Sprintf(`SET LOCAL idle_in_transaction_session_timeout = %d`, c.IdleTimeout.Milliseconds())
+	if mark {
+		return idle + `; ` + dialect.MarkTransaction
+	}
+	return idle
+}
+
+type queries struct {
+	// Statements for the transaction of a batch.
 	beforeClaim func(lock time.Duration) string
-	claim       func(rows int) string
 	afterClaim  string // empty for SQLite
-	digests     string
 
 	sweepInbox      string
 	sweepInboxFrom  string // continues at the time at which the previous batch ended
@@ -47,44 +79,11 @@ type queries struct {
 }
 
 func newQueries(d dialect.Dialect, c Config) queries {
-	settings := func(mark bool) string {
-		idle := fmt.Sprintf(`SET LOCAL idle_in_transaction_session_timeout = %d`, c.IdleTimeout.Milliseconds())
-		if mark {
-			return idle + `; ` + markTransaction
-		}
-		return idle
-	}
-
-	// Every message needs this statement. So it sets the timeout too, which saves a
-	// round trip.
-	insert := func(settings string) dialect.Statement {
-		return d.Statement(settings, `
-			INSERT INTO {inbox} (message_id, consumer, digest, tenant) VALUES ($1, $2, $3, $4)
-			ON CONFLICT (message_id, consumer) DO NOTHING`)
-	}
 	q := queries{
-		settings:      settings,
-		insert:        insert(settings(false)),
-		markAndInsert: insert(settings(true)),
-
-		// If the transaction has ended, the error contains the name of a setting that
-		// does not exist. transactionGone looks for this name.
-		check: `SELECT current_setting('once.' || CASE WHEN current_setting('once.transaction', true) <> '' ` +
-			`THEN 'transaction' ELSE '` + endedParameter + `' END)`,
-
-		// This is a separate statement, because a statement that combines it with
-		// insert costs more than both.
-		same: d.Statement("", `
-			SELECT digest = $3 FROM {inbox} WHERE message_id = $1 AND consumer = $2`),
-
 		beforeClaim: func(lock time.Duration) string {
-			return settings(true) + `; ` + setLockTimeout(lock)
+			return c.settings(true) + `; ` + setLockTimeout(lock)
 		},
-		claim:      newClaim(d),
 		afterClaim: `SET LOCAL lock_timeout TO DEFAULT`,
-
-		digests: d.SQL(`
-			SELECT message_id, digest FROM {inbox} WHERE consumer = $1 AND message_id IN {list $2 text}`),
 
 		sweepParked:     sweepParked(d, ``),
 		sweepParkedFrom: sweepParked(d, `AND finished_at >= {from_millis $3}`),
@@ -94,12 +93,7 @@ func newQueries(d dialect.Dialect, c Config) queries {
 		keys: newKeyQueries(d),
 	}
 	if d.SQLite() {
-		const mark = `SAVEPOINT ` + savepoint
-		q.settings, q.check = func(bool) string { return mark }, `RELEASE `+savepoint
-		q.markAndInsert = d.Statement("", `
-			INSERT INTO {inbox} (message_id, consumer, digest, tenant) VALUES ($1, $2, $3, $4)
-			ON CONFLICT (message_id, consumer) DO NOTHING`)
-		q.beforeClaim, q.afterClaim = func(time.Duration) string { return mark }, ""
+		q.beforeClaim, q.afterClaim = func(time.Duration) string { return c.settings(true) }, ""
 	}
 	table := "inbox"
 	if c.Schema.Inbox == schema.ByDay {
@@ -124,7 +118,7 @@ func newSweepRows(d dialect.Dialect, condition, returning string) func(table str
 				WHERE processed_at < {after $1} AND NOT EXISTS (
 					SELECT 1 FROM {parked} AS p
 					WHERE p.consumer = i.consumer AND p.message_id = i.message_id AND p.message_id <> ''
-					  AND p.state NOT IN ` + parked.Final + `) ` + condition + `
+					  AND p.state NOT IN ` + parkedrows.Final + `) ` + condition + `
 				ORDER BY processed_at LIMIT $2
 				{skip_locked}) ` + returning)
 	return func(table string) string { return fmt.Sprintf(query, table) }
@@ -136,9 +130,15 @@ func newSweepRows(d dialect.Dialect, condition, returning string) func(table str
 // of the message may have the same key. The condition contains a subquery with LIMIT
 // instead of NOT EXISTS, because PostgreSQL may read all parked messages for NOT
 // EXISTS.
-const expiredKey = `
+//
+// While a consumer has parked messages with unknown keys, all of its keys are kept. The
+// statement that deletes the keys looks for these messages: a process may be suspended
+// after it has recorded keys, and a message may be edited or imported meanwhile.
+var expiredKey = `
 					AND (substr(i.message_id, 1, 4) <> '` + keyPrefix + `'
-					     OR processed_at < {from_millis $3} AND i.consumer NOT IN {list $4 text}
+					     OR processed_at < {from_millis $3}
+					        AND i.consumer NOT IN (` + otherUnknownKeys("consumer", "$4") + `)
+					        AND (SELECT 1 FROM {parked} AS p WHERE p.consumer = i.consumer AND ` + oldEntry("$4") + ` LIMIT 1) IS NULL
 					        AND (SELECT 1 FROM {parked} AS p
 					             WHERE p.dedup_key = i.message_id AND p.consumer = i.consumer AND p.dedup_key <> ''
 					             LIMIT 1) IS NULL)`
@@ -148,8 +148,8 @@ const expiredKey = `
 // the outcomes of the replay. The statement first collects the ids in an array.
 // Otherwise PostgreSQL may join them with the whole table.
 func sweepParked(d dialect.Dialect, from string) string {
-	return parked.DeleteRows(d, `
-				SELECT id FROM {parked} WHERE state IN `+parked.Final+` AND finished_at < {after $1} `+from+`
+	return parkedrows.DeleteRows(d, `
+				SELECT id FROM {parked} WHERE state IN `+parkedrows.Final+` AND finished_at < {after $1} `+from+`
 				  AND (replay_id IS NULL OR replay_id NOT IN (SELECT id FROM {replays} WHERE state <> 'finished'))
 				ORDER BY finished_at LIMIT $2`, `RETURNING {millis finished_at}`)
 }
@@ -160,10 +160,6 @@ func setTimeouts(lock, idle time.Duration) string {
 	return setLockTimeout(lock) + fmt.Sprintf(`; SET LOCAL idle_in_transaction_session_timeout = %d`, idle.Milliseconds())
 }
 
-// markTransaction creates a setting that exists only in this transaction. The statement
-// in the field check looks for this setting.
-const markTransaction = `SET LOCAL once.transaction = 'open'`
-
 func setLockTimeout(d time.Duration) string {
 	return fmt.Sprintf(`SET LOCAL lock_timeout = %d`, d.Milliseconds())
 }
@@ -171,14 +167,6 @@ func setLockTimeout(d time.Duration) string {
 // resetLockTimeout resets lock_timeout after a batch has inserted into the inbox. The
 // value NULL resets a setting.
 const resetLockTimeout = `set_config('lock_timeout', NULL, true)`
-
-// If the transaction has ended, the error of the statement in the field check contains
-// one of these names. With PostgreSQL it is the name of a setting that does not exist.
-// With SQLite it is the name of a savepoint that does not exist any more.
-const (
-	endedParameter = `transaction_was_ended_by_the_handler`
-	savepoint      = `once_message`
-)
 
 // batchLockTimeout is how long a batch waits for duplicates in other transactions.
 // After this time, the messages of the batch are handled in separate transactions, so

@@ -4,18 +4,23 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 const consumer = "payments"
 
@@ -23,19 +28,19 @@ const consumer = "payments"
 // constraint, so that a repeated effect is visible.
 type bench struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 
 	config schema.Config
 	box    *outbox.Outbox
 	inbox  *dedup.Inbox
 }
 
-func newBench(t *testing.T, db testkit.Database, change func(*dedup.Config)) *bench {
+func newBench(t *testing.T, db kit.Database, change func(*dedup.Config)) *bench {
 	t.Helper()
 	return newBenchIn(t, db, schema.Config{Dialect: schema.Dialect(db.Dialect)}, change)
 }
 
-func newBenchIn(t *testing.T, db testkit.Database, tables schema.Config, change func(*dedup.Config)) *bench {
+func newBenchIn(t *testing.T, db kit.Database, tables schema.Config, change func(*dedup.Config)) *bench {
 	t.Helper()
 	b := &bench{T: t, Database: db, config: tables}
 	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
@@ -46,7 +51,7 @@ func newBenchIn(t *testing.T, db testkit.Database, tables schema.Config, change 
 	if b.box, err = outbox.New(outbox.Config{Schema: b.config}); err != nil {
 		t.Fatal(err)
 	}
-	config := dedup.Config{Schema: b.config, Consumer: consumer, Outbox: b.box.Publisher, Logger: testkit.Logger(t)}
+	config := dedup.Config{Schema: b.config, Consumer: consumer, Outbox: b.box.Publisher, Logger: kit.Logger(t)}
 	if change != nil {
 		change(&config)
 	}
@@ -93,12 +98,12 @@ func apply(msg *message.Message) ([]*message.Message, error) {
 	return nil, write(msg.Context(), msg)
 }
 
-func kindOf(t *testing.T, err error, want disposition.Kind) {
+func kindOf(t *testing.T, err error, want chain.Kind) {
 	t.Helper()
 	if err == nil {
 		t.Fatal("no error")
 	}
-	if got := disposition.Of(err).Kind; got != want {
+	if got := chain.Of(err).Kind; got != want {
 		t.Fatalf("the verdict of %v is %d, want %d", err, got, want)
 	}
 }
@@ -113,5 +118,119 @@ func terminate(t *testing.T, db *sql.DB, tx *sql.Tx) {
 	}
 	if _, err := db.ExecContext(t.Context(), `SELECT pg_terminate_backend($1, 5000)`, pid); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// counting counts the writes of its connections. lib/pq writes once for each round trip.
+type counting struct {
+	net.Dialer
+
+	writes atomic.Int64
+}
+
+func (c *counting) Dial(network, address string) (net.Conn, error) {
+	return c.DialContext(context.Background(), network, address)
+}
+
+func (c *counting) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return c.DialContext(ctx, network, address)
+}
+
+func (c *counting) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := c.Dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return countedConn{conn, &c.writes}, nil
+}
+
+type countedConn struct {
+	net.Conn
+
+	writes *atomic.Int64
+}
+
+func (c countedConn) Write(b []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(b)
+}
+
+// The check of a transaction before its commit costs a round trip. The first hundred
+// transactions are checked, and then one in 32.
+func TestOneTransactionIn32PaysForItsCheck(t *testing.T) {
+	t.Parallel()
+	db := kit.Postgres(t)
+	connector, err := pq.NewConnector(db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trips := &counting{}
+	connector.Dialer(trips)
+	db.DB = sql.OpenDB(connector)
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	db.SetMaxOpenConns(1)
+	b := newBench(t, db, nil)
+	handle := func(from, to int) int64 {
+		before := trips.writes.Load()
+		for n := from; n < to; n++ {
+			if _, err := b.inbox.Middleware(apply)(message.NewMessage(fmt.Sprint("m", n), nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return trips.writes.Load() - before
+	}
+	handle(0, 32) // in the beginning there is more to do
+	checked := handle(32, 96)
+	handle(96, 128)
+	if later := handle(128, 192); checked-later != 62 {
+		t.Errorf("64 messages take %d round trips, and later %d: want a difference of 62", checked, later)
+	}
+}
+
+// A handler that has ended its transaction once probably does so again. Then all
+// transactions are checked. lib/pq notices ROLLBACK itself, also in a transaction
+// without a check; pgx does not.
+func TestAllTransactionsAreCheckedAfterOneThatItsHandlerEnded(t *testing.T) {
+	t.Parallel()
+	type ending struct {
+		statement string
+		checked   bool
+	}
+	endings := map[string]ending{"found by the check": {`ROLLBACK AND CHAIN`, true}}
+	if fmt.Sprintf("%T", kit.Postgres(t).Driver()) == "*pq.Driver" {
+		endings["found by the driver"] = ending{`ROLLBACK`, false}
+	}
+	for name, c := range endings {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, kit.Postgres(t), nil)
+			n := 0
+			handle := func(statement string) error {
+				n++
+				_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+					tx, _ := dedup.TxFromContext(msg.Context())
+					_, err := tx.ExecContext(msg.Context(), statement)
+					return nil, err
+				})(message.NewMessage(fmt.Sprint("m", n), nil))
+				return err
+			}
+			const harmless = `INSERT INTO effects (message_id) VALUES ('m')`
+			for n < 130 || c.checked && n < 159 {
+				if err := handle(harmless); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := handle(c.statement); err == nil {
+				t.Fatalf("message %d: the transaction has ended, and there is no error", n)
+			}
+			if err := handle(`ROLLBACK AND CHAIN`); err == nil {
+				t.Errorf("message %d: the transaction was not checked", n)
+			}
+		})
 	}
 }

@@ -109,7 +109,6 @@ func (i *Inbox) warnIfNotSwept() {
 		watermill.LogFields{"table": i.config.Schema.Table("inbox"), "retention": i.config.Retention.String()})
 }
 
-// sweepAll runs the statement query again and again until no expired row is left.
 func (i *Inbox) sweepAll(ctx context.Context, query string) (removed int64, err error) {
 	for {
 		n, err := i.sweep(ctx, query)
@@ -131,8 +130,8 @@ func (i *Inbox) sweep(ctx context.Context, query string) (removed int64, err err
 }
 
 // sweepForward removes rows in batches. Each batch begins at the time at which the
-// previous batch ended, so that rows that must stay are read only once. The parameter
-// statement removes the first batch. The parameter nextStatement removes the later
+// previous batch ended, so that rows that must stay are read only once.
+// statement removes the first batch. nextStatement removes the later
 // batches: it is the same statement with this time as an additional argument.
 func (i *Inbox) sweepForward(ctx context.Context, statement, nextStatement string, args ...any) (removed int64, err error) {
 	own := len(args)
@@ -155,7 +154,6 @@ func (i *Inbox) sweepForward(ctx context.Context, statement, nextStatement strin
 	}
 }
 
-// removeInTx calls the function remove in a transaction, and counts the removed rows.
 func (i *Inbox) removeInTx(ctx context.Context, remove func(tx *sql.Tx) (int64, error)) (removed int64, err error) {
 	err = i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
 		removed, err = remove(tx)

@@ -2,6 +2,7 @@ package dedup_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,9 +11,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 )
 
 // age makes all rows of the inbox, and all finished parked messages, older.
@@ -27,9 +29,9 @@ func (b *bench) age(by time.Duration) {
 	}
 }
 
-func (b *bench) store() *parked.Store {
+func (b *bench) store() *parkedrows.Store {
 	b.Helper()
-	store, err := parked.NewStore(b.DB, b.config)
+	store, err := parkedrows.NewStore(b.DB, b.config)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -57,7 +59,7 @@ func (b *bench) handle(h message.HandlerFunc, ids ...string) {
 // Rows younger than Retention must remain, and older rows must be removed in batches.
 func TestSweepRemovesOnlyExpiredRows(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) { c.Retention = 8 * 24 * time.Hour })
 		const old = 4500 // so many rows need more than two batches
 		values := make([]string, old)
@@ -84,13 +86,13 @@ func TestSweepRemovesOnlyExpiredRows(t *testing.T) {
 // remember it until then. The sweep must distinguish two consumers of the same message.
 func TestMessageThatMayRunAgainIsRemembered(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		ctx, store := t.Context(), b.store()
 		b.handle(apply, "waiting", "quarantined", "others", "resolved", "discarded", "gone")
 		park := func(who, id string) {
-			d := &parked.Delivery{Consumer: who, Topic: "t"}
-			if _, err := store.Quarantine(ctx, d, message.NewMessage(id, nil), parked.Failure{Err: errHandler}, nil); err != nil {
+			d := &parkedrows.Delivery{Consumer: who, Topic: "t"}
+			if _, err := store.Quarantine(ctx, d, message.NewMessage(id, nil), parkedrows.Failure{Err: errHandler}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -122,11 +124,11 @@ func TestMessageThatMayRunAgainIsRemembered(t *testing.T) {
 // The entries of a replay are kept until the replay has finished.
 func TestEntriesOfAFinishedReplayAreRemoved(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
-		d := &parked.Delivery{Consumer: consumer, Topic: "t"}
+		d := &parkedrows.Delivery{Consumer: consumer, Topic: "t"}
 		for _, state := range []string{"paused", "stopped", "finished"} {
-			if _, err := b.store().Quarantine(t.Context(), d, message.NewMessage(state, nil), parked.Failure{Err: errHandler}, nil); err != nil {
+			if _, err := b.store().Quarantine(t.Context(), d, message.NewMessage(state, nil), parkedrows.Failure{Err: errHandler}, nil); err != nil {
 				t.Fatal(err)
 			}
 			b.exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id)
@@ -144,20 +146,20 @@ func TestEntriesOfAFinishedReplayAreRemoved(t *testing.T) {
 // Trap 72. A late duplicate of a discarded message must not be handled.
 func TestDiscardedMessageIsRememberedForTheRetention(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		store := b.store()
 		msg := message.NewMessage("m1", []byte("body"))
-		d := &parked.Delivery{Consumer: consumer, Topic: "t"}
-		id, err := store.Quarantine(t.Context(), d, msg, parked.Failure{Err: errHandler}, nil)
+		d := &parkedrows.Delivery{Consumer: consumer, Topic: "t"}
+		id, err := store.Quarantine(t.Context(), d, msg, parkedrows.Failure{Err: errHandler}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		quarantine, err := poison.New(db.DB, poison.Config{Schema: store.Dialect().Config()})
+		entries, err := quarantine.New(db.DB, operate.Config{Schema: store.Dialect().Config()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := quarantine.Discard(t.Context(), poison.Act{Actor: "test", Why: "test"}, id); err != nil {
+		if err := entries.Discard(t.Context(), operate.Act{Actor: "test", Why: "test"}, id); err != nil {
 			t.Fatal(err)
 		}
 		b.age(29 * 24 * time.Hour)
@@ -171,7 +173,7 @@ func TestDiscardedMessageIsRememberedForTheRetention(t *testing.T) {
 
 func TestRunSweepsUntilItsContextEnds(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) { c.SweepInterval = 10 * time.Millisecond })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -179,7 +181,7 @@ func TestRunSweepsUntilItsContextEnds(t *testing.T) {
 		for range 2 { // Run must sweep again and again
 			b.handle(apply, "m1")
 			b.age(31 * 24 * time.Hour)
-			testkit.Eventually(t, 20*time.Second, "it is forgotten", func() bool { return b.count("once_inbox") == 0 })
+			kit.Eventually(t, 20*time.Second, "it is forgotten", func() bool { return b.count("once_inbox") == 0 })
 		}
 		cancel()
 		if err := <-ended; err != nil {
@@ -192,7 +194,7 @@ func TestRunSweepsUntilItsContextEnds(t *testing.T) {
 // So this configuration must be refused, with an error that contains both field names.
 func TestRetentionShorterThanMaxDuplicateAgeIsRefused(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	for _, config := range []dedup.Config{
 		{Retention: 6 * 24 * time.Hour},
 		{Retention: time.Hour, MaxDuplicateAge: 2 * time.Hour},
@@ -221,8 +223,8 @@ func TestInboxThatIsNeverSweptIsLoggedOnce(t *testing.T) {
 		{"by this one", false, true, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			logs := &testkit.Logs{}
-			b := newBench(t, testkit.SQLite(t), func(config *dedup.Config) {
+			logs := &kit.Logs{}
+			b := newBench(t, kit.SQLite(t), func(config *dedup.Config) {
 				config.Logger, config.SweptElsewhere = logs, c.elsewhere
 			})
 			if c.swept {
@@ -239,4 +241,197 @@ func TestInboxThatIsNeverSweptIsLoggedOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The cost of a batch must depend on the number of removed rows, not on the size of the
+// inbox. This must be true even if the table reuses space and its rows are therefore
+// not in the order of time.
+func TestSweepDoesNotReadTheWholeInbox(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, kit.Postgres(t), nil)
+	fill := func(rows int, days string) {
+		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+			SELECT gen_random_uuid(), 'payments', sha256('body'), now() - `+days+` * random() * interval '1 day'
+			FROM generate_series(1, $1)`, rows)
+	}
+	fill(40_000, `60`)
+	b.exec(`DELETE FROM once_inbox WHERE processed_at < now() - interval '29 days'`)
+	b.exec(`VACUUM once_inbox`)
+	fill(20_000, `29`)
+	b.exec(`VACUUM ANALYZE once_inbox`)
+	pages := b.count(`generate_series(1, pg_relation_size('once_inbox') / 8192)`)
+
+	if read, rows := b.cost(31 * 24 * time.Hour); rows != 0 || read > 20 {
+		t.Errorf("nothing is too old, and %d of %d pages were read for %d rows", read, pages, rows)
+	}
+	b.exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days'
+		WHERE message_id IN (SELECT message_id FROM once_inbox LIMIT 50)`)
+	if read, rows := b.cost(31 * 24 * time.Hour); rows != 50 || read > 50*20 {
+		t.Errorf("for %d rows, of which 50 are too old, %d of %d pages were read", rows, read, pages)
+	}
+}
+
+// cost returns how many pages a batch reads and how many rows it removes. It then rolls
+// the batch back.
+func (b *bench) cost(retention time.Duration) (pages, rows int) {
+	b.Helper()
+	return b.explained(dedup.SweepQuery(b.inbox),
+		-retention.Milliseconds(), 2000, time.Now().Add(-retention).UnixMilli(), 0)
+}
+
+func (b *bench) explained(query string, args ...any) (pages, rows int) {
+	b.Helper()
+	tx, err := b.BeginTx(b.Context(), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	var explained []byte
+	query = `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ` + query
+	if err := tx.QueryRowContext(b.Context(), query, args...).Scan(&explained); err != nil {
+		b.Fatal(err)
+	}
+	type node struct {
+		Hit  int     `json:"Shared Hit Blocks"`
+		Read int     `json:"Shared Read Blocks"`
+		Rows float64 `json:"Actual Rows"`
+
+		Plans []node `json:"Plans"`
+	}
+	var plans []struct {
+		Plan node `json:"Plan"`
+	}
+	if err := json.Unmarshal(explained, &plans); err != nil {
+		b.Fatal(err)
+	}
+	top := plans[0].Plan
+	b.Logf("%d pages for %s", top.Hit+top.Read, explained)
+	return top.Hit + top.Read, int(top.Plans[0].Rows)
+}
+
+// The messages of an unfinished replay must be read once in a sweep, not once for every
+// batch.
+func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, kit.Postgres(t), nil)
+	const kept, old = 20_000, 7000 // so many rows need four batches
+	b.exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id)
+		VALUES ('payments', '{}', '{}', 'test', '', 'stopped', 0, 0)`)
+	for replay, rows := range map[string]int{`(SELECT id FROM once_replays)`: kept, `NULL`: old} {
+		b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, replay_id, finished_at)
+			SELECT 'payments', 't', gen_random_uuid(), '', '', 'resolved', now(), `+replay+`,
+			       now() - interval '40 days' - i * CASE WHEN `+replay+` IS NULL THEN 0.001 ELSE 10 END * interval '1 second'
+			FROM generate_series(1, $1) AS i`, rows)
+	}
+	b.exec(`VACUUM ANALYZE once_parked`)
+	b.SetMaxIdleConns(0) // because a connection reports its statistics only when it ends
+	const statistics = `(SELECT seq_tup_read + idx_tup_fetch AS read, n_tup_del AS deleted
+		FROM pg_stat_user_tables WHERE relname = 'once_parked') AS s`
+	read := func() (rows int) {
+		t.Helper()
+		if err := b.QueryRowContext(t.Context(), `SELECT read FROM `+statistics).Scan(&rows); err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	before := read()
+	if n := b.sweep(); n != old {
+		t.Fatalf("%d rows were removed, want %d", n, old)
+	}
+	kit.Eventually(t, 20*time.Second, "all is told", func() bool { return b.count(statistics+` WHERE deleted = 7000`) == 1 })
+	// A removed row is read twice: when it is found and when it is deleted.
+	if rows := read() - before; rows > kept+4*old {
+		t.Errorf("%d rows were read, of %d that stay and %d that go", rows, kept, old)
+	}
+	if n := b.sweep() + int64(b.count(`once_parked`)); n != kept {
+		t.Errorf("%d rows are left, want %d", n, kept)
+	}
+}
+
+// Keys that must remain must not make a batch more expensive than expired ids do. The
+// parked messages with these keys must be read once, not by every sweep.
+func TestSweepReadsParkedMessagesForTheirKeysOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, kit.Postgres(t), byPayload)
+	const kept, old = 3000, 7000
+	for n := range 3 {
+		b.parkAs("quarantined", fmt.Sprintf("B%d", n), fmt.Sprintf("order-%d", n))
+	}
+	b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, dedup_key)
+		SELECT 'payments', 't', 'p' || i, '', '', 'quarantined', now(), 'key:' || i FROM generate_series(1, $1) AS i`, kept)
+	b.ageParked()
+	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+		SELECT 'key:' || i, 'payments', '', now() - interval '40 days' + i * interval '1 second' FROM generate_series(1, $1) AS i`, kept+old)
+	b.exec(`VACUUM ANALYZE once_parked`)
+	b.exec(`VACUUM ANALYZE once_inbox`)
+
+	query, args := dedup.SweepQuery(b.inbox), []any{-31 * 24 * time.Hour.Milliseconds(), 2000, time.Now().UnixMilli(), 0}
+	if read, rows := b.explained(query, args...); rows != 2000 || read > 30*(kept+2000) {
+		t.Errorf("for %d keys, behind %d that stay, %d pages were read", rows, kept, read)
+	}
+	if n := b.sweep(); n != old {
+		t.Errorf("%d keys were removed, want %d", n, old)
+	}
+	if n := b.count(`once_parked WHERE dedup_key IS NULL`); n != 0 {
+		t.Errorf("the keys of %d parked messages are not known", n)
+	}
+}
+
+// A sweep that removes keys must not read the quarantine, neither entries whose keys are
+// known, nor the entries of consumers without keys.
+func TestSweepOfKeysDoesNotReadTheQuarantine(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, kit.Postgres(t), byPayload)
+	const entries, keys = 20_000, 100
+	for consumer, key := range map[string]string{"payments": "'key:' || i", "mails": "NULL"} {
+		b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, created_at, dedup_key)
+			SELECT '`+consumer+`', 't', 'p' || i, '', repeat('x', 500)::bytea, 'quarantined', now(), now() - interval '1 year', `+key+`
+			FROM generate_series(1, $1) AS i`, entries)
+	}
+	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+		SELECT 'key:old' || i, 'payments', '', now() - interval '40 days' FROM generate_series(1, $1) AS i`, keys)
+	b.exec(`VACUUM ANALYZE once_parked`)
+	b.exec(`VACUUM ANALYZE once_inbox`)
+	now := time.Now().UnixMilli()
+	if read, rows := b.explained(dedup.SweepQuery(b.inbox), -31*24*time.Hour.Milliseconds(), 2000, now, now); rows != keys || read > 30*keys {
+		t.Errorf("for %d keys, %d pages were read", rows, read)
+	}
+	if read, _ := b.explained(dedup.UnknownKeysQuery(b.inbox), now, b.store().Dialect().Strings([]string{"payments"}), 0, 500); read > 50 {
+		t.Errorf("to find no message with an unknown key, %d pages were read", read)
+	}
+	if n := b.sweep(); n != keys {
+		t.Errorf("%d keys were removed, want %d", n, keys)
+	}
+}
+
+// While sweeps fail, Run logs one error. When they work again, it logs this once.
+func TestFailingSweepsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		t.Parallel()
+		logs := &kit.Logs{}
+		b := newBench(t, db, func(c *dedup.Config) { c.SweepInterval, c.Logger = 10*time.Millisecond, logs })
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- b.inbox.Run(ctx) }()
+		const failed, works = "Sweep of the inbox failed", "Sweep of the inbox works again"
+		for times := 1; times <= 2; times++ {
+			b.exec(`ALTER TABLE once_inbox RENAME TO away`)
+			kit.Eventually(t, time.Minute, "it fails", func() bool { return logs.Count(failed) == times })
+			for range 5 { // sweeps fail in the meantime
+				if _, err := b.inbox.Sweep(t.Context()); err == nil {
+					t.Error("a sweep without its table does not fail")
+				}
+			}
+			b.exec(`ALTER TABLE away RENAME TO once_inbox`)
+			kit.Eventually(t, time.Minute, "it works", func() bool { return logs.Count(works) == times })
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if f, w := logs.Count(failed), logs.Count(works); f != 2 || w != 2 {
+			t.Errorf("%d failures and %d recoveries are logged: %v", f, w, logs.Lines())
+		}
+	})
 }

@@ -20,8 +20,4 @@
 // handler's chain immediately, where poison quarantines it, and is then acked.
 //
 // docs/choosing.md explains when a durable consumer is worth its cost.
-//
-// To read the code, start with config.go and storage.go (API). Then follow a message:
-// subscriber.go, batch.go, persist.go. sweep.go removes old rows; instruments.go and
-// plugin.go can be read alone.
 package durable

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,13 +14,16 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/durable"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/retry"
 )
 
 func TestMessageIsAckedBeforeItsHandlerReturns(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		release := make(chan struct{})
 		// With SQLite, nothing else can be stored while a handler runs in its transaction. So
@@ -28,7 +32,7 @@ func TestMessageIsAckedBeforeItsHandlerReturns(t *testing.T) {
 		msgs := messages("m1", "m2", "m3")
 		b.send(msgs...)
 		b.acked(msgs...)
-		if rows := b.entries(parked.Waiting); len(rows) != 3 {
+		if rows := b.entries(parkedrows.Waiting); len(rows) != 3 {
 			t.Errorf("%d rows", len(rows))
 		}
 		close(release)
@@ -41,7 +45,7 @@ func TestMessageIsAckedBeforeItsHandlerReturns(t *testing.T) {
 
 // Messages that arrive together are stored together, but no more than BatchSize.
 func TestMessagesAreStoredInBatches(t *testing.T) {
-	b := newBench(t, testkit.Postgres(t))
+	b := newBench(t, kit.Postgres(t))
 	b.run(durable.Config{BatchSize: 4, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
 	var ids []string
 	for n := range 12 {
@@ -57,7 +61,7 @@ func TestMessagesAreStoredInBatches(t *testing.T) {
 	if batches != 3 { // all rows of a transaction have the same created_at
 		t.Errorf("%d transactions, want 3", batches)
 	}
-	for i, e := range b.entries(parked.Resolved) {
+	for i, e := range b.entries(parkedrows.Resolved) {
 		if e.MessageID != ids[i] {
 			t.Errorf("row %d is %s", i, e.MessageID)
 		}
@@ -65,7 +69,7 @@ func TestMessagesAreStoredInBatches(t *testing.T) {
 }
 
 func TestPartialBatchIsStoredAfterBatchWait(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{BatchWait: 50 * time.Millisecond}, fine)
 		began := time.Now()
@@ -79,7 +83,7 @@ func TestPartialBatchIsStoredAfterBatchWait(t *testing.T) {
 }
 
 func TestBatchIsLimitedByBytes(t *testing.T) {
-	b := newBench(t, testkit.SQLite(t))
+	b := newBench(t, kit.SQLite(t))
 	b.run(durable.Config{BatchWait: time.Minute}, fine)
 	msgs := messages("m1", "m2")
 	for _, msg := range msgs {
@@ -93,21 +97,21 @@ func TestBatchIsLimitedByBytes(t *testing.T) {
 // An unusable message is quarantined unchanged, and the messages stored with it are
 // handled.
 func TestUnusableMessagesAreQuarantined(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{BatchWait: 100 * time.Millisecond}, fine)
 		msgs := messages("m1", "", strings.Repeat("x", 6400), "nul\x00", "bad\xff", "undecodable", "m2")
 		why := map[string]string{}
 		for _, msg := range msgs[1:6] {
 			msg.Metadata.Set("key\x00", "\xff")
-			why[msg.UUID] = disposition.ReasonInvalidID
+			why[msg.UUID] = chain.ReasonInvalidID
 		}
-		why["undecodable"] = disposition.ReasonUndecodable
-		msgs[5].SetContext(disposition.WithUndecodable(t.Context(), errors.New("cannot be read")))
+		why["undecodable"] = chain.ReasonUndecodable
+		msgs[5].SetContext(transport.WithUndecodable(t.Context(), errors.New("cannot be read")))
 		b.send(msgs...)
 		b.acked(msgs...)
 		b.handles("m1", "m2")
-		rows := b.entries(parked.Quarantined)
+		rows := b.entries(parkedrows.Quarantined)
 		if len(rows) != 5 {
 			t.Errorf("%d rows in quarantine", len(rows))
 		}
@@ -126,7 +130,7 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 func TestTrap34CopiesAreHandledOnce(t *testing.T) {
 	for _, keep := range []time.Duration{0, time.Hour} {
 		t.Run(fmt.Sprint("kept ", keep), func(t *testing.T) {
-			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+			kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 				b := newBench(t, db)
 				b.run(durable.Config{KeepHandled: keep}, fine)
 				for range 3 {
@@ -139,7 +143,7 @@ func TestTrap34CopiesAreHandledOnce(t *testing.T) {
 				if keep > 0 {
 					want = 2
 				}
-				b.eventually("rows are settled", func() bool { return len(b.entries(parked.Resolved)) == want && len(b.entries()) == want })
+				b.eventually("rows are settled", func() bool { return len(b.entries(parkedrows.Resolved)) == want && len(b.entries()) == want })
 			})
 		})
 	}
@@ -148,7 +152,7 @@ func TestTrap34CopiesAreHandledOnce(t *testing.T) {
 // Rows are removed after KeepHandled, except the rows of replayed messages and of other
 // consumers.
 func TestRowsAreRemovedAfterKeepHandled(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{KeepHandled: time.Hour}, fine)
 		ids := []string{"old", "replayed", "other", "new"}
@@ -177,7 +181,7 @@ func TestRowsAreRemovedAfterKeepHandled(t *testing.T) {
 }
 
 func TestSubscriptionRemovesKeptRows(t *testing.T) {
-	b := newBench(t, testkit.SQLite(t))
+	b := newBench(t, kit.SQLite(t))
 	b.run(durable.Config{KeepHandled: time.Millisecond}, fine)
 	msgs := messages("m1")
 	b.send(msgs...)
@@ -189,7 +193,7 @@ func TestSubscriptionRemovesKeptRows(t *testing.T) {
 // When the consumer closes, claimed messages are released, and neither a crash nor an
 // attempt is counted.
 func TestCloseReleasesMessagesClaimedAhead(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		entered, release := make(chan struct{}, 100), make(chan struct{})
 		// The messages are stored together, because with SQLite nothing can be stored or
@@ -245,11 +249,11 @@ func TestSubscribeErrorNamesMissingPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sub := storage.Subscriber(testkit.NewSubscriber())
+	sub := storage.Subscriber(kit.NewSubscriber())
 	if _, err := sub.Subscribe(t.Context(), topic); err == nil || !strings.Contains(err.Error(), "retry's Subscriber") {
 		t.Errorf("without retry's Subscriber: %v", err)
 	}
-	ctx := parked.WithSubscription(t.Context(), parked.Subscription{Consumer: consumer})
+	ctx := parkedrows.WithSubscription(t.Context(), parkedrows.Subscription{Consumer: consumer})
 	if _, err := storage.Subscriber(nil).Subscribe(ctx, topic); err == nil || !strings.Contains(err.Error(), "nil") {
 		t.Errorf("without a subscriber: %v", err)
 	}
@@ -260,5 +264,154 @@ func TestSubscribeErrorNamesMissingPart(t *testing.T) {
 	}
 	if _, err := sub.Subscribe(ctx, topic); err == nil || err.Error() != "durable: the subscriber is closed" {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+func ofTenant(tenant string, count int) []*message.Message {
+	var ids []string
+	for n := range count {
+		ids = append(ids, fmt.Sprintf("%s-%d", tenant, n))
+	}
+	msgs := messages(ids...)
+	for _, msg := range msgs {
+		msg.Metadata.Set(meta.TenantID, tenant)
+	}
+	return msgs
+}
+
+func not(f func(string) bool) func(string) bool { return func(s string) bool { return !f(s) } }
+
+func (b *bench) handledSoFar() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.handled)
+}
+
+// One tenant has thousands of waiting messages, and some of them are claimed. The
+// messages of a small tenant arrive last. They must still be handled soon.
+func TestTenantWithFewMessagesIsServedSoon(t *testing.T) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := newBench(t, db)
+		for range 5 {
+			many := ofTenant("many", 1000)
+			for n, msg := range many {
+				msg.UUID = fmt.Sprintf("%s-%p-%d", "many", &many, n)
+			}
+			if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, many...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.run(durable.Config{}, fine)
+		b.eventually("some are handled", func() bool { return len(b.handledSoFar()) > 0 })
+		few := ofTenant("few", 10)
+		b.send(few...)
+		b.acked(few...)
+		stored := len(b.handledSoFar())
+		isFew := func(id string) bool { return strings.HasPrefix(id, "few") }
+		var all []string
+		b.eventually("the messages of the small tenant are handled", func() bool {
+			all = b.handledSoFar()
+			return len(slices.DeleteFunc(slices.Clone(all), not(isFew))) == len(few)
+		})
+		last := len(all) - 1
+		for !isFew(all[last]) {
+			last--
+		}
+		// At most 65 messages of the large tenant were claimed before that.
+		if between := last - stored; between > 150 {
+			t.Errorf("%d messages were handled before the last message of the small tenant", between)
+		}
+		if err := b.router.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// inOrder returns a bench with retry's KeyOrder, and messages that have the same
+// ordering key.
+func inOrder(t *testing.T, ids ...string) (*bench, []*message.Message) {
+	t.Helper()
+	b := newBench(t, kit.Postgres(t))
+	b.keyOrder = retry.BlockWhileRetried
+	msgs := messages(ids...)
+	for _, msg := range msgs {
+		msg.Metadata[meta.OrderingKey] = "key"
+	}
+	return b, msgs
+}
+
+// failing makes inserts of rows that match condition fail with the error code sqlState,
+// until the test calls repair. The returned function tries returns how many inserts
+// have failed.
+func (b *bench) failing(condition, sqlState string) (tries func() int, repair func()) {
+	b.Helper()
+	b.exec(`CREATE SEQUENCE tries`)
+	b.exec(fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM nextval('tries'); RAISE EXCEPTION 'fails' USING ERRCODE = '%s'; END $$`, sqlState))
+	b.exec(fmt.Sprintf(`CREATE TRIGGER fail BEFORE INSERT ON once_parked FOR EACH ROW WHEN (%s) EXECUTE FUNCTION fail()`, condition))
+	tries = func() (n int) {
+		if err := b.QueryRowContext(b.Context(), `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tries`).Scan(&n); err != nil {
+			b.Fatal(err)
+		}
+		return n
+	}
+	return tries, func() { b.exec(`DROP TRIGGER fail ON once_parked`) }
+}
+
+const (
+	away    = "57P03" // cannot_connect_now
+	refused = "23514" // check_violation
+)
+
+// With KeyOrder no message is nacked, no matter how long the database is down. A nacked
+// message would return behind its successors.
+func TestKeyOrderNacksNothingDuringOutage(t *testing.T) {
+	b, msgs := inOrder(t, "m1", "m2")
+	tries, repair := b.failing("true", away)
+	b.run(durable.Config{BatchSize: 1, UnackedWait: time.Nanosecond}, fine)
+	b.send(msgs...)
+	b.eventually("the insert was tried twice", func() bool { return tries() >= 2 })
+	repair()
+	b.acked(msgs...)
+	b.handles("m1", "m2")
+}
+
+// At shutdown, messages that could not be stored are nacked, and so are all messages
+// after them.
+func TestKeyOrderShutdownNacksAllLaterMessages(t *testing.T) {
+	b, msgs := inOrder(t, "m1", "m2")
+	tries, repair := b.failing("NEW.message_id = 'm1'", away)
+	b.run(durable.Config{BatchSize: 1}, fine)
+	b.send(msgs...)
+	b.eventually("the insert was tried", func() bool { return tries() >= 1 })
+	if err := b.router.Close(); err != nil {
+		t.Error(err)
+	}
+	repair()
+	for _, msg := range msgs {
+		select {
+		case <-msg.Nacked():
+		default:
+			t.Errorf("%s is not nacked", msg.UUID)
+		}
+	}
+}
+
+// If the database refuses a message, the messages behind it in its batch wait, because
+// the database may accept the message later.
+func TestKeyOrderRefusedMessageIsNotOvertaken(t *testing.T) {
+	b, msgs := inOrder(t, "m1", "m2")
+	tries, repair := b.failing("NEW.message_id = 'm1'", refused)
+	b.run(durable.Config{BatchSize: 2, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
+	b.send(msgs...)
+	b.eventually("the batch was tried, then the first message alone, then again", func() bool { return tries() >= 3 })
+	b.unacked(msgs...)
+	repair()
+	b.acked(msgs...)
+	b.handles("m1", "m2")
+	for n, e := range b.entries(parkedrows.Resolved) {
+		if e.MessageID != msgs[n].UUID {
+			t.Errorf("row %d is %s", n, e.MessageID)
+		}
 	}
 }

@@ -38,5 +38,4 @@ func (i *instruments) receivedMany(all, added int64) {
 	i.received.Add(all-added, ignored)
 }
 
-// handled records the time from storing a message to the end of its handler.
 func (i *instruments) handled(lag time.Duration) { i.lag.Record(lag, 0) }

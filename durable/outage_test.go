@@ -13,12 +13,12 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/durable"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func TestTrap73MessagesStayUnackedWhileTableIsMissing(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{BatchSize: 2}, fine)
 		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
@@ -35,7 +35,7 @@ func TestTrap73MessagesStayUnackedWhileTableIsMissing(t *testing.T) {
 // While a full batch cannot be stored, no more messages are received from the
 // transport.
 func TestOutageStopsReceiving(t *testing.T) {
-	b := newBench(t, testkit.SQLite(t))
+	b := newBench(t, kit.SQLite(t))
 	b.run(durable.Config{BatchSize: 1}, fine)
 	b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 	msgs := messages("m1", "m2", "m3", "m4")
@@ -54,7 +54,7 @@ func TestOutageStopsReceiving(t *testing.T) {
 // at its consumer timeout, which is longer. This also holds for messages that arrive
 // during the outage.
 func TestTrap46MessagesAreNackedAfterUnackedWait(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{BatchSize: 1, UnackedWait: 200 * time.Millisecond}, fine)
 		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
@@ -73,7 +73,7 @@ func TestTrap46MessagesAreNackedAfterUnackedWait(t *testing.T) {
 
 // Close does not wait for a database that cannot be reached. It nacks the messages.
 func TestCloseNacksMessagesThatCannotBeStored(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{}, fine)
 		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
@@ -92,7 +92,7 @@ func TestCloseNacksMessagesThatCannotBeStored(t *testing.T) {
 }
 
 func TestRefusedMessageDoesNotStopNeighbours(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		if db.Dialect == "sqlite" {
 			b.exec(`CREATE TRIGGER refuse BEFORE INSERT ON once_parked WHEN NEW.message_id = 'refused'
@@ -118,7 +118,7 @@ func TestRefusedMessageDoesNotStopNeighbours(t *testing.T) {
 }
 
 func TestSeveralRefusedMessagesDelayNeighboursShortly(t *testing.T) {
-	b := newBench(t, testkit.Postgres(t))
+	b := newBench(t, kit.Postgres(t))
 	b.exec(`ALTER TABLE once_parked ADD CONSTRAINT refuse CHECK (message_id NOT LIKE 'refused%')`)
 	b.run(durable.Config{BatchSize: 1}, fine)
 	msgs := messages("refused1", "refused2", "m1")
@@ -137,7 +137,7 @@ func TestSeveralRefusedMessagesDelayNeighboursShortly(t *testing.T) {
 // If storing a batch takes longer than one attempt may take, the batch is split into
 // smaller batches. The whole batch would never be stored.
 func TestBatchIsSplitAfterTimeout(t *testing.T) {
-	b := newBench(t, testkit.Postgres(t))
+	b := newBench(t, kit.Postgres(t))
 	b.exec(`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`)
 	b.exec(`CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION slowly()`)
 	b.oneTry = time.Second
@@ -147,7 +147,7 @@ func TestBatchIsSplitAfterTimeout(t *testing.T) {
 	b.send(msgs...)
 	b.acked(msgs...)
 	b.handles(ids...)
-	for i, e := range b.entries(parked.Resolved) {
+	for i, e := range b.entries(parkedrows.Resolved) {
 		if e.MessageID != ids[i] {
 			t.Errorf("row %d is %s", i, e.MessageID)
 		}
@@ -155,7 +155,7 @@ func TestBatchIsSplitAfterTimeout(t *testing.T) {
 }
 
 func TestBatchIsSplitIfLocksRunOut(t *testing.T) {
-	b := newBench(t, testkit.Postgres(t))
+	b := newBench(t, kit.Postgres(t))
 	b.exec(`CREATE FUNCTION exhaust() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		IF (SELECT COUNT(*) FROM added) > 3 THEN RAISE 'out of shared memory' USING ERRCODE = 'out_of_memory'; END IF;
 		RETURN NULL; END $$`)
@@ -172,7 +172,7 @@ func TestBatchIsSplitIfLocksRunOut(t *testing.T) {
 // If the connection breaks while one part of a batch is being stored, no later part is
 // stored before it.
 func TestPartDoesNotOvertakePartWithoutAnswer(t *testing.T) {
-	b := newBench(t, testkit.Postgres(t))
+	b := newBench(t, kit.Postgres(t))
 	b.exec(`CREATE SEQUENCE calls`)
 	b.exec(`CREATE FUNCTION obstruct() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		CASE nextval('calls')
@@ -194,7 +194,7 @@ func TestPartDoesNotOvertakePartWithoutAnswer(t *testing.T) {
 	if err := b.QueryRowContext(b.Context(), `SELECT last_value FROM calls`).Scan(&calls); err != nil || calls != 6 {
 		t.Errorf("%d inserts were tried, %v", calls, err)
 	}
-	for i, e := range b.entries(parked.Resolved) {
+	for i, e := range b.entries(parkedrows.Resolved) {
 		if e.MessageID != ids[i] {
 			t.Errorf("row %d is %s", i, e.MessageID)
 		}
@@ -253,7 +253,7 @@ func (c *cutConn) Write(b []byte) (int, error) {
 func TestTrap04UnknownCommitIsNotAcked(t *testing.T) {
 	for name, after := range map[string]bool{"not committed": false, "committed": true} {
 		t.Run(name, func(t *testing.T) {
-			db := testkit.Postgres(t)
+			db := kit.Postgres(t)
 			watching := newBench(t, db)
 			msgs := messages("m1", "m2", "m3")
 			connector, err := pq.NewConnector(db.DSN)
@@ -274,7 +274,7 @@ func TestTrap04UnknownCommitIsNotAcked(t *testing.T) {
 				t.Errorf("%d cuts are left", left)
 			}
 			b.handles("m1", "m2", "m3")
-			if rows := b.entries(parked.Resolved); len(rows) != 3 {
+			if rows := b.entries(parkedrows.Resolved); len(rows) != 3 {
 				t.Errorf("%d rows", len(rows))
 			}
 			if err := b.router.Close(); err != nil {

@@ -3,14 +3,17 @@ package durable
 import (
 	"context"
 	"math"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
@@ -39,7 +42,7 @@ func (s *stream) storeAll() {
 // goroutine continues to try.
 func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool) (stored bool) {
 	// The first message has been waiting for earlier batches already.
-	patience := parked.Patience{UnackedWait: s.config.UnackedWait - time.Since(since), OneTry: s.oneTry, Logger: s.config.Logger}
+	patience := parkedrows.Patience{UnackedWait: s.config.UnackedWait - time.Since(since), OneTry: s.oneTry, Logger: s.config.Logger}
 	if s.subscription.KeyOrder { // later messages would overtake a nacked message
 		patience.UnackedWait = math.MaxInt64
 	}
@@ -151,7 +154,6 @@ func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
 	return left, err
 }
 
-// insert stores messages, and acks them after the commit.
 func (s *stream) insert(ctx context.Context, b batch) error {
 	failpoint.Hit("durable/store")
 	began := time.Now()
@@ -171,4 +173,79 @@ func (s *stream) insert(ctx context.Context, b batch) error {
 		s.subscription.Wake()
 	}
 	return nil
+}
+
+// stream stores the messages of one subscription. One goroutine collects the messages
+// into batches. Another goroutine stores one batch after another, so that the rows are
+// in the order of arrival.
+type stream struct {
+	*Storage
+
+	ctx          context.Context
+	subscription parkedrows.Subscription
+	delivery     *parkedrows.Delivery
+	batches      chan batch
+	ended        chan struct{} // closed when the transport delivers no more messages
+
+	stored       atomic.Int64   // number of stored messages
+	storedBefore int64          // value of stored when later messages were last allowed to pass a refused batch
+	passedAt     time.Time      // when storedBefore was last set, or zero
+	refused      sync.WaitGroup // refused batches that are tried again while later messages pass
+}
+
+// maxBytes is the maximum size of a batch. A single message may exceed it.
+const maxBytes = 8 << 20
+
+// batch contains messages that are stored with one statement.
+type batch struct {
+	messages []*message.Message
+	rows     *parkedrows.Batch
+	since    time.Time // when the first message arrived
+}
+
+// add adds a message to b, and prepares its row. At the same time, another goroutine
+// may be storing the previous batch.
+func (s *stream) add(b *batch, msg *message.Message) {
+	if len(b.messages) == 0 {
+		b.rows, b.since = parkedrows.NewBatch(s.delivery.Topic, s.subscription), time.Now()
+	}
+	b.messages = append(b.messages, msg)
+	b.rows.Add(msg)
+}
+
+func (s *stream) collect(in <-chan *message.Message, out chan<- *message.Message) {
+	defer close(s.ended)
+	defer close(s.batches)
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	var b batch
+	for waited := true; in != nil || len(b.messages) > 0; {
+		full := len(b.messages) == s.config.BatchSize || len(b.messages) > 0 && b.rows.Bytes() >= maxBytes
+		receive, batches := in, s.batches
+		if full { // receive no more messages, so that the transport waits as it does for a slow handler
+			receive = nil
+		}
+		if len(b.messages) == 0 || !waited && !full && in != nil {
+			batches = nil
+		}
+		select {
+		case msg, ok := <-receive:
+			switch {
+			case !ok:
+				in = nil
+			case chain.Unrunnable(msg.Context()) != nil:
+				out <- msg
+			default:
+				if len(b.messages) == 0 {
+					waited = false
+					wait.Reset(s.config.BatchWait)
+				}
+				s.add(&b, msg)
+			}
+		case batches <- b:
+			b = batch{}
+		case <-wait.C:
+			waited = true
+		}
+	}
 }

@@ -13,15 +13,15 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/testkit/rows"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/test/rows"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 const (
 	consumer = "payments"
@@ -31,11 +31,11 @@ const (
 // bench is a durable consumer with all middlewares and its own tables.
 type bench struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 
 	config    schema.Config
-	parked    *parked.Store
-	transport *testkit.Subscriber
+	parked    *parkedrows.Store
+	transport *kit.Subscriber
 	router    *message.Router
 	oneTry    time.Duration // timeout for one attempt to store a batch; 0 means the default
 	keyOrder  retry.KeyOrder
@@ -44,17 +44,17 @@ type bench struct {
 	handled []string
 }
 
-func newBench(t *testing.T, db testkit.Database) *bench {
+func newBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
 	b := &bench{
 		T: t, Database: db, config: schema.Config{Dialect: schema.Dialect(db.Dialect)},
-		transport: testkit.NewSubscriber(),
+		transport: kit.NewSubscriber(),
 	}
 	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	if b.parked, err = parked.NewStore(db.DB, b.config); err != nil {
+	if b.parked, err = parkedrows.NewStore(db.DB, b.config); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -63,7 +63,7 @@ func newBench(t *testing.T, db testkit.Database) *bench {
 // run starts a router with one handler, and records the ids of its messages.
 func (b *bench) run(config durable.Config, handle message.NoPublishHandlerFunc) {
 	b.Helper()
-	config.Schema, config.Logger = b.config, testkit.Logger(b.T)
+	config.Schema, config.Logger = b.config, kit.Logger(b.T)
 	storage, err := durable.New(b.DB, config)
 	if err != nil {
 		b.Fatal(err)
@@ -71,7 +71,7 @@ func (b *bench) run(config durable.Config, handle message.NoPublishHandlerFunc) 
 	storage.SetOneTry(b.oneTry)
 	quarantine, err1 := poison.New(b.DB, poison.Config{Schema: b.config})
 	retries, err2 := retry.New(b.DB, retry.Config{
-		Schema: b.config, Concurrency: 1, PollInterval: 20 * time.Millisecond, Logger: testkit.Logger(b.T), KeyOrder: b.keyOrder,
+		Schema: b.config, Concurrency: 1, PollInterval: 20 * time.Millisecond, Logger: kit.Logger(b.T), KeyOrder: b.keyOrder,
 	})
 	once, err3 := dedup.New(b.DB, dedup.Config{Schema: b.config})
 	router, err4 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
@@ -146,7 +146,7 @@ func (b *bench) unacked(msgs ...*message.Message) {
 // each was handled once.
 func (b *bench) handles(ids ...string) {
 	b.Helper()
-	b.eventually("all are handled", func() bool { return b.count(`once_inbox`) >= len(ids) && len(b.entries(parked.Waiting)) == 0 })
+	b.eventually("all are handled", func() bool { return b.count(`once_inbox`) >= len(ids) && len(b.entries(parkedrows.Waiting)) == 0 })
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if got, want := slices.Sorted(slices.Values(b.handled)), slices.Sorted(slices.Values(ids)); !slices.Equal(got, want) {
@@ -176,7 +176,7 @@ func (b *bench) count(what string) (n int) {
 
 func (b *bench) eventually(what string, cond func() bool) {
 	b.Helper()
-	testkit.Eventually(b.T, time.Minute, what, cond)
+	kit.Eventually(b.T, time.Minute, what, cond)
 }
 
 func messages(ids ...string) []*message.Message {

@@ -1,23 +1,31 @@
 package durable
 
 import (
+	"cmp"
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/metric"
 
-	"github.com/watermill-once/once/internal/fields"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
+	"github.com/watermill-once/once/schema"
 )
 
 // Storage stores messages in the consumer's database before they are handled.
 type Storage struct {
 	config      Config
-	store       *parked.Store
+	store       *parkedrows.Store
 	instruments *instruments
-	oneTry      time.Duration // timeout of one try to store a batch; 0 means the default of parked.Patience
+	oneTry      time.Duration // timeout of one try to store a batch; 0 means the default of parkedrows.Patience
 }
 
 // New returns a Storage that stores messages in db, the consumer's own database.
@@ -30,9 +38,9 @@ func New(db *sql.DB, config Config) (*Storage, error) {
 		err = errors.Join(errors.New("db is nil"), err)
 	}
 	if err != nil {
-		return nil, fields.Refused("durable", err)
+		return nil, usercode.Refused("durable", err)
 	}
-	store, err := parked.NewStore(db, config.Schema)
+	store, err := parkedrows.NewStore(db, config.Schema)
 	if err != nil {
 		return nil, fmt.Errorf("durable: %w", err)
 	}
@@ -48,3 +56,105 @@ func New(db *sql.DB, config Config) (*Storage, error) {
 func (s *Storage) Subscriber(sub message.Subscriber) message.Subscriber {
 	return &subscriber{storage: s, sub: sub, closing: make(chan struct{})}
 }
+
+// Config configures a [Storage]. The zero value is ready for use.
+type Config struct {
+	// Schema names the tables and the kind of database. Use the same value for the
+	// consumer's retry and poison. Defaults to PostgreSQL and the prefix "once_".
+	Schema schema.Config
+
+	// BatchSize is the maximum number of messages that one statement stores. A batch cannot
+	// contain more messages than the transport has in flight. For a durable consumer,
+	// package rabbit has 200 messages in flight, which gives batches of 100. For larger
+	// batches, set rabbit.SubscriberConfig.InFlight to twice BatchSize. A batch that has
+	// reached 8 MiB is stored even if it contains fewer messages. Defaults to 500.
+	BatchSize int
+
+	// BatchWait is how long the first message of a batch may wait for further messages.
+	// While a batch is being stored, the next batch is collected anyway. So BatchWait
+	// matters only under low load: a longer wait saves commits, but increases the latency.
+	// Defaults to 1 ms.
+	BatchWait time.Duration
+
+	// Ahead is how many stored messages each subscription claims in advance, in addition to
+	// the messages that its handlers are handling. One statement can then claim many
+	// messages. Choose a small value if handlers are slow and other instances could handle
+	// the messages. After a crash, each of the claimed messages is handled alone. Defaults
+	// to 64.
+	Ahead int
+
+	// KeepHandled is how long the row of a handled message is kept, so that you can look at
+	// it. During this time, a late copy of the message is not stored again. While the
+	// consumer is subscribed, older rows are removed in short transactions. If dedup's
+	// Retention is shorter than KeepHandled, dedup removes the rows earlier. Defaults to 0:
+	// rows are removed immediately.
+	KeepHandled time.Duration
+
+	// UnackedWait is how long messages stay unacked while they cannot be stored. After
+	// that, they are nacked. UnackedWait must be shorter than the broker's consumer timeout
+	// (RabbitMQ: 30 minutes). If the transport prefetches only as many messages as handlers
+	// run at the same time, UnackedWait must be shorter than half of that timeout. With
+	// retry's KeyOrder, the wait has no limit, because a nacked message would be delivered
+	// again after its successors. Without KeyOrder, a message that the database refuses
+	// does not stop other messages. Defaults to 10 minutes.
+	UnackedWait time.Duration
+
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
+	// silence.
+	Logger watermill.LoggerAdapter
+
+	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global
+	// provider, which does nothing until you set another provider.
+	MeterProvider metric.MeterProvider
+}
+
+func (c Config) withDefaults() Config {
+	c.Schema = c.Schema.WithDefaults()
+	c.BatchSize = cmp.Or(c.BatchSize, 500)
+	c.BatchWait = cmp.Or(c.BatchWait, time.Millisecond)
+	c.Ahead = cmp.Or(c.Ahead, 64)
+	c.UnackedWait = cmp.Or(c.UnackedWait, 10*time.Minute)
+	if c.Logger == nil {
+		c.Logger = watermill.NewSlogLogger(nil)
+	}
+	return c
+}
+
+// maxBatch is the highest allowed value of BatchSize and of Ahead.
+const maxBatch = 10_000
+
+func (c Config) validate() error {
+	errs := []error{c.Schema.Validate()}
+	if c.BatchSize < 1 || c.BatchSize > maxBatch {
+		errs = append(errs, fmt.Errorf("BatchSize is %d, not in 1..%d", c.BatchSize, maxBatch))
+	}
+	if c.Ahead < 0 || c.Ahead > maxBatch {
+		errs = append(errs, fmt.Errorf("Ahead is %d, not in 1..%d", c.Ahead, maxBatch))
+	}
+	if c.BatchWait < 0 || c.BatchWait > time.Minute {
+		errs = append(errs, fmt.Errorf("BatchWait is %v, not in 0..1m", c.BatchWait))
+	}
+	if c.KeepHandled < 0 {
+		errs = append(errs, fmt.Errorf("KeepHandled is %v: negative", c.KeepHandled))
+	}
+	if c.UnackedWait < 0 {
+		errs = append(errs, fmt.Errorf("UnackedWait is %v: negative", c.UnackedWait))
+	}
+	return errors.Join(errs...)
+}
+
+// Part describes the storage to once.Plugin.
+func (s *Storage) Part() chain.Part {
+	return chain.Part{
+		Name: "durable", DB: s.store.DB(), Schema: s.config.Schema, Logger: s.config.Logger,
+		Tables: []string{"inbox", "parked", "replays"},
+	}
+}
+
+// InFlight returns no limit, because handlers get messages from the table, not from the
+// wrapped subscriber.
+func (s *subscriber) InFlight() (limit int, automatic bool) { return math.MaxInt, true }
+
+// Ping checks that the broker of the wrapped subscriber accepts the connection. If the
+// wrapped subscriber has no Ping method, it returns nil.
+func (s *subscriber) Ping(ctx context.Context) error { return transport.Ping(ctx, s.sub) }

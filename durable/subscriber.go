@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/gather"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/transport"
 )
 
 var errClosed = errors.New("durable: the subscriber is closed")
@@ -32,7 +34,7 @@ type subscriber struct {
 // that the transport could not decode. The channel is closed when every message of the
 // transport was acked or nacked.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	subscription, ok := parked.SubscriptionOf(ctx)
+	subscription, ok := parkedrows.SubscriptionOf(ctx)
 	switch {
 	case s.sub == nil:
 		return nil, errors.New("durable: the subscriber given to Subscriber is nil")
@@ -45,18 +47,21 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, errClosed
 	default:
 	}
-	in, err := s.sub.Subscribe(gather.With(ctx, 2*min(s.storage.config.BatchSize, usualBatch)), topic)
+	in, err := s.sub.Subscribe(transport.WithInFlight(ctx, 2*min(s.storage.config.BatchSize, usualBatch)), topic)
 	if err != nil {
 		return nil, err
 	}
 	storage := s.storage
-	subscription.Store(parked.Stored{Ahead: storage.config.Ahead, Keep: storage.config.KeepHandled > 0, Handled: storage.instruments.handled})
+	subscription.Store(parkedrows.Stored{
+		Ahead: storage.config.Ahead, Keep: storage.config.KeepHandled > 0,
+		Handled: storage.instruments.handled,
+	})
 
 	stream := &stream{
 		Storage:      storage,
 		ctx:          ctx,
 		subscription: subscription,
-		delivery:     &parked.Delivery{Consumer: subscription.Consumer, Topic: topic, Closing: s.closing},
+		delivery:     &parkedrows.Delivery{Consumer: subscription.Consumer, Topic: topic, Closing: s.closing},
 		batches:      make(chan batch),
 		ended:        make(chan struct{}),
 	}
@@ -93,4 +98,50 @@ func (s *subscriber) Close() error {
 		s.running.Wait()
 	})
 	return s.closeErr
+}
+
+const (
+	// The pause between two sweeps is a tenth of KeepHandled. It is at least shortestPause
+	// and at most longestPause.
+	shortestPause = time.Second
+	longestPause  = 10 * time.Minute
+
+	sweepBatch   = 2000        // maximum number of rows that one transaction removes
+	sweepTimeout = time.Minute // timeout of one transaction
+)
+
+// sweepAll removes the rows that are older than KeepHandled, again and again until the
+// subscription ends. Several instances may sweep at the same time, and do not wait for
+// each other.
+func (s *stream) sweepAll() {
+	tick := time.NewTicker(min(max(s.config.KeepHandled/10, shortestPause), longestPause))
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-tick.C:
+		case <-s.ended:
+			return
+		}
+		err := s.sweep()
+		fields := watermill.LogFields{"consumer": s.delivery.Consumer, "topic": s.delivery.Topic}
+		switch {
+		case err != nil && !failing:
+			s.config.Logger.Error("Rows of handled messages cannot be removed, retrying", err, fields)
+		case err == nil && failing:
+			s.config.Logger.Info("Rows of handled messages are removed again", fields)
+		}
+		failing = err != nil
+	}
+}
+
+func (s *stream) sweep() error {
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+		removed, err := s.Storage.store.Forget(ctx, s.delivery.Topic, s.delivery.Consumer, s.config.KeepHandled, sweepBatch)
+		cancel()
+		if err != nil || removed < sweepBatch {
+			return err
+		}
+	}
 }

@@ -17,7 +17,4 @@
 // Publisher and consumers share a database, and usually a process. A test with this
 // transport does not show the behavior of a broker, such as confirms over a network or
 // redelivery.
-//
-// To read the code, start with transport.go (API), then publish.go, subscribe.go and
-// forget.go.
 package embedded

@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/embedded"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
@@ -39,9 +39,9 @@ func publish(t *testing.T, transport *embedded.Transport, from, to int) {
 }
 
 // restarted returns the transport of a process that has just started.
-func restarted(t *testing.T, db testkit.Database, config schema.Config) *embedded.Transport {
+func restarted(t *testing.T, db kit.Database, config schema.Config) *embedded.Transport {
 	t.Helper()
-	transport, err := embedded.New(db.DB, embedded.Config{Schema: config, Logger: testkit.Logger(t)})
+	transport, err := embedded.New(db.DB, embedded.Config{Schema: config, Logger: kit.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func restarted(t *testing.T, db testkit.Database, config schema.Config) *embedde
 }
 
 // register subscribes a consumer, and then closes the subscription.
-func register(t *testing.T, db testkit.Database, config schema.Config, transport *embedded.Transport, consumer string) {
+func register(t *testing.T, db kit.Database, config schema.Config, transport *embedded.Transport, consumer string) {
 	t.Helper()
 	retries, err := retry.New(db.DB, retry.Config{Schema: config})
 	if err != nil {
@@ -68,7 +68,7 @@ func register(t *testing.T, db testkit.Database, config schema.Config, transport
 // runs again. Both consumers receive the whole backlog.
 func TestConsumerThatRestartsLateLosesNothing(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		before, config := newTransport(t, db)
 		for _, consumer := range []string{"payments", "inventory"} {
 			register(t, db, config, before, consumer)
@@ -90,7 +90,7 @@ func TestConsumerThatRestartsLateLosesNothing(t *testing.T) {
 
 // age changes the time at which a consumer last ran. The argument ago is an interval,
 // such as "1 hour".
-func age(t *testing.T, db testkit.Database, consumer, ago string) {
+func age(t *testing.T, db kit.Database, consumer, ago string) {
 	t.Helper()
 	query := `UPDATE once_consumers SET seen_at = now() - interval '` + ago + `' WHERE consumer = $1`
 	if db.Dialect == "sqlite" {
@@ -105,12 +105,12 @@ func age(t *testing.T, db testkit.Database, consumer, ago string) {
 // and Forget deletes them.
 func TestAbsentConsumerIsLoggedAndCanBeForgotten(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		first, config := newTransport(t, db)
 		register(t, db, config, first, "payments")
 		register(t, db, config, first, "retired")
 
-		var logs testkit.Logs
+		var logs kit.Logs
 		transport, err := embedded.New(db.DB, embedded.Config{Schema: config, Logger: &logs})
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +148,7 @@ func TestAbsentConsumerIsLoggedAndCanBeForgotten(t *testing.T) {
 
 func TestConsumerOfAnotherProcessReceivesMessages(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		transport, config := newTransport(t, db)
 		messages := subscribe(t, db, config, transport, "payments")
 		publish(t, restarted(t, db, config), 0, 3)
@@ -163,7 +163,7 @@ func TestConsumerOfAnotherProcessReceivesMessages(t *testing.T) {
 // messages. The consumer also keeps the order of the keys of these messages.
 func TestKeyOrderOutlivesTheProcess(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		transport, config := newTransport(t, db)
 		retries, err := retry.New(db.DB, retry.Config{Schema: config, KeyOrder: retry.BlockWhileRetried})
 		if err != nil {
@@ -195,7 +195,7 @@ func TestKeyOrderOutlivesTheProcess(t *testing.T) {
 // be lost.
 func TestSubscribeFailsWithoutRegistration(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		transport, config := newTransport(t, db)
 		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_consumers RENAME TO elsewhere`); err != nil {
 			t.Fatal(err)
@@ -221,7 +221,7 @@ func TestSubscribeFailsWithoutRegistration(t *testing.T) {
 // the remedy.
 func TestSubscribeWithEndedContextAndWithoutTables(t *testing.T) {
 	t.Parallel()
-	testkit.EachEmptyDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachEmptyDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		transport := restarted(t, db, config)
 		retries, err := retry.New(db.DB, retry.Config{Schema: config})

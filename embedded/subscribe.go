@@ -8,7 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -43,7 +43,7 @@ type subscription struct {
 // fetches them from the database. The channel is closed when ctx ends or Close is
 // called.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	to, ok := parked.SubscriptionOf(ctx)
+	to, ok := parkedrows.SubscriptionOf(ctx)
 	if !ok {
 		return nil, errors.New("embedded: the subscriber needs retry's Subscriber around it, which names the consumer and fetches its messages")
 	}
@@ -77,10 +77,10 @@ func (s *subscriber) Close() error {
 	return nil
 }
 
-func (t *Transport) register(ctx context.Context, topic string, to parked.Subscription) error {
-	bounded, cancel := context.WithTimeout(ctx, t.config.PublishTimeout)
+func (t *Transport) register(ctx context.Context, topic string, to parkedrows.Subscription) error {
+	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_, err := t.store.Register(bounded, parked.Consumer{
+	_, err := t.store.Register(bounded, parkedrows.Consumer{
 		Consumer: to.Consumer, Topic: topic, Embedded: true, KeyOrder: to.KeyOrder, Owner: to.Owner,
 	})
 	switch {

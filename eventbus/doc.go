@@ -8,6 +8,4 @@
 //
 // An event bus of Watermill has one publisher, and an outbox publisher has one
 // transaction. Without this package, each transaction would need its own event bus.
-//
-// To read the code, start with publisher.go, then marshaler.go.
 package eventbus

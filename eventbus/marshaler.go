@@ -7,7 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // CommandEventMarshaler has the same methods as cqrs.CommandEventMarshaler. It is
@@ -31,7 +31,7 @@ type Marshaler struct {
 // Unmarshal unmarshals the payload of msg into v. Its errors are permanent.
 func (m Marshaler) Unmarshal(msg *message.Message, v any) error {
 	if err := m.CommandEventMarshaler.Unmarshal(msg, v); err != nil {
-		return disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("eventbus: the payload does not fit %T: %w", v, err))
+		return usercode.WithMark(usercode.Permanent, fmt.Errorf("eventbus: the payload does not fit %T: %w", v, err))
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ func KnownEvents(marshaler CommandEventMarshaler, events ...any) message.Handler
 			if name == "" {
 				err = errors.New("eventbus: the message has no event name: was it published with the same marshaler?")
 			}
-			return nil, disposition.Forever(disposition.ReasonPermanent, err)
+			return nil, usercode.WithMark(usercode.Permanent, err)
 		}
 	}
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // ErrNoTransaction means that the context of an event has no transaction. The publisher
@@ -33,7 +35,7 @@ func WithTx(ctx context.Context, tx *sql.Tx) context.Context {
 // In the transaction of a handled message, Publish also sets the causation id, the
 // tenant and the trace, as for messages that the handler returns.
 //
-// For the parameter outbox, pass the function outbox.Publisher, or the method Publisher
+// For outbox, pass the function outbox.Publisher, or the method Publisher
 // of an *outbox.Outbox. Publisher panics if outbox is nil.
 func Publisher(outbox func(tx *sql.Tx) message.Publisher) message.Publisher {
 	if outbox == nil {
@@ -49,12 +51,15 @@ type publisher struct {
 // Publish implements message.Publisher. It stores the messages one after another, and
 // stops at the first error.
 func (p publisher) Publish(topic string, msgs ...*message.Message) error {
-	for _, msg := range msgs {
+	for n, msg := range msgs {
+		if msg == nil {
+			return usercode.WithMark(usercode.Permanent, fmt.Errorf("eventbus: message %d is nil", n))
+		}
 		ctx := msg.Context()
 		tx, ok := ctx.Value(contextKey{}).(*sql.Tx)
 		if !ok {
-			tx, ok = parked.TxOf(ctx)
-			parked.Mark(ctx, msg)
+			tx, ok = parkedrows.TxOf(ctx)
+			parkedrows.Mark(ctx, msg)
 		}
 		if !ok || tx == nil {
 			return ErrNoTransaction

@@ -12,9 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -27,7 +28,7 @@ type stuck struct {
 	config  forwarder.Config
 	broker  *broker
 	healed  atomic.Bool
-	letters *deadletter.Letters
+	letters *dead.Letters
 	fwd     *forwarder.Forwarder
 }
 
@@ -48,7 +49,7 @@ func newStuck(t *testing.T, db *sql.DB, config schema.Config) *stuck {
 		put(t, db, config, "t", msg(fmt.Sprint("next", i), "key"), msg(fmt.Sprint("free", i), ""))
 	}
 	s.begin()
-	eventually(t, "it is dead, the others are sent", func() bool { return pending(t, db) == 30 && dead(t, db) == 1 })
+	eventually(t, "it is dead, the others are sent", func() bool { return pending(t, db) == 30 && countDead(t, db) == 1 })
 	put(t, db, config, "t", msg("free30", ""))
 	eventually(t, "the read goes on behind them", func() bool { return s.broker.has("free30") })
 	if got := s.blockedKeys("dead"); got != 1 {
@@ -125,12 +126,12 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 				} else {
 					s.healed.Store(true)
 				}
-				report, err := s.letters.ReplayMatching(t.Context(), ann, deadletter.Filter{OrderingKey: "key"}, deadletter.Plan{})
+				report, err := s.letters.ReplayMatching(t.Context(), ann, operate.Filter{OrderingKey: "key"}, operate.Plan{})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if report.Replayed != 1 {
-					t.Fatalf("report.Replayed is %d, want 1", report.Replayed)
+				if report.Changed != 1 {
+					t.Fatalf("report.Replayed is %d, want 1", report.Changed)
 				}
 				switch restart {
 				case "after":
@@ -154,7 +155,7 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 					s.healed.Store(true)
 				}
 				s.drained("head")
-				if got := dead(t, db); got != 0 {
+				if got := countDead(t, db); got != 0 {
 					t.Fatalf("dead is %d, want 0", got)
 				}
 			})
@@ -179,7 +180,7 @@ func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 		}
 		return nil
 	})
-	log := &testkit.Logs{}
+	log := &kit.Logs{}
 	cfg := quick(schema.Config{})
 	cfg.AfterDead = forwarder.BlockKey
 	cfg.BatchSize, cfg.Window = 50, 20
@@ -189,13 +190,13 @@ func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 	proceed := sync.OnceFunc(func() { close(answer) })
 	t.Cleanup(proceed)
 	put(t, db, schema.Config{}, "t", msg("head", "key"), msg("next", "key"))
-	eventually(t, "it is dead", func() bool { return dead(t, db) == 1 })
+	eventually(t, "it is dead", func() bool { return countDead(t, db) == 1 })
 	goBy(t, db, b, "free")
 
 	put(t, db, schema.Config{}, "t", msg("silent", ""))
 	eventually(t, "the topic is stalled", func() bool { return log.Has("does not answer", "topic=t") })
 	healed.Store(true)
-	if _, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{}); err != nil {
+	if _, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, operate.Plan{}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 60 {
@@ -215,11 +216,11 @@ func TestADeadLetterThatFailsAgainBlocksItsKeyAgain(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		s := newStuck(t, db, config)
-		_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
+		_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, operate.Plan{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "it died again", func() bool { return dead(t, db) == 1 && s.broker.tries("head") == 2 })
+		eventually(t, "it died again", func() bool { return countDead(t, db) == 1 && s.broker.tries("head") == 2 })
 		if got := s.blockedKeys("dead"); got != 1 {
 			t.Fatalf(`s.blockedKeys("dead") is %d, want 1`, got)
 		}
@@ -227,7 +228,7 @@ func TestADeadLetterThatFailsAgainBlocksItsKeyAgain(t *testing.T) {
 			t.Fatalf("pending is %d, want 30", got)
 		}
 		s.healed.Store(true)
-		if _, err := s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{}); err != nil {
+		if _, err := s.letters.ReplayMatching(t.Context(), ann, anybody, operate.Plan{}); err != nil {
 			t.Fatal(err)
 		}
 		s.drained("head")
@@ -236,12 +237,12 @@ func TestADeadLetterThatFailsAgainBlocksItsKeyAgain(t *testing.T) {
 
 func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
 	t.Parallel()
-	for name, act := range map[string]func(ctx context.Context, letters *deadletter.Letters) error{
-		"discard": func(ctx context.Context, letters *deadletter.Letters) error {
+	for name, act := range map[string]func(ctx context.Context, letters *dead.Letters) error{
+		"discard": func(ctx context.Context, letters *dead.Letters) error {
 			_, err := letters.DiscardMatching(ctx, ann, anybody)
 			return err
 		},
-		"release": func(ctx context.Context, letters *deadletter.Letters) error {
+		"release": func(ctx context.Context, letters *dead.Letters) error {
 			return letters.Release(ctx, ann, "key")
 		},
 	} {
@@ -253,7 +254,7 @@ func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
 				}
 				s.drained()
 				if name == "discard" {
-					if got := dead(t, db); got != 0 {
+					if got := countDead(t, db); got != 0 {
 						t.Fatalf("dead is %d, want 0", got)
 					}
 					if got, want := audits(t, db), []string{"ann | discard | dead:1 | head | the queue is back"}; !slices.Equal(got, want) {
@@ -261,18 +262,18 @@ func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
 					}
 					return
 				}
-				if got := dead(t, db); got != 1 {
+				if got := countDead(t, db); got != 1 {
 					t.Fatalf("dead is %d, want 1", got)
 				}
 				if got, want := audits(t, db), []string{"ann | release | key:key |  | the queue is back"}; !slices.Equal(got, want) {
 					t.Fatalf("audits are %q, want %q", got, want)
 				}
-				if err := s.letters.Release(t.Context(), ann, "key"); !errors.Is(err, deadletter.ErrNotBlocked) {
+				if err := s.letters.Release(t.Context(), ann, "key"); !errors.Is(err, dead.ErrNotBlocked) {
 					t.Fatalf("Release: got %v, want ErrNotBlocked", err)
 				}
 
 				s.healed.Store(true)
-				if _, err := s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{}); err != nil {
+				if _, err := s.letters.ReplayMatching(t.Context(), ann, anybody, operate.Plan{}); err != nil {
 					t.Fatal(err)
 				}
 				drained(t, db)
@@ -295,7 +296,7 @@ func TestKeysGoOnWithoutAForwarder(t *testing.T) {
 		}
 		insertDead(t, db, msg("lonely", "lonely"), msg("not blocking", "key"))
 		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('lonely', 1000, 1000, 'dead')`)
-		_, err := s.letters.DiscardMatching(t.Context(), ann, deadletter.Filter{MessageID: "not blocking"})
+		_, err := s.letters.DiscardMatching(t.Context(), ann, operate.Filter{MessageID: "not blocking"})
 		if err != nil {
 			t.Fatal(err)
 		}

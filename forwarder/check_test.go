@@ -7,7 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -57,7 +57,7 @@ func TestLayoutOfTheInboxDoesNotMatter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := testkit.Postgres(t).DB
+			db := kit.Postgres(t).DB
 			if err := schema.Up(t.Context(), db, c.tables); err != nil {
 				t.Fatal(err)
 			}

@@ -5,11 +5,14 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -30,7 +33,7 @@ func TestCloseFinishesWhatIsInFlight(t *testing.T) {
 		})
 		closed := make(chan error)
 		go func() { closed <- f.Close() }()
-		eventually(t, "Close waits", func() bool { return testkit.Goroutines("(*Forwarder).Close(", "[chan receive") == 1 })
+		eventually(t, "Close waits", func() bool { return kit.Goroutines("(*Forwarder).Close(", "[chan receive") == 1 })
 		put(t, db, config, "t", msg("late", ""))
 		select {
 		case err := <-closed:
@@ -67,7 +70,7 @@ func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
 			}
 			return nil
 		})
-		log := &testkit.Logs{}
+		log := &kit.Logs{}
 		cfg := quick(config)
 		cfg.CloseTimeout = time.Second
 		cfg.Logger = log
@@ -168,7 +171,7 @@ func TestTrap75_CloseDoesNotWaitForAPublishThatHangs(t *testing.T) {
 func TestLeaseThatCannotBeGivenBackIsLogged(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		log := &testkit.Logs{}
+		log := &kit.Logs{}
 		cfg := quick(config)
 		cfg.Logger = log
 		f := start(t, db, newBroker(), cfg)
@@ -178,6 +181,182 @@ func TestLeaseThatCannotBeGivenBackIsLogged(t *testing.T) {
 		}
 		if log.Count("ERROR The lease could not be given back, it will run out", "once_slots") != 1 {
 			t.Error(log.Lines())
+		}
+	})
+}
+
+func TestOnlyTheFirstAnswerCounts(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := twice{newBroker().answering(func(d delivery) error {
+			if d.attempt == 1 {
+				return refusal{errors.New("no")}
+			}
+			return nil
+		})}
+		start(t, db, b, quick(config))
+		for i := range 20 {
+			put(t, db, config, "t", msg(fmt.Sprint(i), "key"))
+		}
+		drained(t, db)
+		if got := b.ids(nil); len(got) != 20 {
+			t.Fatalf("len(b.ids(nil)) is %d, want 20: %q", len(got), got)
+		}
+		if got := countDead(t, db); got != 0 {
+			t.Fatalf("dead is %d, want 0", got)
+		}
+	})
+}
+
+// twice is a publisher that reports three results for each message.
+type twice struct{ *broker }
+
+func (b twice) PublishAsync(topic string, m *message.Message, done func(error)) {
+	done(b.Publish(topic, m))
+	done(nil)
+	done(hopeless{errors.New("no")})
+}
+
+// A second result for the first attempt must not be taken for the result of the second
+// attempt. Here the publisher confirms the first attempt late, while the second attempt
+// is in flight, and then refuses the second attempt.
+func TestALateAnswerIsNotThatOfTheNextAttempt(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := &late{broker: newBroker()}
+		start(t, db, b, quick(config))
+		put(t, db, config, "t", msg("1", ""))
+		drained(t, db)
+		if got := b.tries("1"); got != 3 {
+			t.Fatalf(`b.tries("1") is %d, want 3: it was tried again after the refusal`, got)
+		}
+	})
+}
+
+// late is the publisher that TestALateAnswerIsNotThatOfTheNextAttempt describes.
+type late struct {
+	*broker
+
+	first func(error)
+}
+
+func (b *late) PublishAsync(topic string, m *message.Message, done func(error)) {
+	err := b.Publish(topic, m)
+	switch b.tries(m.UUID) {
+	case 1:
+		b.first, err = done, outage{errors.New("no connection")}
+	case 2:
+		b.first(nil)
+		err = refusal{errors.New("no")}
+	}
+	done(err)
+}
+
+// A forwarder that cannot reach the database when it starts logs this once. It begins
+// when the database can be reached.
+func TestUnreachableDatabaseAtTheStartIsLogged(t *testing.T) {
+	t.Parallel()
+	db := kit.SQLite(t)
+	config := schema.Config{Dialect: schema.SQLite}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	pool, failed := kit.FailingStep(db, 1)
+	defer pool.Close()
+	var logs kit.Logs
+	f, err := forwarder.New(pool, newBroker(), forwarder.Config{Schema: config, Logger: &logs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	<-f.Running()
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := failed(); got == "" {
+		t.Fatal("no step failed")
+	}
+	if got := logs.Count("ERROR The outbox's tables cannot be read, trying again", kit.ErrInjected.Error()); got != 1 {
+		t.Fatalf("logs.Count is %d, want 1: %q", got, logs.Lines())
+	}
+}
+
+// A forwarder whose tables cannot be used ends with an error, because waiting does not
+// help.
+func TestForwarderWithUnusableTablesEnds(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change string // a statement that changes the tables
+		want   error
+	}{
+		"older tables": {`DELETE FROM once_migrations`, schema.ErrOutdated},
+		"newer tables": {`INSERT INTO once_migrations (version, compatible_from) VALUES (9999, 9999)`, schema.ErrNewer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+				exec(t, db, c.change)
+				endsWith(t, db, config, c.want)
+			})
+		})
+	}
+	t.Run("another encoding", func(t *testing.T) {
+		endsWith(t, kit.PostgresIn(t, "LATIN1").DB, schema.Config{}, schema.ErrEncoding)
+	})
+}
+
+// endsWith checks that Run returns an error that wraps want.
+func endsWith(t *testing.T, db *sql.DB, config schema.Config, want error) {
+	t.Helper()
+	if err := ends(t, background(t, db, newBroker(), forwarder.Config{Schema: config, Logger: &kit.Logs{}})); !errors.Is(err, want) {
+		t.Errorf("Run: got %v, want %v", err, want)
+	}
+}
+
+// pinged is a publisher whose Ping returns the given error.
+type pinged struct {
+	*pipelined
+
+	says error
+}
+
+func (p pinged) Ping(context.Context) error { return p.says }
+
+// away is the error of a broker that temporarily accepts no connections.
+type away struct{ error }
+
+func (away) Unavailable() bool { return true }
+
+func TestABrokerThatRefusesIsAnErrorOfRun(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		refused := errors.New(`rabbit: 403 (ACCESS_REFUSED) "username or password not allowed"`)
+		f, err := forwarder.New(db, pinged{&pipelined{broker: newBroker()}, refused}, quick(config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = f.Run(t.Context())
+		if !errors.Is(err, refused) {
+			t.Fatalf("got %v, want %v", err, refused)
+		}
+		if want := `forwarder: the broker refuses the publisher: ` + refused.Error(); err == nil || err.Error() != want {
+			t.Fatalf("got %v, want %q", err, want)
+		}
+		select {
+		case <-f.Running():
+			t.Fatal("it says that it runs")
+		default:
+		}
+
+		for _, passing := range []error{
+			nil, context.DeadlineExceeded, away{errors.New("blocked")}, &net.OpError{Op: "dial", Err: errors.New("connection refused")},
+		} {
+			b := newBroker()
+			start(t, db, pinged{&pipelined{broker: b}, passing}, quick(config))
+			put(t, db, config, "t", msg("1", ""))
+			eventually(t, "it is sent", func() bool { return pending(t, db) == 0 })
 		}
 	})
 }

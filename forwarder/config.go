@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -12,6 +14,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/watermill-once/once/internal/backoff"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -22,7 +26,7 @@ type AfterDead int
 const (
 	// SendSuccessors sends the later messages of the key. So a message that can never be
 	// sent does not block the key forever.
-	SendSuccessors AfterDead = iota
+	SendSuccessors AfterDead = iota + 1
 
 	// BlockKey makes the later messages of the key wait until the dead letter is replayed
 	// and confirmed, until it is discarded, or until its key is released. See package
@@ -33,15 +37,12 @@ const (
 // Policy configures how refused messages of a topic are tried again, see
 // [Config.Policies].
 type Policy struct {
-	// MaxAttempts and Backoff replace the fields of Config with the same names. If
-	// MaxAttempts is 0 or Backoff is nil, the value in Config applies.
+	// The fields replace those of Config with the same names. If a field is zero, the value
+	// in Config applies. AfterDead applies when a message of this topic becomes a dead
+	// letter. It then applies to all later messages of the key, whatever their topics are.
 	MaxAttempts int
 	Backoff     func(attempt int) time.Duration
-
-	// AfterDead replaces Config.AfterDead, even if this field is not set and so has the
-	// value SendSuccessors. AfterDead applies when a message of this topic becomes a dead
-	// letter. It then applies to all later messages of the key, whatever their topics are.
-	AfterDead AfterDead
+	AfterDead   AfterDead
 }
 
 // Config configures a [Forwarder]. The zero value is ready for production use.
@@ -91,7 +92,7 @@ type Config struct {
 	// letter. Defaults to 20.
 	MaxAttempts int
 
-	// Backoff returns how long a message waits after a failed attempt. The parameter
+	// Backoff returns how long a message waits after a failed attempt.
 	// attempt is 1 for the first attempt of the message. Backoff must always return the
 	// same result for the same attempt. The forwarder changes the result by a random amount
 	// of up to a fifth. Defaults to Exponential(time.Second, 5*time.Minute): with the
@@ -126,7 +127,7 @@ type Config struct {
 	// together with an instance whose destination is known.
 	Destination string
 
-	// KeepSent is how long sent messages stay in the sent log, see deadletter.SentLog. It
+	// KeepSent is how long sent messages stay in the sent log, see dead.SentLog. It
 	// must be at least a minute. Defaults to 0, which means that there is no sent log.
 	KeepSent time.Duration
 
@@ -165,9 +166,10 @@ func (c Config) withDefaults() Config {
 	c.StallTimeout = cmp.Or(c.StallTimeout, 10*time.Second)
 	c.Lease = cmp.Or(c.Lease, 15*time.Second)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 20)
+	c.AfterDead = cmp.Or(c.AfterDead, SendSuccessors)
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, 5*time.Second)
 	if c.Backoff == nil {
-		c.Backoff = Exponential(time.Second, 5*time.Minute)
+		c.Backoff = defaultBackoff
 	}
 	if c.Classify == nil {
 		c.Classify = Classify
@@ -178,12 +180,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// policy returns the policy of a topic.
 func (c Config) policy(topic string) Policy {
-	p, ok := c.Policies[topic]
-	if !ok {
-		return Policy{c.MaxAttempts, c.Backoff, c.AfterDead}
-	}
+	p := c.Policies[topic]
+	p.AfterDead = cmp.Or(p.AfterDead, c.AfterDead)
 	p.MaxAttempts = cmp.Or(p.MaxAttempts, c.MaxAttempts)
 	if p.Backoff == nil {
 		p.Backoff = c.Backoff
@@ -201,7 +200,7 @@ func (c Config) validatePolicies() error {
 		if p.MaxAttempts < 0 || p.MaxAttempts > maxAttempts {
 			errs = append(errs, fmt.Errorf("Policies[%q].MaxAttempts is %d, not in 1..%d", topic, p.MaxAttempts, maxAttempts))
 		}
-		if p.AfterDead != SendSuccessors && p.AfterDead != BlockKey {
+		if p.AfterDead < 0 || p.AfterDead > BlockKey {
 			errs = append(errs, fmt.Errorf("Policies[%q].AfterDead is %d, neither SendSuccessors nor BlockKey", topic, p.AfterDead))
 		}
 	}
@@ -248,4 +247,38 @@ func (c Config) validate() error {
 		errs = append(errs, fmt.Errorf("AfterDead is %d, neither SendSuccessors nor BlockKey", c.AfterDead))
 	}
 	return errors.Join(errs...)
+}
+
+// Exponential returns a function for Config.Backoff. first is the pause
+// after the first failed attempt. The pause doubles after each further failed attempt,
+// up to limit.
+func Exponential(first, limit time.Duration) func(attempt int) time.Duration {
+	delays := backoff.Exponential{Base: first, Max: limit}
+	return func(attempt int) time.Duration { return delays.Delay(attempt, 0) }
+}
+
+// guarded returns a function like backoff, which is code of the user. If backoff panics,
+// the function logs the panic and returns the default.
+func guarded(backoff func(attempt int) time.Duration, logger watermill.LoggerAdapter) func(attempt int) time.Duration {
+	return func(attempt int) (delay time.Duration) {
+		err := usercode.Run(func() error { delay = backoff(attempt); return nil })
+		if err != nil {
+			logger.Error("Backoff failed, the default is used", err, watermill.LogFields{"attempt": attempt, "stack": usercode.Stack(err)})
+			return defaultBackoff(attempt)
+		}
+		return delay
+	}
+}
+
+var defaultBackoff = Exponential(time.Second, 5*time.Minute)
+
+// pauses returns how long to pause after failures that affect all messages, for example
+// because the broker or the database is down.
+var pauses = Exponential(50*time.Millisecond, 5*time.Second)
+
+// jitter increases or decreases d by a random amount, at most a fifth. Messages that
+// failed at the same time are then not tried again at the same time.
+func jitter(d time.Duration) time.Duration {
+	d = min(d, math.MaxInt64/2) // so that adding the jitter cannot overflow
+	return d + time.Duration((rand.Float64()*2-1)*float64(d)/5)
 }

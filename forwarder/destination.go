@@ -14,7 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
 )
 
 // ErrOtherDestination is returned by Run if another instance forwards the same outbox
@@ -41,7 +41,7 @@ func destinationOf(configured string, publisher message.Publisher) (string, erro
 	switch {
 	case userinfo.MatchString(destination):
 		return "", fmt.Errorf("%s contains a user name or a password (not shown here); leave it out", from)
-	case parked.Clean(destination, longestDestination) != destination:
+	case parkedrows.Clean(destination, longestDestination) != destination:
 		return "", fmt.Errorf("%s is %.100q: not UTF-8 without NUL of at most %d bytes", from, destination, longestDestination)
 	}
 	return destination, nil
@@ -58,7 +58,7 @@ func (o *otherDestinationError) Error() string {
 	return fmt.Sprintf("instance %q sends to %s", o.owner, shown(o.destination))
 }
 
-// refusal returns the error that Run returns. The parameter own is the destination of
+// refusal returns the error that Run returns. own is the destination of
 // this instance.
 func (o *otherDestinationError) refusal(own string) error {
 	same := "set forwarder.Config.Destination of both to the same name"
@@ -77,7 +77,7 @@ func shown(destination string) string {
 	return fmt.Sprintf("%q", destination)
 }
 
-// enrol records in the database that this instance runs. The parameter length is the
+// enrol records in the database that this instance runs. length is the
 // time for which the record is valid. If the last instance had another destination,
 // enrol returns that instance as the predecessor.
 //
@@ -177,7 +177,6 @@ func (l *loop) giveWay(other *otherDestinationError, sent time.Time) {
 	}
 }
 
-// logDestination logs that the destination has changed.
 func (l *loop) logDestination(before *predecessor) {
 	if before == nil {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -109,7 +109,7 @@ func TestAnInstanceWithAnotherDestinationDoesNotRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 				cfg := quick(config)
-				log := &testkit.Logs{}
+				log := &kit.Logs{}
 				cfg.Logger = log
 				atWork(t, db, isSQLite(t, db), c.first, 3600)
 				b := newBroker()
@@ -153,7 +153,7 @@ func TestAnInstanceWithAnotherDestinationDoesNotRun(t *testing.T) {
 // When the name of the broker changes, an instance that was stopped or has died does
 // not keep a new instance from running.
 func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		cfg := quick(config)
@@ -162,7 +162,7 @@ func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		log := &testkit.Logs{}
+		log := &kit.Logs{}
 		cfg.Logger = log
 		second := start(t, db, sendingTo(newBroker(), "rabbit b"), cfg)
 		if got := log.CountLine("INFO The destination of the outbox has changed from=rabbit a to=rabbit b"); got != 1 {
@@ -181,7 +181,7 @@ func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
 	})
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		atWork(t, db, isSQLite(t, db), "rabbit a", 3) // like a process that has died
-		log := &testkit.Logs{}
+		log := &kit.Logs{}
 		cfg := quick(config)
 		cfg.Lease = 3 * time.Second
 		cfg.Logger = log
@@ -200,7 +200,7 @@ func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
 // If two publishers return different names for the same broker, the configured
 // Destination is used instead.
 func TestTheConfiguredDestinationCounts(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		cfg := quick(config)
@@ -219,7 +219,7 @@ func TestTheConfiguredDestinationCounts(t *testing.T) {
 // them may run. In PostgreSQL, the test delays the commit of the first instance, so
 // that the second instance cannot see its row.
 func TestTwoDestinationsStartAtOnce(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		release := func() {}
@@ -285,7 +285,7 @@ func TestADestinationThatComesBackAtThisMoment(t *testing.T) {
 	}
 	defer func() { _ = renewal.Rollback() }()
 	atWork(t, renewal, false, "rabbit a", 3600)
-	log := &testkit.Logs{}
+	log := &kit.Logs{}
 	cfg := quick(schema.Config{})
 	cfg.Logger = log
 	ended := background(t, db, sendingTo(newBroker(), "rabbit b"), cfg)
@@ -307,7 +307,7 @@ func TestADestinationThatComesBackAtThisMoment(t *testing.T) {
 func TestAnInstanceThatComesBackGivesWay(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		log := &testkit.Logs{}
+		log := &kit.Logs{}
 		cfg := quick(config)
 		cfg.Lease = 3 * time.Second
 		cfg.Logger = log

@@ -12,7 +12,7 @@
 //	read ─▶ publish ─┼── refused ────▶ attempt + 1, due again later; its ordering key is blocked
 //	                 ├── unacceptable, or refused too often ──▶ dead letter
 //	                 ├── unknown ────▶ published again, by itself; no attempt is counted
-//	                 └── unavailable ▶ publishing pauses; no attempt is counted
+//	                 └── unavailable ▶ publishing pauses, or only its topic; no attempt is counted
 //
 // [Classify] decides which outcome an error of the publisher means. The forwarder reads
 // messages in the order of their rows, publishes many at a time and deletes them in
@@ -23,7 +23,9 @@
 // other topics. It may use only its share of the window. If none of its messages has
 // had an outcome for Config.StallTimeout, the forwarder stops reading and sending
 // messages of the topic. It continues when one of the messages in flight has an
-// outcome.
+// outcome. If the broker refuses all messages of a topic, for example because the user
+// lacks a right, the forwarder also continues without the topic. From time to time it
+// tries one message of the topic.
 //
 // # Requirements
 //
@@ -67,14 +69,6 @@
 // handlers use the whole pool, its lease can end. In this case, use a separate pool for
 // the forwarder.
 //
-// # Reading the code
-//
-// The scheduler in package internal/dispatch returns commands: read these rows, publish
-// this message. This package executes the commands. Begin with config.go, forwarder.go
-// (New, Run, Close), loop.go (passes events to the scheduler) and execute.go (executes
-// its commands). Then follow a message: read.go, rows.go, sweep.go, lookahead.go,
-// pauses.go, metadata.go, tenant.go, sender.go, outcome.go, settlement.go. Then read
-// about the instances: lease.go, destination.go. The statements are in store.go and
-// queries.go. fault.go says which work failed, and notices.go, instruments.go, spans.go
-// and stats.go report. retention.go, ping.go and backoff.go can be read separately.
+// The scheduler in package forwarder/internal/dispatch returns commands, such as: read
+// these rows, publish this message. This package executes the commands.
 package forwarder

@@ -79,8 +79,6 @@ func Example() {
 	if err := fwd.Close(); err != nil {
 		log.Fatal(err)
 	}
-	stats, err := fwd.Stats(ctx)
-	fmt.Println(stats.Pending, err)
 
 	// Unordered output:
 	// <nil>
@@ -88,5 +86,4 @@ func Example() {
 	// out of stock
 	// <nil>
 	// orders.placed: order-3
-	// 0 <nil>
 }

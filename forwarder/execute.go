@@ -6,13 +6,20 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
-	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/telemetry"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
-// execute runs the scheduler's commands.
 func (l *loop) execute(c dispatch.Commands, now time.Time) {
 	if c.Read != nil {
 		l.read(c.Read)
@@ -40,6 +47,9 @@ func (l *loop) read(read *dispatch.Read) {
 				return
 			}
 			l.scheduler.RowsRead(time.Now(), read, got.rows, got.reach)
+			if got.rescan {
+				l.scheduler.Rescan()
+			}
 			if got.unowned && !l.scheduler.Stopping() {
 				l.unowned()
 			}
@@ -57,17 +67,18 @@ func (l *loop) settle(batch *dispatch.Settlement) {
 			l.instruments.settled(batch, result)
 			for _, d := range batch.Deaths[:result.Deaths] {
 				m := d.Message
-				l.config.Logger.Error("Message is dead", errors.New(clean(d.Err)), named(m.ID, d.Metadata, watermill.LogFields{
-					"topic": m.Topic, "reason": reasonOf(d), "attempt": m.Attempts + 1, "size": d.Size,
-				}))
+				fields := watermill.LogFields{"topic": m.Topic, "reason": reasonOf(d), "attempt": m.Attempts + 1, "size": d.Size}
+				if m.Key != "" && l.config.policy(m.Topic).AfterDead == BlockKey {
+					fields["blocked_key"] = m.Key
+					fields["remedy"] = "replay or discard the dead letter, or release the key: once outbox blocked names the letter"
+				}
+				l.config.Logger.Error("Message is dead", errors.New(clean(d.Err)), named(m.ID, d.Metadata, fields))
 			}
 			l.scheduler.Settled(time.Now(), batch, result)
 		}
 	})
 }
 
-// processConfirms passes to the scheduler all outcomes that have arrived since its last
-// call.
 func (l *loop) processConfirms(now time.Time) {
 	l.used = l.sender.results.take(l.used)
 	l.instruments.beginRound()
@@ -76,7 +87,7 @@ func (l *loop) processConfirms(now time.Time) {
 		sent := !errors.Is(r.err, errNotSent)
 		outcome, decision := Unavailable, dispatch.NotSent
 		if sent {
-			outcome = l.classify(r.err)
+			outcome, r.err = l.classify(r.err)
 			decision = outcome.forScheduler(r.err)
 		}
 		if !l.scheduler.Published(now, r.Publish, decision, r.err) {
@@ -91,9 +102,165 @@ func (l *loop) processConfirms(now time.Time) {
 	}
 }
 
-func (l *loop) classify(err error) Outcome {
+// classify calls Config.Classify. If this function or a method of err panics, the
+// outcome is Unknown, and the returned error is the panic.
+func (l *loop) classify(err error) (outcome Outcome, cause error) {
 	if err == nil {
-		return Confirmed
+		return Confirmed, nil
 	}
-	return l.config.Classify(err)
+	failed := usercode.Run(func() error { outcome = l.config.Classify(err); return nil })
+	if failed != nil {
+		// Neither error is wrapped, so that the message can count as refused, see cannotRefuse.
+		return Unknown, errors.New("forwarder: Config.Classify failed: " + failed.Error() + ", for the error: " + err.Error())
+	}
+	return outcome, err
+}
+
+// begin starts the span of a publish if the metadata of msg contains a sampled trace.
+// It makes the new span the parent in the metadata and the context of msg. It does not
+// change m, because the next attempt needs the original metadata.
+func begin(tracer *telemetry.Tracer, m *dispatch.Message, msg *message.Message) trace.Span {
+	if tracer == nil {
+		return nil
+	}
+	ctx, ok := telemetry.Extract(context.Background(), msg.Metadata)
+	if !ok {
+		return nil
+	}
+	ctx, span := tracer.Producer(ctx, "forward", "send", m.Topic,
+		attribute.String(telemetry.MessageID, telemetry.Text(m.ID)),
+		attribute.Int(telemetry.BodySize, len(m.Payload)),
+		attribute.Int(telemetry.Attempt, m.Attempts+1))
+	telemetry.Inject(ctx, msg.Metadata)
+	msg.SetContext(ctx)
+	return span
+}
+
+// finish ends the span of a publish. It does not record the text of the error, because
+// a publisher may include any data in it.
+func finish(r result, outcome Outcome) {
+	if r.span == nil {
+		return
+	}
+	r.span.SetAttributes(attribute.String(telemetry.Outcome, outcome.String()))
+	if outcome != Confirmed {
+		r.span.SetStatus(codes.Error, outcome.String())
+		r.span.SetAttributes(attribute.String(telemetry.ErrorType, outcome.String()))
+	}
+	r.span.End()
+}
+
+// failures records, for each kind of work of the scheduler, whether a failure was
+// logged. If so, the next success is logged, too.
+type failures [dispatch.Removing + 1]bool
+
+var schedulerTexts = [...]workTexts{
+	dispatch.Reading:    {"The outbox could not be read, trying again", "The outbox could be read again"},
+	dispatch.Publishing: {"Messages could not be published, trying again", "Messages could be published again"},
+	dispatch.Settling:   {"Outcomes could not be recorded, trying again", "Outcomes could be recorded again"},
+	dispatch.Removing: {
+		"Rows of sent messages could not be deleted, their slots are paused", "Rows of sent messages could be deleted again",
+	},
+}
+
+func (l *loop) tell(notices []dispatch.Notice) {
+	log := l.config.Logger
+	for i := range notices {
+		n := &notices[i]
+		switch n.Kind {
+		case dispatch.WorkFailed:
+			if !l.failures[n.Work] && !dialect.Contended(n.Err) {
+				l.failures[n.Work] = true
+				log.Error(schedulerTexts[n.Work].failed, n.Err, nil)
+			}
+		case dispatch.WorkSucceeded:
+			if l.failures[n.Work] {
+				log.Info(schedulerTexts[n.Work].worked, nil)
+			}
+			l.failures[n.Work] = false
+		case dispatch.FirstRefusal:
+			log.Error("Messages of a topic are refused, they are tried again later", errors.New(clean(n.Err)),
+				named(n.ID, n.Metadata, watermill.LogFields{"topic": n.Topic, "attempt": n.Attempt, "size": n.Size}))
+		case dispatch.FurtherRefusal:
+			log.Debug("Message was refused, it is tried again later", named(n.ID, n.Metadata, watermill.LogFields{
+				"topic": n.Topic, "attempt": n.Attempt, "size": n.Size, "err": clean(n.Err),
+			}))
+		case dispatch.TopicAccepts:
+			log.Info("Topic accepts messages again", watermill.LogFields{"topic": n.Topic, "refused": n.Messages})
+		case dispatch.TopicStalled:
+			log.Error("Topic does not answer, others go on without it", n.Err,
+				watermill.LogFields{"topic": n.Topic, "in_flight": n.Messages})
+			l.instruments.stall(n.Topic)
+		case dispatch.TopicRefused:
+			log.Error("The broker takes no messages of a topic, others go on without it", errors.New(clean(n.Err)),
+				watermill.LogFields{"topic": n.Topic, "in_flight": n.Messages})
+			l.instruments.stall(n.Topic)
+		case dispatch.TopicAnswers:
+			log.Info("Topic answers again", watermill.LogFields{"topic": n.Topic})
+		case dispatch.AttributionBegins:
+			log.Info("The outcome of messages is unknown, publishing them again one at a time",
+				named(n.ID, n.Metadata, watermill.LogFields{"topic": n.Topic, "err": clean(n.Err)}))
+		}
+	}
+}
+
+// named returns the log fields of a message. metadata is the JSON object
+// of its metadata.
+func named(id string, metadata []byte, more watermill.LogFields) watermill.LogFields {
+	decoded, _ := outboxrow.DecodeMetadata(metadata) // check reports a damaged row
+	return meta.LogFields(id, decoded, more)
+}
+
+// clean returns the text of an error in a form that a text column can store, with at
+// most 2,000 bytes.
+func clean(err error) string { return parkedrows.Clean(err.Error(), 2000) }
+
+// fault is the state of one kind of work that is tried again when it fails.
+type fault struct {
+	attempts int
+	logged   bool
+	until    time.Time // the work is not tried again before this time
+}
+
+// workTexts are the log messages for work that fails, and for work that succeeds again.
+type workTexts struct{ failed, worked string }
+
+var (
+	leaseTexts     = workTexts{"The lease could not be renewed, trying again", "The lease could be renewed again"}
+	retentionTexts = workTexts{
+		"What was sent long ago could not be deleted, trying again", "What was sent long ago could be deleted again",
+	}
+)
+
+// failed records a failure, and makes the work wait before it is tried again. Only the
+// first failure is logged. A failure is not logged at all if its only cause is another
+// transaction, for example a deadlock.
+func (f *fault) failed(l *loop, texts workTexts, err error) {
+	if !f.logged && !dialect.Contended(err) {
+		f.logged = true
+		l.config.Logger.Error(texts.failed, err, nil)
+	}
+	f.attempts++
+	f.until = time.Now().Add(jitter(pauses(f.attempts)))
+}
+
+// worked records a success. It returns true if the work had failed before. If a failure
+// was logged, worked logs the success.
+func (f *fault) worked(l *loop, texts workTexts) (again bool) {
+	again = f.attempts > 0
+	if f.logged {
+		l.config.Logger.Info(texts.worked, nil)
+	}
+	*f = fault{}
+	return again
+}
+
+// waits reports whether the work must wait because of a failure. If so, it also makes
+// the loop wake up at the end of the wait.
+func (f *fault) waits(l *loop, now time.Time) bool {
+	if now.Before(f.until) {
+		l.wake(f.until)
+		return true
+	}
+	return false
 }

@@ -6,17 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -155,7 +158,7 @@ func TestBytesAreBounded(t *testing.T) {
 
 func TestMissingTables(t *testing.T) {
 	t.Parallel()
-	db := testkit.EmptyPostgres(t).DB
+	db := kit.EmptyPostgres(t).DB
 	f, err := forwarder.New(db, newBroker(), forwarder.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +181,7 @@ func TestMissingTables(t *testing.T) {
 // With a database of another kind, Run must return an error, because waiting cannot
 // help.
 func TestADatabaseOfTheOtherKind(t *testing.T) {
-	f, err := forwarder.New(testkit.SQLite(t).DB, newBroker(), forwarder.Config{})
+	f, err := forwarder.New(kit.SQLite(t).DB, newBroker(), forwarder.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,8 +215,8 @@ func TestRunAndCloseInAnyOrder(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- f.Run(ctx) }()
 		<-f.Running()
-		if err := f.Run(t.Context()); !errors.Is(err, forwarder.ErrRunTwice) {
-			t.Fatalf("Run: got %v, want ErrRunTwice", err)
+		if err := f.Run(t.Context()); err == nil || err.Error() != "forwarder: Run was called before" {
+			t.Fatalf("Run: got %v, want an error that it was called before", err)
 		}
 		cancel()
 		if err := <-ended; err != nil {
@@ -244,43 +247,6 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 			t.Fatalf("got %v, want an error with %q", err, name)
 		}
 	}
-}
-
-func TestStats(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		f, err := forwarder.New(db, newBroker(), quick(config))
-		if err != nil {
-			t.Fatal(err)
-		}
-		stats, err := f.Stats(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want := (forwarder.Stats{}); stats != want {
-			t.Fatalf("stats is %+v, want %+v", stats, want)
-		}
-
-		later := msg("later", "")
-		outbox.SetDueAt(later, time.Now().Add(time.Hour))
-		put(t, db, config, "t", msg("1", ""), msg("2", "k"), later)
-		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 2, 2, 'refused')`)
-		giveTime(20 * time.Millisecond) // so that the message has an age
-		stats, err = f.Stats(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if stats.Oldest < 20*time.Millisecond {
-			t.Fatalf("stats.Oldest is %v, want at least %v", stats.Oldest, 20*time.Millisecond)
-		}
-		if stats.Oldest >= time.Minute {
-			t.Fatalf("stats.Oldest is %v, want less than %v", stats.Oldest, time.Minute)
-		}
-		stats.Oldest = 0
-		if want := (forwarder.Stats{Pending: 3, Deferred: 1, BlockedKeys: 1}); stats != want {
-			t.Fatalf("stats is %+v, want %+v", stats, want)
-		}
-	})
 }
 
 // A forwarded message has the times at which it was stored and published, even if a
@@ -316,6 +282,157 @@ func TestForwardedMessagesHaveTheirTimes(t *testing.T) {
 		}
 		if published.After(time.Now()) {
 			t.Fatalf("published at %v, which is in the future", published)
+		}
+	})
+}
+
+// Trap 118. The sequence falls back while a forwarder runs. Its new rows are below the
+// cursor, and are sent immediately. If an older message still waits above them, nothing
+// overtakes it: the forwarder stops reading, and logs the SQL that repairs the order.
+func TestTrap118_SequenceThatFallsBackIsNoticed(t *testing.T) {
+	t.Parallel()
+	db, b, logs := postgres(t), newBroker(), &kit.Logs{}
+	exec(t, db, `SELECT setval('once_outbox_position', 1000)`)
+	config := schema.Config{}
+	c := quick(config)
+	c.Logger = logs
+	start(t, db, b, c)
+	put(t, db, config, "t", msg("first", "k"), msg("other", "other"))
+	drained(t, db)
+	giveTime(5 * c.PollMax) // the cursor passes the rows
+
+	exec(t, db, `SELECT setval('once_outbox_position', 1)`)
+	put(t, db, config, "t", msg("second", "k"))
+	drained(t, db) // without the check after a minute, which is longer than the patience of the test
+
+	// The row waits for an hour, and was stored before the sequence fell back again.
+	exec(t, db, `SELECT setval('once_outbox_position', 1000)`)
+	put(t, db, config, "t", msg("third", "other"))
+	drained(t, db)
+	exec(t, db, `INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata, due_at, created_at)
+		SELECT 'late', 't', 'k', 0, '', '{}', now() + interval '1 hour', now() - interval '1 minute'`)
+	exec(t, db, `SELECT setval('once_outbox_position', 2)`)
+	put(t, db, config, "t", msg("fourth", "k"))
+	const says = "run BEGIN; LOCK TABLE public.once_outbox IN EXCLUSIVE MODE;"
+	eventually(t, "the repair is logged", func() bool { return logs.Has("ERROR", "a sequence is behind its table", says) })
+	if b.has("k", "fourth") {
+		t.Error("a newer message was sent")
+	}
+	exec(t, db, `SELECT setval('once_outbox_position', 2000)`)
+	exec(t, db, `DELETE FROM once_outbox WHERE message_id = 'late'`)
+	drained(t, db)
+	if got, want := b.ids(func(d delivery) bool { return d.key == "k" }), []string{"first", "second", "fourth"}; !slices.Equal(got, want) {
+		t.Errorf("sent %q, want %q", got, want)
+	}
+}
+
+// The forwarder does not use NOTIFY. But a trigger as docs/adopting.md describes must work: it
+// sends a notification that an application can pass on as a Hint.
+func TestTrap25_NotifyIsAHintForThoseWhoWantIt(t *testing.T) {
+	t.Parallel()
+	db := kit.Postgres(t)
+	config := schema.Config{}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db.DB, `CREATE FUNCTION once_outbox_notify() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN NOTIFY once_outbox; RETURN NULL; END $$`)
+	exec(t, db.DB, `CREATE TRIGGER once_outbox_notify AFTER INSERT ON once_outbox
+		FOR EACH STATEMENT EXECUTE FUNCTION once_outbox_notify()`)
+
+	listener := pq.NewListener(db.DSN, time.Second, time.Minute, nil)
+	defer func() {
+		if err := listener.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	if err := listener.Listen("once_outbox"); err != nil {
+		t.Fatal(err)
+	}
+
+	put(t, db.DB, config, "t", msg("1", ""), msg("2", ""))
+	select {
+	case hint := <-listener.NotificationChannel():
+		if hint == nil {
+			t.Fatal("hint is nil")
+		}
+		if hint.Channel != "once_outbox" {
+			t.Fatalf(`hint.Channel is %q, want "once_outbox"`, hint.Channel)
+		}
+	case <-time.After(patience):
+		t.Fatal("nothing was heard of the commit")
+	}
+	if got := listener.NotificationChannel(); len(got) != 0 {
+		t.Fatalf("listener.NotificationChannel is %v, want none: once a commit", got)
+	}
+}
+
+// inNoSweep counts the rows that no query of the forwarder can find: not now, not when
+// they are due, and not after the first message of their blocked key is gone.
+func inNoSweep(t *testing.T, db *sql.DB) int {
+	t.Helper()
+	return count(t, db, `SELECT COUNT(*) FROM once_outbox o
+		LEFT JOIN once_blocked_keys h ON h.ordering_key = o.ordering_key
+		LEFT JOIN once_outbox head ON head.position = h.position AND head.ordering_key = h.ordering_key
+		LEFT JOIN once_outbox_dead dead ON dead.position = h.position AND dead.ordering_key = h.ordering_key
+		WHERE NOT EXISTS (SELECT 1 FROM once_slots s WHERE s.slot = o.slot)
+		   OR h.position <> o.position AND head.position IS NULL AND (dead.position IS NULL OR h.reason <> 'dead')`)
+}
+
+func TestTrap20_EveryRowIsInASweep(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		var mu sync.Mutex
+		random := rand.New(rand.NewPCG(3, 4))
+		healed := false
+		b := newBroker().answering(func(delivery) error {
+			mu.Lock()
+			defer mu.Unlock()
+			switch n := random.IntN(10); {
+			case healed:
+				return nil
+			case n < 4:
+				return refusal{errors.New("no")}
+			case n < 5:
+				return hopeless{errors.New("never")}
+			case n < 6:
+				return errors.New("plain")
+			}
+			return nil
+		})
+		cfg := quick(config)
+		cfg.MaxAttempts = 3
+		cfg.AfterDead = forwarder.BlockKey
+		for round := range 5 {
+			f := start(t, db, &pipelined{broker: b}, cfg)
+			var msgs []*message.Message
+			for i := range 40 {
+				m := msg(fmt.Sprint(round, "-", i), "")
+				switch i % 4 {
+				case 0:
+					outbox.SetDueAt(m, time.Now().Add(time.Duration(i)*time.Millisecond))
+				case 1, 2:
+					outbox.SetOrderingKey(m, fmt.Sprint("key", i%16))
+				}
+				msgs = append(msgs, m)
+			}
+			put(t, db, config, "t", msgs...)
+			eventually(t, "it has begun", func() bool { return b.tries(fmt.Sprint(round, "-3")) > 0 })
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if got := inNoSweep(t, db); got != 0 {
+				t.Fatalf("inNoSweep is %d, want 0", got)
+			}
+		}
+		mu.Lock()
+		healed = true
+		mu.Unlock()
+		exec(t, db, `UPDATE once_blocked_keys SET reason = 'refused' WHERE reason = 'dead'`) // so that keys blocked by a dead letter can continue
+		start(t, db, &pipelined{broker: b}, cfg)
+		drained(t, db)
+		if got := len(b.ids(nil)) + countDead(t, db); got != 200 {
+			t.Fatalf("len(b.ids(nil))+countDead(t, db) is %d, want 200: each is sent or dead", got)
 		}
 	})
 }

@@ -11,17 +11,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/fields"
+	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
 
-var (
-	// ErrClosed means that Run was called after Close.
-	ErrClosed = errors.New("forwarder: closed")
+// ErrClosed means that Run was called after Close.
+var ErrClosed = errors.New("forwarder: closed")
 
-	// ErrRunTwice means that Run was called a second time. A Forwarder can run only once.
-	ErrRunTwice = errors.New("forwarder: Run was called before")
-)
+var errRunTwice = errors.New("forwarder: Run was called before")
 
 // Forwarder sends the messages in the outbox of one database through one publisher.
 type Forwarder struct {
@@ -56,7 +54,7 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 	}
 	destination, err := destinationOf(config.Destination, publisher)
 	if err := errors.Join(append(errs, err, config.validate())...); err != nil {
-		return nil, fields.Refused("forwarder", err)
+		return nil, usercode.Refused("forwarder", err)
 	}
 	if _, async := publisher.(AsyncPublisher); !async {
 		config.Window = min(config.Window, config.Workers)
@@ -86,7 +84,8 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 //
 // Run returns an error immediately
 //   - if the tables are missing or have another version, or the database is of another
-//     kind: schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect or ErrEncoding,
+//     kind: schema.ErrMissing, ErrAmbiguous, ErrOutdated, ErrNewer,
+//     ErrRowSecurity, ErrSequence, ErrDialect or ErrEncoding,
 //   - if the broker refuses the publisher, for example because of a wrong password.
 //     This check needs a publisher with a method Ping(context.Context) error, as in
 //     package rabbit,
@@ -145,13 +144,12 @@ func (f *Forwarder) start() error {
 	default:
 	}
 	if f.started {
-		return ErrRunTwice
+		return errRunTwice
 	}
 	f.started = true
 	return nil
 }
 
-// check checks the tables as soon as the database can be reached.
 func (f *Forwarder) check(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := schema.Check(ctx, f.store.db, f.config.Schema)
@@ -164,7 +162,10 @@ func (f *Forwarder) check(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // Run was told to end, which is not an error of the tables
 		}
-		for _, final := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrNewer, schema.ErrDialect, schema.ErrEncoding} {
+		for _, final := range []error{
+			schema.ErrMissing, schema.ErrAmbiguous, schema.ErrOutdated, schema.ErrNewer, schema.ErrRowSecurity,
+			schema.ErrSequence, schema.ErrDialect, schema.ErrEncoding,
+		} {
 			if errors.Is(err, final) {
 				return fmt.Errorf("forwarder: %w", err)
 			}
@@ -214,4 +215,17 @@ func (f *Forwarder) Close() error {
 	}
 	<-f.ended
 	return f.left
+}
+
+// ping calls the method Ping of the publisher, if there is one. It returns an error
+// only if the broker refuses the publisher. If the broker cannot be reached, ping
+// returns nil, and the forwarder waits for the broker later.
+func (f *Forwarder) ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, transport.Patience)
+	defer cancel()
+	err := transport.Ping(ctx, f.sender.publisher)
+	if err == nil || transport.MayPass(err) {
+		return nil
+	}
+	return fmt.Errorf("forwarder: the broker refuses the publisher: %w", err)
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
 // secondPool opens another pool of connections to the same database.
-func secondPool(t *testing.T, db testkit.Database) *sql.DB {
+func secondPool(t *testing.T, db kit.Database) *sql.DB {
 	t.Helper()
 	pool, err := sql.Open(db.Dialect, db.DSN)
 	if err != nil {
@@ -56,14 +56,14 @@ func shares(t *testing.T, db *sql.DB, want ...int) {
 
 // punctual reports whether no lease was lost, according to the log. If the machine is
 // too slow to renew a lease in time, the lease is lost, and messages may be sent twice.
-func punctual(log *testkit.Logs) bool { return !log.Has("has run out") && !log.Has("taken over") }
+func punctual(log *kit.Logs) bool { return !log.Has("has run out") && !log.Has("taken over") }
 
 func TestTrap18_InstancesShareTheSlots(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		cfg := quick(config)
 		cfg.Lease = 9 * time.Second
-		log := &testkit.Logs{}
+		log := &kit.Logs{}
 		cfg.Logger = log
 		first, second := newBroker(), newBroker()
 		one := start(t, db, first, cfg)
@@ -107,7 +107,7 @@ func TestTrap18_InstancesShareTheSlots(t *testing.T) {
 // its owner only while none of its messages is in flight, so that no message is sent
 // twice.
 func TestInstancesComeAndGo(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		const keys = 20
@@ -119,7 +119,7 @@ func TestInstancesComeAndGo(t *testing.T) {
 		})
 		cfg := quick(config)
 		cfg.Lease = 3 * time.Second
-		log := &testkit.Logs{}
+		log := &kit.Logs{}
 		cfg.Logger = log
 
 		box, err := outbox.New(outbox.Config{Schema: config})
@@ -190,7 +190,7 @@ func TestInstancesComeAndGo(t *testing.T) {
 // when the lease has ended. Here the connections of the instance are cut.
 func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
 			t.Fatal(err)

@@ -2,13 +2,15 @@ package forwarder
 
 import (
 	"context"
+	"database/sql"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/internal/telemetry"
 )
@@ -87,7 +89,7 @@ type tally struct {
 	each    int // number of series for one topic
 }
 
-// add adds 1 to one series of a topic. The parameter series is the index of the series
+// add adds 1 to one series of a topic. series is the index of the series
 // within the topic.
 func (i *instruments) add(t *tally, topic string, series int) {
 	number, listed := i.topics[topic]
@@ -119,7 +121,6 @@ func (i *instruments) beginRound() { i.timed = i.confirm.Enabled() }
 
 func (i *instruments) endRound() { i.outcomes.flush() }
 
-// published records the outcome of a publish.
 func (i *instruments) published(r result, outcome Outcome, now time.Time) {
 	finish(r, outcome)
 	if outcome < Confirmed || outcome > Unavailable {
@@ -132,8 +133,6 @@ func (i *instruments) published(r result, outcome Outcome, now time.Time) {
 	}
 }
 
-// settled counts the dead letters and the postponed messages that a settlement has
-// recorded.
 func (i *instruments) settled(batch *dispatch.Settlement, result dispatch.Settled) {
 	for _, d := range batch.Deaths[:result.Deaths] {
 		reason := 0
@@ -156,7 +155,6 @@ func (i *instruments) settled(batch *dispatch.Settlement, result dispatch.Settle
 	i.deferred.flush()
 }
 
-// stall counts a stall of a topic.
 func (i *instruments) stall(topic string) {
 	i.add(&i.stalled, topic, 0)
 	i.stalled.flush()
@@ -214,9 +212,40 @@ func (f *Forwarder) observe() (end func()) {
 // countedUpTo is the maximum number of rows that are counted for the metrics.
 const countedUpTo = 100_000
 
-// boundedStats contains the numbers for the metrics. Unlike those of Stats, its counts
-// stop at countedUpTo.
+// boundedStats contains the numbers for the metrics. Its counts stop at countedUpTo.
 type boundedStats struct {
 	lag                                time.Duration
 	pending, blockedKeys, dead, pauses int64
+}
+
+// boundedStats returns the numbers for the metrics. Its counts stop at
+// countedUpTo, so its cost is limited.
+func (s *store) boundedStats(ctx context.Context) (boundedStats, error) {
+	var (
+		seen                boundedStats
+		first, due, failing sql.NullInt64
+		now                 int64
+	)
+	err := s.read(ctx, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, s.sql.boundedStats, countedUpTo).
+			Scan(&seen.pending, &first, &due, &failing, &seen.blockedKeys, &seen.dead, &seen.pauses, &now)
+	})
+	for _, since := range []sql.NullInt64{first, due, failing} {
+		if since.Valid {
+			seen.lag = max(seen.lag, time.Duration(now-since.Int64)*time.Millisecond)
+		}
+	}
+	return seen, err
+}
+
+// boundedStatsQuery returns a query that is cheap enough to run often. Its counts stop
+// at $1. It uses an index to find the first message that waits, is due or has failed.
+func boundedStatsQuery(d dialect.Dialect) string {
+	return d.SQL(`
+			SELECT (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox} LIMIT $1) AS p),
+			       ` + outboxrow.WaitingSince + `,
+			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {blocked_keys} LIMIT $1) AS h),
+			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox_dead} LIMIT $1) AS d),
+			       (SELECT COUNT(*) FROM {pauses}),
+			       {clock}`)
 }

@@ -127,7 +127,6 @@ func (l *loop) leased(req leaseRequest, got tenancy, sent time.Time, err error) 
 	l.logShare(slots, got.instances)
 }
 
-// without returns the elements of slots that are not in the list excluded.
 func without(slots, excluded []int64) []int64 {
 	return slices.DeleteFunc(slices.Clone(slots), func(slot int64) bool { return slices.Contains(excluded, slot) })
 }
@@ -146,7 +145,6 @@ func (l *loop) recall() {
 	l.sender.gate.Store(false)
 }
 
-// logShare logs the number of slots if it has changed.
 func (l *loop) logShare(slots, instances int) {
 	t := &l.tenure
 	if t.logged && slots == t.loggedSlots {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/schema"

@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/outboxrow"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -16,7 +16,7 @@ import (
 // the metadata.
 func TestLookaheadFindsTheTenantWithoutDecoding(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t).DB
+	db := kit.Postgres(t).DB
 	d, err := dialect.New(schema.Config{}.WithDefaults())
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestLookaheadFindsTheTenantWithoutDecoding(t *testing.T) {
 // than running the query.
 func TestLookaheadIsNotCompiled(t *testing.T) {
 	t.Parallel()
-	s, exec := ownerOfAll(t, testkit.Postgres(t))
+	s, exec := ownerOfAll(t, kit.Postgres(t))
 	exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) SELECT n, 't', 1, '', '{}' FROM generate_series(1, 30) AS n`)
 	err := s.read(t.Context(), func(tx *sql.Tx) error {
 		before, after := "", ""
@@ -78,7 +78,7 @@ func TestLookaheadIsNotCompiled(t *testing.T) {
 // may be sent.
 func TestLookaheadTellsWhetherThereIsMore(t *testing.T) {
 	t.Parallel()
-	s, exec := ownerOfAll(t, testkit.Postgres(t))
+	s, exec := ownerOfAll(t, kit.Postgres(t))
 	exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata)
 		SELECT n, CASE WHEN n > 5 THEN 'few' ELSE 'many' END, 1, '', '{}' FROM generate_series(1, 8) AS n`)
 	for perGroup, more := range map[int]bool{2: true, 3: false} {
@@ -98,7 +98,7 @@ func TestLookaheadTellsWhetherThereIsMore(t *testing.T) {
 // lookahead must not return rows with the same key.
 func TestLookaheadLeavesOutKeysWithALateRow(t *testing.T) {
 	t.Parallel()
-	s, exec := ownerOfAll(t, testkit.Postgres(t))
+	s, exec := ownerOfAll(t, kit.Postgres(t))
 	exec(`INSERT INTO once_outbox (position, message_id, topic, ordering_key, slot, payload, metadata) VALUES
 		(11, 'late', 't', 'k', 1, '', '{}'), (12, 'later', 't', 'k', 1, '', '{}'), (13, 'other', 't', 'l', 1, '', '{}')`)
 	for late, want := range map[int64]string{10: "other", 11: "later other"} {

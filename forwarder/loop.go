@@ -2,13 +2,18 @@ package forwarder
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
+	"github.com/watermill-once/once/internal/backoff"
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/outboxrow"
 )
 
 // loop runs the commands of a dispatch.Scheduler and reports the results to it. A
@@ -62,7 +67,7 @@ func newScheduler(c Config) *dispatch.Scheduler {
 		RescanEvery:   rescanEvery,
 		Policy: func(topic string) dispatch.Policy {
 			p := c.policy(topic)
-			return dispatch.Policy{MaxAttempts: p.MaxAttempts, Backoff: p.Backoff}
+			return dispatch.Policy{MaxAttempts: p.MaxAttempts, Backoff: guarded(p.Backoff, c.Logger)}
 		},
 		Pause:  pauses,
 		Jitter: jitter,
@@ -127,20 +132,17 @@ func (l *loop) background(work func(ctx context.Context) (then func())) {
 	}()
 }
 
-// wake makes the loop run its next step at t or earlier.
 func (l *loop) wake(t time.Time) {
 	if t.Before(l.wakeAt) {
 		l.wakeAt = t
 	}
 }
 
-// stop ends reading and publishing.
 func (l *loop) stop(now time.Time) {
 	l.scheduler.Stop(now)
 	l.sender.gate.Store(false)
 }
 
-// release gives the lease back.
 func (l *loop) release() {
 	l.releasing = true
 	l.background(func(ctx context.Context) func() {
@@ -170,4 +172,81 @@ func (l *loop) report() error {
 	err := fmt.Errorf("forwarder: closed with %d confirmed messages that could not be deleted and will be sent again", lost)
 	l.config.Logger.Error("Forwarder closed", errors.Join(err, l.settleErr), fields)
 	return err
+}
+
+// sentLog records when the loop next deletes old rows from the sent log, and whether
+// earlier deletions failed.
+type sentLog struct {
+	busy    bool
+	next    time.Time
+	portion backoff.Limit
+	fault   fault
+	told    bool // whether the log already says that the owner of the table must drop old days
+}
+
+// forgetAtOnce is the maximum number of rows of the sent log that one transaction
+// deletes. In SQLite, all other writers wait for this transaction.
+const forgetAtOnce = 1000
+
+// forgetSent removes rows that are older than Config.KeepSent from the sent log: it
+// deletes them in batches, or drops the partitions of old days. The owner of slot 0
+// does this for all instances.
+func (l *loop) forgetSent(now time.Time) {
+	s := &l.log
+	if l.config.KeepSent == 0 || s.busy || l.scheduler.Stopping() || !slices.Contains(l.scheduler.Slots(), 0) || s.fault.waits(l, now) {
+		return
+	}
+	if now.Before(s.next) {
+		l.wake(s.next)
+		return
+	}
+	s.busy = true
+	most := s.portion.Of(forgetAtOnce)
+	l.background(func(ctx context.Context) func() {
+		days, err := outboxrow.SweepSentDays(ctx, l.store.db, l.store.dialect, l.config.KeepSent)
+		if err != nil || days.ByDay {
+			return func() { l.sweptDays(days, now, err) }
+		}
+		n, err := l.store.forgetSent(ctx, l.config.KeepSent, most)
+		return func() { l.forgotSent(n == int64(most), now, err) }
+	})
+}
+
+func (l *loop) sweptDays(days outboxrow.SentDays, began time.Time, err error) {
+	if err == nil && !days.Owner && !l.log.told {
+		l.log.told = true
+		l.config.Logger.Info("The sent log is partitioned by day, and this user does not own it: its owner must drop old days",
+			watermill.LogFields{"table": l.config.Schema.Table("outbox_sent"), "call": "once sweep --keep-sent, or dead.SentLog.SweepDays"})
+	}
+	l.forgotSent(false, began, err)
+}
+
+func (l *loop) forgotSent(more bool, began time.Time, err error) {
+	s := &l.log
+	s.busy = false
+	s.portion.Did(err == nil)
+	if err != nil {
+		s.fault.failed(l, retentionTexts, err)
+		return
+	}
+	s.fault.worked(l, retentionTexts)
+	s.next = began.Add(min(time.Minute, l.config.KeepSent/60))
+	if more { // pause as long as the batch took, so that other users of the database can work
+		s.next = time.Now().Add(time.Since(began))
+	}
+}
+
+// forgetSent deletes at most limit rows of the sent log that are older than keep. It
+// returns the number of deleted rows.
+func (s *store) forgetSent(ctx context.Context, keep time.Duration, limit int) (n int64, err error) {
+	err = s.write(ctx, func(tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, s.sql.forgetSent, -keep.Milliseconds(), limit)
+		if err != nil {
+			return err
+		}
+		n, err = result.RowsAffected()
+		failpoint.Hit("forwarder/sent-forgotten")
+		return err
+	})
+	return n, err
 }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/slot"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -174,7 +174,7 @@ func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeys(t *testing.T) {
 func within(low, high int, name string) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprint(name, " ", i)
-		if of := slot.Of("", key); of >= low && of <= high {
+		if of := outboxrow.SlotOf("", key); of >= low && of <= high {
 			return key
 		}
 	}
@@ -202,7 +202,7 @@ func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeysNow(t *testing.T) {
 		}
 		return nil
 	})
-	log := &testkit.Logs{}
+	log := &kit.Logs{}
 	cfg := quick(schema.Config{})
 	cfg.Lease = 3 * time.Second
 	cfg.Logger = log
@@ -323,7 +323,7 @@ func TestTrap21_KeyedOrderUnderRefusalsAndRestarts(t *testing.T) {
 		if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
 			t.Fatalf("count is %d, want 0", got)
 		}
-		if got := dead(t, db); got != 0 {
+		if got := countDead(t, db); got != 0 {
 			t.Fatalf("dead is %d, want 0", got)
 		}
 	})

@@ -3,7 +3,9 @@ package forwarder
 import (
 	"errors"
 
-	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // Outcome is the result of a publish.
@@ -26,7 +28,8 @@ const (
 	Unknown
 
 	// Unavailable means that the message was not sent, for a reason that has nothing to
-	// do with the message. No attempt is counted.
+	// do with the message. No attempt is counted. If the error has a method OneTopic that
+	// returns true, only the topic of the message waits, and other topics go on.
 	Unavailable
 )
 
@@ -47,6 +50,7 @@ type (
 	refuser      interface{ Refused() bool }
 	unaccepter   interface{ Unacceptable() bool }
 	unavailabler interface{ Unavailable() bool }
+	oneTopicer   interface{ OneTopic() bool }
 )
 
 // Classify returns the outcome that err means. It calls the methods Unacceptable,
@@ -88,13 +92,24 @@ func (o Outcome) forScheduler(err error) dispatch.Outcome {
 	case Unacceptable:
 		return dispatch.Unacceptable
 	case Unknown:
-		if cannotRefuse(err) {
+		if cannotRefuse(err) && !conflicted(err) { // a publisher may write to a database
 			return dispatch.Unexplained
 		}
 		return dispatch.Unknown
 	case Unavailable:
+		var one oneTopicer
+		if errors.As(err, &one) && one.OneTopic() {
+			return dispatch.TopicUnavailable
+		}
 	}
 	return dispatch.Unavailable
+}
+
+// conflicted reports whether other transactions made a publisher fail that writes to a
+// database. The methods of err are code of the user.
+func conflicted(err error) (is bool) {
+	_ = usercode.Run(func() error { is = dialect.Conflicted(usercode.Original(err)); return nil })
+	return is
 }
 
 // cannotRefuse reports whether err has none of the methods Refused, Unacceptable and

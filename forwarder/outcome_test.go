@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -45,7 +47,7 @@ func attempts(t *testing.T, db *sql.DB, id string) int {
 	return count(t, db, `SELECT COALESCE(MAX(attempts), -1) FROM once_outbox WHERE message_id = $1`, id)
 }
 
-func dead(t *testing.T, db *sql.DB) int {
+func countDead(t *testing.T, db *sql.DB) int {
 	t.Helper()
 	return count(t, db, `SELECT COUNT(*) FROM once_outbox_dead`)
 }
@@ -77,7 +79,7 @@ func TestRefusedIsTriedAgainLater(t *testing.T) {
 		if got := asked.Load(); got != 3 {
 			t.Fatalf("asked.Load is %d, want 3", got)
 		}
-		if got := dead(t, db); got != 0 {
+		if got := countDead(t, db); got != 0 {
 			t.Fatalf("dead is %d, want 0", got)
 		}
 	})
@@ -188,7 +190,7 @@ func TestTrap11_UnacceptableDiesAtOnceAndAlone(t *testing.T) {
 				cfg.AfterDead = after
 				f := start(t, db, &pipelined{broker: b}, cfg)
 				put(t, db, config, "t", msg("first", "key"), msg("bad", "key"), msg("next", "key"), msg("other", "other"), msg("free", ""))
-				eventually(t, "it is dead", func() bool { return dead(t, db) == 1 })
+				eventually(t, "it is dead", func() bool { return countDead(t, db) == 1 })
 				if got := b.tries("bad"); got != 1 {
 					t.Fatalf(`b.tries("bad") is %d, want 1`, got)
 				}
@@ -268,7 +270,7 @@ func TestTrap12_AnOutageChargesNothing(t *testing.T) {
 				}
 				down.Store(false)
 				drained(t, db)
-				if got := dead(t, db); got != 0 {
+				if got := countDead(t, db); got != 0 {
 					t.Fatalf("dead is %d, want 0", got)
 				}
 				if got := b.ids(nil); len(got) != 50 {
@@ -296,7 +298,7 @@ func TestTrap67_TheCulpritIsFoundAndItsNeighboursAreNotCharged(t *testing.T) {
 			msgs = append(msgs, msg(fmt.Sprint(i), key))
 		}
 		put(t, db, config, "t", msgs...)
-		eventually(t, "the culprits are dead", func() bool { return dead(t, db) == 2 })
+		eventually(t, "the culprits are dead", func() bool { return countDead(t, db) == 2 })
 		drained(t, db)
 		if got := b.ids(nil); len(got) != 58 {
 			t.Fatalf("len(b.ids(nil)) is %d, want 58: %q", len(got), got)
@@ -330,7 +332,7 @@ func TestForeignPoisonIsChargedWhenOthersGetThrough(t *testing.T) {
 		eventually(t, "it was not the broker", func() bool {
 			put(t, db, config, "t", msg(fmt.Sprint(sent), ""))
 			sent++
-			return dead(t, db) == 2
+			return countDead(t, db) == 2
 		})
 		drained(t, db)
 		if got := b.ids(nil); len(got) != sent {
@@ -342,23 +344,61 @@ func TestForeignPoisonIsChargedWhenOthersGetThrough(t *testing.T) {
 	})
 }
 
-func TestAPublisherThatPanics(t *testing.T) {
+// hostile is an error whose methods panic.
+type hostile struct{}
+
+func (h hostile) Error() string { panic(h) }
+func (h hostile) Refused() bool { panic(h) }
+
+// Traps 108 and 109. A panic of the publisher, of a method of its error, of Backoff or
+// of Classify, and a publisher that ends its goroutine, must stop neither the forwarder
+// nor other messages.
+func TestTrap109_PublisherThatPanicsOrEndsItsGoroutineStopsNothing(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker().answering(func(d delivery) error {
-			if d.attempt == 1 {
-				panic("boom")
+			switch {
+			case d.attempt > 1 && d.id != "refused":
+			case d.id == "panics":
+				panic(hostile{})
+			case d.id == "exits":
+				runtime.Goexit()
+			case d.id == "hostile":
+				return hostile{}
+			case d.id == "refused":
+				return unclassified{}
 			}
 			return nil
 		})
-		start(t, db, b, quick(config))
-		put(t, db, config, "t", msg("1", ""), msg("2", ""))
-		drained(t, db)
-		if !b.has("1", "2") {
-			t.Fatal(`b.has("1", "2") returned false`)
+		c := quick(config)
+		c.Workers, c.MaxAttempts = 1, 2
+		c.Backoff = func(int) time.Duration { runtime.Goexit(); return 0 }
+		c.Classify = func(err error) forwarder.Outcome {
+			if _, panics := errors.AsType[unclassified](err); panics {
+				panic(hostile{})
+			}
+			return forwarder.Classify(err)
 		}
+		start(t, db, b, c)
+		ids := []string{"panics", "exits", "hostile", "good"}
+		put(t, db, config, "t", msg("refused", ""))
+		for _, id := range ids {
+			put(t, db, config, "t", msg(id, ""))
+		}
+		eventually(t, "the others are sent", func() bool { return b.has(ids...) })
+		more := 0
+		eventually(t, "the message is dead", func() bool { // it is only refused if others are confirmed
+			more++
+			put(t, db, config, "t", msg(fmt.Sprint(more), ""))
+			return countDead(t, db) == 1
+		})
 	})
 }
+
+// unclassified is an error for which the test's Classify panics.
+type unclassified struct{}
+
+func (unclassified) Error() string { return "unclassified" }
 
 func TestMetadataThatIsNoMapDiesAlone(t *testing.T) {
 	t.Parallel()
@@ -375,4 +415,77 @@ func TestMetadataThatIsNoMapDiesAlone(t *testing.T) {
 			t.Fatalf("count is %d, want 1", got)
 		}
 	})
+}
+
+// The policy of a topic sets the number of attempts, and decides what happens to the
+// later messages of a key.
+func TestTopicHasItsOwnPolicy(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker().answering(func(d delivery) error {
+			if d.id == "after-payment" || d.id == "after-mail" || d.id == "after-other" {
+				return nil
+			}
+			return refusal{errors.New("no queue")}
+		})
+		cfg := quick(config)
+		cfg.MaxAttempts = 3
+		cfg.Policies = map[string]forwarder.Policy{
+			"payments": {MaxAttempts: 5, AfterDead: forwarder.BlockKey},
+			"mails":    {MaxAttempts: 1},
+		}
+		put(t, db, config, "payments", msg("payment", "p"))
+		put(t, db, config, "mails", msg("mail", "m"), msg("after-mail", "m"))
+		put(t, db, config, "others", msg("after-payment", "p"), msg("other", "o"), msg("after-other", "o"))
+		start(t, db, &pipelined{broker: b}, cfg)
+		eventually(t, "three are dead", func() bool { return count(t, db, `SELECT COUNT(*) FROM once_outbox_dead`) == 3 })
+		eventually(t, "the others are sent", func() bool { return b.has("after-mail", "after-other") })
+		if got := b.tries("payment"); got != 5 {
+			t.Fatalf(`b.tries("payment") is %d, want 5`, got)
+		}
+		if got := b.tries("mail"); got != 1 {
+			t.Fatalf(`b.tries("mail") is %d, want 1`, got)
+		}
+		if got := b.tries("other"); got != 3 {
+			t.Fatalf(`b.tries("other") is %d, want 3: as without a policy`, got)
+		}
+		giveTime(50 * time.Millisecond)
+		if b.has("after-payment") {
+			t.Fatal(`b.has("after-payment") returned true: its key is blocked`)
+		}
+		if got := pending(t, db); got != 1 {
+			t.Fatalf("pending is %d, want 1", got)
+		}
+	})
+}
+
+// A topic can have its own pauses between attempts.
+func TestTopicHasItsOwnBackoff(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker().answering(func(delivery) error { return refusal{errors.New("no queue")} })
+		cfg := quick(config)
+		cfg.Backoff = func(int) time.Duration { return time.Hour }
+		cfg.Policies = map[string]forwarder.Policy{"quick": {Backoff: func(int) time.Duration { return time.Millisecond }}}
+		put(t, db, config, "slow", msg("slow", ""))
+		put(t, db, config, "quick", msg("quick", ""))
+		start(t, db, &pipelined{broker: b}, cfg)
+		eventually(t, "the quick one has had all attempts", func() bool { return b.tries("quick") == 20 })
+		if got := b.tries("slow"); got != 1 {
+			t.Fatalf(`b.tries("slow") is %d, want 1`, got)
+		}
+	})
+}
+
+func TestPolicyErrorNamesTopicAndField(t *testing.T) {
+	_, err := forwarder.New(nil, nil, forwarder.Config{Policies: map[string]forwarder.Policy{
+		"":  {},
+		"a": {MaxAttempts: -1},
+		"b": {AfterDead: 7},
+	}})
+	for _, text := range []string{`topic ""`, `Policies["a"].MaxAttempts is -1`, `Policies["b"].AfterDead is 7`} {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Fatalf("got %v, want an error with %q", err, text)
+		}
+	}
 }

@@ -18,7 +18,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/schema"
@@ -33,7 +33,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(processDSN) == "" {
-		testkit.MainWithTables(m)
+		kit.MainWithTables(m)
 	}
 	if err := beForwarder(os.Getenv(processDSN), os.Getenv(processAMQP)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -72,7 +72,7 @@ type process struct {
 	ended <-chan struct{} // closed when the process has ended
 }
 
-func startProcess(t *testing.T, db testkit.Database, broker string) *process {
+func startProcess(t *testing.T, db kit.Database, broker string) *process {
 	t.Helper()
 	command := osexec.Command(os.Args[0])
 	command.Env = append(os.Environ(), processDSN+"="+db.DSN, processAMQP+"="+broker)
@@ -81,7 +81,7 @@ func startProcess(t *testing.T, db testkit.Database, broker string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &process{Cmd: command, stdin: stdin, ended: testkit.StartChild(t, command)}
+	return &process{Cmd: command, stdin: stdin, ended: kit.StartChild(t, command)}
 }
 
 func (p *process) kill() {
@@ -173,9 +173,9 @@ func (s *stream) verify(t *testing.T, channel *amqp091.Channel, queue string) (d
 // killed, must be replaced in time. When the suspended process continues, it must send
 // nothing out of order.
 func TestTrap18_ProcessesThatAreFrozenOrKilled(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
-	db, broker := testkit.Postgres(t), testkit.Rabbit(t)
+	db, broker := kit.Postgres(t), kit.Rabbit(t)
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/outboxrow"
-	"github.com/watermill-once/once/internal/slot"
 )
 
 // queries are the statements of the forwarder, for PostgreSQL or SQLite.
@@ -17,8 +16,11 @@ type queries struct {
 	readPaused                dialect.Statement
 	refillPaused              dialect.Statement
 	snapshot                  string
-	remove                    string
-	removeLogged              []string
+	remove, stays             string
+	unchanged, owns           string
+	blocked, blockedBy        string
+	stillBlocked              string
+	removeLogged, logSent     string
 	forgetSent                string
 	unblock, charge, block    string
 	copyDead, removeOne       string
@@ -30,10 +32,10 @@ type queries struct {
 	slots                     string
 	lease, release            string
 	releaseAll, resign        string
-	stats, boundedStats       string
+	boundedStats              string
 }
 
-func newQueries(d dialect.Dialect) queries {
+func newQueries(d dialect.Dialect) queries { //nolint:funlen // SQL stands together
 	confirmed := d.Columns("position bigint", "message_id text")
 	heads := d.Columns("position bigint", "ordering_key text", "slot smallint")
 	charged := d.Columns("position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text",
@@ -64,6 +66,8 @@ func newQueries(d dialect.Dialect) queries {
 		remove: d.SQL(`DELETE FROM {outbox} WHERE ` + these),
 
 		removeLogged: removeLogged(d, these),
+		logSent:      logSent(d, `{outbox} AS o WHERE `+these),
+		stays:        d.SQL(`SELECT position FROM {outbox} WHERE ` + these),
 
 		// Ids are roughly in the order of time. So if the first rows are not old enough, the
 		// later rows are not old enough either, and are not read.
@@ -76,6 +80,12 @@ func newQueries(d dialect.Dialect) queries {
 			DELETE FROM {blocked_keys}
 			WHERE (position, ordering_key) IN (SELECT c.position, c.ordering_key FROM ` + heads + `
 			                                   JOIN {slots} AS s ON s.slot = c.slot AND s.owner = $4)`),
+
+		stillBlocked: d.SQL(`
+			SELECT EXISTS (
+				SELECT 1 FROM {blocked_keys}
+				WHERE (position, ordering_key) IN (SELECT c.position, c.ordering_key FROM ` + heads + `
+				                                   JOIN {slots} AS s ON s.slot = c.slot AND s.owner = $4))`),
 
 		charge: d.SQL(`
 			UPDATE {outbox} AS o
@@ -93,11 +103,25 @@ func newQueries(d dialect.Dialect) queries {
 			WHERE o.ordering_key IS NOT NULL AND ` + owned("$9") + `
 			` + lowerHead),
 
+		// Counts the rows that the statements charge and block should have written, and have
+		// not. The statement charge increases no number, so it is compared by the due time.
+		unchanged: d.SQL(`
+			SELECT COUNT(CASE WHEN o.due_at IS NULL OR o.attempts <> c.attempts THEN 1 END),
+			       COUNT(CASE WHEN o.ordering_key IS NOT NULL AND NOT EXISTS (
+			                        SELECT 1 FROM {blocked_keys} AS h WHERE h.ordering_key = o.ordering_key) THEN 1 END)
+			FROM {outbox} AS o JOIN ` + charged + ` ON o.position = c.position AND o.message_id = c.message_id
+			WHERE ` + owned("$9")),
+
+		owns: d.SQL(`
+			SELECT EXISTS (SELECT 1 FROM {outbox} AS o WHERE o.position = $1 AND o.message_id = $2 AND ` + owned("$3") + `)`),
+		blocked:   d.SQL(`SELECT EXISTS (SELECT 1 FROM {blocked_keys} WHERE ordering_key = $1)`),
+		blockedBy: d.SQL(`SELECT EXISTS (SELECT 1 FROM {blocked_keys} WHERE ordering_key = $1 AND position = $2)`),
+
 		copyDead: d.SQL(`
 			INSERT INTO {outbox_dead} (position, message_id, topic, ordering_key, payload, metadata, created_at,
-			                           attempts, last_error, reason, unknown, ` + outboxrow.LabelColumns + `)
+			                           attempts, last_error, reason, fingerprint, unknown, ` + outboxrow.LabelColumns + `)
 			SELECT o.position, o.message_id, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at,
-			       CASE WHEN o.attempts < 2147483647 THEN o.attempts + 1 ELSE o.attempts END, $3, $4, o.unknown OR $5, ` + labels + `
+			       CASE WHEN o.attempts < 2147483647 THEN o.attempts + 1 ELSE o.attempts END, $3, $4, $7, o.unknown OR $5, ` + labels + `
 			FROM {outbox} AS o` + join + `
 			WHERE o.position = $1 AND o.message_id = $2 AND ` + owned("$6")),
 
@@ -143,7 +167,7 @@ func newQueries(d dialect.Dialect) queries {
 		// wait forever.
 		slots: d.SQL(`
 			INSERT INTO {slots} (slot)
-			WITH RECURSIVE n(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM n WHERE slot < ` + strconv.Itoa(slot.Count-1) + `)
+			WITH RECURSIVE n(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM n WHERE slot < ` + strconv.Itoa(outboxrow.Slots-1) + `)
 			SELECT slot FROM n WHERE true -- SQLite could take what follows for a join
 			ON CONFLICT (slot) DO NOTHING`),
 
@@ -165,24 +189,33 @@ func newQueries(d dialect.Dialect) queries {
 
 		resign: d.SQL(`UPDATE {forwarders} SET lease_until = {after -1} WHERE owner = $1`),
 
-		stats:        statsQuery(d),
 		boundedStats: boundedStatsQuery(d),
 	}
 }
 
-// removeLogged returns the statements that move rows from the outbox to the sent log. The
-// parameter condition selects the rows. If the statements run twice with the same rows,
-// the second run changes nothing, because the first run has removed the rows from the
-// outbox and logged them.
-func removeLogged(d dialect.Dialect, condition string) []string {
-	const names = `position, message_id, topic, ordering_key, payload, metadata, created_at`
-	labels, join := outboxrow.Labels(d)
-	insert := `INSERT INTO {outbox_sent} (` + names + `, ` + outboxrow.LabelColumns + `) SELECT ` + names + `, ` + labels + ` FROM `
-	remove := `DELETE FROM {outbox} WHERE ` + condition
+const loggedColumns = `position, message_id, topic, ordering_key, payload, metadata, created_at`
+
+// removeLogged returns the statement that moves rows from the outbox to the sent log of
+// PostgreSQL. condition selects the rows. The result contains the numbers of
+// deleted and of inserted rows. If the statement runs twice with the same rows, the second
+// run changes nothing, because the first run has removed the rows from the outbox and
+// logged them.
+func removeLogged(d dialect.Dialect, condition string) string {
 	if d.SQLite() {
-		return []string{d.SQL(insert + `{outbox} AS o WHERE ` + condition + ` ORDER BY position`), d.SQL(remove)}
+		return ""
 	}
-	return []string{d.SQL(`WITH gone AS (` + remove + ` RETURNING ` + names + `) ` + insert + `gone AS o` + join + `ORDER BY position`)}
+	_, join := outboxrow.Labels(d)
+	return d.SQL(`WITH gone AS (DELETE FROM {outbox} WHERE ` + condition + ` RETURNING ` + loggedColumns + `),
+		logged AS (` + logSent(d, `gone AS o`+join) + ` RETURNING 1)
+		SELECT (SELECT COUNT(*) FROM gone), (SELECT COUNT(*) FROM logged)`)
+}
+
+// logSent returns the statement that copies rows to the sent log. from is
+// its FROM clause.
+func logSent(d dialect.Dialect, from string) string {
+	labels, _ := outboxrow.Labels(d)
+	return d.SQL(`INSERT INTO {outbox_sent} (` + loggedColumns + `, ` + outboxrow.LabelColumns + `)
+		SELECT ` + loggedColumns + `, ` + labels + ` FROM ` + from + ` ORDER BY position`)
 }
 
 // lowerHead is the last part of the statement that inserts a blocked key. If the key is

@@ -1,18 +1,22 @@
 package forwarder
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/schema"
 )
 
-// arguments returns the arguments of the query of a read.
 func (s *store) arguments(read *dispatch.Read) []any {
 	args := []any{read.From, s.dialect.List(read.Known), s.dialect.List(read.Slots), s.dialect.Strings(read.Keys), int64(read.Limit)}
 	if !read.Refill {
@@ -38,9 +42,9 @@ type found struct {
 	rows    []*dispatch.Message
 	reach   dispatch.Reach
 	unowned bool // some slots have no owner; not known after a refill
+	rescan  bool // there may be new rows below the cursor
 }
 
-// rows reads rows of the outbox in the order of their positions.
 func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 	if read.Tidy {
 		if err := s.tidy(ctx); err != nil {
@@ -64,10 +68,14 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 	if err != nil && !full {
 		return found{}, err
 	}
+	fellBack, err := s.checkSequence(ctx, r.state.last.Int64)
+	if err != nil {
+		return found{}, err
+	}
 	if !read.Lookahead { // says nothing about the number of rows of the next sweep
 		s.bulk = len(r.rows) >= bulkRows && s.reader.AsText()
 	}
-	got := found{rows: r.rows, reach: read.Reach(r.rows, full), unowned: r.state.unowned}
+	got := found{rows: r.rows, reach: read.Reach(r.rows, full), unowned: r.state.unowned, rescan: fellBack}
 	if read.Lookahead {
 		got.reach = looked.complete(r.rows)
 		got.reach.End = r.state.highest
@@ -81,6 +89,23 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 	}
 	slices.SortFunc(got.rows, func(a, b *dispatch.Message) int { return cmp.Compare(a.Position, b.Position) })
 	return got, nil
+}
+
+// checkSequence reports whether the sequence of positions has fallen back, for example
+// because the services were switched to a logical replica. last is its last
+// position, or 0 if it is unknown. New rows then get positions below the cursor. If older
+// rows with higher positions still wait, the new rows would overtake them, so
+// checkSequence returns an error, which contains the SQL that repairs the order.
+func (s *store) checkSequence(ctx context.Context, last int64) (fellBack bool, err error) {
+	if last == 0 || last >= s.last {
+		s.last = max(s.last, last)
+		return false, nil
+	}
+	if err := schema.Check(ctx, s.db, s.dialect.Config()); err != nil && !errors.Is(err, schema.ErrLayout) {
+		return false, err
+	}
+	s.last = last
+	return true, nil
 }
 
 // readRows runs the queries of a read. Usually this is a single query outside of a
@@ -109,7 +134,6 @@ func (s *store) readRows(ctx context.Context, read *dispatch.Read, r *reader) er
 	return err
 }
 
-// readWithState runs a query whose first row contains an outboxState.
 func (s *store) readWithState(ctx context.Context, query dialect.Statement, args []any, r *reader) error {
 	err := s.readAlone(ctx, query, args, func(rows *sql.Rows) error {
 		if err := r.scanState(rows); err != nil {
@@ -162,4 +186,131 @@ func (s *store) readInTx(ctx context.Context, read *dispatch.Read, args []any, r
 		}
 		return rows.Err()
 	})
+}
+
+// outboxState contains values that a read returns in addition to the rows, see
+// snapshotQuery.
+type outboxState struct {
+	horizon, ceiling int64
+	unowned          bool
+	blocked          bool          // some keys are blocked
+	serializable     bool          // the default isolation level is SERIALIZABLE
+	replica          bool          // the server accepts no writes
+	rows             bool          // there are rows to read; set only by stateAlone and peek
+	pauses           string        // see listPauses
+	highest          int64         // highest position in the outbox; 0 if the read is not a lookahead and nothing is paused
+	last             sql.NullInt64 // see lastPosition
+}
+
+func (s *outboxState) scan(row *sql.Row) error {
+	return row.Scan(&s.horizon, &s.ceiling, &s.unowned, &s.blocked, &s.pauses, &s.highest, &s.last)
+}
+
+// reader scans the rows of one read. It reuses its fields for each row, so that
+// scanning allocates little memory.
+type reader struct {
+	rows  []*dispatch.Message
+	state outboxState
+
+	bytes  int    // limit of bytes
+	giveUp func() // called at the limit, so that the driver stops receiving rows
+
+	topics  map[string]string // messages with the same topic share one string
+	tenants tenants
+	began   time.Time // local time that corresponds to the {clock} of the query
+
+	topic      sql.RawBytes
+	successors sql.NullInt64
+	millis     int64 // when the row was stored, by the clock of the database
+	waited     int64 // time since the message could first be sent, in milliseconds
+
+	created       string // the time in createdMillis as a string; rows that were stored together share one string
+	createdMillis int64
+}
+
+func (r *reader) scanState(rows *sql.Rows) error {
+	if !rows.Next() {
+		return cmp.Or(rows.Err(), errors.New("forwarder: a read has returned nothing"))
+	}
+	var flags int64
+	var none [6]sql.RawBytes
+	err := rows.Scan(&r.state.horizon, &none[0], &none[1], &none[2], &none[3], &none[4], &r.state.pauses, &none[5], &r.state.last,
+		&r.state.ceiling, &flags, new(sql.RawBytes))
+	r.state.unowned, r.state.blocked = flags&unownedSlots != 0, flags&blockedKeys != 0
+	r.state.serializable, r.state.replica = flags&serializable != 0, flags&replica != 0
+	r.state.rows = flags&rowsToRead != 0
+	return err
+}
+
+// scanAll scans rows until the limit of bytes is reached.
+func (r *reader) scanAll(rows *sql.Rows) error {
+	var some []dispatch.Message // allocated together
+	for size := 0; rows.Next(); {
+		if size >= r.bytes {
+			r.giveUp()
+			return errFull
+		}
+		if len(some) == 0 {
+			some = make([]dispatch.Message, 32)
+		}
+		m := &some[0]
+		some = some[1:]
+		if err := r.scan(rows, m); err != nil {
+			return err
+		}
+		size += m.Size()
+		r.rows = append(r.rows, m)
+	}
+	return nil
+}
+
+func (r *reader) scan(rows *sql.Rows, m *dispatch.Message) error {
+	err := rows.Scan(&m.Position, &m.Slot, &m.ID, &r.topic, &m.Key, &m.Payload, &m.Metadata, &m.Attempts, &r.successors,
+		&r.millis, &r.waited, &m.Due)
+	known, ok := r.topics[string(r.topic)]
+	if !ok {
+		known = string(r.topic)
+		r.topics[known] = known
+	}
+	m.Topic = known
+	if m.Attempts < 0 { // see leaveOutPaused
+		m.Paused, m.Attempts, m.Payload = true, 0, nil
+	}
+	m.Tenant = r.tenants.of(m.Metadata)
+	m.BlocksKey, m.SuccessorsAfter = r.successors.Valid, r.successors.Int64
+	if r.created == "" || r.createdMillis != r.millis {
+		r.created, r.createdMillis = meta.Stamp(time.UnixMilli(r.millis)), r.millis
+	}
+	m.Created, m.Since = r.created, r.began.Add(-time.Duration(r.waited)*time.Millisecond)
+	return err
+}
+
+// tenants reads the tenants of messages. Messages with the same tenant share one
+// string.
+type tenants struct{ last string }
+
+var tenantKey = []byte(`"` + meta.TenantID + `"`)
+
+// of returns the tenant in the metadata of a message, or "" if the metadata has no
+// tenant. Usually it does not decode the metadata, because the forwarder does this
+// later, when it publishes the message.
+func (t *tenants) of(metadata []byte) string {
+	_, rest, found := bytes.Cut(metadata, tenantKey)
+	if !found {
+		return ""
+	}
+	rest = bytes.TrimLeft(rest, ": ")
+	if bytes.IndexByte(metadata, '\\') < 0 && len(rest) > 0 && rest[0] == '"' {
+		if end := bytes.IndexByte(rest[1:], '"'); end >= 0 {
+			if value := rest[1 : 1+end]; string(value) != t.last {
+				t.last = outboxrow.Label(string(value))
+			}
+			return t.last
+		}
+	}
+	decoded, err := outboxrow.DecodeMetadata(metadata)
+	if tenant := decoded[meta.TenantID]; err == nil && strings.IndexByte(tenant, 0) < 0 {
+		return outboxrow.Label(tenant)
+	}
+	return "" // check reports a damaged row
 }

@@ -1,6 +1,8 @@
 package forwarder
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,9 +11,10 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -24,7 +27,7 @@ func (async) PublishAsync(string, *message.Message, func(error)) {}
 // goroutines that call it. So its window is the number of workers.
 func TestWindowOfAPublisherThatWaitsIsItsWorkers(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	config := Config{Schema: schema.Config{Dialect: schema.SQLite}, Window: 20, Workers: 3}
 	for want, publisher := range map[int]message.Publisher{3: new(counter), 20: async{new(counter)}} {
 		f, err := New(db.DB, publisher, config)
@@ -41,7 +44,7 @@ func TestWindowOfAPublisherThatWaitsIsItsWorkers(t *testing.T) {
 // and the earliest time at which it could be sent, even if it was stored long ago.
 func TestReadTellsSinceWhenAMessageWaits(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s, exec := ownerOfAll(t, db)
 		ago, older, due := "now() - interval '1 hour'", "now() - interval '2 hours'", "now() - interval '1 minute'"
 		if db.Dialect == "sqlite" {
@@ -79,7 +82,7 @@ func TestReadTellsSinceWhenAMessageWaits(t *testing.T) {
 // wait for. They mark these rows as paused, and leave out the contents.
 func TestReadReturnsPausedRowsWithoutTheirContents(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s, exec := ownerOfAll(t, db)
 		ago := "now() - interval '1 hour'"
 		if db.Dialect == "sqlite" {
@@ -116,11 +119,241 @@ func TestReadReturnsPausedRowsWithoutTheirContents(t *testing.T) {
 // notice that its message is never sent.
 func TestReadFailsIfARowCannotBeScanned(t *testing.T) {
 	t.Parallel()
-	s, exec := ownerOfAll(t, testkit.EmptyPostgres(t))
+	s, exec := ownerOfAll(t, kit.EmptyPostgres(t))
 	exec(`ALTER TABLE once_outbox ALTER COLUMN attempts DROP NOT NULL`)
 	exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, attempts) VALUES ('a', 't', 1, '', '{}', NULL)`)
 	found, err := s.rows(t.Context(), &dispatch.Read{Slots: []int64{1}, Limit: 10, Bytes: 1000})
 	if err == nil || !strings.Contains(err.Error(), "attempts") {
 		t.Errorf("got %d rows and %v, want an error about attempts", len(found.rows), err)
+	}
+}
+
+// After a read that returned many rows, lib/pq receives the payloads of the next read in
+// binary form. pgx always receives payloads in binary form, and reads them in one round
+// trip.
+func TestPayloadsOfABacklogAreReadInBinaryForm(t *testing.T) {
+	t.Parallel()
+	eachCounted(t, func(t *testing.T, server kit.Database, s *store, trips *counting) {
+		if _, err := server.ExecContext(t.Context(), `
+			INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, ordering_key)
+			SELECT 'm' || n, 'topic', 0, '\x00ff5c'::bytea || decode(lpad(to_hex(n), 8, '0'), 'hex'), '{}', 'k'
+			FROM generate_series(1, $1::int) AS n`, bulkRows); err != nil {
+			t.Fatal(err)
+		}
+		read := func(read dispatch.Read) found {
+			t.Helper()
+			read.Slots, read.Bytes = []int64{0}, 1<<20
+			got, err := s.rows(t.Context(), &read)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.reach.Horizon <= 0 && !read.Refill || len(got.rows) != read.Limit && !read.Lookahead {
+				t.Fatalf("%d rows, %+v, want %d rows and a horizon", len(got.rows), got.reach, read.Limit)
+			}
+			for n, m := range got.rows {
+				if want := []byte{0, 0xff, '\\', 0, 0, byte((n + 1) >> 8), byte(n + 1)}; !bytes.Equal(m.Payload, want) {
+					t.Fatalf("the payload of row %d is %q, want %q", n, m.Payload, want)
+				}
+			}
+			return got
+		}
+		text := s.reader.AsText()
+		for n, c := range []struct {
+			read dispatch.Read
+			bulk bool // of the next read
+		}{
+			{dispatch.Read{Limit: bulkRows - 1}, false},
+			{dispatch.Read{Limit: bulkRows}, text},
+			{dispatch.Read{Limit: bulkRows}, text},
+			{dispatch.Read{Limit: bulkRows, Refill: true, Keys: []string{"k"}}, text},
+			{dispatch.Read{Limit: 1, Lookahead: true, From: bulkRows}, text}, // finds nothing, and says nothing about the next sweep
+			{dispatch.Read{Limit: 1}, false},
+			{dispatch.Read{Limit: 1}, false},
+		} {
+			inTx, before := s.bulk, trips.writes.Load()
+			read(c.read)
+			if s.bulk != c.bulk {
+				t.Errorf("after read %d, the next read is in a transaction: %v, want %v", n, s.bulk, c.bulk)
+			}
+			if got := trips.writes.Load() - before; n > 0 && text && !c.read.Lookahead && (got > 1) != inTx {
+				t.Errorf("read %d took %d round trips", n, got)
+			}
+		}
+	})
+}
+
+// A poll after an empty sweep first checks whether there are rows. The check finds
+// everything that a sweep would report: rows to send, slots without an owner, new
+// pauses and blocked keys.
+func TestPollFirstAsksWhetherThereAreRows(t *testing.T) {
+	t.Parallel()
+	eachCounted(t, func(t *testing.T, server kit.Database, s *store, trips *counting) {
+		exec := func(query string) {
+			t.Helper()
+			if _, err := server.ExecContext(t.Context(), query); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sweep := func(read dispatch.Read) found {
+			t.Helper()
+			read.Slots, read.Limit, read.Bytes = []int64{0}, 10, 1<<20
+			got, err := s.rows(t.Context(), &read)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got
+		}
+		poll := func() found { t.Helper(); return sweep(dispatch.Read{Poll: true}) }
+		insert := func(slot, values string) {
+			t.Helper()
+			exec(`INSERT INTO once_outbox (message_id, topic, payload, metadata, slot, due_at)
+				VALUES ('m1', 'topic', '', '{}', ` + slot + `, ` + values + `)`)
+		}
+		empty := func(reason string) {
+			t.Helper()
+			if got := poll(); len(got.rows) != 0 || got.reach.Covered != dispatch.Everything || got.reach.Horizon <= 0 ||
+				got.reach.Ceiling < got.reach.Horizon {
+				t.Fatalf("%s: got %d rows, %+v", reason, len(got.rows), got.reach)
+			}
+		}
+		finds := func(reason string) {
+			t.Helper()
+			if got := poll(); len(got.rows) != 1 || got.rows[0].ID != "m1" {
+				t.Fatalf("%s: got %d rows, want the row", reason, len(got.rows))
+			}
+			exec(`DELETE FROM once_outbox`)
+			empty("the row is deleted")
+			empty("the row is deleted")
+		}
+		empty("the first poll")
+		empty("the second poll")
+		if !s.quiet {
+			t.Fatal("after an empty sweep, the next poll does not ask first")
+		}
+
+		insert("0", "NULL")
+		finds("a row")
+		insert("0", "now() - interval '1 second'")
+		finds("a row that is due")
+		insert("0", "now() + interval '1 hour'")
+		empty("a delayed row")
+		empty("a delayed row")
+		exec(`DELETE FROM once_outbox`)
+
+		insert("1", "NULL")
+		empty("a row of another slot")
+		if s.quiet {
+			t.Fatal("while rows of another slot wait, each poll asks first")
+		}
+		exec(`DELETE FROM once_outbox`)
+		empty("the row is deleted")
+
+		exec(`UPDATE once_slots SET owner = 'other', lease_until = now() + interval '1 hour'`)
+		if poll().unowned {
+			t.Fatal("all slots have owners, but the poll reports one without")
+		}
+		exec(`UPDATE once_slots SET lease_until = now() - interval '1 second' WHERE slot = 7`)
+		if !poll().unowned {
+			t.Fatal("the poll does not report a slot without an owner")
+		}
+		exec(`INSERT INTO once_pauses (kind, name, actor, why) VALUES ('topic', 'topic', 'ann', 'lunch')`)
+		if got := poll().reach.Pauses; len(got.Topics) != 1 {
+			t.Fatalf("the poll reports the pauses %+v, want the topic", got)
+		}
+		exec(`DELETE FROM once_pauses`)
+		exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 7, 7, 'refused')`)
+		if got := poll().reach.Horizon; got != 0 || !s.inTx {
+			t.Fatalf("a key is blocked: the horizon is %d, want 0 and then a read in a transaction", got)
+		}
+		exec(`DELETE FROM once_blocked_keys`)
+		poll()
+		empty("no key is blocked")
+
+		// After a hint there are rows, so the check would only take time.
+		trips.writes.Store(0)
+		sweep(dispatch.Read{})
+		if got := trips.writes.Load(); got > 2 { // on a busy machine, pgx pings a connection that was idle for a second
+			t.Fatalf("a sweep after a hint took %d round trips", got)
+		}
+		insert("0", "NULL")
+		if got := sweep(dispatch.Read{Poll: true, Known: []int64{1 << 40}}); len(got.rows) != 1 {
+			t.Fatalf("with rows in memory, got %d rows", len(got.rows))
+		}
+	})
+}
+
+// The number of blocks that a read touches must not grow with the backlog, with and
+// without statistics about the table.
+func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
+	t.Parallel()
+	db := kit.EmptyPostgres(t)
+	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := dialect.New(schema.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStore(db.DB, d)
+	exec := func(query string, args ...any) {
+		if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill := func(n int) {
+		exec(`INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata, due_at)
+			SELECT i, 'topic', CASE WHEN i % 2 = 0 THEN i % 1000 END, i % 64, 'payload', '{}',
+			       CASE WHEN i % 10 = 0 THEN now() + interval '1 hour' END
+			FROM generate_series(1, $1::int) AS i`, n)
+	}
+	slots := make([]int64, 64)
+	for i := range slots {
+		slots[i] = int64(i)
+	}
+	cost := func(from int64) (blocks int) {
+		args := s.arguments(&dispatch.Read{
+			From: from, Known: []int64{from + 1, from + 2}, Slots: slots, Keys: []string{"1", "2"}, Limit: 100,
+		})
+		for _, query := range []dialect.Statement{s.sql.read, s.sql.readWithState} {
+			var text []byte
+			err := db.QueryRowContext(t.Context(),
+				`EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query.Query(), args...).Scan(&text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var explained []struct {
+				Plan struct {
+					Hit  int `json:"Shared Hit Blocks"`
+					Read int `json:"Shared Read Blocks"`
+				} `json:"Plan"`
+			}
+			if err := json.Unmarshal(text, &explained); err != nil {
+				t.Fatal(err)
+			}
+			blocks = max(blocks, explained[0].Plan.Hit+explained[0].Plan.Read)
+		}
+		return blocks
+	}
+
+	fill(1000)
+	exec(`ANALYZE once_outbox`)
+	few := cost(0)
+	if few <= 0 {
+		t.Fatalf("few is %d, want more than 0", few)
+	}
+	const more = 20 // because the indexes are deeper
+	fill(100_000)
+	if got := cost(0); got > few+more {
+		t.Fatalf("cost(0) is %d, want at most %d: from the start", got, few+more)
+	}
+	if got := cost(50_000); got > few+more {
+		t.Fatalf("cost(50_000) is %d, want at most %d: in the middle", got, few+more)
+	}
+	exec(`ANALYZE once_outbox`)
+	if got := cost(0); got > few+more {
+		t.Fatalf("cost(0) is %d, want at most %d: from the start, analyzed", got, few+more)
+	}
+	if got := cost(50_000); got > few+more {
+		t.Fatalf("cost(50_000) is %d, want at most %d: in the middle, analyzed", got, few+more)
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/lib/pq"
 
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/dispatch"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -53,7 +53,7 @@ func (c *counting) DialContext(ctx context.Context, network, address string) (ne
 
 // eachCounted runs a test with each driver. The argument trips counts the round trips
 // of the store.
-func eachCounted(t *testing.T, test func(t *testing.T, server testkit.Database, s *store, trips *counting)) {
+func eachCounted(t *testing.T, test func(t *testing.T, server kit.Database, s *store, trips *counting)) {
 	t.Helper()
 	for driver, open := range map[string]func(t *testing.T, dsn string, c *counting) *sql.DB{
 		"pq": func(t *testing.T, dsn string, c *counting) *sql.DB {
@@ -75,7 +75,7 @@ func eachCounted(t *testing.T, test func(t *testing.T, server testkit.Database, 
 	} {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
-			server := testkit.Postgres(t)
+			server := kit.Postgres(t)
 			if err := schema.Up(t.Context(), server.DB, schema.Config{}); err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +99,7 @@ func eachCounted(t *testing.T, test func(t *testing.T, server testkit.Database, 
 // hint.
 func TestReadIsOneRoundTrip(t *testing.T) {
 	t.Parallel()
-	eachCounted(t, func(t *testing.T, server testkit.Database, s *store, trips *counting) {
+	eachCounted(t, func(t *testing.T, server kit.Database, s *store, trips *counting) {
 		sweep := func() found {
 			t.Helper()
 			got, err := s.rows(t.Context(), &dispatch.Read{Slots: []int64{0}, Limit: 10, Bytes: 1 << 20})
@@ -191,7 +191,7 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 // must notice this, and read in a transaction with another level.
 func TestReadIsNeverSerializable(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}

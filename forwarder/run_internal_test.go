@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/dispatch"
-	"github.com/watermill-once/once/internal/start"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
+	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/transport"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -34,7 +36,7 @@ func (c *canceller) Error(string, error, watermill.LogFields) {
 // If the context ends before the forwarder runs, Run returns nil, and takes no slots.
 func TestRunThatIsEndedEarlyTakesNoSlots(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	config := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
 		t.Fatal(err)
@@ -42,7 +44,7 @@ func TestRunThatIsEndedEarlyTakesNoSlots(t *testing.T) {
 	for name, ready := range map[string]bool{"the database answers": true, "the database cannot be reached": false} {
 		ctx, cancel := context.WithCancel(t.Context())
 		log := &canceller{cancel: cancel}
-		pool, failed := testkit.FailingStep(db, 1)
+		pool, failed := kit.FailingStep(db, 1)
 		if ready {
 			cancel()
 		}
@@ -156,7 +158,7 @@ func TestPauseOfTheStartEndsWithTheContext(t *testing.T) {
 // unreachable cannot connect to its database.
 type unreachable struct{}
 
-func (unreachable) Connect(context.Context) (driver.Conn, error) { return nil, testkit.ErrInjected }
+func (unreachable) Connect(context.Context) (driver.Conn, error) { return nil, kit.ErrInjected }
 
 func (unreachable) Driver() driver.Driver { return nil }
 
@@ -248,8 +250,8 @@ func TestUnresponsiveBrokerDoesNotPreventTheStart(t *testing.T) {
 		if err := l.ping(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took != start.Patience {
-			t.Errorf("it took %v, want %v", took, start.Patience)
+		if took := time.Since(began); took != transport.Patience {
+			t.Errorf("it took %v, want %v", took, transport.Patience)
 		}
 	})
 }
@@ -258,14 +260,14 @@ func TestUnresponsiveBrokerDoesNotPreventTheStart(t *testing.T) {
 // even if it could not start.
 func TestRunEndsItsGoroutines(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
-	o := new(testkit.Observers)
+	db := kit.SQLite(t)
+	o := new(kit.Observers)
 	config := schema.Config{Dialect: schema.SQLite}
 	f, err := New(db.DB, new(counter), Config{Schema: config, Logger: watermill.NopLogger{}, MeterProvider: o})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := testkit.Watch(t.Context())
+	ctx := kit.Watch(t.Context())
 	if err := f.Run(ctx); !errors.Is(err, schema.ErrMissing) || ctx.Watches() != 0 {
 		t.Fatalf("got %v, and %d goroutines wait for the end of the context; want ErrMissing, and none", err, ctx.Watches())
 	}
@@ -300,5 +302,99 @@ func TestRunEndsItsGoroutines(t *testing.T) {
 	}
 	if n := o.Registered(); n != 0 {
 		t.Errorf("%d are observed after Run, want none", n)
+	}
+}
+
+// Old days are dropped again and again. If this user cannot drop them, the log says so
+// once. A failure is tried again after a pause.
+func TestOldDaysOfTheSentLogAreDroppedFromTimeToTime(t *testing.T) {
+	t.Parallel()
+	l, logs := idle()
+	l.config.KeepSent = 24 * time.Hour
+	began := time.Now().Add(-time.Second)
+	for _, days := range []outboxrow.SentDays{{ByDay: true, Owner: true}, {ByDay: true}, {ByDay: true}} {
+		l.log.busy, l.log.next = true, time.Time{}
+		l.sweptDays(days, began, nil)
+		if l.log.busy || !l.log.next.Equal(began.Add(time.Minute)) {
+			t.Errorf("%+v: busy is %t, and the next sweep follows after %v, want a minute", days, l.log.busy, l.log.next.Sub(began))
+		}
+	}
+	if logs.Count("INFO The sent log is partitioned by day", "table="+l.config.Schema.Table("outbox_sent"), "once sweep") != 1 ||
+		len(logs.Lines()) != 1 {
+		t.Errorf("got %q", logs.Lines())
+	}
+	l.log = sentLog{busy: true}
+	l.sweptDays(outboxrow.SentDays{}, began, errors.New("no database"))
+	if l.log.busy || l.log.fault.attempts != 1 || l.log.told || logs.Count("partitioned") != 1 {
+		t.Errorf("after a failure: %+v, %q", l.log, logs.Lines())
+	}
+}
+
+// If a batch was full, more old rows are probably left, so the next batch follows soon.
+func TestFullBatchOfTheSentLogIsFollowedSoon(t *testing.T) {
+	t.Parallel()
+	l, _ := idle()
+	l.config.KeepSent = 24 * time.Hour
+	owner, exec := ownerOfAll(t, kit.SQLite(t))
+	l.store = owner
+	l.scheduler.SetSlots([]int64{0})
+	for range 2 {
+		l.log.portion.Did(false)
+	}
+	exec(owner.dialect.SQL(`INSERT INTO {outbox_sent} (position, message_id, topic, payload, metadata, created_at, sent_at)
+		WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 250)
+		SELECT n, 'm', 't', '', '{}', {now}, {after -90000000} FROM s`))
+	for _, soon := range []bool{true, false} {
+		now := time.Now()
+		l.log.next = time.Time{}
+		if l.forgetSent(now); !l.log.busy {
+			t.Fatal("no batch is deleted")
+		}
+		(<-l.done)()
+		if got := l.log.next.Before(now.Add(time.Minute)); got != soon {
+			t.Errorf("the next batch follows after %v, want soon: %t", l.log.next.Sub(now), soon)
+		}
+	}
+}
+
+type counter int
+
+func (c *counter) Publish(string, ...*message.Message) error { *c++; return nil }
+func (c *counter) Close() error                              { return nil }
+
+func TestNothingLeavesWithoutAGateAndALease(t *testing.T) {
+	var sent counter
+	s := newSender(&sent, 1)
+	try := func() error {
+		m := &dispatch.Message{Metadata: []byte(`{}`)}
+		s.run(order{Publish: dispatch.Publish{Message: m, Ticket: 1}}, s.publish)
+		results := s.results.take(nil)
+		if len(results) != 1 {
+			t.Fatalf("%d results, want 1: %+v", len(results), results)
+		}
+		return results[0].err
+	}
+	if err := try(); !errors.Is(err, errNotSent) {
+		t.Fatalf("try: got %v, want errNotSent", err)
+	}
+	s.gate.Store(true)
+	if err := try(); !errors.Is(err, errNotSent) {
+		t.Fatalf("try: got %v, want errNotSent", err)
+	}
+	s.leaseUntil(time.Now().Add(time.Minute))
+	if err := try(); err != nil {
+		t.Fatal(err)
+	}
+	s.leaseUntil(time.Now())
+	if err := try(); !errors.Is(err, errNotSent) {
+		t.Fatalf("try: got %v, want errNotSent", err)
+	}
+	s.leaseUntil(time.Now().Add(time.Minute))
+	s.gate.Store(false)
+	if err := try(); !errors.Is(err, errNotSent) {
+		t.Fatalf("try: got %v, want errNotSent", err)
+	}
+	if sent != 1 {
+		t.Fatalf("sent is %d, want 1", sent)
 	}
 }

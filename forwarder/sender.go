@@ -3,17 +3,21 @@ package forwarder
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/internal/telemetry"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // AsyncPublisher is a publisher that does not wait for the confirm of a message.
@@ -22,6 +26,12 @@ import (
 // PublishAsync may block for a while to limit the number of unconfirmed messages.
 type AsyncPublisher interface {
 	PublishAsync(topic string, msg *message.Message, done func(error))
+}
+
+// unorderedPublisher is an AsyncPublisher that sends messages cheaper if their order does
+// not matter, for example over several channels.
+type unorderedPublisher interface {
+	PublishUnordered(topic string, msg *message.Message, done func(error))
 }
 
 // checker is a publisher that knows in advance which messages it cannot send. For such
@@ -74,13 +84,25 @@ func (s *sender) start(workers int) {
 	if async, ok := s.publisher.(AsyncPublisher); ok {
 		workers, publish = 1, async.PublishAsync
 	}
-	for range workers {
-		go func() {
-			for o := range s.orders {
-				s.run(o, publish)
-			}
-		}()
+	if async, ok := s.publisher.(unorderedPublisher); ok { // a key has one unconfirmed message, so its order is kept
+		workers, publish = 1, async.PublishUnordered
 	}
+	for range workers {
+		go s.work(publish)
+	}
+}
+
+func (s *sender) work(publish func(string, *message.Message, func(error))) {
+	closed := false
+	defer func() {
+		if !closed { // the publisher has ended this goroutine with runtime.Goexit
+			go s.work(publish)
+		}
+	}()
+	for o := range s.orders {
+		s.run(o, publish)
+	}
+	closed = true
 }
 
 func (s *sender) leaseUntil(deadline time.Time) { s.lease.Store(int64(deadline.Sub(s.begun))) }
@@ -97,23 +119,30 @@ func (s *sender) run(o order, publish func(string, *message.Message, func(error)
 	}
 	msg := message.NewMessage(o.Message.ID, o.Message.Payload)
 	msg.Metadata = metadata
+	err = usercode.ErrExited // stays if the publisher ends this goroutine
 	defer func() {
-		if value := recover(); value != nil {
-			s.results.add(result{o, fmt.Errorf("forwarder: the publisher panicked: %v", value)})
+		if err != nil {
+			s.results.add(result{o, fmt.Errorf("forwarder: the publisher failed: %w", err)})
 		}
 	}()
+	err = usercode.Guarded(func() error { s.pass(&o, msg, publish); return nil })
+}
+
+// pass passes a message to the publisher, unless the publisher knows that it cannot send
+// the message.
+func (s *sender) pass(o *order, msg *message.Message, publish func(string, *message.Message, func(error))) {
 	if s.checker != nil {
-		if err := s.checker.Check(o.Message.Topic, msg); err != nil {
-			s.results.add(result{o, rowError{"the publisher cannot send this message", err}})
+		if err := usercode.Guard(s.checker.Check(o.Message.Topic, msg)); err != nil {
+			s.results.add(result{*o, rowError{"the publisher cannot send this message", err}})
 			return
 		}
 	}
-	metadata[meta.CreatedAt], metadata[meta.PublishedAt] = o.Message.Created, o.stamp
+	msg.Metadata[meta.CreatedAt], msg.Metadata[meta.PublishedAt] = o.Message.Created, o.stamp
 	o.span = begin(s.tracer, o.Message, msg)
 	failpoint.Hit("forwarder/publish")
 	publish(o.Message.Topic, msg, func(err error) {
 		failpoint.Hit("forwarder/answered")
-		s.results.add(result{o, err})
+		s.results.add(result{*o, usercode.Guard(err)})
 	})
 	failpoint.Hit("forwarder/handed-over")
 }
@@ -150,7 +179,7 @@ func (rs *results) add(r result) {
 	}
 }
 
-// take returns all results, and removes them. The parameter scratch is the result of an
+// take returns all results, and removes them. scratch is the result of an
 // earlier call that is no longer needed, or nil. Its memory is used for later results.
 func (rs *results) take(scratch []result) []result {
 	clear(scratch)
@@ -159,4 +188,39 @@ func (rs *results) take(scratch []result) []result {
 	list := rs.list
 	rs.list = scratch[:0]
 	return list
+}
+
+// rowError means that a row contains data that the outbox would not write, or that the
+// publisher cannot send.
+type rowError struct {
+	what string
+	err  error // the cause, or nil
+}
+
+func (e rowError) Error() string {
+	if e.err == nil {
+		return "forwarder: " + e.what
+	}
+	return fmt.Sprintf("forwarder: %s: %v", e.what, e.err)
+}
+func (e rowError) Unwrap() error    { return e.err }
+func (rowError) Unacceptable() bool { return true }
+
+// check returns the metadata of a message, or an error if the message cannot be sent.
+// It checks that all strings are valid UTF-8 without NUL. A text column of SQLite
+// accepts any bytes, but a list of ids in a statement does not. A row with an invalid
+// id could therefore not be deleted after the message was sent.
+func check(m *dispatch.Message) (message.Metadata, error) {
+	for _, field := range []struct{ name, text string }{
+		{"message_id", m.ID}, {"topic", m.Topic}, {"ordering_key", m.Key},
+	} {
+		if !utf8.ValidString(field.text) || strings.IndexByte(field.text, 0) >= 0 {
+			return nil, rowError{what: field.name + " is not valid text"}
+		}
+	}
+	metadata, err := outboxrow.DecodeMetadata(m.Metadata)
+	if err != nil {
+		return nil, rowError{"metadata is not an object of strings", err}
+	}
+	return metadata, nil
 }

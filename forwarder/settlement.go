@@ -1,14 +1,18 @@
 package forwarder
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math"
 
-	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/internal/parkedrows"
 )
 
 // settle records outcomes in the database. The result says which parts succeeded. The
@@ -20,10 +24,15 @@ func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDea
 	)
 	if len(batch.Confirmed) > 0 {
 		failpoint.Hit("forwarder/remove")
-		removed, err := s.remove(ctx, batch.Confirmed)
+		removed, stays, err := s.remove(ctx, batch.Confirmed)
 		failpoint.Hit("forwarder/removed")
 		result.Confirmed = err == nil
 		result.Wrote = err == nil && removed > 0
+		if err == nil && len(stays) > 0 {
+			result.Stays = stays
+			result.StaysErr = s.dialect.Unchanged("outbox", fmt.Sprintf("%d rows of sent messages were not deleted (the first has position %d)",
+				len(stays), stays[0]))
+		}
 		errs = append(errs, err)
 	}
 	if len(batch.Charges) > 0 {
@@ -52,11 +61,11 @@ func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDea
 }
 
 // remove deletes the rows of confirmed messages, and returns the number of deleted
-// rows. If such a message was the head of a blocked key, remove also unblocks the key.
-// It may be called again with the same messages. An instance that has lost the slots
-// may call it, too: the messages remain confirmed, and the new owner unblocks their
-// keys.
-func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (removed int64, err error) {
+// rows. The result stays contains the positions of rows that are still there. If such a
+// message was the head of a blocked key, remove also unblocks the key. It may be called
+// again with the same messages. An instance that has lost the slots may call it, too: the
+// messages remain confirmed, and the new owner unblocks their keys.
+func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (removed int64, stays []int64, err error) {
 	var (
 		positions, heads, slots []int64
 		ids, keys               []string
@@ -70,35 +79,90 @@ func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (remo
 		}
 	}
 	err = s.write(ctx, func(tx *sql.Tx) error {
-		removed = 0
+		removed, stays = 0, nil
 		if len(heads) > 0 {
 			if err := s.unblock(ctx, tx, heads, keys, slots); err != nil {
 				return err
 			}
 			failpoint.Hit("forwarder/key-unblocked")
 		}
-		statements := []string{s.sql.remove}
+		args := []any{s.dialect.List(positions), s.dialect.Strings(ids)}
+		var err error
 		if s.keepSent {
-			statements = s.sql.removeLogged
+			removed, err = s.removeLogged(ctx, tx, args)
+		} else {
+			removed, err = dialect.Affected(tx.ExecContext(ctx, s.sql.remove, args...))
 		}
-		for _, statement := range statements {
-			result, err := tx.ExecContext(ctx, statement, s.dialect.List(positions), s.dialect.Strings(ids))
-			if err != nil {
-				return err
-			}
-			if removed, err = result.RowsAffected(); err != nil {
-				return err
-			}
-			failpoint.Hit("forwarder/rows-deleted")
+		if err != nil {
+			return err
 		}
-		return nil
+		failpoint.Hit("forwarder/rows-deleted")
+		if removed == int64(len(confirmed)) {
+			return nil
+		}
+		// Usually somebody else has removed the other rows.
+		return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			var position int64
+			err := scan(&position)
+			stays = append(stays, position)
+			return err
+		}, s.sql.stays, args...)
 	})
+	return removed, stays, err
+}
+
+func (s *store) removeLogged(ctx context.Context, tx *sql.Tx, args []any) (removed int64, err error) {
+	var logged int64
+	if s.dialect.SQLite() {
+		if logged, err = dialect.Affected(tx.ExecContext(ctx, s.sql.logSent, args...)); err != nil {
+			return 0, err
+		}
+		failpoint.Hit("forwarder/sent-logged")
+		removed, err = dialect.Affected(tx.ExecContext(ctx, s.sql.remove, args...))
+	} else {
+		err = tx.QueryRowContext(ctx, s.sql.removeLogged, args...).Scan(&removed, &logged)
+	}
+	if err == nil && removed != logged {
+		err = s.dialect.Unchanged("outbox_sent", fmt.Sprintf("%d rows were deleted from the outbox, and %d were inserted", removed, logged))
+	}
 	return removed, err
 }
 
 // charge records attempts, due times and blocked keys. It returns the number of rows
 // that still exist in slots of this instance.
 func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found int64, err error) {
+	args := s.chargeArguments(charges)
+	var uncharged, unblocked int
+	err = s.write(ctx, func(tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, s.sql.charge, args...)
+		if err != nil {
+			return err
+		}
+		if found, err = result.RowsAffected(); err != nil {
+			return err
+		}
+		failpoint.Hit("forwarder/attempt-charged")
+		if result, err = tx.ExecContext(ctx, s.sql.block, args...); err != nil {
+			return err
+		}
+		failpoint.Hit("forwarder/key-blocked")
+		uncharged, unblocked = 0, 0
+		if blocked, err := result.RowsAffected(); err != nil || found+blocked == 2*int64(len(charges)) {
+			return err
+		}
+		return tx.QueryRowContext(ctx, s.sql.unchanged, args...).Scan(&uncharged, &unblocked)
+	})
+	// The transaction has recorded the other charges, so it was not rolled back.
+	switch {
+	case err == nil && uncharged > 0:
+		err = s.dialect.Unchanged("outbox", fmt.Sprintf("%d rows of refused messages were not updated", uncharged))
+	case err == nil && unblocked > 0:
+		err = s.dialect.Unchanged("blocked_keys", fmt.Sprintf("%d rows of blocked keys were not inserted", unblocked))
+	}
+	return found, err
+}
+
+func (s *store) chargeArguments(charges []dispatch.Charge) []any {
 	var (
 		positions, attempts, delays []int64
 		ids, texts, reasons         []string
@@ -119,28 +183,13 @@ func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found in
 			unknown[i] = 1
 		}
 	}
-	args := []any{
+	return []any{
 		s.dialect.List(positions), s.dialect.Strings(ids), s.dialect.List(attempts),
 		s.dialect.List(delays), s.dialect.Strings(texts), s.dialect.Strings(reasons), s.dialect.List(unknown),
 		s.dialect.List(after), s.owner,
 	}
-	err = s.write(ctx, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, s.sql.charge, args...)
-		if err != nil {
-			return err
-		}
-		if found, err = result.RowsAffected(); err != nil {
-			return err
-		}
-		failpoint.Hit("forwarder/attempt-charged")
-		_, err = tx.ExecContext(ctx, s.sql.block, args...)
-		failpoint.Hit("forwarder/key-blocked")
-		return err
-	})
-	return found, err
 }
 
-// blockReason returns the value for the column reason of a blocked key.
 func blockReason(c dispatch.Charge) string {
 	if c.Cause == dispatch.Unknown {
 		return outboxrow.BlockedUnknown
@@ -148,7 +197,6 @@ func blockReason(c dispatch.Charge) string {
 	return outboxrow.BlockedRefused
 }
 
-// reasonOf returns the value for the column reason of a dead letter.
 func reasonOf(d dispatch.Death) string {
 	if d.Exhausted {
 		return outboxrow.DeadExhausted
@@ -165,15 +213,19 @@ var errRemoved = errors.New("forwarder: the message was removed by somebody else
 func (s *store) moveDead(ctx context.Context, d dispatch.Death, afterDead AfterDead) (moved bool, err error) {
 	m := d.Message
 	err = s.write(ctx, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, s.sql.copyDead, m.Position, m.ID, clean(d.Err), reasonOf(d), m.WasUnknown, s.owner)
+		text, reason := clean(d.Err), reasonOf(d)
+		group := parkedrows.Fingerprint(parkedrows.Cause{Reason: reason, Text: text, MessageID: m.ID})
+		result, err := tx.ExecContext(ctx, s.sql.copyDead, m.Position, m.ID, text, reason, m.WasUnknown, s.owner, group)
 		if err != nil {
 			return err
 		}
 		n, err := result.RowsAffected()
-		if err != nil || n == 0 {
+		if err != nil {
 			return err
 		}
-		moved = true
+		if moved = n > 0; !moved {
+			return s.unchangedIf(ctx, tx, "outbox_dead", "the row of a dead letter was not inserted", s.sql.owns, m.Position, m.ID, s.owner)
+		}
 		failpoint.Hit("forwarder/dead-row-written")
 		if result, err = tx.ExecContext(ctx, s.sql.removeOne, m.Position, m.ID); err != nil {
 			return err
@@ -182,19 +234,53 @@ func (s *store) moveDead(ctx context.Context, d dispatch.Death, afterDead AfterD
 			return err
 		}
 		if n == 0 {
-			return errRemoved
+			err := s.unchangedIf(ctx, tx, "outbox", fmt.Sprintf("the row of a dead letter was not deleted (position %d)", m.Position),
+				s.sql.owns, m.Position, m.ID, s.owner)
+			return cmp.Or(err, errRemoved)
 		}
 		failpoint.Hit("forwarder/dead-row-deleted")
 		if m.Key == "" {
 			return nil
 		}
 		if afterDead == BlockKey {
-			_, err = tx.ExecContext(ctx, s.sql.blockByDead, m.Key, m.Position, d.SuccessorsAfter)
+			err = s.blockByDead(ctx, tx, d)
 		} else {
-			_, err = tx.ExecContext(ctx, s.sql.unblockOne, m.Key, m.Position)
+			err = s.unblockOne(ctx, tx, m)
 		}
 		failpoint.Hit("forwarder/dead-key-set")
 		return err
 	})
 	return moved, err
+}
+
+func (s *store) blockByDead(ctx context.Context, tx *sql.Tx, d dispatch.Death) error {
+	n, err := dialect.Affected(tx.ExecContext(ctx, s.sql.blockByDead, d.Message.Key, d.Message.Position, d.SuccessorsAfter))
+	if err != nil || n > 0 {
+		return err
+	}
+	// Usually an earlier message of the key blocks it already.
+	var blocked bool
+	if err := tx.QueryRowContext(ctx, s.sql.blocked, d.Message.Key).Scan(&blocked); err != nil || blocked {
+		return err
+	}
+	return s.dialect.Unchanged("blocked_keys", "the row of a blocked key was not inserted")
+}
+
+func (s *store) unblockOne(ctx context.Context, tx *sql.Tx, m *dispatch.Message) error {
+	n, err := dialect.Affected(tx.ExecContext(ctx, s.sql.unblockOne, m.Key, m.Position))
+	if err != nil || n > 0 || !m.BlocksKey {
+		return err
+	}
+	return s.unchangedIf(ctx, tx, "blocked_keys", "the row of a blocked key was not deleted", s.sql.blockedBy, m.Key, m.Position)
+}
+
+// unchangedIf is called if a statement has changed no row. It returns an error if the
+// query returns true: the row exists, and the statement must change it. Otherwise
+// somebody else has removed the row.
+func (s *store) unchangedIf(ctx context.Context, tx *sql.Tx, table, did, query string, args ...any) error {
+	var exists bool
+	if err := tx.QueryRowContext(ctx, query, args...).Scan(&exists); err != nil || !exists {
+		return err
+	}
+	return s.dialect.Unchanged(table, did)
 }

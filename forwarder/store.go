@@ -10,7 +10,7 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/slot"
+	"github.com/watermill-once/once/internal/outboxrow"
 )
 
 // store runs the statements of a forwarder.
@@ -31,6 +31,8 @@ type store struct {
 	inTx  bool // the next read must be in a transaction
 	bulk  bool // the next read should be in a transaction, because it will return many rows
 	quiet bool // the last sweep found no row
+
+	last int64 // last position of the sequence, as of the last read
 }
 
 func newStore(db *sql.DB, d dialect.Dialect) *store {
@@ -85,11 +87,11 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 		if err := tx.QueryRowContext(ctx, s.sql.instances).Scan(&got.instances, &slots); err != nil {
 			return err
 		}
-		if slots < slot.Count {
+		if slots < outboxrow.Slots {
 			if _, err := tx.ExecContext(ctx, s.sql.slots); err != nil {
 				return err
 			}
-			slots = slot.Count
+			slots = outboxrow.Slots
 		}
 		got.share = (slots + got.instances - 1) / got.instances
 		take := 0
@@ -125,14 +127,13 @@ func (s *store) leave(ctx context.Context) error {
 	})
 }
 
-// tidy unblocks the keys whose first message no longer exists.
 func (s *store) tidy(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
 		positions, keys, err := s.headless(ctx, tx)
 		if err == nil && len(keys) > 0 {
 			slots := make([]int64, len(keys))
 			for i, key := range keys {
-				slots[i] = int64(slot.Of("", key))
+				slots[i] = int64(outboxrow.SlotOf("", key))
 			}
 			err = s.unblock(ctx, tx, positions, keys, slots)
 		}
@@ -146,12 +147,14 @@ func (s *store) tidy(ctx context.Context) error {
 // because the owner's cursor has passed these messages. So only the owner may unblock
 // the key.
 func (s *store) unblock(ctx context.Context, tx *sql.Tx, positions []int64, keys []string, slots []int64) error {
-	_, err := tx.ExecContext(ctx, s.sql.unblock,
-		s.dialect.List(positions), s.dialect.Strings(keys), s.dialect.List(slots), s.owner)
-	return err
+	args := []any{s.dialect.List(positions), s.dialect.Strings(keys), s.dialect.List(slots), s.owner}
+	n, err := dialect.Affected(tx.ExecContext(ctx, s.sql.unblock, args...))
+	if err != nil || n == int64(len(keys)) {
+		return err
+	}
+	return s.unchangedIf(ctx, tx, "blocked_keys", "rows of keys that are not blocked any more were not deleted", s.sql.stillBlocked, args...)
 }
 
-// headless returns the blocked keys whose first message no longer exists.
 func (s *store) headless(ctx context.Context, tx *sql.Tx) (positions []int64, keys []string, err error) {
 	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var (

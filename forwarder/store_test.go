@@ -4,14 +4,15 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/dispatch"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -22,7 +23,7 @@ func (s stateError) SQLState() string { return string(s) }
 
 func TestTrap27_AConnectionToAReplicaIsThrownAway(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	d, err := dialect.New(schema.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +73,7 @@ func TestCleanedErrors(t *testing.T) {
 
 func TestTrap68_AConfirmedMessageTakesNoOtherWithIt(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
 			t.Fatal(err)
@@ -94,7 +95,7 @@ func TestTrap68_AConfirmedMessageTakesNoOtherWithIt(t *testing.T) {
 			return n
 		}
 		removed := func(rows ...*dispatch.Message) int64 {
-			n, err := s.remove(t.Context(), rows)
+			n, _, err := s.remove(t.Context(), rows)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,7 +123,7 @@ func TestTrap68_AConfirmedMessageTakesNoOtherWithIt(t *testing.T) {
 // of their messages.
 func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
 			t.Fatal(err)
@@ -217,7 +218,7 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 // same position.
 func TestADeadLetterOfAPositionThatIsUsedAgain(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
 			t.Fatal(err)
@@ -258,7 +259,7 @@ func TestADeadLetterOfAPositionThatIsUsedAgain(t *testing.T) {
 
 func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
 			t.Fatal(err)
@@ -284,7 +285,7 @@ func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
 			{{Position: 1, ID: "a"}, {Position: 2, ID: "a"}},
 			{{Position: 1, ID: "a"}, {Position: 3, ID: "c"}},
 		} {
-			removed, err := s.remove(t.Context(), rows)
+			removed, _, err := s.remove(t.Context(), rows)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -306,7 +307,7 @@ func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
 
 func TestTheSentLogIsForgottenInBatches(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
 			t.Fatal(err)
@@ -334,6 +335,115 @@ func TestTheSentLogIsForgottenInBatches(t *testing.T) {
 			if n != want {
 				t.Fatalf("n is %d, want %d", n, want)
 			}
+		}
+	})
+}
+
+// newIdle returns a forwarder that does not run. It creates the tables.
+func newIdle(t *testing.T, db kit.Database) *Forwarder {
+	t.Helper()
+	config := Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
+	if err := schema.Up(t.Context(), db.DB, config.Schema); err != nil {
+		t.Fatal(err)
+	}
+	f, err := New(db.DB, new(counter), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// The lag of a message is counted from when it was written or, if it has a due time,
+// from when it is due. If it was refused, the lag is counted from the first refusal,
+// although it is due later. The lag of the outbox is the largest lag of a message.
+func TestAGlanceSeesHowLateTheOutboxIs(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		f := newIdle(t, db)
+		look := func() boundedStats {
+			t.Helper()
+			seen, err := f.store.boundedStats(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return seen
+		}
+		if got := look(); got != (boundedStats{}) {
+			t.Fatalf("look is %+v, want none", got)
+		}
+
+		now, hourAgo, due := "now()", "now() - interval '1 hour'", "now() - interval '2 hours'"
+		if db.Dialect == "sqlite" {
+			now, hourAgo, due = "unixepoch() * 1000", "(unixepoch() - 3600) * 1000", "(unixepoch() - 7200) * 1000"
+		}
+		const columns = `INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, created_at, due_at) VALUES `
+		for _, row := range []string{`('1', 't', 0, '', '{}', ` + hourAgo + `, NULL)`, `('new', 't', 0, '', '{}', ` + now + `, NULL)`} {
+			if _, err := db.ExecContext(t.Context(), columns+row); err != nil {
+				t.Fatal(err)
+			}
+		}
+		seen := look()
+		if seen.pending != 2 {
+			t.Fatalf("seen.pending is %d, want 2", seen.pending)
+		}
+		if got := seen.lag.Seconds(); math.Abs(got-3600) > 60 {
+			t.Fatalf("seen.lag.Seconds is %v, want 3600, give or take 60", got)
+		}
+
+		if _, err := db.ExecContext(t.Context(), columns+`('2', 't', 0, '', '{}', `+hourAgo+`, `+due+`)`); err != nil {
+			t.Fatal(err)
+		}
+		if got := look().lag.Seconds(); math.Abs(got-7200) > 60 {
+			t.Fatalf("look().lag.Seconds is %v, want 7200, give or take 60: what should have been sent when it was due", got)
+		}
+
+		later, failing := "now() + interval '5 minutes'", "now() - interval '3 hours'"
+		if db.Dialect == "sqlite" {
+			later, failing = "(unixepoch() + 300) * 1000", "(unixepoch() - 10800) * 1000"
+		}
+		if _, err := db.ExecContext(t.Context(), columns+`('3', 't', 0, '', '{}', `+hourAgo+`, `+later+`)`); err != nil {
+			t.Fatal(err)
+		}
+		if got := look().lag.Seconds(); math.Abs(got-7200) > 60 {
+			t.Fatalf("look().lag.Seconds is %v, want 7200, give or take 60: what its producer has delayed", got)
+		}
+		if _, err := db.ExecContext(t.Context(), `UPDATE once_outbox SET failing_since = `+failing+` WHERE message_id = '3'`); err != nil {
+			t.Fatal(err)
+		}
+		if got := look().lag.Seconds(); math.Abs(got-10800) > 60 {
+			t.Fatalf("look().lag.Seconds is %v, want 10800, give or take 60: what backs off, since it failed first", got)
+		}
+		if _, err := db.ExecContext(t.Context(), `UPDATE once_outbox SET failing_since = `+hourAgo+` WHERE message_id = '2'`); err != nil {
+			t.Fatal(err)
+		}
+		if got := look().lag.Seconds(); math.Abs(got-10800) > 60 {
+			t.Fatalf("look().lag.Seconds is %v, want 10800, give or take 60: the earliest of two failures", got)
+		}
+	})
+}
+
+// Each number counts the rows of one table.
+func TestStatsCountTheRowsOfEachTable(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		f := newIdle(t, db)
+		for _, query := range []string{
+			`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('1', 't', 0, '', '{}')`,
+			`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('a', 7, 7, 'dead'), ('b', 8, 8, 'dead')`,
+			`INSERT INTO once_outbox_dead
+				(position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown, died_at)
+				SELECT n, 'dead', 't', payload, metadata, created_at, 1, '', '', false, created_at
+				FROM once_outbox CROSS JOIN (SELECT 1 AS n UNION ALL SELECT 2 UNION ALL SELECT 3) AS three`,
+			`INSERT INTO once_pauses (kind, name, actor, why) VALUES
+				('topic', 'a', 'ann', 'w'), ('topic', 'b', 'ann', 'w'), ('topic', 'c', 'ann', 'w'), ('tenant', 'd', 'ann', 'w')`,
+		} {
+			if _, err := db.ExecContext(t.Context(), query); err != nil {
+				t.Fatal(err)
+			}
+		}
+		seen, err := f.store.boundedStats(t.Context())
+		if err != nil || seen.pending != 1 || seen.blockedKeys != 2 || seen.dead != 3 || seen.pauses != 4 {
+			t.Errorf("boundedStats: got %+v, %v; want 1 pending, 2 blocked keys, 3 dead, 4 pauses", seen, err)
 		}
 	})
 }

@@ -1,9 +1,13 @@
 package forwarder
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 
+	"github.com/watermill-once/once/forwarder/internal/dispatch"
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/outboxrow"
 )
 
 // A sweep finds rows without a due time in the order of their positions, and rows with
@@ -96,7 +100,8 @@ const (
 // blocked, and the next read must use a transaction.
 //
 // The row has the columns of a message: the column position contains the horizon,
-// metadata the pauses, created the ceiling, and waited the flags.
+// metadata the pauses, successors_after the last position, created the ceiling, and
+// waited the flags.
 var stateOfRead = stateWith(`0`)
 
 // stateAlone is the query stateOfRead with one more flag, rowsToRead. The flag is set
@@ -104,13 +109,13 @@ var stateOfRead = stateWith(`0`)
 var stateAlone = stateWith(fmt.Sprintf(`CASE WHEN `+anyRow+` THEN %d ELSE 0 END`, rowsToRead))
 
 // stateWith returns a query for an outboxState. The query sets the flags unownedSlots,
-// blockedKeys, serializable and replica. The parameter flag is an SQL expression for one
+// blockedKeys, serializable and replica. flag is an SQL expression for one
 // more flag, or 0.
 func stateWith(flag string) string {
 	return fmt.Sprintf(`
 	SELECT CASE WHEN `+anyBlocked+` THEN 0 ELSE pg_snapshot_xmin(pg_current_snapshot())::text::bigint END AS position,
 	       0::smallint AS slot, '' AS message_id, '' AS topic, '' AS ordering_key, ''::bytea AS payload, `+pausesOfPostgres+` AS metadata,
-	       0 AS attempts, NULL::bigint AS successors_after,
+	       0 AS attempts, `+lastPosition+` AS successors_after,
 	       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS created,
 	       CASE WHEN `+anyUnowned+` THEN %d ELSE 0 END + CASE WHEN `+anyBlocked+` THEN %d ELSE 0 END +
 	       CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN %d ELSE 0 END +
@@ -118,13 +123,19 @@ func stateWith(flag string) string {
 		unownedSlots, blockedKeys, serializable, replica, flag)
 }
 
+// lastPosition is an SQL expression for the last position that the sequence has
+// returned. It is NULL if the sequence is new, or if the user may not read it.
+const lastPosition = `CASE WHEN has_sequence_privilege('{outbox_position}', 'SELECT')
+	                    THEN pg_sequence_last_value('{outbox_position}'::regclass) END`
+
 const anyUnowned = `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR lease_until < {now})`
 
 // snapshotQuery returns a query for the values of an outboxState:
 //   - the horizon: all transactions with a lower id have ended,
 //   - the ceiling: no transaction with this id or a higher one has ended,
 //   - whether any slots have no owner, and whether any keys are blocked,
-//   - the pauses and, if anything is paused, the highest position.
+//   - the pauses and, if anything is paused, the highest position,
+//   - the last position of the sequence.
 //
 // It runs just before the rows are read. The read therefore sees each transaction that
 // has ended according to this query.
@@ -139,12 +150,13 @@ func snapshotQuery(d dialect.Dialect) string {
 	                         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 	                  THEN 0 ELSE pg_snapshot_xmin(pg_current_snapshot())::text::bigint END,
 	             pg_snapshot_xmax(pg_current_snapshot())::text::bigint`
+	last := lastPosition
 	if d.SQLite() { // SQLite has one writer at a time, so rows become visible in the order of positions
-		snapshot = `0, 0`
+		snapshot, last = `0, 0`, `NULL`
 	}
 	return d.SQL(`
 		SELECT ` + snapshot + `, ` + anyUnowned + `, ` + anyBlocked + `, ` + listPauses(d) + `,
-		       CASE WHEN EXISTS (SELECT 1 FROM {pauses}) THEN ` + highestPosition + ` ELSE 0 END`)
+		       CASE WHEN EXISTS (SELECT 1 FROM {pauses}) THEN ` + highestPosition + ` ELSE 0 END, ` + last)
 }
 
 const highestPosition = `COALESCE((SELECT MAX(position) FROM {outbox}), 0)`
@@ -153,7 +165,60 @@ const highestPosition = `COALESCE((SELECT MAX(position) FROM {outbox}), 0)`
 // position. It also stops PostgreSQL from compiling the later queries of the
 // transaction.
 func snapshotOfLookahead(d dialect.Dialect) string {
-	return d.SQL(`SELECT horizon, ceiling, unowned, blocked, pauses, ` + highestPosition + `
-		FROM (` + snapshotQuery(d) + `) AS s (horizon, ceiling, unowned, blocked, pauses, highest)
+	return d.SQL(`SELECT horizon, ceiling, unowned, blocked, pauses, ` + highestPosition + `, last
+		FROM (` + snapshotQuery(d) + `) AS s (horizon, ceiling, unowned, blocked, pauses, highest, last)
 		WHERE set_config('jit', 'off', true) = 'off'`)
+}
+
+// Each sweep also returns the pauses that the database contains. So no separate query
+// is needed. If the returned pauses differ from the pauses that the sweep has used, the
+// scheduler ignores the rows, and the next sweep uses the new pauses. While something
+// is paused, the forwarder uses other queries, which cost more: a sweep runs in a
+// transaction, and checks the topic and the tenant of each row.
+
+// listPauses returns an SQL expression. The value of the expression is a JSON list of
+// the pauses, or an empty string if nothing is paused.
+func listPauses(d dialect.Dialect) string {
+	if d.SQLite() {
+		return `COALESCE((SELECT CASE WHEN COUNT(*) > 0 THEN json_group_array(json_array(kind, name)) END
+		                  FROM (SELECT kind, name FROM {pauses} ORDER BY kind, name) AS p), '')`
+	}
+	return pausesOfPostgres
+}
+
+const pausesOfPostgres = `COALESCE((SELECT CAST(json_agg(json_build_array(kind, name) ORDER BY kind, name) AS text) FROM {pauses}), '')`
+
+func decodePauses(text string) (p dispatch.Pauses, err error) {
+	if text == "" {
+		return p, nil
+	}
+	var list [][2]string
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		return p, fmt.Errorf("forwarder: pauses: %w", err)
+	}
+	for _, pause := range list {
+		if pause[0] == outboxrow.PausedTopic {
+			p.Topics = append(p.Topics, pause[1])
+		} else {
+			p.Tenants = append(p.Tenants, pause[1])
+		}
+	}
+	return p, nil
+}
+
+// leaveOutPaused returns the query of a sweep or a refill, changed so that it leaves
+// out paused rows. The parameters topics and tenants are the SQL parameters that
+// contain the paused topics and tenants. Paused rows without a key, and paused rows
+// with a due time, are left out. The other paused rows are returned without their
+// contents, because the scheduler must know which keys they block. The value -1 for
+// attempts marks these rows.
+func leaveOutPaused(d dialect.Dialect, query, topics, tenants string) string {
+	paused := outboxrow.Paused(d, `{list `+topics+` text}`, `{list `+tenants+` text}`)
+	return strings.NewReplacer(
+		`ordering_key, payload,`, `ordering_key, CASE WHEN `+paused+` THEN '' ELSE payload END AS payload,`,
+		`CAST(metadata AS text) AS metadata, attempts,`, `CASE WHEN `+paused+` THEN '{}' ELSE CAST(metadata AS text) END AS metadata,
+		 CASE WHEN `+paused+` THEN -1 ELSE attempts END AS attempts,`,
+		`CASE WHEN due_at IS NULL THEN`, `CASE WHEN ordering_key IS NULL AND `+paused+` THEN 1 = 0 WHEN due_at IS NULL THEN`,
+		`due_at <= {now} AND`, `due_at <= {now} AND NOT `+paused+` AND`,
+	).Replace(query)
 }

@@ -13,14 +13,14 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
 // A queue that has lost its majority does not confirm. Other topics must continue. The
 // publisher reports the messages of the queue as unknown after a timeout.
 func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		healed, deadline := make(chan struct{}), make(chan struct{})
@@ -57,7 +57,7 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 		others = append(others, msg("9999", "shared"))
 		put(t, db, config, "free", others...)
 
-		log := &testkit.Logs{}
+		log := &kit.Logs{}
 		cfg := quick(config)
 		cfg.BatchSize, cfg.Window = 40, 20 // so that one batch cannot fill the window before the forwarder sees that the topic is stuck
 		cfg.StallTimeout = 3 * time.Second
@@ -82,7 +82,7 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 		if got := b.ids(nil); len(got) != stuck+free+2 {
 			t.Fatalf("len(b.ids(nil)) is %d, want %d: %q", len(got), stuck+free+2, got)
 		}
-		if got := dead(t, db); got != 0 {
+		if got := countDead(t, db); got != 0 {
 			t.Fatalf("dead is %d, want 0", got)
 		}
 		if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
@@ -122,7 +122,7 @@ func TestTrap76_ATopicThatDoesNotAnswerWhileAnotherFails(t *testing.T) {
 				}
 				return nil
 			})
-			log := &testkit.Logs{}
+			log := &kit.Logs{}
 			cfg := quick(schema.Config{})
 			cfg.StallTimeout = time.Second
 			cfg.Logger = log
@@ -160,11 +160,11 @@ func TestATopicWhoseMessagesAreRefused(t *testing.T) {
 			}
 			return nil
 		})
-		log := &testkit.Logs{}
+		log := &kit.Logs{}
 		cfg := quick(config)
 		cfg.MaxAttempts = 1_000_000
 		cfg.Logger = log
-		f := start(t, db, b, cfg)
+		start(t, db, b, cfg)
 		put(t, db, config, "refused", msg("1", ""), msg("2", ""), msg("3", "key"))
 		put(t, db, config, "denied", msg("4", ""))
 		put(t, db, config, "fine", msg("5", ""))
@@ -189,11 +189,7 @@ func TestATopicWhoseMessagesAreRefused(t *testing.T) {
 			t.Fatalf(`log.Count("accepts messages again") is %d, want 0`, got)
 		}
 		eventually(t, "all are counted", func() bool {
-			stats, err := f.Stats(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			return stats.Failing == 4 && stats.FailingFor > 0
+			return count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE failing_since IS NOT NULL`) == 4
 		})
 		close(healed)
 		drained(t, db)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/watermill-once/once/internal/fields"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -23,8 +23,10 @@ type Config struct {
 
 	// Client returns an id of the client that sends a request, such as the id of the
 	// authenticated user or tenant. Each client has its own keys. Otherwise a client that
-	// guesses another client's key would get that client's answer. Use OneClient for a
-	// service with a single client.
+	// guesses another client's key would get that client's answer. The id must be valid
+	// UTF-8 without zero bytes, and at most 1024 bytes long. If the answer depends on the
+	// host of the request, make the host a part of the id: hosts are not compared. Use
+	// OneClient for a service with a single client.
 	Client func(r *http.Request) string
 
 	// Required makes the handler answer requests without a key with status 400. Defaults to
@@ -113,7 +115,7 @@ func (c Config) validate() error {
 		errs = append(errs, fmt.Errorf("MaxBody is %d and MaxAnswer is %d: must not be negative", c.MaxBody, c.MaxAnswer))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fields.Refused("idempotency", err)
+		return usercode.Refused("idempotency", err)
 	}
 	return nil
 }

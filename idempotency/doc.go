@@ -17,9 +17,7 @@
 //	the key was used for another request        422
 //	a request with the key is being handled     409
 //	the key is missing and Config.Required      400
-//	the key is not valid                        400
+//	the key or the client's id is not valid     400
 //
 // These answers are of the type application/problem+json (RFC 9457).
-//
-// To read the code, start with handler.go, then key.go (the header), keys.go and store.go.
 package idempotency

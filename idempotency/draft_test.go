@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/idempotency"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // The tests of this file are the cases of draft-ietf-httpapi-idempotency-key-header-07,
@@ -36,7 +36,7 @@ func TestDraftKeyIsAStringOfRFC8941(t *testing.T) {
 		"\"schl\u00fcssel\"":                     invalid + "it has characters other than printable ASCII",
 		"\"a\tb\"":                               invalid + "it has characters other than printable ASCII",
 	} {
-		b := newBench(t, testkit.SQLite(t), nil)
+		b := newBench(t, kit.SQLite(t), nil)
 		got := b.send("tea", "Idempotency-Key: "+header)
 		if want == "" {
 			want = "201 placed tea at /orders/1"
@@ -49,7 +49,7 @@ func TestDraftKeyIsAStringOfRFC8941(t *testing.T) {
 
 // Section 2.1: parameters and escapes do not change the key.
 func TestDraftKeyIsItsUnescapedValue(t *testing.T) {
-	b := newBench(t, testkit.SQLite(t), nil)
+	b := newBench(t, kit.SQLite(t), nil)
 	b.expectAnswer("201 placed tea at /orders/1", "tea", `Idempotency-Key: "a\"b\\c"`)
 	for _, same := range []string{`"a\"b\\c"`, `"a\"b\\c";version=1`, `a"b\c`} {
 		b.expectAnswer("201 placed tea replayed at /orders/1", "tea", "Idempotency-Key: "+same)
@@ -60,7 +60,7 @@ func TestDraftKeyIsItsUnescapedValue(t *testing.T) {
 // Section 2.2 lets each service choose the length of keys. This package accepts 1 to
 // 255 characters.
 func TestDraftKeyLengths(t *testing.T) {
-	b := newBench(t, testkit.SQLite(t), nil)
+	b := newBench(t, kit.SQLite(t), nil)
 	for n, want := range map[int]string{
 		0:   "400: The idempotency key is not valid: it is empty",
 		1:   "201 placed tea at /orders/1",
@@ -76,7 +76,7 @@ func TestDraftKeyLengths(t *testing.T) {
 // Section 2.6: the first request with a key is processed, and answered as without a
 // key. A retry gets the result of the first request, with status, headers and body.
 func TestDraftRetryGetsTheSameAnswer(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		answers := map[int]http.Header{
 			http.StatusCreated:             {"Location": {"/orders/1"}, "Content-Type": {"application/octet-stream"}},
@@ -121,7 +121,7 @@ func TestDraftRetryGetsTheSameAnswer(t *testing.T) {
 
 // Section 2.6: a stored answer is not given to another client or for another request.
 func TestDraftKeysOfDifferentClientsDoNotMeet(t *testing.T) {
-	b := newBench(t, testkit.SQLite(t), nil)
+	b := newBench(t, kit.SQLite(t), nil)
 	for _, client := range []string{"ada", "bob"} {
 		b.expectAnswer("201 placed "+client+" at /orders/1", client, "Idempotency-Key: k1", "Client: "+client)
 	}
@@ -135,7 +135,7 @@ func TestDraftKeysOfDifferentClientsDoNotMeet(t *testing.T) {
 // 9457, and links to the documentation of the resource.
 func TestDraftProblems(t *testing.T) {
 	const page = "https://shop.example/docs/keys"
-	b := newBench(t, testkit.Postgres(t), func(c *idempotency.Config) {
+	b := newBench(t, kit.Postgres(t), func(c *idempotency.Config) {
 		c.Required, c.Documentation, c.Wait = true, page, 300*time.Millisecond
 	})
 	problem := func(what string, status int, title, body string, headers ...string) {

@@ -1,10 +1,8 @@
 package idempotency
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
@@ -20,6 +18,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // HandlerFunc handles a request in a transaction. It writes its rows and publishes its
@@ -40,8 +39,13 @@ const (
 )
 
 // Handler returns a handler that calls h once for each client and key. A later request
-// with the same key must have the same method, path, query, Content-Type and body.
-// Otherwise it is answered with status 422.
+// with the same key must have the same method, path, query and body, and the same
+// headers that say what the body means, such as Content-Type. All are compared as the
+// client has sent them. A request that differs is answered with status 422.
+//
+// A middleware around the handler must not read the body, unless it puts the same bytes
+// back as r.Body. A request with a key whose body was read or changed is answered with
+// status 500, and the error is logged.
 func (k *Keys) Handler(h HandlerFunc) http.Handler {
 	if h == nil {
 		panic("idempotency: Handler: h is nil")
@@ -59,17 +63,19 @@ func (k *Keys) serve(w http.ResponseWriter, r *http.Request, h HandlerFunc) {
 		k.refuse(w, http.StatusBadRequest, "The idempotency key is not valid", problem)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, k.config.MaxBody))
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		k.refuse(w, http.StatusRequestEntityTooLarge, "The request is too large", fmt.Sprintf("the limit is %d bytes", k.config.MaxBody))
-		return
+	body, err := k.readBody(w, r)
+	if err == nil && key != "" && changed(r, body) {
+		err = errChanged
 	}
 	if err != nil {
-		k.refuse(w, http.StatusBadRequest, "The request could not be read", "its body ended too early")
+		k.refuseBody(w, r, err)
 		return
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
 	req := request{client: k.config.Client(r), key: key, digest: digestOf(r, body)}
+	if problem := unusable(req.client); problem != "" && key != "" {
+		k.refuse(w, http.StatusBadRequest, "The id of the client is not valid", problem)
+		return
+	}
 	a, repeated, err := k.handle(r, req, h)
 	switch {
 	case err == nil:
@@ -81,9 +87,28 @@ func (k *Keys) serve(w http.ResponseWriter, r *http.Request, h HandlerFunc) {
 		w.Header().Set("Retry-After", "1")
 		k.refuse(w, http.StatusConflict, "A request with this idempotency key is being handled", "repeat the request later")
 	default:
-		k.config.Logger.Error("Request with an idempotency key failed", err, watermill.LogFields{"method": r.Method, "path": r.URL.Path})
+		k.config.Logger.Error("Request with an idempotency key failed", err, requestFields(r))
 		k.fail(w, err)
 	}
+}
+
+// refuseBody answers a request whose body could not be read, or is not the body that the
+// client has sent.
+func (k *Keys) refuseBody(w http.ResponseWriter, r *http.Request, err error) {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		k.refuse(w, http.StatusRequestEntityTooLarge, "The request is too large", fmt.Sprintf("the limit is %d bytes", tooLarge.Limit))
+		return
+	}
+	if !errors.Is(err, errChanged) {
+		k.refuse(w, http.StatusBadRequest, "The request could not be read", "its body ended too early")
+		return
+	}
+	k.config.Logger.Error("Request with an idempotency key cannot be compared with others", err, requestFields(r))
+	k.refuse(w, http.StatusInternalServerError, "The request failed", "the service has lost a part of it; the log of the service says why")
+}
+
+func requestFields(r *http.Request) watermill.LogFields {
+	return watermill.LogFields{"method": r.Method, "path": r.URL.Path}
 }
 
 // fail answers a request whose transaction was rolled back, or whose commit has an
@@ -119,7 +144,6 @@ func unavailable(err error) bool {
 // must not be stored.
 var errUndone = errors.New("the answer is not stored")
 
-// handle handles a request in a transaction, or returns the stored answer.
 func (k *Keys) handle(r *http.Request, req request, h HandlerFunc) (a answer, repeated bool, err error) {
 	ctx := r.Context()
 	recorder := &recorder{limit: k.config.MaxAnswer, answer: answer{header: http.Header{}}}
@@ -131,7 +155,7 @@ func (k *Keys) handle(r *http.Request, req request, h HandlerFunc) (a answer, re
 				return err
 			}
 		}
-		if err := h(recorder, r, tx); err != nil {
+		if err := usercode.Guard(h(recorder, r, tx)); err != nil {
 			return err
 		}
 		if err := recorder.end(); err != nil {
@@ -154,17 +178,6 @@ func (k *Keys) handle(r *http.Request, req request, h HandlerFunc) (a answer, re
 		return answer{}, false, fmt.Errorf("%w: %w", errInProgress, err)
 	}
 	return recorder.answer, false, err
-}
-
-// digestOf returns a digest of the parts of a request by which two requests are
-// compared.
-func digestOf(r *http.Request, body []byte) (digest [sha256.Size]byte) {
-	sum := sha256.New()
-	for _, part := range []string{r.Method, r.URL.Path, r.URL.RawQuery, r.Header.Get("Content-Type")} {
-		fmt.Fprintf(sum, "%d:%s", len(part), part)
-	}
-	sum.Write(body)
-	return [sha256.Size]byte(sum.Sum(nil))
 }
 
 func write(w http.ResponseWriter, a answer, repeated bool) {

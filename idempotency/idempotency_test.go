@@ -16,11 +16,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/idempotency"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func TestRepeatedRequestGetsTheSameAnswer(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		const key = "Idempotency-Key: k1"
 		b.expectAnswer("201 placed tea at /orders/1", "tea", key)
@@ -40,7 +40,7 @@ func TestRepeatedRequestGetsTheSameAnswer(t *testing.T) {
 // A request with a key that was used before is refused if its method, path, query,
 // content type or body differs from those of the first request.
 func TestKeyOfAnotherRequestIsRefused(t *testing.T) {
-	b := newBench(t, testkit.SQLite(t), nil)
+	b := newBench(t, kit.SQLite(t), nil)
 	send := func(change func(r *http.Request)) int {
 		r := request(t.Context(), "tea", "Idempotency-Key: k1", "Content-Type: text/plain")
 		change(r)
@@ -68,7 +68,7 @@ func TestKeyOfAnotherRequestIsRefused(t *testing.T) {
 // Two equal requests arrive at the same time. The second one waits for the first one, and
 // gets the same answer.
 func TestRequestsAtTheSameTimeTakeEffectOnce(t *testing.T) {
-	b := newBench(t, testkit.Postgres(t), nil)
+	b := newBench(t, kit.Postgres(t), nil)
 	inside, goOn := make(chan struct{}, 2), make(chan struct{})
 	b.during = func(http.ResponseWriter, *http.Request) error {
 		inside <- struct{}{}
@@ -80,7 +80,7 @@ func TestRequestsAtTheSameTimeTakeEffectOnce(t *testing.T) {
 		go func() { answers <- b.send("tea", "Idempotency-Key: k1") }()
 	}
 	<-inside
-	testkit.Eventually(t, time.Minute, "the other one waits for the lock", func() bool {
+	kit.Eventually(t, time.Minute, "the other one waits for the lock", func() bool {
 		return b.count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
 	})
 	close(goOn)
@@ -95,7 +95,7 @@ func TestRequestsAtTheSameTimeTakeEffectOnce(t *testing.T) {
 }
 
 func TestRequestInProgressIsAConflict(t *testing.T) {
-	b := newBench(t, testkit.Postgres(t), func(c *idempotency.Config) { c.Wait = 300 * time.Millisecond })
+	b := newBench(t, kit.Postgres(t), func(c *idempotency.Config) { c.Wait = 300 * time.Millisecond })
 	inside, goOn := make(chan struct{}), make(chan struct{})
 	b.during = func(http.ResponseWriter, *http.Request) error {
 		close(inside)
@@ -119,7 +119,7 @@ func TestRequestInProgressIsAConflict(t *testing.T) {
 
 // A failed request can be repeated. A refused request gets the same refusal again.
 func TestFailuresAreNotStored(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *idempotency.Config) { c.MaxAnswer = 100 })
 		fine := b.handler
 		const failed = "500: The request failed: repeat it with the same key"
@@ -133,6 +133,10 @@ func TestFailuresAreNotStored(t *testing.T) {
 				_, err := w.Write([]byte("later"))
 				return err
 			}, "503 later"},
+			"internal error": {func(w http.ResponseWriter) error {
+				w.WriteHeader(http.StatusInternalServerError)
+				return nil
+			}, "500 "},
 			"long answer, whose error is ignored": {func(w http.ResponseWriter) error {
 				_, _ = w.Write(bytes.Repeat([]byte("x"), 101))
 				return nil
@@ -177,7 +181,7 @@ func TestFailuresAreNotStored(t *testing.T) {
 // While the database is not available, the answer tells the client to repeat the
 // request later.
 func TestOutageIsTemporary(t *testing.T) {
-	b := newBench(t, testkit.Postgres(t), nil)
+	b := newBench(t, kit.Postgres(t), nil)
 	const later = "503: The request failed: repeat it with the same key"
 	expectLater := func(what string) {
 		t.Helper()
@@ -224,7 +228,7 @@ func TestOutageIsTemporary(t *testing.T) {
 
 // If the client disconnects while its request is handled, the request is rolled back.
 func TestRequestOfAClientThatIsGoneIsUndone(t *testing.T) {
-	b := newBench(t, testkit.Postgres(t), nil)
+	b := newBench(t, kit.Postgres(t), nil)
 	ctx, leave := context.WithCancel(t.Context())
 	b.during = func(_ http.ResponseWriter, r *http.Request) error {
 		leave()
@@ -236,7 +240,7 @@ func TestRequestOfAClientThatIsGoneIsUndone(t *testing.T) {
 }
 
 func TestInvalidRequestsAreRefused(t *testing.T) {
-	b := newBench(t, testkit.SQLite(t), func(c *idempotency.Config) { c.Required, c.MaxBody = true, 10 })
+	b := newBench(t, kit.SQLite(t), func(c *idempotency.Config) { c.Required, c.MaxBody = true, 10 })
 	const invalid = "400: The idempotency key is not valid: "
 	for _, c := range []struct {
 		body    string
@@ -252,7 +256,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 }
 
 func TestSweepForgetsOldKeys(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *idempotency.Config) { c.Retention, c.SweepInterval = time.Hour, time.Millisecond })
 		for _, key := range []string{"old", "new"} {
 			b.expectAnswer("201 placed tea at /orders/1", "tea", "Idempotency-Key: "+key)
@@ -265,7 +269,7 @@ func TestSweepForgetsOldKeys(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		stopped := make(chan error)
 		go func() { stopped <- b.keys.Run(ctx) }()
-		testkit.Eventually(t, time.Minute, "the old key is removed", func() bool { return b.count("once_idempotency_keys") == 1 })
+		kit.Eventually(t, time.Minute, "the old key is removed", func() bool { return b.count("once_idempotency_keys") == 1 })
 		stop()
 		if err := <-stopped; err != nil {
 			t.Error(err)

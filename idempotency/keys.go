@@ -3,8 +3,10 @@ package idempotency
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
@@ -16,7 +18,7 @@ type Keys struct {
 	db      *sql.DB
 	config  Config
 	dialect dialect.Dialect
-	sql     queries
+	queries *dialect.Queries[queries]
 }
 
 // New returns a Keys that uses the tables of package schema. It does not connect to the
@@ -33,7 +35,7 @@ func New(db *sql.DB, config Config) (*Keys, error) {
 	if err != nil {
 		return nil, fmt.Errorf("idempotency: %w", err)
 	}
-	return &Keys{db: db, config: config, dialect: d, sql: newQueries(d)}, nil
+	return &Keys{db: db, config: config, dialect: d, queries: dialect.NewQueries(d, newQueries)}, nil
 }
 
 // sweepBatch is the maximum number of rows that one transaction removes.
@@ -45,7 +47,7 @@ func (k *Keys) Sweep(ctx context.Context) (removed int64, err error) {
 	for {
 		var n int64
 		err := k.dialect.Write(ctx, k.db, func(tx *sql.Tx) error {
-			result, err := tx.ExecContext(ctx, k.sql.sweep, -k.config.Retention.Milliseconds(), sweepBatch)
+			result, err := tx.ExecContext(ctx, k.queries.In(nil).sweep, -k.config.Retention.Milliseconds(), sweepBatch)
 			if err != nil {
 				return err
 			}
@@ -85,4 +87,79 @@ func (k *Keys) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+type queries struct {
+	claim, find, answer, sweep string
+}
+
+func newQueries(d dialect.Dialect) queries {
+	return queries{
+		// This statement waits for another transaction that has inserted the same key. If
+		// that transaction commits, the statement inserts nothing. If it rolls back, the
+		// statement inserts the key.
+		claim:  d.SQL(`INSERT INTO {idempotency_keys} (client, key, digest) VALUES ($1, $2, $3) ON CONFLICT (client, key) DO NOTHING`),
+		find:   d.SQL(`SELECT digest, status, header, body FROM {idempotency_keys} WHERE client = $1 AND key = $2`),
+		answer: d.SQL(`UPDATE {idempotency_keys} SET status = $3, header = $4, body = $5 WHERE client = $1 AND key = $2`),
+		sweep: d.SQL(`DELETE FROM {idempotency_keys} WHERE (client, key) IN (
+			SELECT client, key FROM {idempotency_keys} WHERE created_at < {after $1} ORDER BY created_at LIMIT $2)`),
+	}
+}
+
+// answer is the answer that a handler has written.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+var (
+	// errReused means that the key was used for a different request.
+	errReused = errors.New("the key was used for another request")
+
+	// errInProgress means that another request with the key is being handled.
+	errInProgress = errors.New("a request with the key is being handled")
+)
+
+// claim inserts the key. If an earlier request used the key, claim returns the answer
+// of the earlier request, or errReused if that request was different.
+func (k *Keys) claim(ctx context.Context, tx *sql.Tx, r request) (earlier *answer, err error) {
+	waiting, cancel := context.WithTimeoutCause(ctx, k.config.Wait, errInProgress)
+	defer cancel()
+	result, err := tx.ExecContext(waiting, k.queries.In(tx).claim, r.client, r.key, r.digest[:])
+	if err != nil {
+		if ctx.Err() == nil && waiting.Err() != nil {
+			err = fmt.Errorf("%w: %w", errInProgress, err)
+		}
+		return nil, err
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 1 {
+		return nil, err
+	}
+	var digest, body []byte
+	var header []byte
+	var status int
+	if err := tx.QueryRowContext(ctx, k.queries.In(tx).find, r.client, r.key).Scan(&digest, &status, &header, &body); err != nil {
+		if errors.Is(err, sql.ErrNoRows) { // a sweep may have removed the row, too
+			err = k.dialect.Unchanged("idempotency_keys", "the row of a key was not inserted")
+		}
+		return nil, err
+	}
+	if string(digest) != string(r.digest[:]) {
+		return nil, errReused
+	}
+	earlier = &answer{status: status, body: body}
+	return earlier, json.Unmarshal(header, &earlier.header)
+}
+
+func (k *Keys) store(ctx context.Context, tx *sql.Tx, r request, a answer) error {
+	header, err := json.Marshal(a.header)
+	if err != nil {
+		return err
+	}
+	stored, err := dialect.Affected(tx.ExecContext(ctx, k.queries.In(tx).answer, r.client, r.key, a.status, string(header), a.body))
+	if err == nil && stored == 0 { // this transaction has inserted the row
+		err = k.dialect.Unchanged("idempotency_keys", "the answer was not stored")
+	}
+	return err
 }

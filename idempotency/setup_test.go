@@ -15,18 +15,18 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/idempotency"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 // bench is a service that places orders. Its table has no unique constraint, so that
 // an order that is placed twice is visible.
 type bench struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 
 	keys    *idempotency.Keys
 	logs    *watermill.CaptureLoggerAdapter
@@ -36,7 +36,7 @@ type bench struct {
 	during func(w http.ResponseWriter, r *http.Request) error
 }
 
-func newBench(t *testing.T, db testkit.Database, change func(*idempotency.Config)) *bench {
+func newBench(t *testing.T, db kit.Database, change func(*idempotency.Config)) *bench {
 	t.Helper()
 	logs := watermill.NewCaptureLogger()
 	b := &bench{T: t, Database: db, logs: logs}

@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/schema"
 )
@@ -29,7 +29,7 @@ func TestConfigErrorNamesEveryField(t *testing.T) {
 
 func TestMissingTablesAreReported(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	config := shop{db, schema.Config{Dialect: schema.SQLite}}.examined(pay)
 	examine(t, config).mustFail("", "run schema.Up")
 
@@ -53,7 +53,7 @@ func TestHandlerWithoutAVisibleEffectIsRefused(t *testing.T) {
 
 func TestTablesOfOtherSchemas(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, testkit.Postgres(t))
+	s := newShop(t, kit.Postgres(t))
 	for _, statement := range []string{`CREATE SCHEMA shop`, `ALTER TABLE payments SET SCHEMA shop`, `DROP TABLE totals`} {
 		if _, err := s.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)

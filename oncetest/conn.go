@@ -56,7 +56,9 @@ func (c *conn) statement(ctx context.Context, query string) error {
 	if c.gone {
 		return errLost
 	}
-	c.call.statement(query)
+	if !c.checks(query) {
+		c.call.statement(query)
+	}
 	if !c.counts(query) {
 		return nil
 	}
@@ -71,13 +73,14 @@ func (c *conn) statement(ctx context.Context, query string) error {
 }
 
 // counts reports whether a statement counts as a statement of an observed transaction.
-// dedup executes some statements only to check the transaction. They do not count,
-// because they change no data, and dedup does not execute them in every transaction.
+// The library executes some statements only to check the transaction. They do not count,
+// because they change no data, and are not executed in every transaction.
 func (c *conn) counts(query string) bool {
-	if c.tx == nil || c.delivery == nil {
-		return false
-	}
-	return c.check == nil || query != c.check.SQL && query != c.check.Mark
+	return c.tx != nil && c.delivery != nil && !c.checks(query)
+}
+
+func (c *conn) checks(query string) bool {
+	return c.check != nil && (query == c.check.SQL || query == c.check.Mark || query == dialect.Probe)
 }
 
 // failStatement executes an invalid statement. So the transaction is in the same state as
@@ -131,7 +134,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 // the driver did not execute the statement, and database/sql prepares and executes it
 // again. So that the statement is not counted twice, skipped removes it from the counts.
 func (c *conn) skipped(query string, err error) {
-	if errors.Is(err, driver.ErrSkip) {
+	if errors.Is(err, driver.ErrSkip) && !c.checks(query) {
 		c.call.undo()
 	}
 	if c.counts(query) && errors.Is(err, driver.ErrSkip) {
@@ -139,7 +142,6 @@ func (c *conn) skipped(query string, err error) {
 	}
 }
 
-// Prepare implements driver.Conn.
 func (c *conn) Prepare(query string) (driver.Stmt, error) {
 	return c.PrepareContext(context.Background(), query)
 }
@@ -162,7 +164,6 @@ func (c *conn) prepare(ctx context.Context, query string) (driver.Stmt, error) {
 	return c.inner.Prepare(query)
 }
 
-// Begin implements driver.Conn.
 func (c *conn) Begin() (driver.Tx, error) {
 	return c.BeginTx(context.Background(), driver.TxOptions{})
 }

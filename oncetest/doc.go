@@ -25,11 +25,4 @@
 //
 // The package imports no database driver. It wraps the connections of your own pool,
 // so that it can lose them at a given statement.
-//
-// # Reading the code
-//
-// For Run: config.go, run.go, subject.go and cases.go (the cases), delivery.go and
-// fault.go (one message and its fault), state.go and tables.go (the comparison). For
-// RunOrder: order.go, call.go. The wrapped driver: connector.go, conn.go, stmt.go,
-// tx.go.
 package oncetest

@@ -25,7 +25,7 @@ type OrderConfig struct {
 
 	// First and Second are two calls of the service that publish with the same ordering
 	// key. They run at the same time. Both may be the same function. Each call must use its
-	// parameter db and not the field DB, because only the connections of the parameter can
+	// parameter db and not the field DB, because only the connections of db can
 	// pause the call.
 	First, Second func(ctx context.Context, db *sql.DB) error
 
@@ -160,8 +160,6 @@ func newOrderTest(ctx context.Context, config OrderConfig) (*orderTest, error) {
 		slices.Sorted(maps.Keys(keys[0])), slices.Sorted(maps.Keys(keys[1])))
 }
 
-// runAlone runs a call while the other call does not run. It returns the number of
-// statements that published events, and these events.
 func (o *orderTest) runAlone(ctx context.Context, who caller) (int, []event, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.config.Timeout)
 	defer cancel()
@@ -183,7 +181,7 @@ func (o *orderTest) newCall(pauseAfter int) *call {
 	return newCall(o.config.Schema.Table("outbox"), pauseAfter)
 }
 
-// run runs the call of the parameter who. The connections of this call report to c, which
+// run runs the call of who. The connections of this call report to c, which
 // can pause the call.
 func (o *orderTest) run(ctx context.Context, who caller, c *call) error {
 	db := wrapFor(o.config.DB, c)
@@ -191,8 +189,8 @@ func (o *orderTest) run(ctx context.Context, who caller, c *call) error {
 	return who.do(ctx, db)
 }
 
-// checkOvertaking runs two calls at the same time. The call in the parameter overtaken
-// pauses after a statement that publishes. Then the call in the parameter overtaker runs.
+// checkOvertaking runs two calls at the same time. The call in overtaken
+// pauses after a statement that publishes. Then the call in overtaker runs.
 // checkOvertaking returns an error if the second call commits an event of the same key
 // during the pause, because the paused call has published its event earlier, and this
 // event would be sent first.
@@ -238,8 +236,6 @@ func (o *orderTest) checkOvertaking(ctx context.Context, overtaken, overtaker ca
 	return checkPositions(overtaken, overtaker, inPause, all, paused)
 }
 
-// waitUntilBlocked returns when a call has ended, or when it waits for a lock in the
-// database.
 func (o *orderTest) waitUntilBlocked(ctx context.Context, result <-chan error) (callErr error, ended bool, err error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -263,8 +259,8 @@ func (o *orderTest) waitUntilBlocked(ctx context.Context, result <-chan error) (
 
 // checkPositions compares events of the same key. It returns an error if the outbox
 // contains an event of the paused call before an event that was committed during the
-// pause. The parameter inPause contains the events that were committed during the
-// pause. The parameter all contains the events after both calls.
+// pause. inPause contains the events that were committed during the
+// pause. all contains the events after both calls.
 func checkPositions(overtaken, overtaker caller, inPause, all []event, paused *call) error {
 	for _, later := range all {
 		if slices.Contains(inPause, later) {
@@ -282,8 +278,6 @@ func checkPositions(overtaken, overtaker caller, inPause, all []event, paused *c
 	return nil
 }
 
-// describeStatements lists the first statements that a call has executed after its pause
-// began.
 func describeStatements(who caller, statements []string) string {
 	if len(statements) == 0 {
 		return ""
@@ -295,7 +289,6 @@ func describeStatements(who caller, statements []string) string {
 	return fmt.Sprintf("; after it had published, %s ran: %s", who.name, strings.Join(words, "; "))
 }
 
-// reset puts the database into the state in which every case begins.
 func (o *orderTest) reset(ctx context.Context) error {
 	if err := o.config.Reset(ctx, o.config.DB); err != nil {
 		return fmt.Errorf("Reset: %w", err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
@@ -96,7 +96,7 @@ func examineOrder(t *testing.T, config oncetest.OrderConfig) *recorder {
 // later, but its event is sent first. RunOrder reports this.
 func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, testkit.Postgres(t))
+	s := newShop(t, kit.Postgres(t))
 	first, second := "First pauses after publish 1", "Second pauses after publish 1"
 	for name, c := range map[string]struct {
 		acts  []act
@@ -137,7 +137,7 @@ func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
 // Two calls that take their locks in different orders deadlock, and this is reported.
 func TestCallsThatDeadlockAreReported(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, testkit.Postgres(t))
+	s := newShop(t, kit.Postgres(t))
 	config := s.calls(lockTotalKey, publishTotal, addToTotal)
 	config.Second = s.calls(addToTotal, lockTotalKey, publishTotal).Second
 	examineOrder(t, config).mustFail("First pauses after publish 1", "First and Second at the same time: ", "deadlock detected",
@@ -148,7 +148,7 @@ func TestCallsThatDeadlockAreReported(t *testing.T) {
 // reported.
 func TestCallsThatWaitInTheProcessAreReported(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, testkit.Postgres(t))
+	s := newShop(t, kit.Postgres(t))
 	config := s.calls(publishTotal, addToTotal)
 	config.Timeout = 2 * time.Second
 	var mu sync.Mutex
@@ -188,7 +188,7 @@ func TestCallsWithoutACommonKeyAreRefused(t *testing.T) {
 // because SQLite has one writer.
 func TestRunOrderSkipsSQLite(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, testkit.SQLite(t))
+	s := newShop(t, kit.SQLite(t))
 	if s.config.Dialect != schema.SQLite {
 		t.Fatal("the test database is not SQLite")
 	}

@@ -1,10 +1,21 @@
 package oncetest
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/outbox"
 )
 
 // TB contains the methods of *testing.T that [Run] and [RunOrder] need.
@@ -72,4 +83,111 @@ func (s *subject) cases() []testCase {
 		})
 	}
 	return all
+}
+
+// Config configures [Run]. DB, Handler, Messages and Reset are required. For every
+// other field, the zero value means the default.
+type Config struct {
+	// DB is a test database that contains the tables of the handler and of this library
+	// (schema.Up). Use PostgreSQL, or SQLite in a file: a SQLite database in memory is lost
+	// when its connection is closed. No other process may use the database during the test.
+	// Run deletes all rows of the inbox and the outbox.
+	DB *sql.DB
+
+	// Handler is the handler to test. If your handler takes its transaction from
+	// dedup.TxFromContext, set Handler to a function that calls your handler with its
+	// parameter msg.
+	Handler once.HandlerFunc
+
+	// Messages are delivered one after another. Their ids must differ, and the handler must
+	// accept them in this order.
+	Messages []*message.Message
+
+	// Reset puts the tables into the state that they have before the first message arrives:
+	// it empties them, and inserts the rows that the handler needs. Run calls it before
+	// every case, and checks that it produces the same state each time.
+	Reset func(ctx context.Context, db *sql.DB) error
+
+	// Tables are the tables to compare, such as "payments" or "shop.payments", spelled as
+	// in the database. Defaults to all tables except the tables of this library. In
+	// PostgreSQL these are the tables in the search path.
+	Tables []string
+
+	// Ignore lists columns that are not compared because their values differ in each run,
+	// such as times and generated ids. A name without a table, such as "captured_at", means
+	// the columns of this name in all tables. A name with a table, such as "payments.id",
+	// means the column of this table. Defaults to none.
+	Ignore []string
+
+	// Ordered says that messages always arrive in order. Run then does not swap messages.
+	// Defaults to false, because a consumer that retries, or has more than one message in
+	// flight, receives messages out of order.
+	Ordered bool
+
+	// Dedup is the configuration of the inbox in your service. If Dedup.Idempotent contains
+	// the consumer, its handler handles every delivery, so the cases with duplicates test
+	// whether the handler is idempotent. Dedup.Consumer defaults to "oncetest", and
+	// Dedup.Outbox to the outbox of the same Schema.
+	Dedup dedup.Config
+
+	// Timeout is the maximum time for one message with all its redeliveries. Defaults to 30
+	// seconds.
+	Timeout time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	c.Timeout = cmp.Or(c.Timeout, 30*time.Second)
+	c.Dedup.Consumer = cmp.Or(c.Dedup.Consumer, "oncetest")
+	// With tracing, the produced messages would differ in each run.
+	if c.Dedup.TracerProvider == nil {
+		c.Dedup.TracerProvider = noop.NewTracerProvider()
+	}
+	if c.Dedup.Outbox == nil {
+		// An invalid Schema is the only possible error, and validate reports it.
+		if box, err := outbox.New(outbox.Config{Schema: c.Dedup.Schema, TracerProvider: c.Dedup.TracerProvider}); err == nil {
+			c.Dedup.Outbox = box.Publisher
+		}
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.DB == nil {
+		errs = append(errs, errors.New("DB is nil: set it to a database for tests"))
+	}
+	if c.Handler == nil {
+		errs = append(errs, errors.New("Handler is nil: set it to the handler to test"))
+	}
+	if c.Reset == nil {
+		errs = append(errs, errors.New("Reset is nil: each case needs the same state of the database"))
+	}
+	if len(c.Messages) == 0 {
+		errs = append(errs, errors.New("Messages is empty: there must be at least one"))
+	}
+	ids := map[string]bool{}
+	for i, msg := range c.Messages {
+		switch {
+		case msg == nil:
+			errs = append(errs, fmt.Errorf("Messages[%d] is nil", i))
+		case msg.UUID == "" && c.Dedup.Key == nil:
+			errs = append(errs, fmt.Errorf("Messages[%d] has no id, and Dedup.Key is nil", i))
+		case ids[msg.UUID]:
+			errs = append(errs, fmt.Errorf("Messages[%d] has the id %q of an earlier one", i, msg.UUID))
+		default:
+			ids[msg.UUID] = true
+		}
+	}
+	for field, names := range map[string][]string{"Tables": c.Tables, "Ignore": c.Ignore} {
+		if slices.Contains(names, "") {
+			errs = append(errs, fmt.Errorf("%s has an empty name", field))
+		}
+	}
+	if c.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("Timeout is %v: negative", c.Timeout))
+	}
+	if _, err := dedup.New(new(sql.DB), c.Dedup); err != nil { // New checks only that the *sql.DB is not nil
+		errs = append(errs, fmt.Errorf("Dedup: %w", err))
+	}
+	return errors.Join(errs...)
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/oncetest"
 )
 
@@ -20,7 +20,7 @@ import (
 // into the inbox.
 const statements = 1
 
-// subtests returns how many subtests run for two messages. The parameter handlers is
+// subtests returns how many subtests run for two messages. handlers is
 // the number of statements that the handler executes.
 func subtests(handlers int) int {
 	return 2 + 2*(2*(statements+handlers)+2) + 1
@@ -142,7 +142,7 @@ func TestIgnoredColumnsAreNotCompared(t *testing.T) {
 // statements, and the test passes.
 func TestHandlerThatCachesPasses(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, testkit.SQLite(t))
+	s := newShop(t, kit.SQLite(t))
 	calls := 0
 	r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		if calls++; calls <= 4 { // the first four calls are the two reference runs
@@ -162,7 +162,7 @@ func TestHandlerThatCachesPasses(t *testing.T) {
 // session of the database ends, and its locks are released.
 func TestLostConnectionIsClosed(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, testkit.Postgres(t))
+	s := newShop(t, kit.Postgres(t))
 	calls, lost := 0, 0
 	previous := -1
 	config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -182,5 +182,61 @@ func TestLostConnectionIsClosed(t *testing.T) {
 	examine(t, config).mustPass(subtests(3))
 	if lost != 2*2 {
 		t.Errorf("%d connections were lost under the handler", lost)
+	}
+}
+
+// bare is a driver for SQLite that has none of the optional interfaces.
+type bare struct {
+	driver   driver.Driver
+	dsn      string
+	skipping bool // connections have ExecContext and QueryContext, which return driver.ErrSkip
+}
+
+func (b bare) Driver() driver.Driver { return b.driver }
+
+func (b bare) Connect(context.Context) (driver.Conn, error) {
+	conn, err := b.driver.Open(b.dsn)
+	if b.skipping {
+		return skippingConn{bareConn{conn}}, err
+	}
+	return bareConn{conn}, err
+}
+
+type skippingConn struct{ bareConn }
+
+func (skippingConn) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
+	return nil, driver.ErrSkip
+}
+
+func (skippingConn) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	return nil, driver.ErrSkip
+}
+
+type bareConn struct{ driver.Conn }
+
+func (c bareConn) Prepare(query string) (driver.Stmt, error) {
+	stmt, err := c.Conn.Prepare(query)
+	return bareStmt{stmt}, err
+}
+
+type bareStmt struct{ driver.Stmt }
+
+func TestDriverWithoutOptionalInterfaces(t *testing.T) {
+	t.Parallel()
+	for name, skipping := range map[string]bool{"bare": false, "skipping": true} {
+		t.Run(name, func(t *testing.T) {
+			db := kit.SQLite(t)
+			pool := sql.OpenDB(bare{db.Driver(), db.DSN, skipping})
+			t.Cleanup(func() { _ = pool.Close() })
+			db.DB = pool
+			s := newShop(t, db)
+			examine(t, s.examined(pay)).mustPass(subtests(2))
+
+			r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+				_, _ = pay(ctx, tx, msg)
+				return nil, nil
+			}))
+			r.mustFail("statement 2 of message 1 fails", "table payments has 1 row where one delivery gives 2", "although a statement failed")
+		})
 	}
 }

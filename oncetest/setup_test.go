@@ -13,12 +13,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 // recorder is a test that may fail. It records why it failed or was skipped.
 type recorder struct {
@@ -121,12 +121,12 @@ func (r *recorder) mustPass(subtests int) {
 // shop is a database that contains the tables of the tested handlers. The tables have
 // no unique constraints, so that a repeated effect is visible.
 type shop struct {
-	testkit.Database
+	kit.Database
 
 	config schema.Config
 }
 
-func newShop(t *testing.T, db testkit.Database) shop {
+func newShop(t *testing.T, db kit.Database) shop {
 	t.Helper()
 	s := shop{db, schema.Config{Dialect: schema.Dialect(db.Dialect)}}
 	if err := schema.Up(t.Context(), db.DB, s.config); err != nil {
@@ -164,7 +164,7 @@ func (s shop) examined(handler func(ctx context.Context, tx *sql.Tx, msg *messag
 
 func each(t *testing.T, test func(t *testing.T, s shop)) {
 	t.Helper()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { test(t, newShop(t, db)) })
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) { test(t, newShop(t, db)) })
 }
 
 // pay is a handler for which the test passes: it writes only in its transaction, and

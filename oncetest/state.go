@@ -1,7 +1,11 @@
 package oncetest
 
 import (
+	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +43,7 @@ func canonical(value any) string {
 }
 
 // compare returns a description of the first difference between the rows of got and want,
-// or "" if they are equal. The description contains the parameter origin, which says
+// or "" if they are equal. The description contains origin, which says
 // where the rows of want come from, such as "one delivery gives".
 func compare(got, want state, origin string) string {
 	for i := range want {
@@ -93,7 +97,6 @@ func without(a, b []row) []row {
 	return left
 }
 
-// differing returns the indexes of the columns in which two rows differ.
 func differing(a, b row) []int {
 	var all []int
 	for i := range a {
@@ -119,5 +122,161 @@ func (c contents) text(r row) string {
 	return "(" + strings.Join(words, " ") + ")"
 }
 
-// short returns the beginning of a long value.
 func short(value string) string { return shorten(value, 60) }
+
+// table is a table to compare.
+type table struct {
+	name    string
+	columns []string // names of the columns to compare, sorted
+	query   string
+}
+
+// findTables returns the tables to compare: the tables of the handler, and the outbox
+// with the columns that the receiver of a message sees.
+func (s *subject) findTables(ctx context.Context) ([]table, error) {
+	names := s.config.Tables
+	if len(names) == 0 {
+		var err error
+		if names, err = s.list(ctx); err != nil {
+			return nil, fmt.Errorf("list the tables: %w", err)
+		}
+	}
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	config := s.dialect.Config()
+	unmatched := map[string]bool{}
+	for _, name := range s.config.Ignore {
+		unmatched[name] = true
+	}
+	var all []table
+	var errs []error
+	for _, name := range names {
+		columns, err := s.columns(ctx, quote(name))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("table %s: %w", name, err))
+			continue
+		}
+		all = append(all, s.newTable(name, quote(name), columns, unmatched))
+	}
+	outbox := []string{"message_id", "topic", "ordering_key", "payload", "metadata"}
+	all = append(all, s.newTable(config.Prefix+"outbox", config.Table("outbox"), outbox, unmatched))
+	// If a table is missing, its columns are missing, too. Report only the table.
+	if len(errs) == 0 && len(unmatched) > 0 {
+		errs = append(errs, fmt.Errorf("Ignore: there is no column %s", strings.Join(slices.Sorted(maps.Keys(unmatched)), ", no column ")))
+	}
+	return all, errors.Join(errs...)
+}
+
+// newTable returns a table without the ignored columns. unmatched contains
+// the elements of Config.Ignore for which no column was found yet. newTable removes the
+// elements that match a column of the table.
+func (s *subject) newTable(name, quoted string, columns []string, unmatched map[string]bool) table {
+	t := table{name: name}
+	for _, column := range slices.Sorted(slices.Values(columns)) {
+		ignored := false
+		for _, spelling := range []string{column, name + "." + column} {
+			if slices.Contains(s.config.Ignore, spelling) {
+				ignored = true
+				delete(unmatched, spelling)
+			}
+		}
+		if !ignored {
+			t.columns = append(t.columns, column)
+		}
+	}
+	if len(t.columns) == 0 { // only the number of rows can be compared
+		t.columns = []string{"row"}
+		t.query = "SELECT 1 FROM " + quoted
+		return t
+	}
+	words := make([]string, len(t.columns))
+	for i, column := range t.columns {
+		words[i] = quotePart(column)
+	}
+	t.query = "SELECT " + strings.Join(words, ", ") + " FROM " + quoted
+	return t
+}
+
+func (s *subject) list(ctx context.Context) ([]string, error) {
+	query := `SELECT relname FROM pg_class
+		WHERE relkind IN ('r', 'p') AND NOT relispartition AND pg_table_is_visible(oid)
+		  AND relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)`
+	if s.dialect.SQLite() {
+		query = `SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\'`
+	}
+	rows, err := s.config.DB.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var names []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		if !strings.HasPrefix(name, s.dialect.Config().Prefix) && !strings.Contains(name, ".") {
+			names = append(names, name)
+		}
+	}
+	return names, rows.Err()
+}
+
+func (s *subject) columns(ctx context.Context, quoted string) ([]string, error) {
+	rows, err := s.config.DB.QueryContext(ctx, "SELECT * FROM "+quoted+" WHERE 1 = 0")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err == nil && len(columns) == 0 {
+		err = errors.New("it has no columns")
+	}
+	return columns, errors.Join(err, rows.Err())
+}
+
+func (s *subject) read(ctx context.Context) (state, error) {
+	all := make(state, len(s.tables))
+	for i, t := range s.tables {
+		rows, err := s.config.DB.QueryContext(ctx, t.query)
+		if err == nil {
+			all[i], err = contentsOf(t, rows)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("oncetest: read table %s: %w", t.name, err)
+		}
+	}
+	return all, nil
+}
+
+func contentsOf(t table, rows *sql.Rows) (contents, error) {
+	defer rows.Close()
+	all := contents{table: t}
+	values, into := make([]any, len(t.columns)), make([]any, len(t.columns))
+	for i := range values {
+		into[i] = &values[i]
+	}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return all, err
+		}
+		row := make(row, len(values))
+		for i, value := range values {
+			row[i] = canonical(value)
+		}
+		all.rows = append(all.rows, row)
+	}
+	slices.SortFunc(all.rows, slices.Compare[row])
+	return all, rows.Err()
+}
+
+func quote(name string) string {
+	parts := strings.Split(name, ".")
+	for i, part := range parts {
+		parts[i] = quotePart(part)
+	}
+	return strings.Join(parts, ".")
+}
+
+func quotePart(name string) string {
+	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+}

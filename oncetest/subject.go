@@ -10,8 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -48,7 +48,6 @@ func newSubject(ctx context.Context, config Config) (*subject, error) {
 	return s, nil
 }
 
-// reset puts the database into the state in which every case begins.
 func (s *subject) reset(ctx context.Context) error {
 	if err := s.config.Reset(ctx, s.config.DB); err != nil {
 		return fmt.Errorf("oncetest: Reset: %w", err)
@@ -112,8 +111,6 @@ func (s *subject) makeReference(ctx context.Context) (err error) {
 	return nil
 }
 
-// deliverOnce delivers every message once. It returns the faults that can be injected,
-// and the resulting state.
 func (s *subject) deliverOnce(ctx context.Context) ([]fault, state, error) {
 	var all []fault
 	for i, msg := range s.config.Messages {
@@ -132,7 +129,7 @@ func (s *subject) deliverOnce(ctx context.Context) ([]fault, state, error) {
 const maxDeliveries = 10
 
 // deliver delivers the message msg again and again until it is handled without an error.
-// If the parameter afterFault is not nil, deliver calls it after the delivery in which
+// If afterFault is not nil, deliver calls it after the delivery in which
 // the fault was injected.
 func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message, afterFault func() error) error {
 	defer d.announce()
@@ -144,7 +141,7 @@ func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message
 		copied := msg.Copy()
 		copied.Payload = append([]byte(nil), msg.Payload...) // a handler may change its payload
 		copied.SetContext(d.context(ctx))
-		_, err = disposition.Call(handle, copied)
+		_, err = chain.Call(handle, copied)
 		if d.misuse != nil {
 			return d.misuse
 		}
@@ -168,10 +165,138 @@ func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message
 	return fmt.Errorf("it failed %d times, the last time with: %w", maxDeliveries, s.explain(err))
 }
 
-// explain adds the likely cause to the text of an error.
 func (s *subject) explain(err error) error {
 	if s.dialect.SQLite() && dialect.Contended(err) {
 		return fmt.Errorf("%w; does the handler write outside of its transaction, which has the only write lock?", err)
 	}
 	return err
+}
+
+// compareWithReference returns an error if the tables differ from the reference. The
+// error begins with name, the name of the case. It ends with
+// clue, a likely cause, if clue is not "".
+func (s *subject) compareWithReference(ctx context.Context, name, clue string) error {
+	now, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
+	difference := compare(now, s.reference, "one delivery gives")
+	if difference == "" {
+		return nil
+	}
+	if clue != "" {
+		difference += "; " + clue
+	}
+	return fmt.Errorf("%s: %s", name, difference)
+}
+
+func (s *subject) twiceInARow(ctx context.Context) error {
+	const what = "delivered twice in a row"
+	if err := s.reset(ctx); err != nil {
+		return err
+	}
+	for _, msg := range s.config.Messages {
+		for range 2 {
+			if err := s.deliver(ctx, newDelivery(nil), msg, nil); err != nil {
+				return fmt.Errorf("%s: message %q: %w", what, msg.UUID, err)
+			}
+		}
+	}
+	return s.compareWithReference(ctx, what, "")
+}
+
+func (s *subject) twiceAtOnce(ctx context.Context) error {
+	const what = "delivered twice at once"
+	if err := s.reset(ctx); err != nil {
+		return err
+	}
+	for _, msg := range s.config.Messages {
+		first, second := newDelivery(nil), newDelivery(nil)
+		first.other, second.other = second, first
+		other := make(chan error, 1)
+		go func() { other <- s.deliver(ctx, second, msg, nil) }()
+		err := s.deliver(ctx, first, msg, nil)
+		if err := errors.Join(err, <-other); err != nil {
+			return fmt.Errorf("%s: message %q: %w", what, msg.UUID, err)
+		}
+	}
+	return s.compareWithReference(ctx, what, "")
+}
+
+func (s *subject) swapped(ctx context.Context, i int) error {
+	if err := s.reset(ctx); err != nil {
+		return err
+	}
+	messages := append([]*message.Message(nil), s.config.Messages...)
+	messages[i], messages[i+1] = messages[i+1], messages[i]
+	what := fmt.Sprintf("message %q delivered before %q", messages[i].UUID, messages[i+1].UUID)
+	for _, msg := range messages {
+		if err := s.deliver(ctx, newDelivery(nil), msg, nil); err != nil {
+			return fmt.Errorf("%s: message %q: %w", what, msg.UUID, err)
+		}
+	}
+	return s.compareWithReference(ctx, what, "the effect depends on the order of messages; if their order is guaranteed, set Config.Ordered")
+}
+
+func (s *subject) withFault(ctx context.Context, f fault) error {
+	if err := s.reset(ctx); err != nil {
+		return err
+	}
+	broken := newDelivery(&f)
+	var left string // describes writes that a rollback did not undo
+	for i, msg := range s.config.Messages {
+		var (
+			d          = newDelivery(nil)
+			afterFault func() error
+		)
+		if i == f.message {
+			before, err := s.read(ctx)
+			if err != nil {
+				return err
+			}
+			d, afterFault = broken, func() (err error) {
+				left, err = s.findOutsideWrites(ctx, broken, before)
+				return err
+			}
+		}
+		if err := s.deliver(ctx, d, msg, afterFault); err != nil {
+			return fmt.Errorf("%s: message %q: %w", f, msg.UUID, err)
+		}
+	}
+	clue := left
+	if broken.ignored {
+		clue = "the handler returned no error, although a statement failed"
+	}
+	if err := s.compareWithReference(ctx, f.String(), clue); err != nil {
+		return err
+	}
+	if left != "" { // report it even if the next delivery writes the same rows again, because a message may also be given up on
+		return fmt.Errorf("%s: %s", f, left)
+	}
+	if !broken.faultInjected() {
+		return errNotInjected
+	}
+	return nil
+}
+
+// findOutsideWrites is called after the transaction was rolled back. It compares the
+// tables with before, and describes the writes that remain, because the
+// handler made them outside of the transaction. It returns "" if there are none.
+func (s *subject) findOutsideWrites(ctx context.Context, broken *delivery, before state) (string, error) {
+	if broken.fault.kind == lostAfterCommit {
+		return "", nil
+	}
+	now, err := s.read(ctx)
+	if err != nil {
+		return "", err
+	}
+	left := compare(now, before, "there had been")
+	if left == "" {
+		return "", nil
+	}
+	text := "the handler writes outside of its transaction: after the rollback, " + left
+	if broken.handlerStatements() == 0 {
+		text += "; the handler ran no statement in its transaction: does it use a global *sql.DB instead of tx?"
+	}
+	return text, nil
 }

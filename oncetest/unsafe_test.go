@@ -12,14 +12,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // A write outside of the transaction is reported, because it remains when the
 // transaction is rolled back.
 func TestWriteOutsideOfTheTransactionIsReported(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, testkit.Postgres(t))
+	s := newShop(t, kit.Postgres(t))
 	handler := func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		if _, err := s.ExecContext(ctx, `INSERT INTO audit (what) VALUES ($1)`, "paid "+msg.UUID); err != nil {
 			return nil, err
@@ -55,7 +55,7 @@ func TestWriteOutsideOfTheTransactionIsReported(t *testing.T) {
 // transaction is rolled back.
 func TestHandlerThatDoesNotUseItsTransactionIsReported(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, testkit.Postgres(t))
+	s := newShop(t, kit.Postgres(t))
 	const remains = `the handler writes outside of its transaction: after the rollback, ` +
 		`table payments has 1 row where there had been 0: (amount=5 order_id="order-1") is too many; ` +
 		`the handler ran no statement in its transaction: does it use a global *sql.DB instead of tx?`
@@ -93,7 +93,7 @@ func TestWriteOutsideOfTheTransactionIsReportedForSQLite(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	s := newShop(t, testkit.Database{DB: db, Dialect: "sqlite"})
+	s := newShop(t, kit.Database{DB: db, Dialect: "sqlite"})
 	examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		if _, err := s.ExecContext(ctx, `INSERT INTO audit (what) VALUES ('x')`); err != nil {
 			return nil, err

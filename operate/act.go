@@ -1,6 +1,9 @@
 package operate
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Act contains the name of the person who changes something, and the reason. Each
 // change writes both to the audit log.
@@ -12,6 +15,21 @@ type Act struct {
 	// to edit a message.
 	Why string
 }
+
+// Errors of packages outbox, dead, parked and quarantine. The text of an error says more.
+var (
+	// ErrNotFound means that no message has the ID. It may have been sent or handled in the
+	// meantime.
+	ErrNotFound = errors.New("not found")
+
+	// ErrNeedsForce means that only a call with Plan.Force can change the message, see
+	// Plan.Force.
+	ErrNeedsForce = errors.New("needs force")
+
+	// ErrClaimed means that a handler is handling the message or a copy of it, or that
+	// another transaction is changing it.
+	ErrClaimed = errors.New("a handler is handling the message or a copy of it: try again when that has ended")
+)
 
 // Validate returns an error if Actor is empty.
 func (a Act) Validate() error {
@@ -29,4 +47,48 @@ func (a Act) ValidateLoss() error {
 		err = errors.Join(err, errors.New("Why is empty: say why the messages may be lost"))
 	}
 	return err
+}
+
+// GroupPage is a page of failure groups.
+type GroupPage struct {
+	Groups []Group
+
+	// Partial is true if only the latest messages were read. Groups that contain only
+	// older messages are then missing. So if the page is empty, there may still be groups.
+	// The counts may be too low, so Group.More is true in each group. DryRun counts all
+	// messages.
+	Partial bool
+}
+
+// Group describes messages that failed for the same cause: the reason and the error text
+// are the same, without the ids, numbers, times, addresses and quoted values in the text.
+// Codes and the names of exchanges, topics, tables, columns, constraints and fields must
+// be the same. Package quarantine also compares the consumer and the error type.
+type Group struct {
+	// Fingerprint identifies the group. To select the messages of the group, set this value
+	// in a Filter.
+	Fingerprint string
+
+	// Count is the number of messages. If More is true, the group may have more messages
+	// than Count, because the method Groups of both packages stops counting at a limit.
+	// DryRun counts all messages.
+	Count int
+	More  bool
+
+	// Consumers are the consumers that failed; dead letters have no consumer. Topics are
+	// the topics of the messages.
+	Consumers, Topics []string
+
+	// Reason and ErrorType are the same for all messages of the group; dead letters have
+	// no ErrorType. Error is the error text of the latest message.
+	Reason, ErrorType, Error string
+
+	// FirstFailedAt is the time at which a message of the group failed for the first time,
+	// and LastFailedAt is the time of the last failure. For a dead letter, both are the time
+	// at which the forwarder gave up on it.
+	FirstFailedAt, LastFailedAt time.Time
+
+	// Skipped contains the IDs of the dead letters that a replay skips because they need
+	// Plan.Force, in ascending order. Only DryRun of package dead sets this field.
+	Skipped []int64
 }

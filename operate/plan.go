@@ -3,22 +3,23 @@ package operate
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
-// Plan configures a replay of many messages: how fast it runs, and what makes it stop.
-// With the zero value, package deadletter replays as fast as the database accepts the
-// messages, and package poison as fast as the consumer handles them.
+// Plan configures a call that changes many messages: how fast it runs, and what makes it
+// stop. With the zero value, the call works as fast as the database or the consumer
+// accepts the messages.
 //
 // Canary, Window and StopOnFailure depend on the outcome of each replayed message. Only
-// the consumer's database knows the outcome. Package deadletter works in the producer's
-// database, so it returns an error if one of these fields is set.
+// the consumer's database knows the outcome, so only a replay of package quarantine
+// supports these fields. The other calls return an error if one of them is set.
 type Plan struct {
 	// Canary is the number of messages to replay first. The other messages follow when all
 	// of these messages have been handled. If one of them fails, the replay stops. Defaults
 	// to 0: all messages are replayed without a canary.
 	Canary int `json:"canary,omitempty"`
 
-	// Rate is the maximum number of messages to replay per second. Defaults to no limit.
+	// Rate is the maximum number of messages to change per second. Defaults to no limit.
 	Rate int `json:"rate,omitempty"`
 
 	// Window is the maximum number of replayed messages that wait for their handler at the
@@ -29,23 +30,25 @@ type Plan struct {
 	// Messages that were already replayed are still handled.
 	StopOnFailure bool `json:"stop_on_failure,omitempty"`
 
-	// Force also replays messages that are otherwise left out.
+	// Force also changes messages that are otherwise left out.
 	//
-	// Package deadletter leaves out messages that a consumer could handle a second time,
-	// see deadletter.Config.InboxRetention, and messages that the outbox would refuse, see
-	// deadletter.ReasonMalformed and deadletter.ReasonInvalid.
+	// Package outbox does not cancel messages that a forwarder may be sending. With Force it
+	// cancels them, and the forwarder may still send them.
 	//
-	// In package poison, dedup skips replayed messages that the consumer has handled. Force
+	// Package dead leaves out messages that a consumer could handle a second time,
+	// see Config.InboxRetention, and messages that the outbox would refuse, see
+	// dead.ReasonMalformed and dead.ReasonInvalid.
+	//
+	// In package quarantine, dedup skips replayed messages that the consumer has handled. Force
 	// removes their ids from the inbox, so that they are handled again, and also replays
-	// resolved entries in poison.Filter.IDs. Even with Force, dedup skips messages whose
+	// resolved entries in Filter.IDs. Even with Force, dedup skips messages whose
 	// business key (dedup.Config.Key) was handled, and sequence skips messages whose
 	// version is lower than the last applied version.
 	Force bool `json:"force,omitempty"`
 
-	// Progress is called with the state of the replay after each batch, after other
-	// changes, and at the end. If nothing changes, package poison calls it about once a
-	// second, or less often while the replay pauses. The replay waits until Progress
-	// returns. Defaults to nil.
+	// Progress is called after each batch. The next batch waits until Progress returns. A
+	// replay of package quarantine also calls it after other changes, at the end, and about
+	// once a second if nothing changes. Defaults to nil.
 	Progress func(Report) `json:"-"`
 }
 
@@ -63,27 +66,118 @@ func (p Plan) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Report is the state of a replay of many messages.
+// Report is the result of a call that changes many messages, or its state while it runs.
+// The lists are in ascending order.
 type Report struct {
-	// ID identifies the replay: pass it to Resume to continue the replay. State is one of
-	// the Replay constants. If no message matched, the replay is not stored, and ID is 0.
+	// ID identifies a replay: pass it to Resume to continue the replay. State is one of the
+	// Replay constants. If no message matched, the replay is not stored, and ID is 0. Total
+	// is the number of messages that matched at the start, at most Filter.Limit. Only
+	// replays set these fields.
 	ID    int64
 	State string
+	Total int
 
-	// Total is the number of messages that matched at the start, at most Filter.Limit.
-	// Replayed is the number of these messages that were already given back to the outbox or
-	// to their consumer.
-	Total, Replayed int
+	// Changed is the number of changed messages: those that were given back to the outbox
+	// or to their consumer, made due, cancelled or discarded.
+	Changed int
 
-	// Skipped contains the IDs of dead letters, or of rows of the sent log, that are
-	// replayed only with Plan.Force, in ascending order. Only package deadletter sets this
-	// field.
+	// Skipped contains the IDs of messages that need Plan.Force, that a consumer is handling,
+	// or that another transaction was changing.
 	Skipped []int64
+
+	// Handled contains the IDs of messages that were not changed because the inbox contains
+	// their ids: the consumer has handled these messages or copies of them. The consumer
+	// removes the rows when it claims them the next time. Only package parked sets it.
+	Handled []int64
+
+	// Abandoned contains the IDs of changed messages whose claim had ended without a
+	// result, because the process with the claim died or is frozen. If a frozen process
+	// continues later, it does not handle these messages, because dedup notices that its
+	// lease has ended. There are three exceptions, in which the handler may still be
+	// running: consumers without dedup, messages without an id, and consumers listed in
+	// dedup.Config.Idempotent. Only package parked sets it.
+	Abandoned []int64
 
 	// Resolved is the number of replayed entries that were handled. Failed is the number of
 	// entries that were quarantined again after a failure. Waiting is the number of entries
 	// that still wait. Stale is the number of entries that were quarantined again because a
 	// higher version was applied in the meantime: their handler did not run, so they are
-	// not failures. Only package poison sets these fields.
+	// not failures. Only package quarantine sets these fields.
 	Resolved, Failed, Stale, Waiting int
 }
+
+// Replay is a replay of many messages, as the table of replays stores it.
+type Replay struct {
+	// Report contains the counts of the messages, the ID and the State. Pass the ID to
+	// Resume. The State is one of the Replay constants.
+	Report
+
+	// StopReason says why the replay was paused or stopped.
+	StopReason string
+
+	// Source is one of the Source constants. A replay of dead letters or of the sent log
+	// counts only Total, Changed and Skipped.
+	Source string
+
+	// Consumer is the consumer in the Filter. If it is "", the replay is for all consumers.
+	Consumer string
+
+	// Filter and Plan are the arguments of the call, without Plan.Progress.
+	Filter Filter
+	Plan   Plan
+
+	// Actor and Why come from the Act that began the replay.
+	Actor, Why string
+
+	// StartedAt is the time of the start. EndedAt is zero while the replay runs.
+	StartedAt, EndedAt time.Time
+}
+
+// States of a replay of many messages, in [Report].State.
+const (
+	// ReplayRunning: a process runs the replay.
+	ReplayRunning = "running"
+
+	// ReplayPaused: the context of the replay ended, or an error occurred. The audit log has
+	// a row with the reason.
+	ReplayPaused = "paused"
+
+	// ReplayStopped: messages failed again, or an operator stopped the replay.
+	ReplayStopped = "stopped"
+
+	// ReplayAbandoned: the process that ran the replay died, or lost the database.
+	ReplayAbandoned = "abandoned"
+
+	// ReplayFinished: no message is left to replay.
+	ReplayFinished = "finished"
+)
+
+// Sources of a replay: the quarantine of a consumer, dead letters of the forwarder, or
+// messages of the sent log.
+const (
+	SourceQuarantine = "quarantine"
+	SourceDead       = "dead"
+	SourceSent       = "sent"
+)
+
+var (
+	// ErrReplayRunning means that another replay of the consumer is running. If you resume a
+	// replay, it can also mean that another process is running the replay that you want to
+	// resume.
+	ErrReplayRunning = errors.New("a replay is running")
+
+	// ErrReplayNotFound means that no replay with this ID exists.
+	ErrReplayNotFound = errors.New("no such replay")
+
+	// ErrReplayFinished means that the replay has no messages left to resume.
+	ErrReplayFinished = errors.New("the replay has finished")
+
+	// ErrReplayLost means that the replay did not renew its lease in time, and lost its
+	// right to run: another replay has begun, or another process has resumed this replay.
+	ErrReplayLost = errors.New("the lease of the replay ran out")
+
+	// ErrReplayStopped means that messages failed again, or that
+	// quarantine.Entries.StopReplay was called. The messages that were not replayed yet stay
+	// where they are.
+	ErrReplayStopped = errors.New("the replay was stopped")
+)

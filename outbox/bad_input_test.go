@@ -1,14 +1,15 @@
 package outbox
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/slot"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -19,7 +20,7 @@ func FuzzAcceptedMessagesAreStoredUnchanged(f *testing.F) {
 	f.Add("id", "topic", "", "", "", "2026-01-02T03:04:05+23:59", []byte(nil))
 	f.Add("id", "topic", "once_topic", "elsewhere", "", "9999-12-31T23:59:59-23:59", []byte{})
 	f.Add("🜚", "a/b", `"{},'\`, "\u2028<>&", "日本", "", []byte("\xed\xa0\x80"))
-	db := testkit.SQLite(f).DB
+	db := kit.SQLite(f).DB
 	config := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(f.Context(), db, config); err != nil {
 		f.Fatal(err)
@@ -63,7 +64,7 @@ func FuzzAcceptedMessagesAreStoredUnchanged(f *testing.F) {
 			t.Fatal(err)
 		}
 		if got.id != id || got.topic != topic || string(got.payload) != string(payload) || got.metadata != records[0].metadata ||
-			got.slot != slot.Of(id, msg.Metadata[OrderingKey]) {
+			got.slot != outboxrow.SlotOf(id, msg.Metadata[OrderingKey]) {
 			t.Errorf("%+v was made of %q %q %q", got, id, topic, payload)
 		}
 		if !utf8.ValidString(got.metadata) || len(id) > maxName || len(topic) > maxName || id == "" || topic == "" {
@@ -81,7 +82,7 @@ func TestDueTimesWithLargeOffsets(t *testing.T) {
 		"2026-01-02T03:04:05+23:59", "2026-01-02T03:04:05-23:59", "9999-12-31T23:59:59-23:59", "0000-01-01T00:00:00Z",
 	} {
 		t.Run(text, func(t *testing.T) {
-			db := testkit.Postgres(t).DB
+			db := kit.Postgres(t).DB
 			if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
 				t.Fatal(err)
 			}
@@ -104,5 +105,22 @@ func TestDueTimesWithLargeOffsets(t *testing.T) {
 				t.Errorf("due at %v", due)
 			}
 		})
+	}
+}
+
+// Metadata is stored as encoding/json writes it.
+func TestMetadataIsEncodedAsByEncodingJSON(t *testing.T) {
+	all := message.Metadata{"": "", "b": "two", "a": "one", "日本": "\u2028", "invalid": "\xff"}
+	for c := range rune(256) {
+		all["key"+string(c)] = "value" + string(c) + "."
+	}
+	for _, metadata := range []message.Metadata{nil, {}, {"a": "b"}, all} {
+		want, _ := json.Marshal(metadata)
+		if len(metadata) == 0 {
+			want = []byte("{}")
+		}
+		if got := encode(metadata); got != string(want) {
+			t.Errorf("encoded as %s\nwant %s", got, want)
+		}
 	}
 }

@@ -9,7 +9,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 const (
@@ -35,6 +37,7 @@ func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]rec
 			c.refuse(field{name: "message"}, "is nil")
 			continue
 		}
+		msg = withoutDelivery(msg)
 		before := len(errs)
 		c.id = msg.UUID
 		c.name(field{name: "id"}, msg.UUID)
@@ -47,7 +50,7 @@ func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]rec
 		c.metadata(msg.Metadata)
 		due := c.due(msg.Metadata)
 		if o.config.Check != nil {
-			if err := o.config.Check(topic, msg); err != nil {
+			if err := usercode.Guarded(func() error { return o.config.Check(topic, msg) }); err != nil {
 				c.refused(err)
 			}
 		}
@@ -56,6 +59,19 @@ func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]rec
 		}
 	}
 	return records, errors.Join(errs...)
+}
+
+// withoutDelivery returns msg without the metadata that brokers wrote, see
+// meta.WithoutDelivery. It does not change msg, which belongs to the caller.
+func withoutDelivery(msg *message.Message) *message.Message {
+	metadata := meta.WithoutDelivery(msg.Metadata)
+	if len(metadata) == len(msg.Metadata) {
+		return msg
+	}
+	own := message.NewMessage(msg.UUID, msg.Payload)
+	own.Metadata = metadata
+	own.SetContext(msg.Context())
+	return own
 }
 
 // checker collects the invalid fields of a message.
@@ -88,7 +104,6 @@ func (c checker) refuse(f field, reason string, args ...any) {
 	})
 }
 
-// refused adds the error of Config.Check to the invalid fields.
 func (c checker) refused(err error) {
 	*c.errs = append(*c.errs, &FieldError{
 		Index: c.index, MessageID: c.id, Field: "message", Reason: "is refused by Config.Check: " + err.Error(), cause: err,
@@ -137,19 +152,121 @@ func (c checker) metadata(metadata message.Metadata) {
 }
 
 // due returns the due time in metadata, or the zero time if metadata has no due time.
+// DueAt has precedence over a delay of Watermill.
 func (c checker) due(metadata message.Metadata) time.Time {
-	text, ok := metadata[DueAt]
-	if !ok {
-		return time.Time{}
-	}
 	f := metadataField(DueAt)
-	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		c.refuse(f, "is not a time in RFC 3339")
-		return time.Time{}
+	var (
+		at    time.Time
+		keyed bool
+	)
+	if text, ok := metadata[DueAt]; ok {
+		var err error
+		if at, err = time.Parse(time.RFC3339Nano, text); err != nil {
+			c.refuse(f, "is not a time in RFC 3339")
+			return time.Time{}
+		}
+		_, keyed = metadata[OrderingKey]
+	} else if at, f = c.delayed(metadata); at.After(time.Now()) {
+		_, keyed = metadata[OrderingKey]
 	}
-	if _, keyed := metadata[OrderingKey]; keyed {
+	if keyed {
 		c.refuse(f, "contradicts the ordering key: a delayed message cannot keep its place")
 	}
 	return at.UTC() // PostgreSQL refuses offsets of 16 hours and more
+}
+
+// delayed returns the end of the delay that Watermill's package components/delay has
+// set, or the zero time if metadata has no delay. The result also contains the field of
+// the delay.
+//
+// DelayedUntil is rounded down, so the delay ends less than a second later. Usually the
+// message is published as soon as the keys are set, and DelayedFor then gives the exact
+// time.
+func (c checker) delayed(metadata message.Metadata) (end time.Time, f field) {
+	until, ok := metadata[meta.DelayedUntil]
+	f = metadataField(meta.DelayedUntil)
+	if ok {
+		at, err := time.Parse(time.RFC3339Nano, until)
+		if err != nil {
+			c.refuse(f, "is not a time in RFC 3339")
+			return time.Time{}, f
+		}
+		end = at
+	}
+	text, hasDuration := metadata[meta.DelayedFor]
+	if !hasDuration {
+		return end, f
+	}
+	end = end.Add(time.Second - 1)
+	duration, err := time.ParseDuration(text)
+	if err != nil {
+		c.refuse(metadataField(meta.DelayedFor), "is not a duration, such as 5m0s")
+		return time.Time{}, f
+	}
+	if fromNow := time.Now().Add(duration); !ok || fromNow.Before(end) {
+		end = fromNow
+	}
+	return end, f
+}
+
+var (
+	// ErrInvalid means that the outbox refused messages of a call, and stored no message of
+	// the call. The returned error wraps a [FieldError] for each reason. No later attempt
+	// can store such a message. So if a handler returns this error, or an error that wraps
+	// it, its message goes to quarantine immediately.
+	ErrInvalid = usercode.WithMark(usercode.Permanent, errors.New("outbox: invalid message"))
+
+	// ErrNoTransaction means that the transaction is nil. The publisher does not use
+	// another connection instead, because the events would then be published even if the
+	// service's transaction is rolled back.
+	ErrNoTransaction = errors.New("outbox: no transaction: the *sql.Tx is nil")
+
+	// ErrCommitUnknown means that the connection was lost during the commit. Either all
+	// writes took effect, or none. Check whether your rows exist before you repeat the
+	// work.
+	ErrCommitUnknown = dialect.ErrCommitUnknown
+)
+
+// FieldError describes one invalid field of one message. It unwraps to [ErrInvalid] and,
+// if [Config].Check refused the message, to the error of Check.
+type FieldError struct {
+	// Index is the index of the message in the call. The first message has index 0.
+	Index int
+
+	// MessageID is the id of the message. It may be the invalid field.
+	MessageID string
+
+	// Field is "message", "id", "topic", "payload" or "metadata". For a single metadata
+	// key, it is "metadata" followed by the quoted key. If Config.Check refused the
+	// message, it is "message".
+	Field string
+
+	// Reason describes the mistake. It contains no payload and no metadata value, unless
+	// the error of Config.Check contains one.
+	Reason string
+
+	cause error // error of Config.Check, or nil
+}
+
+func (e *FieldError) Error() string {
+	return fmt.Sprintf("outbox: message %d (id %s): %s %s", e.Index, quote(e.MessageID), e.Field, e.Reason)
+}
+
+// Unwrap returns [ErrInvalid] and, if [Config].Check refused the message, the error of
+// Check.
+func (e *FieldError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{ErrInvalid}
+	}
+	return []error{ErrInvalid, e.cause}
+}
+
+// quote returns a name in quotes. It shortens long names, so that error texts stay
+// readable.
+func quote(s string) string {
+	const limit = 64
+	if len(s) > limit {
+		return fmt.Sprintf("%q... of %d bytes", s[:limit], len(s))
+	}
+	return fmt.Sprintf("%q", s)
 }

@@ -36,7 +36,8 @@
 //   - metadata keys that begin with "once_" and are unknown;
 //   - a payload larger than [Config].MaxPayload;
 //   - a due time that is not in RFC 3339, or that is set together with an ordering
-//     key: a delayed message cannot keep its place;
+//     key: a delayed message cannot keep its place. The same holds for a delay of
+//     Watermill's package components/delay;
 //   - a message for which [Config].Check returns an error.
 //
 // Each broker has limits of its own. The function rabbit.Check knows the limits of
@@ -44,10 +45,4 @@
 // take is refused in your transaction. Otherwise the message is stored and becomes a dead
 // letter. The package functions, such as [InTx] and [Publisher], have no Check: use
 // [New].
-//
-// # Reading the code
-//
-// Read publisher.go and intx.go, then check.go (refusals), record.go and insert.go
-// (the statement), lock.go (order of a key). metadata.go has the metadata keys,
-// schema_adapter.go the adapter for watermill-sql.
 package outbox

@@ -108,7 +108,6 @@ func (c *call) metadata(msg *message.Message) message.Metadata {
 	return metadata
 }
 
-// end records the outcome and the duration of a call that returned err.
 func (c *call) end(err error) {
 	outcome := stored
 	switch {

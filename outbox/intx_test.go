@@ -11,8 +11,13 @@ import (
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/lib/pq"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -296,4 +301,159 @@ func TestLostConnectionAtCommitIsUnknown(t *testing.T) {
 	if !hinted {
 		t.Fatal("hinted is false: it may have committed")
 	}
+}
+
+// eachDriver runs a test with each driver for PostgreSQL, alone and with package lazytx,
+// and with SQLite.
+func eachDriver(t *testing.T, test func(t *testing.T, db *sql.DB, config schema.Config)) {
+	t.Helper()
+	database := kit.Postgres(t)
+	pqConnector, err := pq.NewConnector(database.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgxConfig, err := pgx.ParseConfig(database.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgxConnector := stdlib.GetConnector(*pgxConfig)
+	for name, db := range map[string]*sql.DB{
+		"pq": sql.OpenDB(pqConnector), "pq with lazytx": sql.OpenDB(lazytx.Connector(pqConnector)),
+		"pgx": sql.OpenDB(pgxConnector), "pgx with lazytx": sql.OpenDB(lazytx.Connector(pgxConnector)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Cleanup(func() { _ = db.Close() })
+			if _, err := db.ExecContext(t.Context(), `DELETE FROM once_outbox`); err != nil {
+				t.Fatal(err)
+			}
+			test(t, db, schema.Config{})
+		})
+	}
+	t.Run("sqlite", func(t *testing.T) {
+		db, config := kit.SQLite(t), schema.Config{Dialect: schema.SQLite}
+		if err := schema.Up(t.Context(), db.DB, config); err != nil {
+			t.Fatal(err)
+		}
+		test(t, db.DB, config)
+	})
+}
+
+// Trap 90. A function that ends its transaction gets an error from InTx. No event is
+// committed without the writes before it.
+func TestFunctionThatEndsItsTransactionIsRefused(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		o := newOutbox(t, config)
+		ctx := context.WithoutCancel(t.Context())
+		for _, c := range []struct {
+			end      string
+			first    bool // publish before the end, not after it
+			swallow  bool // ignore the error of Publish
+			expected int  // events
+		}{
+			{`ROLLBACK`, false, false, 0},
+			{`ROLLBACK`, false, true, 0},
+			{` /* back */ rollback;`, false, true, 0},
+			{`ROLLBACK`, true, false, 0},
+			{`COMMIT`, false, true, 0},
+			{`COMMIT`, true, false, 1},
+			{`ROLLBACK; BEGIN`, false, false, 0},
+			{`ROLLBACK AND CHAIN`, false, false, 0},
+			{`COMMIT; BEGIN`, false, false, 0},
+		} {
+			if config.Dialect == schema.SQLite && strings.Contains(c.end, "CHAIN") {
+				continue // SQLite does not have this statement
+			}
+			err := o.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
+				publish := func() error {
+					if err := events.Publish("t", message.NewMessage("id", nil)); err != nil && !c.swallow {
+						return err
+					}
+					return nil
+				}
+				if c.first {
+					if err := publish(); err != nil {
+						return err
+					}
+				}
+				if _, err := tx.ExecContext(ctx, c.end); err != nil {
+					return err
+				}
+				if c.first {
+					return nil
+				}
+				return publish()
+			})
+			if err == nil || !strings.Contains(err.Error(), "the transaction was ended by a statement") {
+				t.Errorf("%+v: got %v", c, err)
+			}
+			if got := rows(t, db, config); len(got) != c.expected {
+				t.Errorf("%+v: %d events, want %d", c, len(got), c.expected)
+			}
+			if _, err := db.ExecContext(ctx, `DELETE FROM once_outbox`); err != nil {
+				t.Fatal(err)
+			}
+			if err := publish(t, db, o, "t"); err != nil { // the pool has only usable connections
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// Savepoints, settings and statements that only look like an end of the transaction are
+// allowed.
+func TestFunctionThatKeepsItsTransactionIsNotRefused(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		o := newOutbox(t, config)
+		ctx := context.WithoutCancel(t.Context())
+		for _, statements := range [][]string{
+			{`SAVEPOINT a`, `SELEC`, `ROLLBACK TO a`, `RELEASE a`},
+			{`SAVEPOINT a`, `ROLLBACK TO SAVEPOINT a`},
+			{`RESET ALL`},
+			{`SET TRANSACTION ISOLATION LEVEL SERIALIZABLE`}, // fails after a query
+			{`SAVEPOINT a`, `SET LOCAL lock_timeout = 1`, `RESET ALL`, `ROLLBACK TO a`},
+			{`/* commit */ SELECT 1`, `SELECT 'ROLLBACK'`},
+		} {
+			if config.Dialect == schema.SQLite && len(statements) > 2 != (statements[0] == `SAVEPOINT a`) {
+				continue // SQLite has no settings
+			}
+			err := o.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
+				for _, s := range statements {
+					if _, err := tx.ExecContext(ctx, s); err != nil && s != `SELEC` && config.Dialect != schema.SQLite {
+						return err
+					}
+				}
+				return events.Publish("t", message.NewMessage("id", nil))
+			})
+			if err != nil {
+				t.Errorf("%q: %v", statements, err)
+			}
+		}
+	})
+}
+
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
+
+// eachDatabase runs test with each kind of database. The databases contain the tables of
+// this library.
+func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schema.Config)) {
+	t.Helper()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		if err := schema.Up(t.Context(), db.DB, config); err != nil {
+			t.Fatal(err)
+		}
+		test(t, db.DB, config)
+	})
+}
+
+// postgres returns a PostgreSQL database that contains the tables of this library.
+func postgres(t testing.TB) *sql.DB {
+	t.Helper()
+	db := kit.Postgres(t).DB
+	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	return db
 }

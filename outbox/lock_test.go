@@ -10,7 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -81,7 +81,7 @@ func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 				}
 				done <- second.Commit()
 			}()
-			testkit.Eventually(t, time.Minute, "the second one waits for the first", func() bool { return waiting(t, db) == 1 })
+			kit.Eventually(t, time.Minute, "the second one waits for the first", func() bool { return waiting(t, db) == 1 })
 			for _, step := range c.steps[c.first:] {
 				if err := step(first, "first"); err != nil {
 					t.Fatal(err)

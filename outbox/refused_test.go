@@ -3,13 +3,17 @@ package outbox_test
 import (
 	"database/sql"
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -30,6 +34,8 @@ func refusals() map[string]struct {
 	long := strings.Repeat("x", 256)
 	both := with(outbox.DueAt, time.Now().Format(time.RFC3339))
 	outbox.SetOrderingKey(both, "key")
+	delayed := with(outbox.OrderingKey, "key")
+	delay.Message(delayed, delay.For(time.Hour))
 	heavy := message.NewMessage("id", nil)
 	for key := range strings.SplitSeq("abcdefgh", "") {
 		heavy.Metadata[key] = strings.Repeat("y", 128<<10)
@@ -61,6 +67,9 @@ func refusals() map[string]struct {
 		"unreadable due time": {"t", with(outbox.DueAt, "tomorrow"), `metadata "once_due_at"`},
 		"empty due time":      {"t", with(outbox.DueAt, ""), `metadata "once_due_at"`},
 		"due time and key":    {"t", both, `metadata "once_due_at"`},
+		"delay and key":       {"t", delayed, `metadata "_watermill_delayed_until"`},
+		"unreadable delay":    {"t", with(delay.DelayedUntilKey, "tomorrow"), `metadata "_watermill_delayed_until"`},
+		"unreadable duration": {"t", with(delay.DelayedForKey, "soon"), `metadata "_watermill_delayed_for"`},
 		"a broker's limit":    {"t", with("forbidden", "q"), "message"},
 	}
 }
@@ -237,5 +246,113 @@ func TestLongNamesAreRefused(t *testing.T) {
 	_, err := outbox.New(outbox.Config{Schema: schema.Config{Prefix: strings.Repeat("p", 60)}})
 	if err == nil || !strings.Contains(err.Error(), "Prefix") {
 		t.Fatalf(`got %v, want an error with "Prefix"`, err)
+	}
+}
+
+// A delay of Watermill's package components/delay becomes the due time of the row, with
+// each publisher of this package. The delay is not passed on.
+func TestDelayOfWatermillBecomesTheDueTime(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		o := newOutbox(t, config)
+		wrapped := func(events message.Publisher) message.Publisher {
+			p, err := delay.NewPublisher(events, delay.PublisherConfig{
+				DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) { return delay.For(time.Hour), nil },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		adapted := func(tx *sql.Tx) message.Publisher {
+			p, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: o.SchemaAdapter()}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		delayed := func(id string, d delay.Delay) *message.Message {
+			msg := message.NewMessage(id, nil)
+			delay.Message(msg, d)
+			return msg
+		}
+		both := delayed("due-at", delay.For(time.Minute))
+		outbox.SetDueAt(both, time.Now().Add(time.Hour))
+		past := delayed("past", delay.For(-time.Minute))
+		outbox.SetOrderingKey(past, "key")
+		copied := delayed("copied", delay.For(time.Hour)) // published an hour after the delay was set
+		copied.Metadata[delay.DelayedUntilKey] = time.Now().UTC().Truncate(time.Second).Add(-2 * time.Second).Format(time.RFC3339)
+		err := o.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
+			for _, p := range []struct {
+				to  message.Publisher
+				msg *message.Message
+			}{
+				{events, delayed("until", delay.Until(time.Now().UTC().Add(time.Hour)))},
+				{events, delayed("for", delay.For(time.Hour))},
+				{events, both},
+				{events, past},
+				{events, copied},
+				{events, delayed("none", delay.Delay{})},
+				{wrapped(events), message.NewMessage("wrapped", nil)},
+				{adapted(tx), delayed("adapter", delay.For(time.Hour))},
+			} {
+				if err := p.to.Publish("t", p.msg); err != nil {
+					t.Fatal(p.msg.UUID, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := rows(t, db, config)
+		for _, r := range all {
+			now := r.id == "past" || r.id == "none" || r.id == "copied"
+			// The sender must not send earlier. On a busy machine this test can read the rows later.
+			if r.delayed == now || !now && (r.waits > time.Hour+time.Second || r.waits < 55*time.Minute) || len(r.metadata) > 1 {
+				t.Errorf("%s is delayed by %v (%v), with metadata %v", r.id, r.waits, r.delayed, r.metadata)
+			}
+		}
+		if len(all) != 8 {
+			t.Errorf("%d rows, want 8: %+v", len(all), all)
+		}
+	})
+}
+
+// A delay of half a second must not be lost, although Watermill rounds the time of its
+// end down to seconds.
+func TestShortDelayOfWatermillIsNotLost(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		const short = 900 * time.Millisecond
+		for range 3 {
+			msg := message.NewMessage("m", nil)
+			began := time.Now()
+			delay.Message(msg, delay.For(short))
+			if err := publish(t, db, newOutbox(t, config), "t", msg); err != nil {
+				t.Fatal(err)
+			}
+			all := rows(t, db, config)
+			if r, left := all[len(all)-1], short-time.Since(began)-10*time.Millisecond; r.waits < left {
+				t.Errorf("the message waits for %v, want at least %v", r.waits, left)
+			}
+		}
+	})
+}
+
+// The package-level functions are for PostgreSQL. In a transaction of SQLite, their error
+// must name the wrong dialect, instead of a syntax error.
+func TestPublishNamesTheWrongDialect(t *testing.T) {
+	t.Parallel()
+	tx, err := kit.SQLite(t).BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	err = outbox.Publisher(tx).Publish("t", message.NewMessage("1", nil))
+	want := regexp.MustCompile(`^outbox: schema: check: the database is not of the kind that Dialect names: ` +
+		`Dialect is "postgres", the database is SQLite [0-9.]+: set Config.Dialect to schema.SQLite$`)
+	if !errors.Is(err, schema.ErrDialect) || !want.MatchString(err.Error()) {
+		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }

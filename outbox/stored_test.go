@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -13,7 +14,10 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
 
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -299,4 +303,67 @@ func TestSlotOfAKeyNeverChanges(t *testing.T) {
 			t.Fatalf("slots are %v, want %v: FNV-1a modulo 64: rows of older versions are in these slots", slots, want)
 		}
 	})
+}
+
+// New ids ascend with time, so rows in the order of their ids are also in the order of
+// their times.
+func TestNewIDsAscendWithTime(t *testing.T) {
+	before, last := time.Now().Add(-time.Millisecond), ""
+	for range 10_000 {
+		msg := outbox.NewMessage([]byte("body"))
+		id, err := uuid.Parse(msg.UUID)
+		if err != nil || id.Version() != 7 || id.String() != msg.UUID {
+			t.Fatalf("%q is no UUID of version 7 in lower case: %v", msg.UUID, err)
+		}
+		if at := time.Unix(id.Time().UnixTime()); at.Before(before) || at.After(time.Now().Add(time.Millisecond)) {
+			t.Fatalf("%q is of %v", msg.UUID, at)
+		}
+		if msg.UUID <= last || string(msg.Payload) != "body" {
+			t.Fatalf("%q after %q, with %q", msg.UUID, last, msg.Payload)
+		}
+		last = msg.UUID
+	}
+}
+
+// Trap 117. If the database ignores an insert without an error, Publish fails.
+func TestTrap117_IgnoredInsertIsAnError(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		o, err := outbox.New(outbox.Config{Schema: config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		allow := kit.Ignore(t, db, string(config.Dialect), "INSERT", "once_outbox", "NEW.message_id = 'ignored'")
+		msg := outbox.NewMessage(nil)
+		msg.UUID = "ignored"
+		if err := publish(t, db, o, "t", outbox.NewMessage(nil), msg); !errors.Is(err, dialect.ErrUnchanged) {
+			t.Errorf("got %v, want ErrUnchanged", err)
+		}
+		allow()
+		if err := publish(t, db, o, "t", outbox.NewMessage(nil), msg); err != nil {
+			t.Errorf("not ignored: %v", err)
+		}
+	})
+}
+
+// Trap 118. If the sequence of positions is behind the table, the error names the remedy.
+func TestTrap118_DuplicatePositionNamesTheRemedy(t *testing.T) {
+	t.Parallel()
+	db := kit.Postgres(t).DB
+	o := newOutbox(t, schema.Config{})
+	setval := func() {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), `SELECT setval('once_outbox_position', 7, false)`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setval()
+	if err := publish(t, db, o, "t", outbox.NewMessage(nil)); err != nil {
+		t.Fatal(err)
+	}
+	setval()
+	err := publish(t, db, o, "t", outbox.NewMessage(nil))
+	if !errors.Is(err, schema.ErrSequence) || strings.Count(err.Error(), "run `once doctor` or schema.Check") != 1 {
+		t.Errorf("got %v, want ErrSequence with its remedy", err)
+	}
 }

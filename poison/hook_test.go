@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 )
 
 // A hook that hangs or panics does not delay acks.
 func TestSlowOrPanickingHookDelaysNoAck(t *testing.T) {
 	release, told := make(chan struct{}), make(chan string, 10)
-	b := newBench(t, testkit.SQLite(t), func(c *poison.Config) {
+	b := newBench(t, kit.SQLite(t), func(c *poison.Config) {
 		c.OnQuarantine = func(e poison.Entry) {
 			<-release
 			told <- e.MessageID

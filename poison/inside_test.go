@@ -9,9 +9,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
@@ -21,19 +21,19 @@ import (
 // because the inbox counts the message as handled.
 func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for what, chain := range map[string]message.HandlerMiddleware{
+		for what, dedupe := range map[string]message.HandlerMiddleware{
 			"dedup": inbox.Middleware, "dedup in batches": inbox.BatchMiddleware,
 		} {
 			msg := message.NewMessage("m1", nil)
-			msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "orders.placed"}))
-			_, err = chain(b.store.Middleware(failing(errHandler)))(msg)
-			if !errors.Is(err, parked.ErrInsideDedup) || disposition.Of(err).Kind != disposition.Undecided {
+			msg.SetContext(parkedrows.WithDelivery(t.Context(), &parkedrows.Delivery{Consumer: "payments", Topic: "orders.placed"}))
+			_, err = dedupe(b.store.Middleware(failing(errHandler)))(msg)
+			if !errors.Is(err, parkedrows.ErrInsideDedup) || chain.Of(err).Kind != chain.Undecided {
 				t.Errorf("inside of %s: %v", what, err)
 			}
 		}
@@ -53,7 +53,7 @@ func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 // every message that fails, without another attempt.
 func TestTrap38MiddlewareInsideRetryIsRefused(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		retries, err := retry.New(db.DB, retry.Config{
 			Schema: b.config, Policy: retry.Policy{Immediate: 1, Delayed: -1}, UnackedWait: time.Nanosecond,
@@ -68,12 +68,12 @@ func TestTrap38MiddlewareInsideRetryIsRefused(t *testing.T) {
 		}
 		deliver := func(h message.HandlerFunc) error {
 			msg := message.NewMessage("m1", nil)
-			msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "orders.placed"}))
+			msg.SetContext(parkedrows.WithDelivery(t.Context(), &parkedrows.Delivery{Consumer: "payments", Topic: "orders.placed"}))
 			_, err := h(msg)
 			return err
 		}
 		err = deliver(retries.Middleware(b.store.Middleware(h)))
-		if err == nil || !strings.Contains(err.Error(), "inside of retry's") || disposition.Of(err).Kind != disposition.Undecided || calls != 0 {
+		if err == nil || !strings.Contains(err.Error(), "inside of retry's") || chain.Of(err).Kind != chain.Undecided || calls != 0 {
 			t.Errorf("inside of retry: %v after %d calls", err, calls)
 		}
 		if entries := b.list(); len(entries) != 0 {
@@ -93,7 +93,7 @@ func TestTrap38MiddlewareInsideRetryIsRefused(t *testing.T) {
 // quarantined.
 func TestMessageThatARetriedHandlerPassesOnIsQuarantined(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		retries, err := retry.New(db.DB, retry.Config{Schema: b.config})
 		if err != nil {
@@ -105,7 +105,7 @@ func TestMessageThatARetriedHandlerPassesOnIsQuarantined(t *testing.T) {
 			return b.store.Middleware(failing(errHandler))(inner)
 		})
 		msg := message.NewMessage("m1", nil)
-		msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "orders.placed"}))
+		msg.SetContext(parkedrows.WithDelivery(t.Context(), &parkedrows.Delivery{Consumer: "payments", Topic: "orders.placed"}))
 		if _, err := outer(msg); err != nil {
 			t.Error(err)
 		}

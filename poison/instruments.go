@@ -7,21 +7,21 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
 // otherConsumer is the label of all consumers that are not in Config.Consumers.
 const otherConsumer = "other"
 
-// instruments are the metrics and spans of a quarantine.
+// instruments are the metrics and spans of a Store.
 type instruments struct {
 	meter     telemetry.Meter
 	tracer    telemetry.Tracer
 	traced    func() bool
 	consumers []string // consumers that have their own series; empty if all consumers share one series
 
-	quarantined, failedAgain, replayed, discarded, edited *telemetry.Counter
+	quarantined, failedAgain *telemetry.Counter
 
 	entries metric.Int64Observable
 }
@@ -41,20 +41,16 @@ func newInstruments(config Config) *instruments {
 		byConsumer = []telemetry.Label{{Key: telemetry.Consumer, Values: i.consumers}}
 	}
 	i.quarantined = meter.Counter("once.poison.quarantined", "{message}", "Messages that were quarantined.",
-		slices.Concat(byConsumer, []telemetry.Label{{Key: telemetry.Reason, Values: disposition.Reasons}})...)
+		slices.Concat(byConsumer, []telemetry.Label{{Key: telemetry.Reason, Values: chain.Reasons}})...)
 	i.failedAgain = meter.Counter("once.poison.failed_again", "{message}",
 		"Messages whose handler failed again after a replay.", byConsumer...)
-	i.replayed = meter.Counter("once.poison.replayed", "{message}", "Messages that were given back to their consumer.")
-	i.discarded = meter.Counter("once.poison.discarded", "{message}", "Messages that were discarded.")
-	i.edited = meter.Counter("once.poison.edited", "{message}", "Messages that were replaced by an edited one.")
 	i.entries = meter.Gauge("once.poison.entries", "{message}", "Messages in quarantine, counted up to 100,000.")
-	for _, c := range []*telemetry.Counter{i.quarantined, i.failedAgain, i.replayed, i.discarded, i.edited} {
+	for _, c := range []*telemetry.Counter{i.quarantined, i.failedAgain} {
 		c.Zero()
 	}
 	return i
 }
 
-// countQuarantined counts a new entry.
 func (i *instruments) countQuarantined(e Entry) {
 	consumer := 0
 	if len(i.consumers) > 0 {
@@ -63,8 +59,8 @@ func (i *instruments) countQuarantined(e Entry) {
 			consumer = n
 		}
 	}
-	if reason := slices.Index(disposition.Reasons, e.Reason); reason >= 0 {
-		i.quarantined.Add(1, consumer*len(disposition.Reasons)+reason)
+	if reason := slices.Index(chain.Reasons, e.Reason); reason >= 0 {
+		i.quarantined.Add(1, consumer*len(chain.Reasons)+reason)
 	}
 	if e.Replays > 0 && e.Reason != ReasonStale { // the handler of a stale message did not run
 		i.failedAgain.Add(1, consumer)
@@ -76,16 +72,16 @@ const countLimit = 100_000
 
 // observe registers the gauge of the entries. The gauge is never unregistered, because
 // the middleware is never removed from its router.
-func (q *Quarantine) observe() {
+func (s *Store) observe() {
 	var level telemetry.StatsCache[int64]
-	count := func(ctx context.Context) (int64, error) { return q.table.count(ctx, countLimit) }
+	count := func(ctx context.Context) (int64, error) { return s.count(ctx, countLimit) }
 	logFailure := func(err error) {
-		q.config.Logger.Error("Quarantine could not be counted for its metrics, trying again", err, nil)
+		s.config.Logger.Error("Quarantine could not be counted for its metrics, trying again", err, nil)
 	}
-	q.instruments.meter.Observe(func(ctx context.Context, o metric.Observer) error {
+	s.instruments.meter.Observe(func(ctx context.Context, o metric.Observer) error {
 		if n, ok := level.Get(ctx, count, logFailure); ok {
-			o.ObserveInt64(q.instruments.entries, n)
+			o.ObserveInt64(s.instruments.entries, n)
 		}
 		return nil
-	}, q.instruments.entries)
+	}, s.instruments.entries)
 }

@@ -1,45 +1,45 @@
 package poison
 
-import "github.com/watermill-once/once/internal/disposition"
+import "github.com/watermill-once/once/internal/chain"
 
-// Reasons for which a message is in quarantine, see Entry.Reason. Entry.Error has
-// the details.
+// Reasons for which a message is in quarantine, see Entry.Reason here and in package
+// operate/quarantine. Entry.Error has the details.
 const (
 	// ReasonExhausted: the handler has failed as many times as retry's policy allows.
-	ReasonExhausted = disposition.ReasonExhausted
+	ReasonExhausted = chain.ReasonExhausted
 
 	// ReasonFailed: the handler failed, and the middleware chain contains no retry.
-	ReasonFailed = disposition.ReasonFailed
+	ReasonFailed = chain.ReasonFailed
 
 	// ReasonPermanent: no attempt can succeed. Either the handler returned retry.Permanent,
 	// or it produced messages that cannot be published, or the version of the message
 	// cannot be used (sequence.ErrInvalidVersion).
-	ReasonPermanent = disposition.ReasonPermanent
+	ReasonPermanent = chain.ReasonPermanent
 
 	// ReasonCrashed: the process died while the handler ran, and this happened so often
 	// that retry's CrashBudget is used up.
-	ReasonCrashed = disposition.ReasonCrashed
+	ReasonCrashed = chain.ReasonCrashed
 
 	// ReasonInvalidID: the inbox cannot store the id of the message, for example
 	// because it is empty.
-	ReasonInvalidID = disposition.ReasonInvalidID
+	ReasonInvalidID = chain.ReasonInvalidID
 
 	// ReasonCollision: the consumer has handled another message with the same id.
-	ReasonCollision = disposition.ReasonCollision
+	ReasonCollision = chain.ReasonCollision
 
 	// ReasonUndecodable: either the transport could not decode the message, and the entry
 	// contains its raw form, or the stored form of a parked message is damaged.
-	ReasonUndecodable = disposition.ReasonUndecodable
+	ReasonUndecodable = chain.ReasonUndecodable
 
 	// ReasonGap: an earlier version of the message's aggregate did not arrive in
 	// time, or a later version was applied without it, see package sequence.
-	ReasonGap = disposition.ReasonGap
+	ReasonGap = chain.ReasonGap
 
 	// ReasonStale: the message was replayed, but its handler was not called, because its
 	// version is not above the last applied version, see package sequence.
-	ReasonStale = disposition.ReasonStale
+	ReasonStale = chain.ReasonStale
 
 	// ReasonCancelled: an operator cancelled the message while it waited for its consumer,
 	// see package parked.
-	ReasonCancelled = disposition.ReasonCancelled
+	ReasonCancelled = chain.ReasonCancelled
 )

@@ -2,14 +2,15 @@ package poison_test
 
 import (
 	"errors"
-	"io"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/schema"
 )
@@ -18,20 +19,21 @@ var errHandler = errors.New("handler failed")
 
 type bench struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 
 	config schema.Config
-	store  *poison.Quarantine
-	parked *parked.Store
+	store  *poison.Store
+	stored *quarantine.Entries
+	parked *parkedrows.Store
 }
 
-func newBench(t *testing.T, db testkit.Database, change func(*poison.Config)) *bench {
+func newBench(t *testing.T, db kit.Database, change func(*poison.Config)) *bench {
 	t.Helper()
 	b := &bench{T: t, Database: db, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
 	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
 		t.Fatal(err)
 	}
-	config := poison.Config{Schema: b.config, UnackedWait: 100 * time.Millisecond, Logger: testkit.Logger(t), ReplayToAbsent: true}
+	config := poison.Config{Schema: b.config, UnackedWait: 100 * time.Millisecond, Logger: kit.Logger(t)}
 	if change != nil {
 		change(&config)
 	}
@@ -39,7 +41,10 @@ func newBench(t *testing.T, db testkit.Database, change func(*poison.Config)) *b
 	if b.store, err = poison.New(db.DB, config); err != nil {
 		t.Fatal(err)
 	}
-	if b.parked, err = parked.NewStore(db.DB, b.config); err != nil {
+	if b.stored, err = quarantine.New(db.DB, operate.Config{Schema: b.config}); err != nil {
+		t.Fatal(err)
+	}
+	if b.parked, err = parkedrows.NewStore(db.DB, b.config); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -47,7 +52,7 @@ func newBench(t *testing.T, db testkit.Database, change func(*poison.Config)) *b
 
 // handle passes msg to the middleware around h, as the router of the consumer would do.
 func (b *bench) handle(consumer string, msg *message.Message, h message.HandlerFunc) error {
-	msg.SetContext(parked.WithDelivery(msg.Context(), &parked.Delivery{Consumer: consumer, Topic: "orders.placed"}))
+	msg.SetContext(parkedrows.WithDelivery(msg.Context(), &parkedrows.Delivery{Consumer: consumer, Topic: "orders.placed"}))
 	_, err := b.store.Middleware(h)(msg)
 	return err
 }
@@ -62,22 +67,23 @@ func (b *bench) quarantinePanic(consumer, id string) {
 	}
 }
 
-func (b *bench) list() []poison.Entry {
+func (b *bench) list() []quarantine.Entry {
 	b.Helper()
-	page, err := b.store.List(b.Context(), poison.Filter{})
+	page, err := b.stored.List(b.Context(), operate.Filter{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	return page.Entries
+	return page.Rows
 }
 
-// importCounts is the result of an import.
-type importCounts struct{ New, Known int }
-
-func (b *bench) importFrom(r io.Reader) (got importCounts, err error) {
+// quarantine delivers messages to a handler that fails.
+func (b *bench) quarantine(consumer string, ids ...string) {
 	b.Helper()
-	got.New, got.Known, err = b.store.Import(b.Context(), act, r)
-	return got, err
+	for _, id := range ids {
+		if err := b.handle(consumer, message.NewMessage(id, []byte("body")), failing(errHandler)); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 func failing(err error) message.HandlerFunc {

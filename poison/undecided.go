@@ -1,10 +1,19 @@
 package poison
 
 import (
+	"context"
 	"crypto/sha256"
+	"fmt"
 	"sync"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/backoff"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parkedrows"
 )
 
 // maxUndecided is the number of consecutive calls of a handler with an undecided
@@ -22,7 +31,14 @@ const maxCounted = 10_000
 // not forever.
 type undecidedCalls struct {
 	mu sync.Mutex
-	n  map[undecidedCall]int
+	n  map[undecidedCall]callCount
+}
+
+// callCount counts calls with an undecided outcome. The field contended contains the
+// calls that other transactions made fail, and the field undecided the others.
+type callCount struct {
+	undecided, contended int
+	since                time.Time
 }
 
 type undecidedCall struct{ consumer, message string }
@@ -35,19 +51,65 @@ func undecidedCallOf(consumer string, msg *message.Message) undecidedCall {
 	return undecidedCall{consumer, string(digest[:])}
 }
 
-// add counts a call and returns true if the message must be quarantined.
-func (u *undecidedCalls) add(consumer string, msg *message.Message) (tooMany bool) {
+func (u *undecidedCalls) add(consumer string, msg *message.Message, contended bool) callCount {
 	call := undecidedCallOf(consumer, msg)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.n == nil || len(u.n) >= maxCounted {
-		u.n = map[undecidedCall]int{}
+		u.n = map[undecidedCall]callCount{}
 	}
-	u.n[call]++
-	return u.n[call] >= maxUndecided
+	n := u.n[call]
+	if n.since.IsZero() {
+		n.since = time.Now()
+	}
+	if contended {
+		n.contended++
+	} else {
+		n.undecided++
+	}
+	u.n[call] = n
+	return n
 }
 
-// forget removes the count of a message whose call had another outcome.
+func (n callCount) all() int { return n.undecided + n.contended }
+
+// tooMany reports whether the message must be quarantined after a call with the outcome
+// v.
+func (n callCount) tooMany(v *chain.Error, longest time.Duration) bool {
+	if v.Contended {
+		return time.Since(n.since) > longest
+	}
+	return n.undecided >= maxUndecided
+}
+
+func (n callCount) error(v *chain.Error, err error) error {
+	if v.Contended {
+		return fmt.Errorf("poison: other transactions made %d handler calls in %v fail, last error: %w",
+			n.all(), time.Since(n.since).Round(time.Second), err)
+	}
+	return fmt.Errorf("poison: the outcome of %d handler calls is unknown, last error: %w", n.all(), err)
+}
+
+// contendedPauses are the pauses before a message is nacked because other transactions
+// made its transaction fail.
+var contendedPauses = backoff.Exponential{Base: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5}
+
+// pauseContended pauses if other transactions made the handler's transaction fail. The
+// transport would otherwise redeliver the message immediately.
+func (s *Store) pauseContended(
+	ctx context.Context, d *parkedrows.Delivery, msg *message.Message, v *chain.Error, n callCount,
+) {
+	if !v.Contended {
+		return
+	}
+	pause := contendedPauses.Jittered(n.contended)
+	s.config.Logger.Error("Message is nacked: other transactions make its transaction fail", v,
+		meta.LogFields(msg.UUID, msg.Metadata, watermill.LogFields{
+			"consumer": d.Consumer, "topic": d.Topic, "calls": n.all(), "pause": pause.Round(time.Millisecond).String(),
+		}))
+	d.Sleep(ctx, pause)
+}
+
 func (u *undecidedCalls) forget(consumer string, msg *message.Message) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

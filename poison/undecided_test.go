@@ -10,8 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -19,20 +19,20 @@ import (
 // like an outage each time. After three calls it must go to quarantine.
 func TestUndecidedCallsWithoutRetryEndInQuarantine(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.Postgres(t), nil)
-	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, Logger: testkit.Logger(t)})
+	b := newBench(t, kit.Postgres(t), nil)
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, Logger: kit.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	calls := 0
-	chain := inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+	handler := inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		calls++
 		tx, _ := dedup.TxFromContext(msg.Context())
 		return nil, endSession(msg.Context(), tx)
 	})
 	for i := 1; i <= 3; i++ {
-		err := b.handle("payments", message.NewMessage("m1", []byte("body")), chain)
-		if undecided := disposition.Of(err).Kind == disposition.Undecided; undecided != (i < 3) || err == nil != (i == 3) {
+		err := b.handle("payments", message.NewMessage("m1", []byte("body")), handler)
+		if undecided := chain.Of(err).Kind == chain.Undecided; undecided != (i < 3) || err == nil != (i == 3) {
 			t.Fatalf("after call %d the error is %v", i, err)
 		}
 	}
@@ -53,16 +53,16 @@ func endSession(ctx context.Context, tx *sql.Tx) error {
 // not call the handler, a success, and calls for another message do not count.
 func TestUndecidedCallsAreCountedForEachMessage(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.SQLite(t), nil)
+	b := newBench(t, kit.SQLite(t), nil)
 	lost := errors.New("lost")
-	undecided := failing(disposition.HandBack(lost))
+	undecided := failing(chain.HandBack(lost))
 	call := func(id string, h message.HandlerFunc) {
 		t.Helper()
 		_ = b.handle("payments", message.NewMessage(id, []byte("body of "+id)), h)
 	}
 	for range 10 {
-		call("not called", failing(disposition.NotCalled(lost)))
-		call("returned by retry", failing(disposition.Returned(lost)))
+		call("not called", failing(chain.NotCalled(lost)))
+		call("returned by retry", failing(chain.Returned(lost)))
 	}
 	for _, id := range []string{"m1", "m2"} {
 		call(id, undecided)

@@ -13,7 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // When Close returns, no goroutine of the Subscriber is left. The connection is closed
@@ -99,13 +99,13 @@ func TestCloseOfAPublisherWaitsForItsGoroutines(t *testing.T) {
 // subscribes again and again would need more and more memory.
 func TestEndedSubscriptionIsForgotten(t *testing.T) {
 	t.Parallel()
-	broker := testkit.Rabbit(t)
+	broker := kit.Rabbit(t)
 	s, err := NewSubscriber(amqp.NewDurableQueueConfig(broker.URL), SubscriberConfig{Logger: watermill.NopLogger{}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	closing := testkit.Watch(s.closing)
+	closing := kit.Watch(s.closing)
 	s.closing = closing
 	topic := broker.Name("topic")
 	forgotten := func(what string) {
@@ -186,7 +186,7 @@ func TestOpeningAChannelHasADeadline(t *testing.T) {
 // Close waits until the channel is closed.
 func TestCancelledSubscribeLeavesNoChannel(t *testing.T) {
 	t.Parallel()
-	broker := testkit.Rabbit(t)
+	broker := kit.Rabbit(t)
 	conn := &paused{reading: make(chan struct{}, 1)}
 	config := amqp.NewDurableQueueConfig(broker.URL)
 	config.Connection.AmqpConfig = &amqp091.Config{ChannelMax: 1, Dial: func(network, address string) (_ net.Conn, err error) {

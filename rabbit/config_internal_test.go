@@ -1,13 +1,19 @@
 package rabbit
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
 	"math"
+	"net/url"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
 )
 
 type limits struct {
@@ -42,7 +48,7 @@ func TestPublisherConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 	if want := (PublisherConfig{
 		Window: 1024, WindowBytes: 16 << 20, ConfirmTimeout: 30 * time.Second, ReadyTimeout: 5 * time.Second,
 		DialTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, CloseTimeout: 3 * time.Second,
-		ReconnectMin: time.Second / 2, ReconnectMax: time.Minute, // the values of Connection.Reconnect
+		reconnectMin: time.Second / 2, reconnectMax: time.Minute, // the values of Connection.Reconnect
 	}); c != want {
 		t.Errorf("got %+v, want %+v", c, want)
 	}
@@ -54,7 +60,7 @@ func TestPublisherConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 		"DialTimeout":    {func(n int) { c.DialTimeout = time.Duration(n) }, 1, 0},
 		"WriteTimeout":   {func(n int) { c.WriteTimeout = time.Duration(n) }, 1, 0},
 		"CloseTimeout":   {func(n int) { c.CloseTimeout = time.Duration(n) }, 1, 0},
-		"ReconnectMin":   {func(n int) { c.ReconnectMin = time.Duration(n) }, 1, int(time.Minute)},
+		"Connection.Reconnect.BackoffInitialInterval": {func(n int) { c.reconnectMin = time.Duration(n) }, 1, int(time.Minute)},
 	} {
 		l.check(t, name, func() error { return c.validate(topology) })
 	}
@@ -69,9 +75,9 @@ func TestSubscriberConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 	c.Logger = nil
 	if want := (SubscriberConfig{
 		InFlight: 4 * runtime.GOMAXPROCS(0), automatic: true, NackMin: 100 * time.Millisecond, NackMax: 10 * time.Second,
-		LongestUnackedWait: 10 * time.Minute, ReadyTimeout: 5 * time.Second, CloseTimeout: 10 * time.Second,
+		ReadyTimeout: 5 * time.Second, CloseTimeout: 10 * time.Second,
 		DialTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
-		ReconnectMin: 100 * time.Millisecond, ReconnectMax: 10 * time.Second,
+		reconnectMin: 100 * time.Millisecond, reconnectMax: 10 * time.Second,
 	}); c != want {
 		t.Errorf("got %+v, want %+v", c, want)
 	}
@@ -79,12 +85,11 @@ func TestSubscriberConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 		"InFlight":                  {func(n int) { c.InFlight = n }, 1, math.MaxUint16},
 		"Consume.Qos.PrefetchCount": {func(n int) { topology.Consume.Qos.PrefetchCount = n }, 0, math.MaxUint16},
 		"NackMin":                   {func(n int) { c.NackMin = time.Duration(n) }, 1, int(10 * time.Second)},
-		"LongestUnackedWait":        {func(n int) { c.LongestUnackedWait = time.Duration(n) }, 1, 0},
 		"ReadyTimeout":              {func(n int) { c.ReadyTimeout = time.Duration(n) }, 1, 0},
 		"CloseTimeout":              {func(n int) { c.CloseTimeout = time.Duration(n) }, 1, 0},
 		"DialTimeout":               {func(n int) { c.DialTimeout = time.Duration(n) }, 1, 0},
 		"WriteTimeout":              {func(n int) { c.WriteTimeout = time.Duration(n) }, 1, 0},
-		"ReconnectMin":              {func(n int) { c.ReconnectMin = time.Duration(n) }, 1, int(10 * time.Second)},
+		"Connection.Reconnect.BackoffInitialInterval": {func(n int) { c.reconnectMin = time.Duration(n) }, 1, int(10 * time.Second)},
 	} {
 		l.check(t, name, func() error { return c.validate(topology) })
 	}
@@ -132,4 +137,208 @@ func TestConfigWithoutAFunctionIsRefused(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestDestination(t *testing.T) {
+	queues := amqp.NewDurableQueueConfig("")
+	exchanges := amqp.NewDurablePubSubConfig("", nil)
+	for name, c := range map[string]struct {
+		uri    string
+		config amqp.Config
+		want   string
+	}{
+		"queues": {
+			"amqp://ann:secret@rabbit:5673/orders", queues,
+			`rabbitmq rabbit:5673 vhost "orders" exchange "" key "{topic}"`,
+		},
+		"exchanges": {
+			"amqp://ann:secret@rabbit/", exchanges,
+			`rabbitmq rabbit:5672 vhost "/" exchange "{topic}" key ""`,
+		},
+		"TLS, and a name in capitals": {
+			"amqps://Rabbit.Example.COM/a%2Fb", queues,
+			`rabbitmq rabbit.example.com:5671 vhost "a/b" exchange "" key "{topic}"`,
+		},
+		"a function that accepts certain topics only": {
+			"amqp://rabbit", func() amqp.Config {
+				config := amqp.NewDurableQueueConfig("")
+				config.Exchange.GenerateName = func(topic string) string { panic("no such topic") }
+				config.Publish.GenerateRoutingKey = func(topic string) string { return "v1.ü." + topic }
+				return config
+			}(),
+			`rabbitmq rabbit:5672 vhost "/" exchange unknown key "v1.\u00fc.{topic}"`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.config.Connection.AmqpURI = c.uri
+			p, err := NewPublisher(c.config, PublisherConfig{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			got := p.Destination()
+			if got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+			if strings.Contains(got, "secret") || strings.Contains(got, "ann") {
+				t.Errorf("%s contains credentials", got)
+			}
+		})
+	}
+}
+
+// The nodes of a cluster can be listed in any order, and more than once.
+func TestDestinationOfACluster(t *testing.T) {
+	same := func(topic string) string { return topic }
+	nodes := func(nodes ...string) string {
+		var uris []string
+		for i, node := range nodes {
+			uris = append(uris, fmt.Sprintf("amqp://user%d:secret@%s/v", i, node))
+		}
+		return destinationName(uris, same, same)
+	}
+	want := `rabbitmq a:5672,b:5672,c:5673 vhost "v" exchange "{topic}" key "{topic}"`
+	for _, got := range []string{nodes("a", "b", "c:5673"), nodes("c:5673", "B", "a", "b"), nodes("b,a", "c:5673")} {
+		if got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+func TestPrefetch(t *testing.T) {
+	for _, c := range []struct{ inFlight, asked, want int }{
+		{1, 0, 1},
+		{1, 1, 1},
+		{1, 3, 3}, // the configured PrefetchCount is used
+		{8, 0, 16},
+		{8, 1, 16},
+		{8, 2, 8},
+		{8, 8, 8},
+		{8, 50, 50},
+		{40_000, 0, 65535},
+		{65535, 1, 65535},
+	} {
+		if got := (SubscriberConfig{InFlight: c.inFlight}).prefetch(c.asked); got != c.want {
+			t.Errorf("%d in flight, %d asked for: %d, not %d", c.inFlight, c.asked, got, c.want)
+		}
+	}
+	for _, c := range []struct{ inFlight, gathers, want, prefetch int }{
+		{0, 4000, 4000, 4000},
+		{0, 100_000, 65535, 65535},
+		{7, 4000, 7, 14}, // a configured InFlight is kept
+	} {
+		_, cfg := SubscriberConfig{InFlight: c.inFlight}.withDefaults(amqp.Config{})
+		cfg = cfg.gathering(c.gathers)
+		if cfg.InFlight != c.want || cfg.prefetch(0) != c.prefetch {
+			t.Errorf("%d in flight for %d: %d with prefetch count %d", c.inFlight, c.gathers, cfg.InFlight, cfg.prefetch(0))
+		}
+	}
+	if _, cfg := (SubscriberConfig{}).withDefaults(amqp.Config{}); cfg.gathering(1) != cfg || cfg.gathering(0) != cfg {
+		t.Error("small batches change the number of messages in flight")
+	}
+	for _, c := range []struct {
+		inFlight, prefetch int
+		want               time.Duration
+	}{{1, 1, 10 * time.Minute}, {8, 8, 10 * time.Minute}, {8, 9, 20 * time.Minute}, {8, 16, 20 * time.Minute}, {8, 17, 30 * time.Minute}} {
+		if got := (SubscriberConfig{InFlight: c.inFlight}).longestUnacked(c.prefetch); got != c.want {
+			t.Errorf("%d in flight of %d: %v, not %v", c.inFlight, c.prefetch, got, c.want)
+		}
+	}
+}
+
+// The error of Ping names the first cause and its remedy. Ping waits only if the
+// problem can end without a change of the configuration or the broker.
+func TestPingErrorNamesTheCauseAndTheRemedy(t *testing.T) {
+	t.Parallel()
+	config := amqp.ConnectionConfig{AmqpURI: "amqp://ann:secret@broker:5673/shop"}
+	const (
+		login = "rabbit: RabbitMQ at broker:5673 refuses the login; check user and password in Connection.AmqpURI: "
+		vhost = `rabbit: RabbitMQ at broker:5673 refuses virtual host "shop"; create it with rabbitmqctl add_vhost, ` +
+			"and give the user rights with rabbitmqctl set_permissions: "
+		noTLS = "rabbit: no TLS connection to RabbitMQ at broker:5673; check Connection.TLSConfig, the broker's certificate, " +
+			"and that the port is the one for TLS: "
+		blocked = "rabbit: RabbitMQ at broker:5673 accepts no messages; free memory or disk there: "
+		gone    = "rabbit: no connection to RabbitMQ at broker:5673; check host and port in Connection.AmqpURI, " +
+			"and that the broker runs: "
+	)
+	for _, c := range []struct {
+		reason error
+		says   string
+		stays  bool
+	}{
+		{amqp091.ErrCredentials, login, true},
+		{&amqp091.Error{Code: amqp091.AccessRefused, Server: true, Reason: "ACCESS_REFUSED"}, login, true},
+		{amqp091.ErrVhost, gone, false}, // the broker gave no reason
+		{&amqp091.Error{Code: amqp091.NotAllowed, Server: true, Reason: "vhost shop not found"}, vhost, true},
+		{&amqp091.Error{Code: amqp091.NotAllowed, Server: true, Reason: "connection limit (1) is reached"}, gone, false},
+		{&amqp091.Error{Code: amqp091.NotAllowed, Reason: "not from the broker"}, gone, false},
+		{&tls.CertificateVerificationError{Err: errors.New("expired")}, noTLS, true},
+		{tls.RecordHeaderError{Msg: "no TLS"}, noTLS, true},
+		{tls.AlertError(42), noTLS, true},
+		{x509.UnknownAuthorityError{}, noTLS, true},
+		{errBlocked, blocked, false},
+		{errors.New("connection refused"), gone, false},
+	} {
+		for _, reason := range []error{c.reason, fmt.Errorf("dial: %w", c.reason)} {
+			err := pingError(config, reason)
+			if want := c.says + reason.Error(); err.Error() != want {
+				t.Errorf("got  %s\nwant %s", err, want)
+			}
+			if !errors.Is(err, reason) || permanent(reason) != c.stays {
+				t.Errorf("%v: permanent is %t, want %t", reason, permanent(reason), c.stays)
+			}
+		}
+	}
+}
+
+func TestRedact(t *testing.T) {
+	for text, want := range map[string]string{
+		"dial tcp 127.0.0.1:5672: connection refused":   "dial tcp 127.0.0.1:5672: connection refused",
+		"see amqp://user:secret@host:5672/vhost now":    "see amqp://***@host:5672/vhost now",
+		`parse "amqp://u:se/cr@et@host/": bad`:          `parse "amqp://***@host/": bad`,
+		"amqps://user@host and amqp://a:b@other failed": "amqps://***@host and amqp://***@other failed",
+	} {
+		if got := redactText(text); got != want {
+			t.Errorf("redactText(%q) = %q, want %q", text, got, want)
+		}
+	}
+
+	harmless := errors.New("harmless")
+	if !errors.Is(redact(harmless), harmless) || redact(nil) != nil {
+		t.Error("an error without credentials was replaced")
+	}
+	secret := &url.Error{Op: "parse", URL: "amqp://user:secret@host:port", Err: harmless}
+	redacted := redact(fmt.Errorf("connect: %w", secret))
+	if inner, ok := errors.AsType[*url.Error](redacted); ok {
+		t.Errorf("unwrapping shows the credentials: %v", inner)
+	}
+}
+
+// FuzzRedact checks that redactText removes the password from every URL that can be used
+// to connect.
+func FuzzRedact(f *testing.F) {
+	f.Add("amqp", "user", "secret", "host", "vhost")
+	f.Add("amqps", "", "p@ss//word", "h:5671", "%2f")
+	f.Add("amqp", "u", `a"b c`, "[::1]:5672", "a?heartbeat=1")
+	f.Fuzz(func(t *testing.T, scheme, user, password, host, path string) {
+		uri := scheme + "://" + user + ":" + password + "@" + host + "/" + path
+		if _, err := amqp091.ParseURI(uri); err != nil || len(password) < 3 {
+			return
+		}
+		parsed, err := url.Parse(uri)
+		if err != nil || parsed.User == nil {
+			return
+		}
+		if _, set := parsed.User.Password(); !set {
+			return
+		}
+		userinfo := parsed.User.String() + "@"
+		for _, text := range []string{
+			uri, parsed.String(), fmt.Sprintf("dial %q: refused", uri), fmt.Sprintf("dial %s: at %s", uri, parsed),
+		} {
+			if safe := redactText(text); strings.Contains(safe, userinfo) || strings.Contains(safe, user+":"+password+"@") {
+				t.Errorf("redacted text %q of %q has credentials", safe, text)
+			}
+		}
+	})
 }

@@ -3,13 +3,21 @@ package rabbit
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/amqpwire"
+	"github.com/watermill-once/once/rabbit/internal/amqpwire"
 )
 
 // connection is an AMQP connection to the broker, together with the network connection
@@ -20,6 +28,7 @@ type connection struct {
 	closed chan *amqp091.Error
 
 	timeout time.Duration // time limit of a request
+	alone   bool          // whether it belongs to a single subscription
 }
 
 // closeWait is the time limit of each of two waits when a connection ends. The first is
@@ -56,8 +65,8 @@ func (c *connection) queueRequest(f func() error) error {
 	return f()
 }
 
-// lossReason returns the most precise known reason for the loss of the connection. The
-// parameter err is the reason that amqp091 reports.
+// lossReason returns the most precise known reason for the loss of the connection.
+// err is the reason that amqp091 reports.
 func (c *connection) lossReason(err error) error {
 	return redact(cmp.Or(c.wire.Failure(), err))
 }
@@ -82,4 +91,153 @@ func (c *connection) end(graceful bool) {
 	}
 	defer time.AfterFunc(closeWait, func() { c.wire.Abort(net.ErrClosed) }).Stop()
 	<-c.wire.Done()
+}
+
+// dialSettings contains the settings of a connection that are not part of
+// watermill-amqp's configuration.
+type dialSettings struct {
+	confirmChannels bool // whether the connection needs confirm channels of package amqpwire
+	dialTimeout     time.Duration
+	writeTimeout    time.Duration
+}
+
+// connect opens a connection. It fails if this takes longer than dial.dialTimeout.
+func connect(ctx context.Context, config amqp.ConnectionConfig, dial dialSettings) (*connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, dial.dialTimeout)
+	defer cancel()
+
+	settings := connectionSettings(config)
+	d := dialer{uri: config.AmqpURI, tls: settings.TLSClientConfig, dial: settings.Dial}
+	var wire *amqpwire.Conn
+	inTime := func() bool { return ctx.Err() == nil }
+	settings.Dial = func(network, _ string) (net.Conn, error) {
+		conn, err := d.open(ctx, network)
+		if err != nil {
+			return nil, err
+		}
+		wire = amqpwire.NewConn(conn, amqpwire.Config{
+			WriteTimeout: dial.writeTimeout, ConfirmChannels: dial.confirmChannels, ChannelMax: settings.ChannelMax,
+		})
+		inTime = context.AfterFunc(ctx, func() { wire.Abort(ctx.Err()) }) // inTime stops the AfterFunc when it is called
+		return wire, nil
+	}
+
+	conn, err := amqp091.DialConfig(d.withoutTLS(), settings)
+	switch {
+	case !inTime():
+		err = fmt.Errorf("no connection within %v", dial.dialTimeout)
+	case err == nil:
+		return &connection{
+			amqp:    conn,
+			wire:    wire,
+			closed:  conn.NotifyClose(make(chan *amqp091.Error, 1)),
+			timeout: dial.dialTimeout,
+		}, nil
+	}
+	if wire != nil {
+		if reason := wire.CloseReason(); reason != nil {
+			err = reason // use our reason, because amqp091 guesses a reason from the time of the close
+		}
+		wire.Abort(err) // amqp091 leaves the socket open if the handshake fails
+		<-wire.Done()
+	}
+	return nil, redact(err)
+}
+
+// connectionSettings returns the same amqp091 settings as watermill-amqp would use. It
+// copies every value that amqp091 changes, so that the caller's configuration stays
+// unchanged.
+func connectionSettings(config amqp.ConnectionConfig) amqp091.Config {
+	var settings amqp091.Config
+	if config.AmqpConfig != nil {
+		settings = *config.AmqpConfig
+	}
+	settings.Locale = cmp.Or(settings.Locale, "en_US")
+	settings.Properties = maps.Clone(settings.Properties)
+	if uri, err := amqp091.ParseURI(config.AmqpURI); err == nil {
+		settings.ChannelMax = cmp.Or(settings.ChannelMax, uri.ChannelMax)
+	}
+	if settings.TLSClientConfig == nil {
+		settings.TLSClientConfig = config.TLSConfig
+	}
+	if settings.TLSClientConfig != nil {
+		settings.TLSClientConfig = settings.TLSClientConfig.Clone()
+	}
+	return settings
+}
+
+const schemeTLS = "amqps"
+
+// dialer opens the network connection. It does the TLS handshake itself. Otherwise
+// amqp091 would encrypt its frames before this package can add its own frames.
+type dialer struct {
+	uri  string
+	tls  *tls.Config
+	dial func(network, address string) (net.Conn, error) // may be nil
+}
+
+// withoutTLS returns the URI for amqp091: amqps is replaced by amqp, so that amqp091
+// does not begin a second TLS handshake. Do not take the port to connect to from this
+// URI, because amqp has another default port than amqps.
+func (d dialer) withoutTLS() string {
+	if rest, ok := strings.CutPrefix(d.uri, schemeTLS+":"); ok {
+		return "amqp:" + rest
+	}
+	return d.uri
+}
+
+func (d dialer) open(ctx context.Context, network string) (net.Conn, error) {
+	uri, err := amqp091.ParseURI(d.uri)
+	if err != nil {
+		return nil, err
+	}
+	dial := d.dial
+	if dial == nil {
+		dial = func(network, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}
+	}
+	conn, err := dial(network, net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)))
+	if err != nil || uri.Scheme != schemeTLS {
+		return conn, err
+	}
+	config := d.tls
+	if config == nil {
+		if config, err = tlsConfig(uri); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	if config.ServerName == "" {
+		config.ServerName = uri.Host
+	}
+	secure := tls.Client(conn, config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return secure, nil
+}
+
+// tlsConfig returns the TLS settings in the URI, see
+// https://www.rabbitmq.com/uri-query-parameters.html
+func tlsConfig(uri amqp091.URI) (*tls.Config, error) {
+	config := &tls.Config{ServerName: uri.ServerName}
+	if uri.CACertFile != "" {
+		pem, err := os.ReadFile(uri.CACertFile)
+		if err != nil {
+			return nil, fmt.Errorf("cacertfile: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, errors.New("cacertfile: the file has no certificate in PEM format")
+		}
+	}
+	if uri.CertFile != "" && uri.KeyFile != "" {
+		certificate, err := tls.LoadX509KeyPair(uri.CertFile, uri.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("certfile and keyfile: %w", err)
+		}
+		config.Certificates = []tls.Certificate{certificate}
+	}
+	return config, nil
 }

@@ -5,7 +5,8 @@
 // metadata into a header that controls the broker, and reads every header that a broker
 // sends.
 //
-// All three use the amqp.Config of watermill-amqp v2. To adopt them, you change only a
+// All three use the amqp.Config of watermill-amqp v2. Package amqpv3, a module of its own,
+// has the same constructors for the amqp.Config of v3. To adopt them, you change only a
 // constructor:
 //
 //	config := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("payments"))
@@ -22,10 +23,11 @@
 //	none of them          unknown: it was sent, and no     send it again with the same id,
 //	                      response to it arrived           count no attempt
 //
-// At most one of the methods returns true. You can find the methods with errors.As and
-// your own interface, so a package can classify errors without importing package
-// rabbit. The error is a *PublishError and unwraps to one of the package's sentinel
-// errors.
+// At most one of these methods returns true. If the method OneTopic also returns true,
+// the reason concerns only the topic of the message. You can find the methods with
+// errors.As and your own interface, so a package can classify errors without importing
+// package rabbit. The error is a *PublishError and unwraps to one of the package's
+// sentinel errors.
 //
 // The broker responds to some publishes by closing the channel, and does not say which
 // publish was the cause. If several messages were unconfirmed, the outcome of all of
@@ -34,43 +36,3 @@
 // this reason a forwarder needs its own Publisher. On a shared Publisher, a message is
 // rarely the only unconfirmed message.
 package rabbit
-
-// Files whose names begin with publisher_ or subscriber_ belong to [Publisher] or
-// [Subscriber]. Read the files in this order:
-//
-//	marshaler.go                 converts between Watermill's messages and AMQP's
-//	marshaler_text.go            header values as text
-//	check.go                     which messages RabbitMQ cannot take
-//	topic_exchange.go            one exchange for all events, with patterns
-//	reconnector.go               keeps a connection up
-//	connection.go                one connection, its requests and its end
-//	connection_config.go         validation and defaults of the connection
-//	connection_dial.go           connects within a deadline
-//	connection_tls.go            TLS below AMQP
-//	backoff.go, redact.go        pauses; removes credentials from errors
-//	ping.go                      waits until the broker can be used
-//
-//	publisher.go                 Publish, PublishAsync, Close
-//	publisher_config.go          PublisherConfig
-//	publisher_send.go            from the message to the write buffer
-//	publisher_publication.go     one message that is being published
-//	publisher_session.go         one connection of a Publisher
-//	publisher_exchanges.go       declares exchanges
-//	publisher_channel.go         a confirm channel with its outstanding messages
-//	publisher_confirms.go        determines and reports outcomes
-//	publisher_attribution.go     which message closed a channel
-//	publisher_nacks.go           changes the channel after several nacks
-//	publisher_errors.go          PublishError and the sentinel errors
-//	publisher_destination.go     the name of the place to publish to
-//	publisher_instruments.go     metrics
-//
-//	subscriber.go                Subscribe, Close
-//	subscriber_config.go         SubscriberConfig
-//	subscriber_subscription.go   the loop of one subscription
-//	subscriber_channel.go        an AMQP channel with one consumer
-//	subscriber_topology.go       declares queues, exchanges and bindings
-//	subscriber_delivery.go       from the delivery to the handler's ack or nack
-//	subscriber_ack.go            sends acks and nacks
-//	subscriber_end.go            the end of a subscription
-//	subscriber_limits.go         limits of the broker that lose messages
-//	subscriber_instruments.go    metrics

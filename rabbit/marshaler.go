@@ -1,14 +1,19 @@
 package rabbit
 
 import (
+	"bytes"
+	"encoding/json"
+	"math"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/amqpwire"
 	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/rabbit/internal/amqpwire"
 )
 
 var _ amqp.Marshaler = Marshaler{}
@@ -26,7 +31,9 @@ var _ amqp.Marshaler = Marshaler{}
 // name), expiration, user-id and user_id. The second group is the keys that Unmarshal
 // sets itself. The message id is also the native message id if it has at most 255
 // bytes. If a forwarder sent the message, the native timestamp is the time at which the
-// message was stored in the outbox. Messages are persistent.
+// message was stored in the outbox, and the header once_times contains both times of
+// the forwarder, "once_created_at/once_published_at". Unmarshal makes two metadata
+// entries of it. Messages are persistent.
 //
 // Unmarshal accepts every header. It converts a header that is not a string:
 //
@@ -62,8 +69,12 @@ type Marshaler struct {
 func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	publishing := m.properties(msg)
 	publishing.Headers = make(amqp091.Table, len(msg.Metadata)+1)
+	times, joined := meta.JoinTimes(msg.Metadata)
+	if joined {
+		publishing.Headers[meta.Times] = times
+	}
 	for key, value := range msg.Metadata {
-		if passes(key) {
+		if passes(key, joined) {
 			publishing.Headers[key] = value
 		}
 	}
@@ -71,7 +82,6 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return publishing, nil
 }
 
-// properties returns the AMQP message for msg, without its headers.
 func (m Marshaler) properties(msg *message.Message) amqp091.Publishing {
 	publishing := amqp091.Publishing{
 		ContentType:  m.ContentType,
@@ -87,10 +97,15 @@ func (m Marshaler) properties(msg *message.Message) amqp091.Publishing {
 	return publishing
 }
 
-// appendMetadata encodes the headers that Marshal would return, and appends them to b.
 func appendMetadata(b []byte, msg *message.Message) (_ []byte, err error) {
+	times, joined := meta.JoinTimes(msg.Metadata)
+	if joined {
+		if b, err = amqpwire.AppendTextHeader(b, meta.Times, times); err != nil {
+			return b, err
+		}
+	}
 	for key, value := range msg.Metadata {
-		if !passes(key) {
+		if !passes(key, joined) {
 			continue
 		}
 		if b, err = amqpwire.AppendTextHeader(b, key, value); err != nil {
@@ -102,8 +117,12 @@ func appendMetadata(b []byte, msg *message.Message) (_ []byte, err error) {
 
 // passes reports whether a metadata key becomes a header. An unknown key that begins
 // with "once_" also becomes a header. It comes from a newer version of this module,
-// because each outbox refuses such keys if its own version does not know them.
-func passes(key string) bool {
+// because each outbox refuses such keys if its own version does not know them. joined
+// says whether another header contains the times of the forwarder.
+func passes(key string, joined bool) bool {
+	if joined && (key == meta.CreatedAt || key == meta.PublishedAt) {
+		return false
+	}
 	return (!isReserved(key) || !meta.Known(key)) && !meta.Steering(key)
 }
 
@@ -112,11 +131,14 @@ func passes(key string) bool {
 // native message id, it is "". Unmarshal does not copy the body, and never returns an error.
 func (m Marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage(deliveryID(delivery), delivery.Body)
-	msg.Metadata = make(message.Metadata, len(delivery.Headers)+2)
+	msg.Metadata = make(message.Metadata, len(delivery.Headers)+4)
 	for key, value := range delivery.Headers {
 		if !isReserved(key) {
 			msg.Metadata[key] = headerText(value)
 		}
+	}
+	if created, published, ok := meta.SplitTimes(headerText(delivery.Headers[meta.Times])); ok {
+		msg.Metadata[meta.CreatedAt], msg.Metadata[meta.PublishedAt] = created, published
 	}
 	msg.Metadata[meta.Redelivered] = strconv.FormatBool(delivery.Redelivered)
 	if count, ok := deliveryCount(delivery); ok {
@@ -138,15 +160,20 @@ func deliveryID(delivery amqp091.Delivery) string {
 }
 
 // deliveryCount returns the number of earlier deliveries of the message, and whether
-// the number is known. The number is in the header x-delivery-count. The broker writes
-// this header only when it delivers a message again. On a first delivery, the header
-// could come from the sender, so deliveryCount does not read it.
+// the number is known. Since RabbitMQ 4.3, the number is in the header x-acquired-count,
+// and x-delivery-count counts only failures. Older brokers write only x-delivery-count.
+// The broker writes these headers only when it delivers a message again. On a first
+// delivery, they could come from the sender, so deliveryCount does not read them.
 func deliveryCount(delivery amqp091.Delivery) (int64, bool) {
 	if !delivery.Redelivered {
 		return 0, false
 	}
-	count, ok := integer(delivery.Headers["x-delivery-count"])
-	return count, ok && count >= 0
+	for _, header := range []string{"x-acquired-count", "x-delivery-count"} {
+		if count, ok := integer(delivery.Headers[header]); ok && count >= 0 {
+			return count, true
+		}
+	}
+	return 0, false
 }
 
 // integer converts a value of any AMQP integer type. The result ok is false for other
@@ -167,4 +194,90 @@ func integer(value any) (n int64, ok bool) {
 		return int64(n), true
 	}
 	return 0, false
+}
+
+// headerText converts the value of a header to a metadata value. Marshaler describes
+// the forms.
+func headerText(value any) string {
+	switch v := value.(type) {
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	case nil:
+		return ""
+	}
+	switch v := plain(value).(type) {
+	case string:
+		return v
+	case json.Number:
+		return v.String()
+	default:
+		return jsonText(v)
+	}
+}
+
+// plain converts the value of a header to a value that encoding/json can encode.
+func plain(value any) any {
+	switch v := value.(type) {
+	case []byte:
+		return string(v)
+	case time.Time:
+		return v.UTC().Format(time.RFC3339)
+	case float32:
+		return number(float64(v), 32)
+	case float64:
+		return number(v, 64)
+	case amqp091.Decimal:
+		return json.Number(decimal(v))
+	case amqp091.Table:
+		fields := make(map[string]any, len(v))
+		for name, field := range v {
+			fields[name] = plain(field)
+		}
+		return fields
+	case []any:
+		items := make([]any, len(v))
+		for i, item := range v {
+			items[i] = plain(item)
+		}
+		return items
+	default:
+		return v // bool, integers, string and nil are the remaining types of AMQP
+	}
+}
+
+func number(f float64, bits int) any {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return strconv.FormatFloat(f, 'g', -1, bits) // JSON has no NaN and no infinite numbers
+	}
+	return json.Number(strconv.FormatFloat(f, 'g', -1, bits))
+}
+
+// decimal returns value * 10^-scale as text, without rounding.
+func decimal(d amqp091.Decimal) string {
+	digits := strconv.FormatInt(int64(d.Value), 10)
+	if d.Scale == 0 {
+		return digits
+	}
+	sign := ""
+	if d.Value < 0 {
+		sign, digits = "-", digits[1:]
+	}
+	scale := int(d.Scale)
+	if missing := scale + 1 - len(digits); missing > 0 {
+		digits = strings.Repeat("0", missing) + digits
+	}
+	point := len(digits) - scale
+	return sign + digits[:point] + "." + digits[point:]
+}
+
+func jsonText(value any) string {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		return "" // AMQP has no other types
+	}
+	return strings.TrimSuffix(text.String(), "\n")
 }

@@ -1,6 +1,7 @@
 package rabbit_test
 
 import (
+	"errors"
 	"maps"
 	"strings"
 	"testing"
@@ -8,9 +9,10 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -76,6 +78,61 @@ func TestMarshalerSetsTheTimestamp(t *testing.T) {
 		delivery.Timestamp = time.Unix(1, 0)
 		if got := unmarshal(t, delivery).Metadata[meta.CreatedAt]; got != text {
 			t.Errorf("%q comes back as %q", text, got)
+		}
+	}
+}
+
+// A header costs the broker more than its bytes, so the two times of a forwarder share
+// one. A reader also accepts the two headers of earlier versions.
+func TestTimesOfTheForwarderAreOneHeader(t *testing.T) {
+	const created, published = "2026-02-03T04:05:06.789Z", "2026-02-03T04:05:07.000Z"
+	msg := newMessage("m")
+	msg.Metadata.Set(meta.CreatedAt, created)
+	msg.Metadata.Set(meta.PublishedAt, published)
+	publishing, err := rabbit.Marshaler{}.Marshal(msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := amqp091.Table{"once_times": created + "/" + published, amqp.DefaultMessageUUIDHeaderKey: "m"}
+	if !maps.Equal(publishing.Headers, want) {
+		t.Errorf("the headers are %v, want %v", publishing.Headers, want)
+	}
+
+	for name, headers := range map[string]amqp091.Table{
+		"one header":  publishing.Headers,
+		"two headers": {"once_created_at": created, "once_published_at": published},
+	} {
+		metadata := unmarshal(t, amqp091.Delivery{Headers: headers}).Metadata
+		if metadata[meta.CreatedAt] != created || metadata[meta.PublishedAt] != published || len(metadata) != 3 {
+			t.Errorf("%s: the metadata is %v", name, metadata)
+		}
+	}
+	for _, forged := range []any{
+		"", "/", created, created + "/", "/" + published, created + "/now", created + "/" + published + "/", int64(1),
+	} {
+		metadata := unmarshal(t, amqp091.Delivery{Headers: amqp091.Table{"once_times": forged}}).Metadata
+		if len(metadata) != 1 {
+			t.Errorf("%v: the metadata is %v", forged, metadata)
+		}
+	}
+}
+
+// If a time is not valid, each of the two has its own header, and comes back unchanged.
+func TestInvalidTimesComeBackUnchanged(t *testing.T) {
+	for created, published := range map[string]string{
+		"2026-02-03T04:05:06.789Z": "now",
+		"yesterday":                "2026-02-03T04:05:06.789Z",
+	} {
+		msg := newMessage("m")
+		msg.Metadata.Set(meta.CreatedAt, created)
+		msg.Metadata.Set(meta.PublishedAt, published)
+		publishing, err := rabbit.Marshaler{}.Marshal(msg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := unmarshal(t, arrived(publishing)).Metadata
+		if got[meta.CreatedAt] != created || got[meta.PublishedAt] != published {
+			t.Errorf("%s and %s come back as %v", created, published, got)
 		}
 	}
 }
@@ -215,19 +272,23 @@ func TestUnmarshalSetsRedeliveredAndDeliveryCount(t *testing.T) {
 	for name, c := range map[string]struct {
 		redelivered bool
 		count       any
+		acquired    any    // RabbitMQ 4.3
 		want        string // delivery count; "" means that it is not set
 	}{
-		"first":                    {false, nil, ""},
-		"again":                    {true, nil, ""},
-		"counted":                  {true, int64(3), "3"},
-		"counted in 32 bits":       {true, int32(3), "3"},
-		"forged on the first":      {false, int64(1000), ""},
-		"forged as text":           {true, "1000", ""},
-		"forged to less than none": {true, int64(-1), ""},
+		"first":                    {false, nil, nil, ""},
+		"again":                    {true, nil, nil, ""},
+		"counted":                  {true, int64(3), nil, "3"},
+		"counted in 32 bits":       {true, int32(3), nil, "3"},
+		"counted by RabbitMQ 4.3":  {true, nil, int64(3), "3"},
+		"failures counted too":     {true, int64(1), int64(3), "3"},
+		"forged on the first":      {false, int64(1000), int64(1000), ""},
+		"forged as text":           {true, "1000", "1000", ""},
+		"forged to less than none": {true, int64(-1), int64(-1), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			msg := unmarshal(t, amqp091.Delivery{Redelivered: c.redelivered, Headers: amqp091.Table{
 				"x-delivery-count":    c.count,
+				"x-acquired-count":    c.acquired,
 				"once_redelivered":    "forged",
 				"once_delivery_count": "forged",
 				"_once_publish":       "17",
@@ -316,4 +377,96 @@ func FuzzUnmarshal(f *testing.F) {
 			t.Errorf("no stable form: %q, then %q", msg.Metadata, again.Metadata)
 		}
 	})
+}
+
+// Unmarshal restores a message that was marshalled, except the keys that control the
+// broker, and the keys that the subscriber sets.
+func FuzzRoundTrip(f *testing.F) {
+	f.Add("id", "key", "value", "once_redelivered", "true", []byte("payload"))
+	f.Add("", "BCC", "queue", "_watermill_message_uuid", "other", []byte(nil))
+	f.Add("a\x00\xff", "x-death", "[]", "once_delivery_count", "-1", []byte{0, 0xff})
+	f.Add("id", "User_Id", "guest", "Expiration", "1", []byte("{}"))
+	f.Fuzz(func(t *testing.T, id, key, value, other, otherValue string, payload []byte) {
+		msg := message.NewMessage(id, payload)
+		msg.Metadata = message.Metadata{key: value, other: otherValue}
+		publishing, err := rabbit.Marshaler{}.Marshal(msg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name := range publishing.Headers {
+			if meta.Steering(name) {
+				t.Errorf("header %q steers the broker", name)
+			}
+		}
+		got := unmarshal(t, arrived(publishing))
+		want := maps.Clone(msg.Metadata)
+		maps.DeleteFunc(want, func(name, _ string) bool {
+			switch name {
+			case "_watermill_message_uuid", "_once_publish":
+				return true
+			}
+			return meta.Steering(name) || !meta.Travels(name)
+		})
+		want["once_redelivered"] = "false"
+		if got.UUID != id || string(got.Payload) != string(payload) || !maps.Equal(got.Metadata, want) {
+			t.Errorf("%q %q %q was restored as %q %q %q", id, payload, want, got.UUID, got.Payload, got.Metadata)
+		}
+	})
+}
+
+func TestCheckNamesWhatRabbitMQCannotTake(t *testing.T) {
+	long := strings.Repeat("x", 256)
+	controls := func(key string) string { return `metadata "` + key + `" would control RabbitMQ: rename it` }
+	for name, c := range map[string]struct {
+		metadata message.Metadata
+		kind     error
+		want     string
+	}{
+		"none":     {nil, nil, ""},
+		"harmless": {message.Metadata{"xylophone": "not x-", "account": "not cc", long[:255]: strings.Repeat("y", 60<<10)}, nil, ""},
+		"copies":   {message.Metadata{"BCC": "hunter2"}, rabbit.ErrInvalid, controls("BCC")},
+		"a user":   {message.Metadata{"User_Id": "hunter2"}, rabbit.ErrInvalid, controls("User_Id")},
+		"lifetime": {message.Metadata{"expiration": "1"}, rabbit.ErrInvalid, controls("expiration")},
+		"several": {
+			message.Metadata{"x-b": "1", "cc": "q", "x-c": "", "bcc": "", "x-a": ""},
+			rabbit.ErrInvalid,
+			strings.Join([]string{controls("bcc"), controls("cc"), controls("x-a"), controls("x-b"), controls("x-c")}, "; "),
+		},
+		"long name": {message.Metadata{long: ""}, rabbit.ErrTooLarge, `metadata "` + long[:64] + `"... is a key of 256 bytes, the limit is 255`},
+		"much":      {message.Metadata{"a": strings.Repeat("y", 64<<10)}, rabbit.ErrTooLarge, `metadata has 65543 bytes, the limit is 65536`},
+	} {
+		msg := newMessage("m")
+		msg.Metadata = c.metadata
+		err := rabbit.Check("topic", msg)
+		if c.kind == nil {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		var unacceptable interface{ Unacceptable() bool }
+		if !errors.Is(err, c.kind) || err.Error() != c.kind.Error()+": "+c.want {
+			t.Errorf("%s: got %v, want %s", name, err, c.want)
+		}
+		if !errors.As(err, &unacceptable) || !unacceptable.Unacceptable() {
+			t.Errorf("%s: %v is not unacceptable", name, err)
+		}
+	}
+}
+
+// Trap 32. If outbox.Config.Check is rabbit.Check, the producer gets the error, and no
+// message is stored.
+func TestOutboxWithCheckRefusesSteeringMetadata(t *testing.T) {
+	box, err := outbox.New(outbox.Config{Check: rabbit.Check})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"BCC", "cc", "X-Delay", "x-request-id", "user-id", "User_Id", "expiration"} {
+		msg := newMessage("m")
+		msg.Metadata.Set(key, "1")
+		_, _, err := box.Statements(t.Context(), "topic", msg)
+		if !errors.Is(err, outbox.ErrInvalid) || !errors.Is(err, rabbit.ErrInvalid) || !strings.Contains(err.Error(), key) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
 }

@@ -7,11 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 )
 
 // Ping waits until the Publisher can publish messages, and returns nil. Call it when a
@@ -21,17 +22,23 @@ import (
 // the error immediately, but the Publisher keeps trying in the background. Any other
 // problem is returned as an error when ctx ends. Examples are an unknown host, a
 // refused connection, or a broker that blocks publishers. The error says what to do,
-// and contains no credentials. After Close, Ping returns [ErrClosed].
+// and contains no credentials.
+//
+// If the broker has refused a destination because the user lacks a right, and has not
+// confirmed a message for it since, Ping returns that error ([ErrForbidden]). After Close,
+// Ping returns [ErrClosed].
 func (p *Publisher) Ping(ctx context.Context) error {
 	for {
 		p.mu.Lock()
-		reason, closing := p.unready(), p.closing
+		reason, closing, refused := p.unready(), p.closing, p.forbiddenNow()
 		changed := p.changed
 		p.waiting = true
 		p.mu.Unlock()
 		switch {
 		case closing:
 			return ErrClosed
+		case reason == nil && refused != nil:
+			return pingError(p.config.Connection, refused)
 		case reason == nil:
 			return nil
 		case permanent(reason):
@@ -46,15 +53,18 @@ func (p *Publisher) Ping(ctx context.Context) error {
 }
 
 // Ping waits until the Subscriber has a connection, and returns nil. It returns the
-// same errors as [Publisher.Ping].
+// same errors as [Publisher.Ping]. It returns [ErrForbidden] while a running subscription
+// is interrupted because the user lacks a right.
 func (s *Subscriber) Ping(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		c, reason, changed, closed := s.conn, s.down, s.changed, s.closed
+		c, reason, changed, closed, refused := s.conn, s.down, s.changed, s.closed, s.forbiddenNow()
 		s.mu.Unlock()
 		switch {
 		case closed:
 			return ErrClosed
+		case c != nil && !c.amqp.IsClosed() && refused != nil:
+			return pingError(s.config.Connection, refused)
 		case c != nil && !c.amqp.IsClosed():
 			return nil
 		case c == nil && permanent(reason):
@@ -109,13 +119,14 @@ func failsTLS(err error) bool {
 	return ok
 }
 
-// pingError returns an error that contains reason, the host, and what to do.
 func pingError(config amqp.ConnectionConfig, reason error) error {
 	var host, vhost string
 	if uri, err := amqp091.ParseURI(config.AmqpURI); err == nil { // the URI is valid, because the constructor has validated it
 		host, vhost = net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), uri.Vhost
 	}
 	switch {
+	case errors.Is(reason, ErrForbidden):
+		return fmt.Errorf("rabbit: RabbitMQ at %s refuses access: %w", host, reason)
 	case refusesLogin(reason):
 		return fmt.Errorf("rabbit: RabbitMQ at %s refuses the login; check user and password in Connection.AmqpURI: %w", host, reason)
 	case refusesVHost(reason):
@@ -129,4 +140,28 @@ func pingError(config amqp.ConnectionConfig, reason error) error {
 	}
 	return fmt.Errorf("rabbit: no connection to RabbitMQ at %s; check host and port in Connection.AmqpURI, "+
 		"and that the broker runs: %w", host, reason)
+}
+
+// userinfo matches the text from "//" to the last "@" of a word. If a URL without
+// credentials has an "@" in its path, userinfo also matches a part of the path, which
+// does no harm.
+var userinfo = regexp.MustCompile(`//[^\s"]*@`)
+
+// redact removes the credentials in URLs from the text of an error. Every error of
+// another package must be redacted before it is logged or returned. An error that
+// contains credentials is replaced by an error with the redacted text, because
+// unwrapping the original error would show the credentials.
+func redact(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	if safe := redactText(text); safe != text {
+		return errors.New(safe)
+	}
+	return err
+}
+
+func redactText(text string) string {
+	return userinfo.ReplaceAllString(text, "//***@")
 }

@@ -3,11 +3,15 @@ package rabbit
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
 )
 
 var _ message.Publisher = (*Publisher)(nil)
@@ -59,9 +63,12 @@ type Publisher struct {
 	mu sync.Mutex // guards the fields below; it is never locked while waiting for the network
 
 	session  *session          // the connection, or nil
-	channel  *confirmChannel   // channel for new messages, or nil
+	current  []*confirmChannel // channels for new messages
 	channels []*confirmChannel // all channels that may still have unconfirmed messages
+	spread   bool              // PublishUnordered was called, so there are several current channels
+	turn     int               // number of messages that were spread
 	down     error             // why there is no connection
+	alone    map[string]bool   // exchanges whose declaration made the broker close a connection
 
 	unreadySince time.Time // when it became impossible to send messages; zero while messages can be sent
 
@@ -70,11 +77,13 @@ type Publisher struct {
 	changed chan struct{} // closed at the next change; only if waiting is true
 	waiting bool
 
-	failed   []outcome // outcomes of messages that were not sent; the confirm loop reports them
-	idle     bool      // the confirm loop has no work and waits for wake
-	closing  bool      // no more messages are sent
-	stopping bool      // count never increases again, because Close was called
-	stopped  bool      // the confirm loop has ended
+	failed    []outcome                 // outcomes of messages that were not sent; the confirm loop reports them
+	idle      bool                      // the confirm loop has no work and waits for wake
+	forbidden map[destination]forbidden // destinations that the broker refuses
+
+	closing  bool // no more messages are sent
+	stopping bool // count never increases again, because Close was called
+	stopped  bool // the confirm loop has ended
 }
 
 // NewPublisher returns a Publisher for watermill-amqp's config. It reads these fields:
@@ -120,7 +129,7 @@ func (p *Publisher) reconnector() *reconnector {
 		ctx:      p.ctx,
 		config:   p.config.Connection,
 		dial:     dialSettings{confirmChannels: true, dialTimeout: p.cfg.DialTimeout, writeTimeout: p.cfg.WriteTimeout},
-		pause:    retryPause{p.cfg.ReconnectMin, p.cfg.ReconnectMax},
+		pause:    retryPause{p.cfg.reconnectMin, p.cfg.reconnectMax},
 		logger:   p.cfg.Logger,
 		connects: p.instruments.connects,
 	}
@@ -141,7 +150,7 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	)
 	outstanding.Add(len(messages))
 	for i, msg := range messages {
-		p.publish(topic, msg, func(err error) {
+		p.PublishAsync(topic, msg, func(err error) {
 			errs[i] = err
 			outstanding.Done()
 		})
@@ -162,7 +171,16 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // must not block, and must not call Publish, PublishAsync or Close. If PublishAsync is
 // called after Close, a new goroutine calls done.
 func (p *Publisher) PublishAsync(topic string, msg *message.Message, done func(error)) {
-	p.publish(topic, msg, done)
+	p.publish(&publication{id: msg.UUID, topic: topic, done: done}, msg)
+}
+
+// PublishUnordered is like [Publisher.PublishAsync], but the broker may receive the
+// message before messages that were passed earlier and are not confirmed yet. So the
+// Publisher uses several channels for these messages, which makes each message cheaper
+// for the broker. A caller that needs an order sends the next message of it when the one
+// before is confirmed, as the forwarder does for the messages of an ordering key.
+func (p *Publisher) PublishUnordered(topic string, msg *message.Message, done func(error)) {
+	p.publish(&publication{id: msg.UUID, topic: topic, done: done, unordered: true}, msg)
 }
 
 // Close stops sending, and waits up to CloseTimeout for missing confirms. It then
@@ -256,4 +274,47 @@ func notify(signal chan<- struct{}) {
 	case signal <- struct{}{}:
 	default:
 	}
+}
+
+// Destination returns a name for the place to which messages are published. The name
+// contains the broker's host and port, the virtual host, the exchange and the routing
+// key. In the exchange and the routing key, "{topic}" stands for the topic. The name
+// contains no credentials.
+//
+// Two publishers with the same name publish to the same queues, unless the same host
+// name refers to different brokers in different places. The name contains the host in
+// the URI, even if a Dial function connects to another host. A forwarder stores and
+// logs the name, see forwarder.Config.Destination.
+func (p *Publisher) Destination() string {
+	return destinationName([]string{p.config.Connection.AmqpURI}, p.config.Exchange.GenerateName, p.config.Publish.GenerateRoutingKey)
+}
+
+// destinationName returns the name that Destination returns. The order in which the
+// nodes of a cluster are listed does not change the name.
+func destinationName(uris []string, exchange, key func(topic string) string) string {
+	var nodes []string
+	vhost := ""
+	for _, text := range uris {
+		uri, err := amqp091.ParseURI(text)
+		if err != nil {
+			continue // NewPublisher has refused an invalid URI
+		}
+		vhost = uri.Vhost
+		for host := range strings.SplitSeq(uri.Host, ",") {
+			nodes = append(nodes, strings.ToLower(host)+":"+strconv.Itoa(uri.Port))
+		}
+	}
+	slices.Sort(nodes)
+	return fmt.Sprintf("rabbitmq %s vhost %+q exchange %s key %s",
+		strings.Join(slices.Compact(nodes), ","), vhost, example(exchange), example(key))
+}
+
+// example returns the result of generate for the topic "{topic}", in quotes.
+func example(generate func(topic string) string) (name string) {
+	defer func() {
+		if recover() != nil {
+			name = "unknown" // generate may accept only certain topics
+		}
+	}()
+	return fmt.Sprintf("%+q", generate("{topic}"))
 }

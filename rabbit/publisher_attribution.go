@@ -1,11 +1,13 @@
 package rabbit
 
 import (
+	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 )
 
 // removeFinished removes a channel on which no message waits for its outcome any more,
@@ -18,7 +20,7 @@ func (l *confirmLoop) removeFinished(ch *confirmChannel) {
 		l.detach(ch)
 		l.attributeClose(ch)
 	}
-	if ch != l.current && ch.oldest() == nil {
+	if ch.oldest() == nil && !slices.Contains(l.current, ch) {
 		l.remove(ch)
 	}
 }
@@ -27,13 +29,9 @@ func (l *confirmLoop) removeFinished(ch *confirmChannel) {
 // were declared, so that they are declared again: the channel may have been closed
 // because an exchange was deleted.
 func (l *confirmLoop) detach(ch *confirmChannel) {
-	if l.current == ch {
-		l.current = nil
-	}
-	p := l.p
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.retire(ch)
+	l.retire(ch)
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
 	clear(ch.session.declared)
 }
 
@@ -46,13 +44,19 @@ func (l *confirmLoop) attributeClose(ch *confirmChannel) {
 		l.p.cfg.Logger.Error("Confirm channel closed by RabbitMQ", redact(ch.closed),
 			watermill.LogFields{"outstanding": ch.outstanding()})
 	}
-	kind := ErrUnknown
+	kind, alone := ErrUnknown, l.isAloneOnConnection(ch)
 	if ch.outstanding() == 1 && ch.closed.Server {
-		kind = attributedKind(ch.closed, l.isAloneOnConnection(ch))
+		kind = attributedKind(ch.closed, alone)
 	}
 	for _, pub := range ch.pending {
 		if !pub.settled {
-			l.record(pub, pub.channelClosed(kind, ch.closed))
+			err := pub.channelClosed(kind, ch.closed)
+			l.record(pub, err)
+			if errors.Is(kind, ErrForbidden) {
+				l.p.mu.Lock()
+				l.p.forbid(ch.session, err, alone)
+				l.p.mu.Unlock()
+			}
 		}
 	}
 	ch.pending, ch.settled = nil, 0
@@ -73,24 +77,27 @@ func (l *confirmLoop) isAloneOnConnection(ch *confirmChannel) bool {
 // channel. If the broker closed the whole connection, the close is attributed to this
 // message only if two conditions hold: no other message on the connection was
 // unconfirmed, and the reply code says that the broker received an invalid frame.
-func attributedKind(reason *amqp.Error, aloneOnConnection bool) error {
+func attributedKind(reason *amqp091.Error, aloneOnConnection bool) error {
 	switch reason.Code {
-	case amqp.ContentTooLarge:
+	case amqp091.ContentTooLarge:
 		return ErrTooLarge
-	case amqp.PreconditionFailed:
+	case amqp091.PreconditionFailed:
 		// The text is "message size 2000 is larger than configured max size 1000". With
 		// any other text, the same message may be accepted later.
 		if strings.Contains(reason.Reason, "message size") {
 			return ErrTooLarge
 		}
 		return ErrRefused
-	case amqp.FrameError, amqp.SyntaxError, amqp.UnexpectedFrame:
+	case amqp091.FrameError, amqp091.SyntaxError, amqp091.UnexpectedFrame:
 		if aloneOnConnection {
 			return ErrInvalid
 		}
 		return ErrUnknown
 	}
-	if reason.Recover { // the broker has closed only the channel
+	switch {
+	case reason.Recover && reason.Code == amqp091.AccessRefused:
+		return ErrForbidden
+	case reason.Recover: // the broker has closed only the channel
 		return ErrRefused
 	}
 	return ErrUnknown
@@ -105,4 +112,95 @@ func (l *confirmLoop) remove(ch *confirmChannel) {
 	}
 	p.channels = slices.DeleteFunc(p.channels, func(other *confirmChannel) bool { return other == ch })
 	ch.wire.Close()
+}
+
+const (
+	// nacksInARow is the number of consecutive nacks for one destination, without a confirm
+	// in between, after which the Publisher changes the channel.
+	nacksInARow = 3
+
+	// The pause until the next change of the channel doubles from shortestChangePause to
+	// longestChangePause. The pause grows because a full queue nacks, too, and then a
+	// change of the channel does not help.
+	shortestChangePause, longestChangePause = time.Second, time.Minute
+
+	maxStreaks = 10_000
+)
+
+var errOnlyNacks = errors.New("the broker nacks every message, changing to another connection")
+
+// destination is an exchange and a routing key.
+type destination struct{ exchange, key string }
+
+// nackStreak counts the nacks for a destination since its last confirm.
+type nackStreak struct {
+	nacks    int // number of nacks on the current channels
+	changes  int // number of changes of the channel
+	pause    time.Duration
+	until    time.Time // the channel is not changed before this time
+	confirms uint64    // value of confirmLoop.confirms at the last change
+}
+
+// nacked counts a nack. After nacksInARow nacks, it replaces the channels with new
+// ones. A channel can continue to use the lost leader of a queue. The broker then nacks
+// every message to that queue on this channel, without end. This happens with RabbitMQ
+// 3.10 if the channel was opened while a quorum queue had no leader. A new channel
+// finds the new leader.
+//
+// If no message was confirmed since the last change, nacked closes the connection,
+// because a new connection may reach another node.
+func (l *confirmLoop) nacked(ch *confirmChannel, pub *publication) {
+	if !slices.Contains(l.current, ch) {
+		return // the channel was changed already
+	}
+	to := destination{pub.exchange, pub.key}
+	streak := l.streaks[to]
+	if streak == nil {
+		if len(l.streaks) == maxStreaks {
+			clear(l.streaks)
+		}
+		streak = &nackStreak{pause: shortestChangePause}
+		l.streaks[to] = streak
+	}
+	streak.nacks++
+	now := time.Now()
+	if streak.nacks < nacksInARow || now.Before(streak.until) {
+		return
+	}
+	onlyNacks := streak.changes > 0 && streak.confirms == l.confirms
+	streak.nacks, streak.changes, streak.confirms = 0, streak.changes+1, l.confirms
+	streak.until = now.Add(streak.pause)
+	streak.pause = min(2*streak.pause, longestChangePause)
+	if onlyNacks {
+		ch.session.wire.Abort(errOnlyNacks)
+	}
+	l.log("Several nacks in a row, changing to another channel", pub)
+	for _, current := range slices.Clone(l.current) {
+		l.retire(current)
+	}
+}
+
+// confirmed counts a confirm. It ends the nack streak of the destination, and records that
+// the broker does not refuse it.
+func (l *confirmLoop) confirmed(pub *publication) {
+	l.confirms++
+	if len(l.streaks) > 0 {
+		delete(l.streaks, destination{pub.exchange, pub.key})
+	}
+	if l.forbidding {
+		l.p.allow(destination{pub.exchange, pub.key})
+	}
+}
+
+// retire makes the Publisher send no new messages over a channel. Unconfirmed messages
+// stay on it.
+func (l *confirmLoop) retire(ch *confirmChannel) {
+	l.current = slices.DeleteFunc(l.current, func(other *confirmChannel) bool { return other == ch })
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	l.p.retire(ch)
+}
+
+func (l *confirmLoop) log(why string, pub *publication) {
+	l.p.cfg.Logger.Info(why, watermill.LogFields{"topic": pub.topic, "message_uuid": pub.id})
 }

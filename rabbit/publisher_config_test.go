@@ -4,11 +4,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/rabbit"
 )
@@ -19,12 +20,13 @@ func TestNewPublisherNamesEveryInvalidField(t *testing.T) {
 			TLSConfig:  &tls.Config{},
 			AmqpConfig: &amqp091.Config{TLSClientConfig: &tls.Config{}},
 			AmqpURI:    "http://localhost",
+			Reconnect:  &amqp.ReconnectConfig{BackoffInitialInterval: time.Hour, BackoffMaxInterval: time.Minute},
 		},
 		Publish: amqp.PublishConfig{Transactional: true, Immediate: true},
 	}
 	cfg := rabbit.PublisherConfig{
 		Window: 1 << 17, WindowBytes: -1, ConfirmTimeout: -1, ReadyTimeout: -1, DialTimeout: -1,
-		WriteTimeout: -1, CloseTimeout: -1, ReconnectMin: time.Hour, ReconnectMax: time.Minute,
+		WriteTimeout: -1, CloseTimeout: -1,
 	}
 	_, err := rabbit.NewPublisher(config, cfg)
 	if err == nil {
@@ -33,7 +35,7 @@ func TestNewPublisherNamesEveryInvalidField(t *testing.T) {
 	for _, name := range []string{
 		"Connection.AmqpURI", "Connection.TLSConfig", "Exchange.GenerateName", "Publish.GenerateRoutingKey",
 		"Publish.Transactional", "Publish.Immediate", "Window ", "WindowBytes", "ConfirmTimeout", "ReadyTimeout",
-		"DialTimeout", "WriteTimeout", "CloseTimeout", "ReconnectMin",
+		"DialTimeout", "WriteTimeout", "CloseTimeout", "Connection.Reconnect.BackoffInitialInterval",
 	} {
 		if !strings.Contains(err.Error(), "rabbit: "+name) {
 			t.Errorf("the error does not name %s:\n%v", name, err)
@@ -125,3 +127,111 @@ func TestConnectionSettingsAreUsed(t *testing.T) {
 	large.Metadata.Set("k", strings.Repeat("x", 8192))
 	mustBe(t, "unacceptable", p.Publish(queue, large)) // the message exceeds the smaller frame size
 }
+
+func TestCloseIsIdempotentAndRefusesLaterMessages(t *testing.T) {
+	uri := brokerURL(t)
+	queue := declareQueue(t, uri, nil)
+	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{})
+	var all outcomes
+	for _, msg := range numbered("m", 1000) {
+		all.publish(p, queue, msg)
+	}
+
+	var closers sync.WaitGroup
+	for range 3 {
+		closers.Go(func() {
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	closers.Wait()
+	for id, err := range all.wait(t) {
+		if err != nil {
+			t.Errorf("%s: %v: Close should have waited for it", id, err)
+		}
+	}
+
+	err := p.Publish(queue, newMessage("late"))
+	mustBe(t, "unavailable", err)
+	if !errors.Is(err, rabbit.ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
+	}
+}
+
+func TestCloseEndsWaitingPublish(t *testing.T) {
+	p := newPublisher(t, queueConfig("amqp://127.0.0.1:"+closedPort), rabbit.PublisherConfig{
+		ReadyTimeout: time.Hour,
+	})
+	result := make(chan error)
+	go func() { result <- p.Publish("q", newMessage("m")) }()
+	select {
+	case err := <-result:
+		t.Fatalf("did not wait: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-result; !errors.Is(err, rabbit.ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
+	}
+}
+
+// PublishAsync does not call done itself, because done may need a lock that the caller
+// of PublishAsync holds.
+func TestDoneIsNotCalledInsidePublishAsync(t *testing.T) {
+	p := newPublisher(t, queueConfig("amqp://127.0.0.1:"+closedPort), rabbit.PublisherConfig{
+		ReadyTimeout: time.Millisecond,
+	})
+	var mu sync.Mutex
+	var called sync.WaitGroup
+	publish := func(id string) {
+		called.Add(1)
+		mu.Lock()
+		p.PublishAsync("q", newMessage(id), func(err error) {
+			mu.Lock() // this deadlocks if PublishAsync itself calls done
+			defer mu.Unlock()
+			if got := outcomeOf(err); got != "unavailable" {
+				t.Errorf("got %s (%v), want unavailable", got, err)
+			}
+			called.Done()
+		})
+		mu.Unlock()
+	}
+	publish("not connected")
+	called.Wait()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	publish("closed")
+	called.Wait()
+}
+
+func TestNotConnectedIsUnavailableInBoundedTime(t *testing.T) {
+	t.Parallel()
+	port := closedPort
+	h := new(heard)
+	p := newPublisher(t, queueConfig("amqp://someone:secret@127.0.0.1:"+port), rabbit.PublisherConfig{
+		ReadyTimeout: 500 * time.Millisecond,
+		Logger:       h,
+	})
+	eventually(t, "the first attempt has failed", func() bool { return len(h.all()) > 0 })
+	began := time.Now()
+	err := p.Publish("q", numbered("m", 100)...)
+	if took := time.Since(began); took > 25*time.Second {
+		t.Errorf("100 messages took %v: each waited for ReadyTimeout", took)
+	}
+	if got := outcomeOf(err); got != "unavailable" {
+		t.Errorf("got %s (%v), want unavailable", got, err)
+	}
+	if !strings.Contains(err.Error(), "refused") {
+		t.Errorf("the error does not contain the reason: %v", err)
+	}
+	if lines := h.all(); len(lines) != 1 {
+		t.Errorf("logged %d times, want once for all attempts: %q", len(lines), lines)
+	}
+}
+
+// closedPort is a port on which no process listens.
+const closedPort = "1"

@@ -1,10 +1,11 @@
 package rabbit
 
 import (
+	"slices"
 	"time"
 
-	"github.com/watermill-once/once/internal/amqpwire"
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/rabbit/internal/amqpwire"
 )
 
 // confirmLoop determines the outcome of every message, and reports it. It runs in a
@@ -15,13 +16,15 @@ type confirmLoop struct {
 	p *Publisher
 
 	channels []*confirmChannel
-	current  *confirmChannel // one of channels, or nil
-	outcomes []outcome       // outcomes that are not reported yet
+	current  []*confirmChannel // those of channels that get new messages
+	outcomes []outcome         // outcomes that are not reported yet
 
 	slots, bytes int // number and bytes of the messages that have an outcome, but still count towards the window
 
 	streaks  map[destination]*nackStreak // destinations whose last response was a nack
 	confirms uint64
+
+	forbidding bool // a destination is forbidden
 
 	timer *time.Timer
 }
@@ -54,7 +57,8 @@ func (l *confirmLoop) collect() bool {
 	defer p.mu.Unlock()
 
 	l.channels = append(l.channels[:0], p.channels...)
-	l.current = p.channel
+	l.current = append(l.current[:0], p.current...)
+	l.forbidding = len(p.forbidden) > 0
 	l.outcomes = append(l.outcomes, p.failed...)
 	clear(p.failed)
 	p.failed = p.failed[:0]
@@ -87,7 +91,6 @@ func (l *confirmLoop) processResponses(ch *confirmChannel) {
 	ch.trim()
 }
 
-// settle applies an ack or a nack to a publication that is not settled yet.
 func (l *confirmLoop) settle(ch *confirmChannel, pub *publication, r amqpwire.Response) {
 	if pub == nil || pub.settled {
 		return
@@ -121,8 +124,9 @@ func (l *confirmLoop) expire(ch *confirmChannel, now time.Time) {
 		}
 		l.record(pub, pub.error(ErrUnknown, 0, "no confirm within "+l.p.cfg.ConfirmTimeout.String(), nil))
 		pub.overdue = true
-		if ch == l.current {
-			l.changeChannel(ch, "Confirm overdue, changing to another channel", pub)
+		if slices.Contains(l.current, ch) {
+			l.log("Confirm overdue, changing to another channel", pub)
+			l.retire(ch)
 		}
 	}
 }

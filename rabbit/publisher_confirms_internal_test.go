@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/amqpwire"
+	"github.com/watermill-once/once/rabbit/internal/amqpwire"
 )
 
 // confirming returns a confirm loop without a broker, and the current channel of the
@@ -30,8 +30,8 @@ func confirming(messages int) (*confirmLoop, *confirmChannel) {
 		ch.sent = append(ch.sent, &publication{number: ch.number, id: "m", size: 100, done: func(error) {}})
 		p.count, p.bytes = p.count+1, p.bytes+100
 	}
-	p.session, p.channel, p.channels = s, ch, []*confirmChannel{ch}
-	return &confirmLoop{p: p, channels: p.channels, current: ch, streaks: make(map[destination]*nackStreak)}, ch
+	p.session, p.current, p.channels = s, []*confirmChannel{ch}, []*confirmChannel{ch}
+	return &confirmLoop{p: p, channels: p.channels, current: slices.Clone(p.current), streaks: make(map[destination]*nackStreak)}, ch
 }
 
 // A message leaves the window when it has an outcome. A second response to the message
@@ -110,7 +110,7 @@ func TestEarliestDeadlineMayBeOnAFormerChannel(t *testing.T) {
 	at := func(d time.Duration) []*publication { return []*publication{{deadline: now.Add(d)}} }
 	former, current := &confirmChannel{pending: at(time.Second)}, &confirmChannel{pending: at(time.Minute)}
 	for _, channels := range [][]*confirmChannel{{former, current}, {current, former}} {
-		l := &confirmLoop{channels: channels, current: current}
+		l := &confirmLoop{channels: channels, current: []*confirmChannel{current}}
 		if l.oldest() != former.pending[0] {
 			t.Errorf("with the former channel at %d, the loop waits for the current channel", slices.Index(channels, former))
 		}
@@ -127,23 +127,23 @@ func TestOverdueMessageChangesTheChannelOnce(t *testing.T) {
 		ch.takeSent()
 		ch.pending[1].deadline = began.Add(2 * time.Minute)
 		l.expire(ch, began.Add(time.Minute-1))
-		if len(l.outcomes) != 0 || l.current != ch || l.oldest() != ch.pending[0] {
+		if len(l.outcomes) != 0 || !slices.Contains(l.current, ch) || l.oldest() != ch.pending[0] {
 			t.Fatal("it is overdue too early")
 		}
 		for range 2 {
 			l.expire(ch, began.Add(time.Minute))
 		}
-		if len(l.outcomes) != 1 || l.current != nil || l.p.channel != nil || len(l.p.reopen) != 1 || l.oldest() != ch.pending[1] {
-			t.Fatalf("%d outcomes, the current channel is %p", len(l.outcomes), l.current)
+		if len(l.outcomes) != 1 || len(l.current) != 0 || len(l.p.current) != 0 || len(l.p.reopen) != 1 || l.oldest() != ch.pending[1] {
+			t.Fatalf("%d outcomes, the current channels are %v", len(l.outcomes), l.current)
 		}
 		if err := l.outcomes[0].err; !errors.Is(err, ErrUnknown) || !strings.HasSuffix(err.Error(), ": no confirm within 1m0s") {
 			t.Errorf("got %v", err)
 		}
 		other := &confirmChannel{}
-		l.current = other
+		l.current = []*confirmChannel{other}
 		l.expire(ch, began.Add(2*time.Minute))
-		if len(l.outcomes) != 2 || l.current != other || l.oldest() != nil {
-			t.Errorf("%d outcomes; the channel was changed: %t", len(l.outcomes), l.current != other)
+		if len(l.outcomes) != 2 || len(l.current) != 1 || l.oldest() != nil {
+			t.Errorf("%d outcomes; current channels: %v", len(l.outcomes), l.current)
 		}
 		ch.responses = []amqpwire.Response{{Number: 2, Multiple: true}}
 		l.processResponses(ch)
@@ -203,7 +203,7 @@ func TestConfirmLoopEndsWithTheLastOutcome(t *testing.T) {
 	}{
 		"stopping":             {func(p *Publisher) { p.stopping = true }, true},
 		"running":              {func(*Publisher) {}, false},
-		"a channel is open":    {func(p *Publisher) { p.stopping, p.channels = true, []*confirmChannel{p.channel} }, false},
+		"a channel is open":    {func(p *Publisher) { p.stopping, p.channels = true, slices.Clone(p.current) }, false},
 		"a message has failed": {func(p *Publisher) { p.stopping, p.failed = true, []outcome{{}} }, false},
 	} {
 		l, ch := confirming(0)
@@ -213,7 +213,7 @@ func TestConfirmLoopEndsWithTheLastOutcome(t *testing.T) {
 		if got := !l.collect(); got != c.ends || l.p.stopped != c.ends {
 			t.Errorf("%s: the loop ends: %t, want %t", name, got, c.ends)
 		}
-		if len(l.p.failed) != 0 || len(l.channels) != len(l.p.channels) || l.current != l.p.channel {
+		if len(l.p.failed) != 0 || len(l.channels) != len(l.p.channels) || !slices.Equal(l.current, l.p.current) {
 			t.Errorf("%s: %d failed messages are left, %d channels", name, len(l.p.failed), len(l.channels))
 		}
 	}
@@ -244,19 +244,20 @@ func TestErrorOfAPublicationSaysWhatIsKnown(t *testing.T) {
 		"nothing": {pub.error(ErrUnavailable, 0, "", nil), "rabbit: unavailable" + begin, []error{ErrUnavailable}},
 		"all":     {pub.error(ErrUnknown, 1, "why", cause), "rabbit: outcome unknown" + begin + ": 1: why", []error{ErrUnknown, cause}},
 		"connection lost": {
-			pub.channelClosed(ErrUnknown, &amqp.Error{Code: 501, Reason: "at amqp://u:p@h"}),
+			pub.channelClosed(ErrUnknown, &amqp091.Error{Code: 501, Reason: "at amqp://u:p@h"}),
 			"rabbit: outcome unknown" + begin + ": connection lost: at amqp://***@h",
 			[]error{ErrUnknown},
 		},
 		"closed by the broker": {
-			pub.channelClosed(ErrRefused, &amqp.Error{Code: 404, Reason: "at amqp://u:p@h", Server: true}),
+			pub.channelClosed(ErrRefused, &amqp091.Error{Code: 404, Reason: "at amqp://u:p@h", Server: true}),
 			"rabbit: refused" + begin + ": 404: at amqp://***@h; declare the exchange",
 			[]error{ErrRefused},
 		},
 		"without a right": {
-			pub.channelClosed(ErrRefused, &amqp.Error{Code: 403, Reason: "no write access", Server: true}),
-			"rabbit: refused" + begin + ": 403: no write access; grant the user the missing right with rabbitmqctl set_permissions",
-			[]error{ErrRefused},
+			pub.channelClosed(ErrForbidden, &amqp091.Error{Code: 403, Reason: "no write access", Server: true}),
+			"rabbit: forbidden" + begin + ": 403: no write access; grant the user the missing right with " +
+				"rabbitmqctl set_permissions or set_topic_permissions, or renew its token",
+			[]error{ErrForbidden},
 		},
 		"too large": {
 			pub.notEncoded(amqpwire.TooLarge("headers", 3, 2)), "rabbit: too large" + begin + ": headers of 3 bytes; the limit is 2",
@@ -264,7 +265,7 @@ func TestErrorOfAPublicationSaysWhatIsKnown(t *testing.T) {
 		},
 		"invalid": {pub.notEncoded(&amqpwire.EncodeError{}), "rabbit: invalid" + begin, []error{ErrInvalid}},
 		"refused by the broker": {
-			pub.notDeclared(&amqp.Error{Code: 406, Reason: "inequivalent"}),
+			pub.notDeclared(&amqp091.Error{Code: 406, Reason: "inequivalent"}),
 			"rabbit: refused" + begin + ": 406: declare exchange: inequivalent; " +
 				"use the settings that the exchange has in the broker, or delete it there",
 			[]error{ErrRefused},
@@ -297,10 +298,10 @@ func TestClosedChannelIsDetached(t *testing.T) {
 	ch.session.connection = &connection{wire: wire}
 	ch.takeSent()
 	ch.settle(ch.pending[1])
-	ch.closed = &amqp.Error{Code: 404, Server: true, Recover: true}
+	ch.closed = &amqp091.Error{Code: 404, Server: true, Recover: true}
 	l.detach(ch)
 	l.attributeClose(ch)
-	if l.current != nil || l.p.channel != nil || len(ch.session.declared) != 0 || len(ch.pending) != 0 || ch.settled != 0 {
+	if len(l.current) != 0 || len(l.p.current) != 0 || len(ch.session.declared) != 0 || len(ch.pending) != 0 || ch.settled != 0 {
 		t.Errorf("the channel is still used: %+v", ch)
 	}
 	if len(l.outcomes) != 2 || !errors.Is(l.outcomes[0].err, ErrUnknown) || !errors.Is(l.outcomes[1].err, ErrUnknown) {
@@ -313,4 +314,101 @@ func TestClosedChannelIsDetached(t *testing.T) {
 	}
 	wire.Abort(net.ErrClosed)
 	<-wire.Done()
+}
+
+// The close of a connection is attributed to a message only if no other message of the
+// connection can be the cause. The close of a channel concerns only its own messages.
+func TestCloseIsAttributedOnlyIfNoOtherMessageCanBeTheCause(t *testing.T) {
+	t.Parallel()
+	connection := func(code int, text string) *amqp091.Error {
+		return &amqp091.Error{Code: code, Reason: text, Server: true}
+	}
+	channel := func(code int, text string) *amqp091.Error {
+		return &amqp091.Error{Code: code, Reason: text, Server: true, Recover: true}
+	}
+	for _, c := range []struct {
+		reason      *amqp091.Error
+		alone, busy error // the outcome if the message is the only one on the connection, and the outcome if it is not
+	}{
+		{channel(amqp091.ContentTooLarge, ""), ErrTooLarge, ErrTooLarge},
+		{channel(amqp091.PreconditionFailed, "message size 2000 is larger than configured max size 1000"), ErrTooLarge, ErrTooLarge},
+		{channel(amqp091.PreconditionFailed, "user_id property set to 'x' but authenticated user was 'y'"), ErrRefused, ErrRefused},
+		{channel(amqp091.NotFound, "no exchange"), ErrRefused, ErrRefused},
+		{channel(amqp091.AccessRefused, "write access refused"), ErrForbidden, ErrForbidden},
+		{connection(amqp091.AccessRefused, "the token has expired"), ErrUnknown, ErrUnknown},
+		{connection(amqp091.FrameError, ""), ErrInvalid, ErrUnknown},
+		{connection(amqp091.SyntaxError, ""), ErrInvalid, ErrUnknown},
+		{connection(amqp091.UnexpectedFrame, ""), ErrInvalid, ErrUnknown},
+		{connection(amqp091.ConnectionForced, "maintenance"), ErrUnknown, ErrUnknown},
+		{connection(amqp091.InternalError, ""), ErrUnknown, ErrUnknown},
+	} {
+		for alone, want := range map[bool]error{true: c.alone, false: c.busy} {
+			if got := attributedKind(c.reason, alone); !errors.Is(got, want) {
+				t.Errorf("%v, alone: %t: got %v, want %v", c.reason, alone, got, want)
+			}
+		}
+	}
+}
+
+func TestOtherChannelsOfTheConnectionCountIfTheyWait(t *testing.T) {
+	t.Parallel()
+	session, another := &session{}, &session{}
+	ch := &confirmChannel{session: session, pending: []*publication{{number: 1}}}
+	quiet := &confirmChannel{session: session, pending: []*publication{{number: 1, settled: true}}, settled: 1}
+	busy := &confirmChannel{session: session, pending: []*publication{{number: 1}}}
+	elsewhere := &confirmChannel{session: another, pending: []*publication{{number: 1}}}
+	for _, c := range []struct {
+		channels []*confirmChannel
+		want     bool
+	}{
+		{[]*confirmChannel{ch}, true},
+		{[]*confirmChannel{quiet, ch, elsewhere}, true},
+		{[]*confirmChannel{quiet, ch, busy}, false},
+	} {
+		l := &confirmLoop{channels: c.channels}
+		if got := l.isAloneOnConnection(ch); got != c.want {
+			t.Errorf("of %d channels: alone is %t, want %t", len(c.channels), got, c.want)
+		}
+	}
+}
+
+// find must not return a settled publication. Otherwise a second response for a message
+// would settle the message twice.
+func TestSettledPublicationIsNotFound(t *testing.T) {
+	t.Parallel()
+	ch := &confirmChannel{}
+	for number := range uint64(6) {
+		ch.pending = append(ch.pending, &publication{number: number + 1})
+	}
+	for _, number := range []uint64{2, 4, 5} {
+		pub := ch.find(number)
+		if pub == nil || pub.number != number {
+			t.Fatalf("%d is not found", number)
+		}
+		ch.settle(pub)
+		if ch.find(number) != nil {
+			t.Errorf("%d is found although it is settled", number)
+		}
+	}
+	if n := ch.outstanding(); n != 3 {
+		t.Errorf("%d are outstanding, want 3", n)
+	}
+	ch.trim()
+	if len(ch.pending) != 6 || ch.oldest().number != 1 {
+		t.Errorf("half of them are settled, and %d remain", len(ch.pending))
+	}
+	ch.pending[0].overdue = true
+	if ch.oldest().number != 3 {
+		t.Errorf("the oldest is %d, want 3", ch.oldest().number)
+	}
+	ch.settle(ch.find(1))
+	ch.trim()
+	if len(ch.pending) != 4 || ch.outstanding() != 2 || ch.find(3) == nil || ch.find(6) == nil || ch.find(7) != nil {
+		t.Errorf("those at the front are settled, and %d remain, %d of them outstanding", len(ch.pending), ch.outstanding())
+	}
+	ch.settle(ch.find(6))
+	ch.trim()
+	if len(ch.pending) != 1 || ch.settled != 0 || ch.find(3) == nil {
+		t.Errorf("most are settled, and %d remain, %d of them settled", len(ch.pending), ch.settled)
+	}
 }

@@ -6,10 +6,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -46,6 +48,49 @@ func TestTrap09_MissingExchangeIsRefusedOnlyAlone(t *testing.T) {
 
 	bind(t, uri, missing)
 	mustBe(t, "confirmed", p.Publish(missing, newMessage("bad")))
+}
+
+// Messages without an order use several channels. If the broker closes one of them, only
+// messages of this channel have an unknown outcome.
+func TestTrap09_CloseAffectsOneOfSeveralChannels(t *testing.T) {
+	uri := brokerURL(t)
+	config := topicConfig(uri)
+	config.TopologyBuilder = &undeclared{}
+	p := newPublisher(t, config, rabbit.PublisherConfig{})
+	good, missing := uniqueName("good"), uniqueName("missing")
+	queue := bind(t, uri, good)
+	kit.Eventually(t, time.Minute, "all channels are open", func() bool {
+		var first outcomes
+		first.publishUnordered(p, good, newMessage("first"))
+		mustBe(t, "confirmed", first.wait(t)["first"])
+		return rabbit.CurrentChannels(p) == 4
+	})
+
+	const messages = 400
+	var all outcomes
+	for i, msg := range numbered("m", messages) {
+		topic := good
+		if i == messages/2 {
+			topic = missing
+		}
+		all.publishUnordered(p, topic, msg)
+	}
+	unknown := 0
+	for id, err := range all.wait(t) {
+		switch got := outcomeOf(err); {
+		case got == "unknown":
+			unknown++
+		case got != "confirmed" && id != "m200":
+			t.Errorf("%s is %s (%v)", id, got, err)
+		}
+	}
+	if unknown > messages/4 {
+		t.Errorf("the outcome of %d of %d messages is unknown, want at most a quarter", unknown, messages)
+	}
+	if n := len(drain(t, uri, queue)); n < messages-1-unknown {
+		t.Errorf("%d messages are in the queue, and the outcome of %d is unknown", n, unknown)
+	}
+	kit.Eventually(t, time.Minute, "the closed channel is replaced", func() bool { return rabbit.CurrentChannels(p) == 4 })
 }
 
 // To declare an exchange, amqp091 opens a channel with any number that it may use. So a
@@ -180,16 +225,72 @@ func TestFailedDeclarationIsRefused(t *testing.T) {
 	}
 }
 
-// If the exchange type is unknown, the broker closes the connection. The message is
-// refused, and the Publisher reconnects.
-func TestUnknownExchangeTypeIsRefused(t *testing.T) {
+// mistyped is a topology builder that declares one exchange with an unknown type.
+type mistyped struct {
+	amqp.DefaultTopologyBuilder
+
+	exchange string
+}
+
+func (m mistyped) ExchangeDeclare(channel *amqp091.Channel, name string, config amqp.Config) error {
+	if name == m.exchange {
+		config.Exchange.Type = "no-such-type"
+	}
+	return m.DefaultTopologyBuilder.ExchangeDeclare(channel, name, config)
+}
+
+// Trap 105. If the exchange type is unknown, the broker closes the connection. The message
+// is refused. Later declarations of this exchange leave the Publisher its connection.
+func TestTrap105_UnknownExchangeTypeIsRefused(t *testing.T) {
 	uri := brokerURL(t)
-	config := topicConfig(uri)
-	config.Exchange.Type = "no-such-type"
-	p := newPublisher(t, config, rabbit.PublisherConfig{})
-	topic := uniqueName("t")
-	mustBe(t, "refused", p.Publish(topic, newMessage("m")))
-	mustBe(t, "refused", p.Publish(topic, newMessage("m")))
+	for _, noWait := range []bool{false, true} {
+		h, bad, good := new(heard), uniqueName("bad"), uniqueName("good")
+		bind(t, uri, good)
+		config := topicConfig(uri)
+		config.Exchange.NoWait = noWait
+		config.TopologyBuilder = &mistyped{exchange: bad}
+		p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h})
+		for range 3 {
+			err := p.Publish(bad, newMessage("m"))
+			mustBe(t, "refused", err)
+			mustHaveCode(t, amqp091.CommandInvalid, err)
+			mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
+		}
+		if n := h.said(connectedLine); n != 2 {
+			t.Errorf("connected %d times, want twice: %q", n, h.all())
+		}
+	}
+}
+
+// If such an exchange gets no connection of its own, the Publisher keeps its connection,
+// and its topic waits.
+func TestExchangeThatGetsNoConnectionLeavesOthersAlone(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	broker := kit.Rabbit(t)
+	h, bad, good := new(heard), uniqueName("bad"), uniqueName("good")
+	bind(t, broker.URL, good)
+	config := topicConfig(broker.URL)
+	config.TopologyBuilder = &mistyped{exchange: bad}
+	p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h})
+	mustBe(t, "refused", p.Publish(bad, newMessage("m")))
+	mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
+	before := h.said(connectedLine)
+
+	broker.Ctl(t, "set_vhost_limits", "--vhost", broker.VHost, `{"max-connections": 0}`)
+	for range 3 {
+		err := p.Publish(bad, newMessage("m"))
+		mustBe(t, "unavailable", err)
+		if e, ok := errors.AsType[*rabbit.PublishError](err); !ok || !e.OneTopic() {
+			t.Errorf("%v concerns all topics", err)
+		}
+		mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
+	}
+	if n := h.said(connectedLine); n != before {
+		t.Errorf("connected %d more times: %q", n-before, h.all())
+	}
+	broker.Ctl(t, "clear_vhost_limits", "--vhost", broker.VHost)
+	mustBe(t, "refused", p.Publish(bad, newMessage("m")))
 }
 
 type failing struct{ amqp.DefaultTopologyBuilder }

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/servers"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/test/servers"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -20,8 +20,6 @@ var impatient = rabbit.PublisherConfig{
 	DialTimeout:    5 * time.Second, // the broker may be busy
 	WriteTimeout:   time.Second,
 	CloseTimeout:   500 * time.Millisecond,
-	ReconnectMin:   10 * time.Millisecond,
-	ReconnectMax:   100 * time.Millisecond,
 }
 
 func restart(t *testing.T, broker *servers.Rabbit) {
@@ -63,9 +61,9 @@ func eval(t *testing.T, broker *servers.Rabbit, expression string) {
 }
 
 func TestTrap09_BrokerIsKilledDuringABatch(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbitInTurn(t)
+	broker := kit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := impatient
 	cfg.ConfirmTimeout = time.Minute    // longer than sending 500 messages
@@ -106,7 +104,7 @@ func TestTrap09_BrokerIsKilledDuringABatch(t *testing.T) {
 
 func TestTrap13_FrozenBrokerIsUnknownAtTheDeadline(t *testing.T) {
 	t.Parallel()
-	broker := testkit.PrivateRabbitInTurn(t)
+	broker := kit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	h := new(heard)
 	cfg := impatient
@@ -146,7 +144,7 @@ func TestTrap13_FrozenBrokerIsUnknownAtTheDeadline(t *testing.T) {
 
 func TestCloseReportsOutstandingMessagesAsUnknown(t *testing.T) {
 	t.Parallel()
-	broker := testkit.PrivateRabbitInTurn(t)
+	broker := kit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := impatient
 	cfg.Window = 10
@@ -181,16 +179,20 @@ func TestCloseReportsOutstandingMessagesAsUnknown(t *testing.T) {
 // function end is called. The broker reads this setting when a channel is opened.
 func limitMessages(t *testing.T, broker *servers.Rabbit) (end func()) {
 	t.Helper()
-	eval(t, broker, "{ok, Size} = application:get_env(rabbit, max_message_size), "+
-		"application:set_env(rabbit, once_test_size, Size), application:set_env(rabbit, max_message_size, 1000)")
+	before, err := broker.LimitMessages(t.Context(), 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return func() {
-		eval(t, broker, "{ok, Size} = application:get_env(rabbit, once_test_size), application:set_env(rabbit, max_message_size, Size)")
+		if _, err := broker.LimitMessages(t.Context(), before); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
 func TestTrap11_BodyOverTheLimitOfTheBroker(t *testing.T) {
 	t.Parallel()
-	broker := testkit.PrivateRabbitInTurn(t)
+	broker := kit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	defer limitMessages(t, broker)()
 	cfg := impatient
@@ -241,9 +243,9 @@ func TestTrap11_BodyOverTheLimitOfTheBroker(t *testing.T) {
 // Trap 67. The broker can close a channel because of an overdue message. This must not
 // affect a message that was sent after the overdue message.
 func TestTrap67_OverdueMessageDoesNotAffectOthers(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbitInTurn(t)
+	broker := kit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	defer limitMessages(t, broker)()
 	cfg := impatient
@@ -274,7 +276,7 @@ func TestTrap67_OverdueMessageDoesNotAffectOthers(t *testing.T) {
 
 func TestTrap12_MemoryAlarm(t *testing.T) {
 	t.Parallel()
-	broker := testkit.PrivateRabbitInTurn(t)
+	broker := kit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	h := new(heard)
 	cfg := impatient
@@ -305,9 +307,9 @@ func TestTrap12_MemoryAlarm(t *testing.T) {
 }
 
 func TestTrap75_CloseUnderAMemoryAlarm(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbitInTurn(t)
+	broker := kit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := impatient
 	cfg.ConfirmTimeout = time.Hour

@@ -1,14 +1,17 @@
 package rabbit_test
 
 import (
+	"fmt"
 	"net"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -22,9 +25,9 @@ const (
 // the lost leader, so the broker nacks every message on it. The Publisher must change
 // the channel.
 func TestTrap96_NacksAfterALostLeaderEnd(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
-	nodes := testkit.PrivateRabbitCluster(t, 3)
+	nodes := kit.PrivateRabbitCluster(t, 3)
 	queue := declareQuorum(t, nodes[0].URL("/"), len(nodes))
 
 	var at atomic.Int32
@@ -37,7 +40,7 @@ func TestTrap96_NacksAfterALostLeaderEnd(t *testing.T) {
 	}
 	config.TopologyBuilder = &undeclared{}
 	h := new(heard)
-	p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h, ReconnectMin: time.Millisecond, ConfirmTimeout: time.Minute})
+	p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h, ConfirmTimeout: time.Minute})
 	if err := p.Publish(queue, numbered("before", 10)...); err != nil {
 		t.Fatal(err)
 	}
@@ -147,4 +150,148 @@ func TestReplacedChannelIsClosed(t *testing.T) {
 	if closed := w.closedByBroker(); len(closed) != 0 {
 		t.Errorf("the broker has closed channels: %q", closed)
 	}
+}
+
+// Trap 76. A stuck queue does not stop messages to other queues on the same connection.
+func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	broker := kit.PrivateRabbitInTurn(t)
+	stuck := declareQueue(t, broker.URL("/"), nil)
+	other := declareQueue(t, broker.URL("/"), nil)
+	h := new(heard)
+	cfg := impatient
+	cfg.Logger = h
+	cfg.ConfirmTimeout, cfg.WriteTimeout = 3*time.Second, 10*time.Second // long enough for a busy broker
+	cfg.ReadyTimeout = time.Minute
+	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
+	connected(t, p, stuck)
+	resume := suspend(t, broker, stuck)
+	defer resume()
+
+	for round, calm := 0, 0; calm < 3; round++ {
+		var lost outcomes
+		for _, msg := range numbered(fmt.Sprint("stuck", round, "-"), 10) {
+			lost.publish(p, stuck, msg)
+		}
+		// Publish to the other queue until the messages to the stuck queue are overdue.
+		var err error
+		for err == nil && lost.reported() < 10 {
+			err = p.Publish(other, numbered("fine", 10)...)
+		}
+		switch {
+		case err == nil:
+			calm++
+		case round-calm == 3: // a pause of the machine can happen once, but not every time
+			mustBe(t, "confirmed", err)
+		}
+		for id, err := range lost.wait(t) {
+			if got := outcomeOf(err); got != "unknown" {
+				t.Errorf("%s is %s (%v), want unknown", id, got, err)
+			}
+		}
+	}
+	if n := h.said(connectedLine); n != 1 {
+		t.Errorf("connected %d times: %q", n, h.all())
+	}
+
+	resume()
+	connected(t, p, stuck)
+}
+
+// Trap 76. The broker stops reading from a connection that sends too many messages to a
+// stuck queue. The Publisher recovers from this.
+func TestTrap76_AFloodToAStuckQueueEnds(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	broker := kit.PrivateRabbitInTurn(t)
+	stuck := declareQueue(t, broker.URL("/"), nil)
+	other := declareQueue(t, broker.URL("/"), nil)
+	p := newPublisher(t, queueConfig(broker.URL("/")), impatient)
+	connected(t, p, stuck)
+	defer suspend(t, broker, stuck)()
+
+	var all outcomes
+	for _, msg := range numbered("stuck", 4000) {
+		all.publish(p, stuck, msg)
+	}
+	for id, err := range all.wait(t) {
+		if got := outcomeOf(err); got != "unknown" && got != "unavailable" {
+			t.Errorf("%s is %s (%v)", id, got, err)
+		}
+	}
+	eventually(t, "a message to the other queue is confirmed", func() bool { return p.Publish(other, newMessage("m")) == nil })
+}
+
+// Trap 15. A done function blocks, although it must not. While it blocks, the confirm
+// loop reads no returns, and does not see that a channel or the connection is closed. The
+// Publisher must still reconnect.
+func TestTrap15_NotificationsDoNotBlockTheReader(t *testing.T) {
+	t.Parallel()
+	const window = 50
+	broker := kit.Rabbit(t)
+	queue := declareQueue(t, broker.URL, nil)
+	h := new(heard)
+	cfg := impatient
+	cfg.Window = window + 1
+	cfg.Logger = h
+	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // only the loss of the connection may decide the outcomes
+	var read atomic.Int64
+	config := queueConfig(broker.URL)
+	config.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
+		conn, err := net.Dial(network, address)
+		return countedReads{conn, &read}, err
+	}}
+	p := newPublisher(t, config, cfg)
+
+	stuck, released := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
+	t.Cleanup(release) // otherwise Close would wait, too
+	var outstanding sync.WaitGroup
+	outstanding.Add(1)
+	p.PublishAsync(queue, newMessage("first"), func(err error) {
+		close(stuck)
+		<-released
+		if err != nil {
+			t.Error(err)
+		}
+		outstanding.Done()
+	})
+	<-stuck
+	var all outcomes
+	nowhere := uniqueName("nowhere")
+	for group := range slices.Chunk(numbered("m", window), window/5) {
+		before := read.Load()
+		for _, msg := range group {
+			all.publish(p, nowhere, msg)
+		}
+		eventually(t, "responses are read", func() bool { return read.Load() > before })
+	}
+	if n := all.reported(); n != 0 {
+		t.Fatalf("%d outcomes were reported meanwhile", n)
+	}
+	before := h.said(connectedLine)
+	broker.CloseConnections(t, "test")
+	eventually(t, "connected again", func() bool { return h.said(connectedLine) > before })
+	release()
+	outstanding.Wait()
+	for id, err := range all.wait(t) {
+		if got := outcomeOf(err); got != "refused" && got != "unknown" {
+			t.Errorf("%s is %s (%v)", id, got, err)
+		}
+	}
+	eventually(t, "published again", func() bool { return p.Publish(queue, newMessage("after")) == nil })
+}
+
+// countedReads is a connection that counts its calls of Read.
+type countedReads struct {
+	net.Conn
+
+	n *atomic.Int64
+}
+
+func (c countedReads) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.n.Add(1)
+	return n, err
 }

@@ -3,15 +3,16 @@ package rabbit
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/amqpwire"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/rabbit/internal/amqpwire"
 )
 
 var (
@@ -23,8 +24,7 @@ var (
 // contents contains unused Contents, so that their buffers can be used again.
 var contents = sync.Pool{New: func() any { return new(amqpwire.Content) }}
 
-func (p *Publisher) publish(topic string, msg *message.Message, done func(error)) {
-	pub := &publication{id: msg.UUID, topic: topic, done: done}
+func (p *Publisher) publish(pub *publication, msg *message.Message) {
 	c, _ := contents.Get().(*amqpwire.Content)
 	err := p.prepare(pub, c, msg)
 	if err == nil {
@@ -80,7 +80,7 @@ func (p *Publisher) encode(pub *publication, c *amqpwire.Content, msg *message.M
 
 // removeSteering removes headers that control the broker if a marshaler has copied them
 // from the metadata. It keeps headers that the marshaler has set itself.
-func removeSteering(headers amqp.Table, metadata message.Metadata) {
+func removeSteering(headers amqp091.Table, metadata message.Metadata) {
 	for key, value := range metadata {
 		if meta.Steering(key) && headers[key] == value {
 			delete(headers, key)
@@ -104,19 +104,29 @@ func (p *Publisher) send(pub *publication, c *amqpwire.Content) error {
 				return pub.error(ErrUnavailable, 0, err.Error(), err)
 			}
 
+		case pub.unordered && !p.spread:
+			p.spread = true
+			notify(p.reopen)
+
 		case !p.hasRoom(pub.size):
 			p.wait(nil) // the wait ends, because each message leaves the window at its deadline at the latest
 
 		case !p.session.isDeclared(pub.exchange):
-			if err := p.session.declare(pub.exchange); err != nil {
-				return pub.notDeclared(err)
+			s := p.session
+			if err := s.declare(pub.exchange); err != nil {
+				refused := pub.notDeclared(err)
+				if refused.is(ErrForbidden) {
+					p.forbid(s, refused, p.count == 0)
+				}
+				return refused
 			}
 
 		case c.HeaderSize() > p.session.frameSize():
 			return pub.notEncoded(amqpwire.TooLarge("headers", c.HeaderSize(), p.session.frameSize()))
 
-		case p.channel.publish(pub, c):
+		case p.next(pub).publish(pub, c):
 			failpoint.Hit("rabbit/published")
+			p.turn++
 			p.count++
 			p.bytes += pub.size
 			if p.idle {
@@ -125,19 +135,28 @@ func (p *Publisher) send(pub *publication, c *amqpwire.Content) error {
 			return nil
 
 		default:
-			p.retire(p.channel)
+			p.retire(p.next(pub))
 		}
 	}
 }
 
-// unready returns why no message can be sent now, or nil.
+// next returns the channel for a message. Messages with an order use one channel. The
+// other messages take turns. The caller must have locked p.mu, and there must be a
+// current channel.
+func (p *Publisher) next(pub *publication) *confirmChannel {
+	if !pub.unordered {
+		return p.current[0]
+	}
+	return p.current[p.turn%len(p.current)]
+}
+
 func (p *Publisher) unready() error {
 	switch {
 	case p.session == nil:
 		return p.down
 	case p.session.blocked:
 		return errBlocked
-	case p.channel == nil:
+	case len(p.current) == 0:
 		return errReopening
 	}
 	return nil
@@ -171,4 +190,94 @@ func (p *Publisher) fail(pub *publication, err error) {
 	}
 	p.failed = append(p.failed, outcome{pub, err})
 	p.wakeConfirmLoop()
+}
+
+// publication is a message that is being published.
+type publication struct {
+	id, topic, exchange, key string
+
+	size      int // size of headers and body in bytes
+	done      func(error)
+	unordered bool // may be sent over any of the current channels
+
+	number   uint64 // number of the publish on its confirm channel
+	sent     time.Time
+	deadline time.Time
+
+	settled bool // the broker's ack or nack has arrived
+
+	// overdue means that the outcome was already reported as unknown. The publication stays
+	// in the list pending of its channel, because it may still be the reason why the broker
+	// closes the channel.
+	overdue bool
+}
+
+// outcome is the result of a publication. The field err is nil if the publication was
+// confirmed.
+type outcome struct {
+	pub *publication
+	err error
+}
+
+func (pub *publication) error(kind error, code int, reason string, cause error) *PublishError {
+	return &PublishError{
+		MessageID:  pub.id,
+		Topic:      pub.topic,
+		Exchange:   pub.exchange,
+		RoutingKey: pub.key,
+		Code:       code,
+		Reason:     reason,
+		kind:       kind,
+		cause:      cause,
+	}
+}
+
+// channelClosed returns the error for a publication whose channel was closed.
+// kind is the sentinel error that attributeClose has chosen.
+func (pub *publication) channelClosed(kind error, reason *amqp091.Error) *PublishError {
+	if !reason.Server {
+		return pub.error(kind, 0, "connection lost: "+redactText(reason.Reason), nil)
+	}
+	return pub.error(kind, reason.Code, redactText(reason.Reason), reason)
+}
+
+// notEncoded returns the error for a publication that AMQP cannot carry.
+func (pub *publication) notEncoded(err error) *PublishError {
+	kind := ErrTooLarge
+	if e, ok := errors.AsType[*amqpwire.EncodeError](err); ok && !e.TooLarge {
+		kind = ErrInvalid
+	}
+	return pub.error(kind, 0, err.Error(), nil)
+}
+
+// declineKind returns the outcome of a message whose exchange the broker declines to
+// declare. If the name is reserved, no right helps, and the message would wait forever.
+func declineKind(exchange string, reason *amqp091.Error) error {
+	switch reason.Code {
+	case amqp091.AccessRefused:
+		if strings.HasPrefix(exchange, "amq.") {
+			return ErrRefused
+		}
+		return ErrForbidden
+	case amqp091.InternalError: // for example, the broker's metadata store has lost its majority
+		return ErrUnavailable
+	}
+	return ErrRefused
+}
+
+func (pub *publication) notDeclared(err error) *PublishError {
+	if refused, ok := errors.AsType[*amqp091.Error](err); ok {
+		e := pub.error(declineKind(pub.exchange, refused), refused.Code, "declare exchange: "+redactText(refused.Reason), redact(err))
+		e.oneTopic = e.is(ErrUnavailable)
+		return e
+	}
+	kind := ErrRefused
+	_, unconnected := errors.AsType[*connectError](err)
+	if unconnected {
+		kind = ErrUnavailable
+	}
+	err = redact(err)
+	e := pub.error(kind, 0, "declare exchange: "+err.Error(), err)
+	e.oneTopic = unconnected
+	return e
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 var (
@@ -24,14 +23,19 @@ var (
 var ErrGivenBack = errors.New("rabbit: given back without an ack")
 
 // Subscriber consumes with many messages in flight. It is safe for concurrent use. All
-// its subscriptions share one connection; each subscription has its own AMQP channel.
+// its subscriptions share one connection; each subscription has its own AMQP channel. If
+// the broker answers a declaration by closing the connection, this subscription uses a
+// connection of its own.
 //
 // A subscription has one Go channel for its messages, and waits for the Ack or Nack of
 // each message separately. The Subscriber sends an ack to the AMQP channel that
-// delivered the message. If that channel is closed, the Subscriber drops the ack. The
-// context of a message has the values of Subscribe's context, but ends at a different
-// time: when the message is acked or nacked, when the connection is lost, or when
-// CloseTimeout has passed.
+// delivered the message. If that channel is closed, the Subscriber logs and drops the
+// ack. The context of a message has the values of Subscribe's context, but ends at a
+// different time: when the message is acked or nacked, when the connection is lost, when
+// the consumer timeout of the broker has passed, or when CloseTimeout has passed.
+//
+// When the broker delivers a message again while a handler of this Subscriber still
+// runs with it, the message waits until this handler has acked or nacked its copy.
 //
 // The Subscriber returns a nacked message to its queue after a growing pause (NackMin,
 // NackMax). It uses basic.nack with requeue. Since RabbitMQ 4.3, this does not count
@@ -41,7 +45,12 @@ var ErrGivenBack = errors.New("rabbit: given back without an ack")
 // The Subscriber recovers if the connection is lost, if a channel is closed, or if the
 // broker cancels a consumer, for example because its queue was deleted. It logs the
 // loss once, declares the topology again through Config.TopologyBuilder, and continues
-// to consume.
+// to consume. If the user may not declare the queue, it is enough that the queue exists.
+//
+// If the broker refuses a running subscription because the user lacks a right, for
+// example because its token has expired, the Subscriber logs an error, and Ping returns
+// it. It tries again on a new connection with the present credentials, see
+// amqp091.Config.SASL. Other subscriptions are not affected.
 //
 // If Config.Marshaler cannot read a message, the Subscriber reads it with the
 // [Marshaler] of this package, and delivers it with headers as text and the payload
@@ -62,6 +71,7 @@ type Subscriber struct {
 	closeErr  error
 
 	instruments   *subscriberInstruments
+	calls         handlerCalls
 	inFlight      atomic.Int64
 	givenBack     atomic.Int64 // number of messages that were given back because of Close
 	subscriptions sync.WaitGroup
@@ -69,10 +79,13 @@ type Subscriber struct {
 
 	mu        sync.Mutex
 	closed    bool
-	conn      *connection   // may be nil
-	down      error         // why there is no connection
-	downSince time.Time     // when the connection was lost, or when NewSubscriber was called
-	changed   chan struct{} // closed when conn or down changes
+	conn      *connection     // may be nil
+	down      error           // why there is no connection
+	downSince time.Time       // when the connection was lost, or when NewSubscriber was called
+	changed   chan struct{}   // closed when conn or down changes
+	alone     map[string]bool // topics whose next setup needs a connection of its own
+
+	forbidden map[*subscription]error // subscriptions for which the user lacks a right
 }
 
 // NewSubscriber returns a Subscriber for watermill-amqp's config. It reads these
@@ -95,6 +108,8 @@ func NewSubscriber(config amqp.Config, cfg SubscriberConfig) (*Subscriber, error
 		down:            errConnecting,
 		downSince:       time.Now(),
 		changed:         make(chan struct{}),
+		alone:           make(map[string]bool),
+		forbidden:       make(map[*subscription]error),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.closing, s.startClosing = context.WithCancel(context.Background())
@@ -110,15 +125,19 @@ func (s *Subscriber) reconnector() *reconnector {
 	return &reconnector{
 		ctx:      s.ctx,
 		config:   s.config.Connection,
-		dial:     dialSettings{dialTimeout: s.cfg.DialTimeout, writeTimeout: s.cfg.WriteTimeout},
+		dial:     s.dialSettings(),
 		pause:    s.retryPause(),
 		logger:   s.cfg.Logger,
 		connects: s.instruments.connects,
 	}
 }
 
+func (s *Subscriber) dialSettings() dialSettings {
+	return dialSettings{dialTimeout: s.cfg.DialTimeout, writeTimeout: s.cfg.WriteTimeout}
+}
+
 func (s *Subscriber) retryPause() retryPause {
-	return retryPause{s.cfg.ReconnectMin, s.cfg.ReconnectMax}
+	return retryPause{s.cfg.reconnectMin, s.cfg.reconnectMax}
 }
 
 // Subscribe declares the topology of topic, and consumes its queue until ctx ends or
@@ -126,9 +145,10 @@ func (s *Subscriber) retryPause() retryPause {
 // within ReadyTimeout, it returns without an error, and consumption begins when there
 // is a connection.
 //
-// Subscribe fails if the broker refuses the topology (for example because a queue with
-// this name has another type), if ctx has ended, or if the Subscriber is closed
-// ([ErrClosed]).
+// Subscribe fails if the broker refuses the topology or closes the connection in
+// response to it, for example because a queue with this name has another type. It also
+// fails if the user lacks a right ([ErrForbidden]), if ctx has ended, or if the
+// Subscriber is closed ([ErrClosed]).
 //
 // When ctx ends or Close is called, the messages that were not passed to a handler yet
 // go back to the queue. Handlers have CloseTimeout to ack or nack the messages in
@@ -172,7 +192,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	}
 	declared := make(chan error, 1)
 	s.background.Go(func() {
-		declared <- c.queueRequest(func() error { return s.initialize(c, topic) })
+		declared <- s.setUp(topic, func() error { return s.initialize(c, topic) })
 	})
 	select {
 	case err := <-declared:
@@ -185,7 +205,12 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 func (s *Subscriber) initialize(c *connection, topic string) error {
 	sub := s.newSubscription(s.closing, topic)
 	defer sub.cancel()
-	return onChannel(c.amqp, func(channel *amqp091.Channel) error { return sub.declare(c, channel) })
+	c, end, err := s.connectionFor(sub.ctx, topic, c)
+	if err != nil {
+		return fmt.Errorf("rabbit: declare topology of topic %q: %w", topic, err)
+	}
+	defer end()
+	return s.recordSetUp(topic, c.queueRequest(func() error { return sub.declare(c) }))
 }
 
 // begin reports whether the Subscriber is still open. If it returns true, the caller
@@ -233,7 +258,6 @@ func (s *Subscriber) close() error {
 	return nil
 }
 
-// serve implements connectionUser.
 func (s *Subscriber) serve(c *connection) (graceful bool, reason error) {
 	s.mu.Lock()
 	s.conn = c
@@ -247,7 +271,6 @@ func (s *Subscriber) serve(c *connection) (graceful bool, reason error) {
 	}
 }
 
-// disconnected implements connectionUser.
 func (s *Subscriber) disconnected(reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

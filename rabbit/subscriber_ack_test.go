@@ -1,18 +1,22 @@
 package rabbit_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -67,7 +71,7 @@ func TestTrap45_AMultipleAckIncludesOnlyAckedMessages(t *testing.T) {
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprint(name, seed), func(t *testing.T) {
 				if seed > 0 {
-					testkit.Long(t)
+					kit.Long(t)
 				}
 				cfg := brisk
 				cfg.InFlight, cfg.CloseTimeout = 40, 50*time.Millisecond
@@ -205,7 +209,8 @@ func TestTrap45_ManyAcksAfterACancel(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if why := wire.closedByBroker(); len(why) > 0 {
+	asks := func(reason string) bool { return strings.Contains(reason, "no queue") } // the Subscriber asks for the deleted queue
+	if why := slices.DeleteFunc(wire.closedByBroker(), asks); len(why) > 0 {
 		t.Errorf("the broker closed channels: %s", strings.Join(why, "; "))
 	}
 }
@@ -236,7 +241,7 @@ func TestAcksAreSentTogether(t *testing.T) {
 		for _, msg := range held {
 			msg.Ack()
 		}
-		testkit.Eventually(t, time.Minute, "all acks wait for the gate", func() bool { return testkit.Goroutines(".waitHandled(") == 0 })
+		kit.Eventually(t, time.Minute, "all acks wait for the gate", func() bool { return kit.Goroutines(".waitHandled(") == 0 })
 	})
 	for _, msg := range held {
 		finished(t, "the ack or nack is sent", msg.Context().Done())
@@ -278,5 +283,167 @@ func TestTrap47MessagesAreGivenBackByNack(t *testing.T) {
 	}
 	if nacks, rejects := wire.givenBack(); nacks == 0 || rejects > 0 {
 		t.Errorf("%d nacks and %d rejects were sent", nacks, rejects)
+	}
+}
+
+// Trap 103. When messages stay unacked for longer than the consumer timeout, RabbitMQ 4.3
+// cancels the consumer and keeps its channel open. It cancels the consumer again for each
+// further message. The contexts of the messages end. A message is delivered again, but
+// not before its first call has returned. All other queues continue.
+//
+// Trap 104. A late ack would revive the cancelled consumer. So it is not sent, and the
+// channel of the consumer is closed.
+func TestTrap103_ConsumerTimeoutEndsOnlyTheCallsOfItsConsumer(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	uri := kit.PrivateRabbitOf(t, "4.3", "deprecated_features.permit.transient_nonexcl_queues = false").URL("/")
+	for name, args := range map[string]amqp091.Table{
+		"competing consumers": {}, "single active consumer": {"x-single-active-consumer": true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := maps.Clone(args)
+			args["x-queue-type"], args["x-consumer-timeout"] = "quorum", int32(300)
+			timesOut(t, uri, declareQueue(t, uri, args))
+		})
+	}
+	t.Run("trap 105: a transient queue that the broker denies is an error of Subscribe", func(t *testing.T) {
+		config := queueConfig(uri)
+		config.Queue.Durable = false
+		_, err := newSubscriber(t, config, brisk).Subscribe(context.WithoutCancel(t.Context()), "transient")
+		if err == nil || !strings.Contains(err.Error(), "541") {
+			t.Errorf("Subscribe: %v", err)
+		}
+	})
+}
+
+// timesOut subscribes to a queue with a short consumer timeout, and to another queue.
+func timesOut(t *testing.T, uri, queue string) {
+	t.Helper()
+	other, h := declareQueue(t, uri, nil), new(heard)
+	config, cfg := queueConfig(uri), brisk
+	config.TopologyBuilder = &existing{}
+	cfg.InFlight, cfg.Logger = 5, h
+	s := newSubscriber(t, config, cfg)
+	messages, others := subscribe(t, s, queue), subscribe(t, s, other)
+	send(t, uri, other, "kept")
+	kept := receive(t, others)
+
+	var late []*message.Message
+	for _, id := range []string{"a", "b", "c", "d"} {
+		send(t, uri, queue, id)
+		late = append(late, receive(t, messages))
+	}
+	for _, msg := range late {
+		finished(t, "the context of a message that has timed out ends", msg.Context().Done())
+		if cause := context.Cause(msg.Context()); !strings.Contains(cause.Error(), "consumer timeout") {
+			t.Errorf("the context has ended: %v", cause)
+		}
+	}
+	send(t, uri, queue, "next")
+	next := receive(t, messages)
+	if next.UUID != "next" {
+		t.Errorf("message %s is delivered while its first call runs", next.UUID)
+	}
+	next.Ack()
+	send(t, uri, other, "more")
+	receive(t, others).Ack()
+	if err := kept.Context().Err(); err != nil {
+		t.Errorf("the context of a message of another queue has ended: %v", context.Cause(kept.Context()))
+	}
+	kept.Ack()
+
+	for _, msg := range late {
+		msg.Ack()
+	}
+	work := handle(messages)
+	for _, msg := range late {
+		eventually(t, "the message is delivered again", func() bool { return work.of(msg.UUID) > 0 })
+	}
+	eventually(t, "the cancelled consumers are gone", func() bool { return consumers(t, uri, queue) == 1 })
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	finished(t, "the subscription ends", work.ended)
+	if left := depth(t, uri, queue); left != 0 {
+		t.Errorf("%d messages are left in the queue", left)
+	}
+	if h.said(interruptedLine) == 0 || h.said("Ack not sent") < len(late) {
+		t.Errorf("logged: %q", h.all())
+	}
+}
+
+// existing is a topology builder for queues that exist already.
+type existing struct{ amqp.DefaultTopologyBuilder }
+
+func (existing) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
+	return nil
+}
+
+// consumers returns the number of consumers of a queue.
+func consumers(t testing.TB, uri, queue string) int {
+	t.Helper()
+	found, err := admin(t, uri).QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.Consumers
+}
+
+// revealing is a marshaler that passes the channel of its first delivery to the test.
+type revealing struct {
+	rabbit.Marshaler
+
+	channels chan amqp091.Acknowledger
+}
+
+func (r revealing) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+	select {
+	case r.channels <- delivery.Acknowledger:
+	default:
+	}
+	return r.Marshaler.Unmarshal(delivery)
+}
+
+// A message is not handled twice at the same time by one Subscriber, even if the broker
+// gives it to another subscription of the queue. The messages have no id. A message with
+// another body does not wait.
+func TestRedeliveredMessageWaitsForItsFirstCall(t *testing.T) {
+	t.Parallel()
+	uri := brokerURL(t)
+	queue, marshaler := declareQueue(t, uri, nil), revealing{channels: make(chan amqp091.Acknowledger, 1)}
+	config := queueConfig(uri)
+	config.Marshaler = marshaler
+	s := newSubscriber(t, config, brisk)
+	first := subscribe(t, s, queue)
+	publish := func(body string) {
+		if err := admin(t, uri).Publish("", queue, false, false, amqp091.Publishing{Body: []byte(body)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("slow")
+	slow := receive(t, first)
+
+	second, all := subscribe(t, s, queue), make(chan *message.Message)
+	for _, messages := range []<-chan *message.Message{first, second} {
+		go func() {
+			for msg := range messages {
+				all <- msg
+			}
+		}()
+	}
+	if err := (<-marshaler.channels).Ack(99, false); err != nil { // 406
+		t.Fatal(err)
+	}
+	finished(t, "the channel is closed", slow.Context().Done())
+	publish("fast")
+	if msg := receive(t, all); string(msg.Payload) != "fast" {
+		t.Errorf("message %q is delivered while its first call runs", msg.Payload)
+	} else {
+		msg.Ack()
+	}
+	nothing(t, all)
+	slow.Ack()
+	if msg := receive(t, all); string(msg.Payload) != "slow" || !msg.Ack() {
+		t.Errorf("got %q", msg.Payload)
 	}
 }

@@ -3,19 +3,17 @@ package rabbit
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
-	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-var (
-	errCancelled = errors.New("the broker has cancelled the consumer; the queue was deleted or has moved")
-	errNoReply   = errors.New("the broker has not replied yet; the queue may be stuck")
-)
+var errNoReply = errors.New("the broker has not replied yet; the queue may be stuck")
 
 // consumeChannel is an AMQP channel with one consumer. A delivery must be acked on the
 // channel that delivered it. If a client acks it on another channel, the broker closes
@@ -23,11 +21,13 @@ var (
 type consumeChannel struct {
 	sub        *subscription
 	conn       *connection
-	amqp       *amqp.Channel
+	amqp       *amqp091.Channel
 	tag        string
-	deliveries <-chan amqp.Delivery
-	cancelled  chan string
-	requesting sync.Mutex // a channel allows only one request at a time
+	deliveries <-chan amqp091.Delivery
+	disconnect func()        // ends the use of conn
+	cancelled  chan struct{} // closed when the broker has cancelled the consumer
+	judged     chan struct{} // closed when the reason of the cancel is known; if it is the consumer timeout, ctx has ended
+	requesting sync.Mutex    // a channel allows only one request at a time
 
 	ctx  context.Context // ends when the channel can ack no more messages
 	lose context.CancelCauseFunc
@@ -75,7 +75,9 @@ func (sub *subscription) openChannel(c *connection) (*consumeChannel, error) {
 }
 
 func (sub *subscription) newOpening(c *connection) *opening {
-	ch := &consumeChannel{sub: sub, conn: c, tag: sub.s.config.Consume.Consumer}
+	ch := &consumeChannel{
+		sub: sub, tag: sub.s.config.Consume.Consumer, cancelled: make(chan struct{}), judged: make(chan struct{}),
+	}
 	if ch.tag == "" {
 		ch.tag = "once-" + uuid.NewString()
 	}
@@ -83,9 +85,24 @@ func (sub *subscription) newOpening(c *connection) *opening {
 	o := &opening{consumeChannel: ch, done: make(chan struct{})}
 	sub.running.Go(func() {
 		defer close(o.done)
-		o.err = c.queueRequest(ch.begin)
+		o.err = ch.open(c)
 	})
 	return o
+}
+
+func (ch *consumeChannel) open(shared *connection) (err error) {
+	s, topic := ch.sub.s, ch.sub.topic
+	if ch.conn, ch.disconnect, err = s.connectionFor(ch.sub.ctx, topic, shared); err != nil {
+		return err
+	}
+	err = ch.conn.queueRequest(ch.begin)
+	if err != nil && ch.amqp != nil && ch.conn.amqp.IsClosed() {
+		<-ch.ctx.Done()
+		if reason := context.Cause(ch.ctx); closesConnection(reason) {
+			err = reason // a TopologyBuilder may have hidden it
+		}
+	}
+	return s.recordSetUp(topic, err)
 }
 
 // discardOpening closes the channel that is being opened, as soon as it is open. If no
@@ -100,24 +117,20 @@ func (sub *subscription) discardOpening() {
 	}
 }
 
-// begin opens the channel, declares the topology, and begins to consume. If it returns
+// begin declares the topology, opens the channel, and begins to consume. If it returns
 // an error, the caller must close the channel.
 func (ch *consumeChannel) begin() error {
+	if err := ch.sub.declare(ch.conn); err != nil {
+		return err
+	}
 	channel, err := ch.conn.amqp.Channel()
 	if err != nil {
 		return err
 	}
 	ch.amqp = channel
-	closed := channel.NotifyClose(make(chan *amqp.Error, 1))
-	ch.sub.running.Go(func() {
-		reason, ok := <-closed
-		ch.lose(ch.conn.closeReason(reason, ok))
-	})
-	ch.cancelled = channel.NotifyCancel(make(chan string, 1))
+	closed, cancels := channel.NotifyClose(make(chan *amqp091.Error, 1)), channel.NotifyCancel(make(chan string))
+	ch.sub.running.Go(func() { ch.watch(closed, cancels) })
 
-	if err := ch.sub.declare(ch.conn, channel); err != nil {
-		return err
-	}
 	consume := ch.sub.s.config.Consume
 	if err := channel.Qos(ch.sub.cfg.prefetch(consume.Qos.PrefetchCount), 0, false); err != nil {
 		return err
@@ -130,30 +143,10 @@ func (ch *consumeChannel) begin() error {
 	return err
 }
 
-// endReason returns why the channel delivers no more messages. If the broker has
-// cancelled the consumer, amqp091 sends to ch.cancelled before it closes ch.deliveries.
-// Otherwise amqp091 only closes ch.cancelled.
-func (ch *consumeChannel) endReason() error {
-	select {
-	case _, ok := <-ch.cancelled:
-		if ok {
-			ch.lostBy = lostConsumer
-			return errCancelled
-		}
-	default:
-	}
-	<-ch.ctx.Done()
-	ch.lostBy = lostChannel
-	if ch.conn.amqp.IsClosed() {
-		ch.lostBy = lostConnection
-	}
-	return context.Cause(ch.ctx)
-}
-
-// giveBackBuffered returns the messages that no handler has received to the queue.
 func (ch *consumeChannel) giveBackBuffered() {
+	lost := ch.isLost()
 	for _, d := range ch.buffered {
-		if ch.ctx.Err() == nil {
+		if !lost {
 			failpoint.Hit("rabbit/give-back")
 			_ = d.raw.Nack(false, true)
 		}
@@ -167,11 +160,14 @@ func (ch *consumeChannel) stop() {
 	ch.request(func() error { return ch.amqp.Cancel(ch.tag, false) })
 }
 
-// close closes the AMQP channel. The broker then requeues all unacked messages of the
-// channel.
+// close closes the AMQP channel, and the connection if no other subscription uses it. The
+// broker then requeues all unacked messages of the channel.
 func (ch *consumeChannel) close() {
 	if ch.amqp != nil {
 		ch.request(ch.amqp.Close)
+	}
+	if ch.disconnect != nil {
+		ch.disconnect()
 	}
 }
 
@@ -182,4 +178,109 @@ func (ch *consumeChannel) request(f func() error) {
 	ch.requesting.Lock()
 	defer ch.requesting.Unlock()
 	_ = ch.conn.queueRequest(f)
+}
+
+var (
+	errQueueDeleted = errors.New("the broker has cancelled the consumer; its queue was deleted")
+	errTimedOut     = errors.New("the broker has cancelled the consumer, but its queue exists; probably a message was unacked " +
+		"for longer than the consumer timeout: make the handler faster, or raise the timeout")
+)
+
+// watch waits until the channel is closed. It reads every cancel, because amqp091 stops
+// reading from the connection until somebody does. RabbitMQ 4.3 and later can cancel the
+// same consumer many times, once for each group of messages that have timed out.
+func (ch *consumeChannel) watch(closed <-chan *amqp091.Error, cancels <-chan string) {
+	judge := sync.OnceFunc(func() {
+		close(ch.cancelled)
+		ch.sub.running.Go(ch.judge)
+	})
+	for {
+		select {
+		case reason, ok := <-closed:
+			ch.lose(ch.conn.closeReason(reason, ok))
+			return
+		case _, ok := <-cancels:
+			if !ok {
+				cancels = nil // the reason arrives on closed
+				continue
+			}
+			judge()
+		}
+	}
+}
+
+// judge finds out why the broker has cancelled the consumer. If the queue was deleted,
+// the handlers continue, because the broker has no other copy of their messages.
+// Otherwise the consumer timeout has passed, and the broker delivers messages again. It
+// does not say which ones, so all messages of the channel count as lost.
+func (ch *consumeChannel) judge() {
+	defer close(ch.judged)
+	if !ch.queueIsDeleted() {
+		ch.lose(errTimedOut)
+	}
+}
+
+// queueIsDeleted asks the broker whether the queue still exists. It returns false if
+// this is unknown.
+func (ch *consumeChannel) queueIsDeleted() bool {
+	asked := make(chan error, 1)
+	ch.sub.running.Go(func() {
+		asked <- ch.conn.queueRequest(func() error {
+			return onChannel(ch.conn.amqp, func(channel *amqp091.Channel) error {
+				_, err := channel.QueueDeclarePassive(ch.sub.queue, true, false, false, false, nil)
+				return err
+			})
+		})
+	})
+	limit := time.NewTimer(ch.conn.timeout)
+	defer limit.Stop()
+	select {
+	case err := <-asked:
+		return isDeleted(err)
+	case <-limit.C:
+	case <-ch.ctx.Done():
+	}
+	return false
+}
+
+// isDeleted reports whether err, the broker's answer to a passive declaration, says that
+// the queue does not exist. The broker sends the same code, with another text, for a
+// queue that exists on a node that does not run.
+func isDeleted(err error) bool {
+	refused, ok := errors.AsType[*amqp091.Error](err)
+	return ok && refused.Server && refused.Code == amqp091.NotFound && strings.HasPrefix(refused.Reason, "NOT_FOUND - no queue")
+}
+
+// isLost reports whether the channel can send no more acks. After a cancel, it waits
+// until the reason is known: an ack of a message that has timed out would make the
+// broker deliver messages to the cancelled consumer again.
+func (ch *consumeChannel) isLost() bool {
+	select {
+	case <-ch.cancelled:
+		<-ch.judged
+	default:
+	}
+	return ch.ctx.Err() != nil
+}
+
+// endReason waits until it is known why the channel delivers no more messages, and
+// returns this reason.
+func (ch *consumeChannel) endReason() error {
+	select {
+	case <-ch.cancelled:
+	case <-ch.ctx.Done():
+	}
+	ch.lostBy = lostConsumer
+	if !ch.isLost() {
+		return errQueueDeleted
+	}
+	reason := context.Cause(ch.ctx)
+	switch {
+	case errors.Is(reason, errTimedOut):
+	case ch.conn.amqp.IsClosed():
+		ch.lostBy = lostConnection
+	default:
+		ch.lostBy = lostChannel
+	}
+	return reason
 }

@@ -5,15 +5,23 @@ import (
 	"errors"
 	"math"
 	"runtime"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
 	"go.opentelemetry.io/otel/metric"
 )
 
 // SubscriberConfig configures a Subscriber, in addition to watermill-amqp's Config. The
 // zero value is ready for production use.
+//
+// BackoffInitialInterval and BackoffMaxInterval in Connection.Reconnect of watermill-amqp's
+// Config limit the pause between attempts to connect, and between attempts to consume. The
+// pause doubles, with jitter. There is no pause before the first attempt after a loss. The
+// limits default to 100 ms and 10 s.
 type SubscriberConfig struct {
 	// InFlight is the maximum number of messages of one subscription that are handled at
 	// the same time, from 1 to 65535. Set it to 1 if handlers need the messages in the
@@ -36,15 +44,6 @@ type SubscriberConfig struct {
 	// 100 ms, and NackMax to 10 s.
 	NackMin, NackMax time.Duration
 
-	// LongestUnackedWait is the longest time that you expect a message to wait for its ack,
-	// because of the slowest handler, or because of the UnackedWait of retry, poison or
-	// durable. The Subscriber uses it only for a check: when a subscription begins, the
-	// Subscriber compares this time with the consumer timeout of the queue, and logs an
-	// error if the timeout is too short. A prefetched message first waits for the messages
-	// in flight, so with the default prefetch count it can be unacked for twice this time.
-	// Defaults to 10 minutes, the default of UnackedWait.
-	LongestUnackedWait time.Duration
-
 	// ReadyTimeout is how long Subscribe waits for a connection before it continues in the
 	// background. The time does not start with Subscribe, but when the connection was
 	// lost, or with NewSubscriber. Defaults to 5 s.
@@ -66,14 +65,6 @@ type SubscriberConfig struct {
 	// time, the connection is closed. Defaults to 10 s.
 	WriteTimeout time.Duration
 
-	// ReconnectMin and ReconnectMax limit the pause between attempts to connect, and
-	// between attempts to consume. The pause doubles from ReconnectMin to ReconnectMax,
-	// with jitter. Before the first attempt after a loss there is no pause. ReconnectMin
-	// and ReconnectMax default to the initial and the maximal interval in
-	// Connection.Reconnect. If Connection.Reconnect is not set, they default to 100 ms and
-	// 10 s.
-	ReconnectMin, ReconnectMax time.Duration
-
 	// Logger receives a line for every change of state (connected, lost, a consumer that
 	// the broker cancelled), and for each message that cannot be decoded. It receives no
 	// credentials. Defaults to slog's default logger. To log nothing, set
@@ -84,11 +75,12 @@ type SubscriberConfig struct {
 	// which does nothing until you set another provider.
 	MeterProvider metric.MeterProvider
 
+	reconnectMin, reconnectMax time.Duration // limit the pause between attempts to connect, and between attempts to consume
+
 	automatic bool // whether InFlight has its default value
 	gathers   bool // whether InFlight is the number of messages that the handler's batches need
 }
 
-// withDefaults returns both configurations with default values in place of zero values.
 func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, SubscriberConfig) {
 	if config.Marshaler == nil {
 		config.Marshaler = Marshaler{}
@@ -100,16 +92,13 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 		config.QueueBind.GenerateRoutingKey = func(string) string { return "" }
 	}
 
-	times := connectionTimes{
-		dial: cfg.DialTimeout, write: cfg.WriteTimeout, reconnectMin: cfg.ReconnectMin, reconnectMax: cfg.ReconnectMax,
-	}.withDefaults(config.Connection)
+	times := connectionTimes{dial: cfg.DialTimeout, write: cfg.WriteTimeout}.withDefaults(config.Connection)
 	cfg.DialTimeout, cfg.WriteTimeout = times.dial, times.write
-	cfg.ReconnectMin, cfg.ReconnectMax = times.reconnectMin, times.reconnectMax
+	cfg.reconnectMin, cfg.reconnectMax = times.reconnectMin, times.reconnectMax
 	cfg.automatic = cfg.InFlight == 0
 	cfg.InFlight = cmp.Or(cfg.InFlight, 4*runtime.GOMAXPROCS(0))
 	cfg.NackMin = cmp.Or(cfg.NackMin, 100*time.Millisecond)
 	cfg.NackMax = cmp.Or(cfg.NackMax, max(10*time.Second, cfg.NackMin))
-	cfg.LongestUnackedWait = cmp.Or(cfg.LongestUnackedWait, 10*time.Minute)
 	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, 5*time.Second)
 	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, 10*time.Second)
 	if cfg.Logger == nil {
@@ -118,7 +107,7 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 	return config, cfg
 }
 
-// gathering returns the configuration for a handler with batches. The parameter
+// gathering returns the configuration for a handler with batches.
 // messages is the number of messages in flight that full batches need.
 func (cfg SubscriberConfig) gathering(messages int) SubscriberConfig {
 	if cfg.automatic && messages > cfg.InFlight {
@@ -132,7 +121,7 @@ func (cfg SubscriberConfig) gathering(messages int) SubscriberConfig {
 // than the default.
 func (s *Subscriber) InFlight() (limit int, automatic bool) { return s.cfg.InFlight, s.cfg.automatic }
 
-// prefetch returns the prefetch count of a subscription. The parameter configured is
+// prefetch returns the prefetch count of a subscription. configured is
 // the PrefetchCount in watermill-amqp's config.
 func (cfg SubscriberConfig) prefetch(configured int) int {
 	switch {
@@ -151,17 +140,14 @@ func (cfg SubscriberConfig) prefetch(configured int) int {
 // the messages that were prefetched before it, and is then in flight itself.
 func (cfg SubscriberConfig) longestUnacked(prefetch int) time.Duration {
 	rounds := (prefetch + cfg.InFlight - 1) / cfg.InFlight
-	if cfg.LongestUnackedWait > math.MaxInt64/time.Duration(rounds) {
-		return math.MaxInt64
-	}
-	return time.Duration(rounds) * cfg.LongestUnackedWait
+	return time.Duration(rounds) * longestUnackedWait
 }
 
-// validate returns an error that names every invalid field.
 func (cfg SubscriberConfig) validate(config amqp.Config) error {
 	errs := configErrors{validateConnection(config.Connection)}
 	errs.requiref(config.Queue.GenerateName != nil, "Queue.GenerateName is nil")
 	errs.requiref(config.Exchange.GenerateName != nil, "Exchange.GenerateName is nil")
+	errs.requiref(config.Queue.Arguments[amqp091.QueueTypeArg] != amqp091.QueueTypeStream, "Queue.Arguments: %w", errStream)
 	prefetch := config.Consume.Qos
 	errs.requiref(prefetch.PrefetchCount >= 0 && prefetch.PrefetchCount <= math.MaxUint16,
 		"Consume.Qos.PrefetchCount is %d; it must be in 0..%d", prefetch.PrefetchCount, math.MaxUint16)
@@ -172,18 +158,100 @@ func (cfg SubscriberConfig) validate(config amqp.Config) error {
 	for _, d := range []duration{
 		{"NackMin", cfg.NackMin},
 		{"NackMax", cfg.NackMax},
-		{"LongestUnackedWait", cfg.LongestUnackedWait},
 		{"ReadyTimeout", cfg.ReadyTimeout},
 		{"CloseTimeout", cfg.CloseTimeout},
 		{"DialTimeout", cfg.DialTimeout},
 		{"WriteTimeout", cfg.WriteTimeout},
-		{"ReconnectMin", cfg.ReconnectMin},
-		{"ReconnectMax", cfg.ReconnectMax},
+		{"Connection.Reconnect.BackoffInitialInterval", cfg.reconnectMin},
+		{"Connection.Reconnect.BackoffMaxInterval", cfg.reconnectMax},
 	} {
 		errs.requirePositive(d)
 	}
 	errs.requiref(cfg.NackMin <= cfg.NackMax, "NackMin is %v; it must not exceed NackMax, %v", cfg.NackMin, cfg.NackMax)
-	errs.requiref(cfg.ReconnectMin <= cfg.ReconnectMax,
-		"ReconnectMin is %v; it must not exceed ReconnectMax, %v", cfg.ReconnectMin, cfg.ReconnectMax)
+	errs.requiref(cfg.reconnectMin <= cfg.reconnectMax,
+		"Connection.Reconnect.BackoffInitialInterval is %v; it must not exceed BackoffMaxInterval, %v", cfg.reconnectMin, cfg.reconnectMax)
 	return errors.Join(errs...)
+}
+
+var (
+	errDrops   = errors.New("the queue has a delivery limit and no dead-letter exchange")
+	errTooSoon = errors.New("the consumer timeout must be longer than UnackedWait of retry, poison and durable, " +
+		"10 minutes by default, for a message in flight and for the prefetched messages that wait for it")
+)
+
+// longestUnackedWait is how long a message may wait for its ack: the default of
+// UnackedWait in packages retry, poison and durable.
+const longestUnackedWait = 10 * time.Minute
+
+// Defaults of RabbitMQ.
+const (
+	defaultDeliveryLimit   = 20 // of quorum queues, since RabbitMQ 4.0
+	defaultConsumerTimeout = 30 * time.Minute
+)
+
+// logLimits logs the delivery limit of the queue, and logs the consumer timeout if it
+// is too short. Because of such limits, the broker can remove messages before retry and
+// poison have handled them. It is called when a subscription begins. It does not know
+// limits that policies or the broker's configuration set, because AMQP does not show
+// these limits.
+func (sub *subscription) logLimits(c *connection) {
+	config, logger := sub.s.config, sub.s.cfg.Logger
+	queue := sub.arguments
+	major, minor := brokerVersion(c.amqp.Properties)
+	if limit, limited := deliveryLimit(queue, major); limited {
+		fields := sub.fields().Add(watermill.LogFields{"delivery_limit": limit, "nacks_count": nacksCount(major, minor)})
+		if queue["x-dead-letter-exchange"] == nil {
+			logger.Error("Queue limit drops messages that are delivered too often; "+
+				"set x-delivery-limit to -1 in Queue.Arguments, or for a queue that exists: "+
+				`rabbitmqctl set_policy no-limit '^QUEUE$' '{"delivery-limit":-1}' --apply-to queues`, errDrops, fields)
+		} else {
+			logger.Info("Queue limit dead-letters messages that are delivered too often", fields)
+		}
+	}
+	unacked := sub.cfg.longestUnacked(sub.cfg.prefetch(config.Consume.Qos.PrefetchCount))
+	if timeout := consumerTimeout(config.Consume.Arguments, queue); timeout <= unacked {
+		logger.Error("Consumer timeout of the broker is too short", errTooSoon,
+			sub.fields().Add(watermill.LogFields{"consumer_timeout": timeout, "longest_unacked": unacked}))
+	}
+}
+
+// deliveryLimit returns the maximum number of times that the queue delivers a message.
+// If the queue has no limit, the result limited is false. The result depends on the
+// arguments of the queue, and on the major version of the broker.
+func deliveryLimit(queue amqp091.Table, major int) (limit int64, limited bool) {
+	if queue[amqp091.QueueTypeArg] != amqp091.QueueTypeQuorum {
+		return 0, false
+	}
+	limit, configured := integer(queue["x-delivery-limit"])
+	switch {
+	case configured:
+		return limit, limit >= 0 // -1 means no limit
+	case major >= 4:
+		return defaultDeliveryLimit, true
+	}
+	return 0, false
+}
+
+func nacksCount(major, minor int) bool { return major < 4 || major == 4 && minor < 3 }
+
+// consumerTimeout returns the value of x-consumer-timeout in the first table that
+// contains this argument. If no table contains it, consumerTimeout returns the default
+// of the broker.
+func consumerTimeout(tables ...amqp091.Table) time.Duration {
+	for _, args := range tables {
+		if ms, configured := integer(args["x-consumer-timeout"]); configured {
+			return time.Duration(ms) * time.Millisecond
+		}
+	}
+	return defaultConsumerTimeout
+}
+
+// brokerVersion returns the broker's version, or 0, 0 if the broker does not send it.
+func brokerVersion(properties amqp091.Table) (major, minor int) {
+	version, _ := properties["version"].(string)
+	first, rest, _ := strings.Cut(version, ".")
+	second, _, _ := strings.Cut(rest, ".")
+	major, _ = strconv.Atoi(first)
+	minor, _ = strconv.Atoi(second)
+	return major, minor
 }

@@ -1,42 +1,56 @@
 package rabbit
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/fields"
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // delivery is a message that the broker has delivered. If the broker delivers the
 // message again, this is another delivery.
 type delivery struct {
 	channel   *consumeChannel
-	raw       amqp.Delivery
+	raw       amqp091.Delivery
 	msg       *message.Message
+	id        string             // id of msg; a handler may change the field of msg at any time
 	cancel    context.CancelFunc // ends the message's context
 	pause     time.Duration      // pause between a nack and the return of the message to the queue
 	handedOut time.Time
+	earlier   []*delivery // handler calls for the same message that must return first
 
 	acked   bool // true if the handler has acked the message, false if it has nacked it
 	outcome int  // outcome, as an index of series
 }
 
+func (d *delivery) message() *message.Message {
+	if d == nil {
+		return nil
+	}
+	return d.msg
+}
+
 // Undecodable returns the error that Config.Marshaler returned for the message, or nil.
 // If there is an error, [Marshaler] has read the message instead.
-func Undecodable(msg *message.Message) error { return disposition.Unrunnable(msg.Context()) }
+func Undecodable(msg *message.Message) error { return transport.Undecodable(msg.Context()) }
 
 // decode returns a delivery. If the configured marshaler cannot decode the message, the
 // delivery contains the message as Marshaler reads it.
-func (sub *subscription) decode(ch *consumeChannel, raw amqp.Delivery) *delivery {
+func (sub *subscription) decode(ch *consumeChannel, raw amqp091.Delivery) *delivery {
 	d := &delivery{channel: ch, raw: raw}
 	ctx, cancel := context.WithCancel(ch.ctx)
 	d.cancel = cancel
@@ -45,10 +59,10 @@ func (sub *subscription) decode(ch *consumeChannel, raw amqp.Delivery) *delivery
 	msg, err := sub.unmarshal(raw)
 	if err != nil {
 		msg, _ = Marshaler{}.Unmarshal(raw)
-		ctx = disposition.WithUndecodable(ctx, fmt.Errorf("rabbit: the message cannot be decoded: %w", err))
+		ctx = transport.WithUndecodable(ctx, fmt.Errorf("rabbit: the message cannot be decoded: %w", err))
 		sub.s.instruments.undecodable.Add(1, 0)
 		sub.s.cfg.Logger.Error("Message cannot be decoded", err,
-			fields.Message(msg.UUID, msg.Metadata, sub.fields().Add(watermill.LogFields{"size": len(raw.Body)})))
+			meta.LogFields(msg.UUID, msg.Metadata, sub.fields().Add(watermill.LogFields{"size": len(raw.Body)})))
 	}
 	if msg.Metadata = meta.Delivered(msg.Metadata); msg.Metadata == nil {
 		msg.Metadata = make(message.Metadata, 2)
@@ -59,7 +73,7 @@ func (sub *subscription) decode(ch *consumeChannel, raw amqp.Delivery) *delivery
 		msg.Metadata[meta.DeliveryCount] = strconv.FormatInt(count, 10)
 	}
 	msg.SetContext(ctx)
-	d.msg = msg
+	d.msg, d.id = msg, msg.UUID
 	times := max(int(min(count, maxCounted)), sub.requeues[msg.UUID])
 	d.pause = pauseAfter(times+1, sub.s.cfg.NackMin, sub.s.cfg.NackMax)
 	sub.s.instruments.countDelivery(raw.Redelivered)
@@ -69,13 +83,13 @@ func (sub *subscription) decode(ch *consumeChannel, raw amqp.Delivery) *delivery
 // unmarshal calls the marshaler. If the marshaler fails, it calls the marshaler again
 // with all headers converted to text. watermill-amqp's marshaler fails on every header
 // that is not a string, and the broker itself adds such headers.
-func (sub *subscription) unmarshal(raw amqp.Delivery) (*message.Message, error) {
+func (sub *subscription) unmarshal(raw amqp091.Delivery) (*message.Message, error) {
 	msg, err := sub.unmarshalOnce(raw)
 	if err == nil {
 		return msg, nil
 	}
 	text := raw
-	text.Headers = make(amqp.Table, len(raw.Headers))
+	text.Headers = make(amqp091.Table, len(raw.Headers))
 	for key, value := range raw.Headers {
 		text.Headers[key] = headerText(value)
 	}
@@ -85,13 +99,11 @@ func (sub *subscription) unmarshal(raw amqp.Delivery) (*message.Message, error) 
 	return nil, err
 }
 
-func (sub *subscription) unmarshalOnce(raw amqp.Delivery) (msg *message.Message, err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			msg, err = nil, fmt.Errorf("the marshaler panicked: %v", value)
-		}
-	}()
-	msg, err = sub.s.config.Marshaler.Unmarshal(raw)
+func (sub *subscription) unmarshalOnce(raw amqp091.Delivery) (msg *message.Message, err error) {
+	err = usercode.Guarded(func() (err error) { msg, err = sub.s.config.Marshaler.Unmarshal(raw); return err })
+	if usercode.Stack(err) != "" {
+		err = fmt.Errorf("the marshaler panicked: %w", err)
+	}
 	if err == nil && msg == nil {
 		err = errors.New("the marshaler returned no message and no error")
 	}
@@ -102,6 +114,7 @@ func (sub *subscription) unmarshalOnce(raw amqp.Delivery) (msg *message.Message,
 // pause. Then it sends the delivery to the channel sub.handled.
 func (d *delivery) waitHandled() {
 	sub := d.channel.sub
+	defer sub.s.calls.remove(d)
 	select {
 	case <-d.msg.Acked():
 		d.acked = true
@@ -144,3 +157,207 @@ func (n requeueCounts) add(id string) {
 }
 
 func (n requeueCounts) forget(id string) { delete(n, id) }
+
+// handlerCalls contains the deliveries that handlers of a Subscriber have received and
+// not answered yet. When a channel is lost, the broker delivers its messages again,
+// often to the same process, and the handlers of the first delivery may still run.
+type handlerCalls struct {
+	mu   sync.Mutex
+	byID map[messageKey][]*delivery
+}
+
+type messageKey struct{ queue, id string }
+
+func (d *delivery) key() messageKey { return messageKey{d.channel.sub.queue, d.id} }
+
+func (c *handlerCalls) add(d *delivery) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byID == nil {
+		c.byID = make(map[messageKey][]*delivery)
+	}
+	c.byID[d.key()] = append(c.byID[d.key()], d)
+}
+
+func (c *handlerCalls) remove(d *delivery) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left := slices.DeleteFunc(c.byID[d.key()], func(other *delivery) bool { return other == d })
+	if len(left) == 0 {
+		delete(c.byID, d.key())
+	} else {
+		c.byID[d.key()] = left
+	}
+}
+
+// of returns the deliveries of the same message. It also compares the bodies, because
+// messages of other senders may have no id, or may share one.
+func (c *handlerCalls) of(d *delivery) []*delivery {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var same []*delivery
+	for _, other := range c.byID[d.key()] {
+		if bytes.Equal(other.raw.Body, d.raw.Body) {
+			same = append(same, other)
+		}
+	}
+	return same
+}
+
+// waitForEarlierCalls makes d wait if handlers still run with the same message. When
+// they have returned, sub.wake gets a signal.
+func (sub *subscription) waitForEarlierCalls(d *delivery) {
+	if !d.raw.Redelivered {
+		return
+	}
+	d.earlier = sub.s.calls.of(d)
+	for _, other := range d.earlier {
+		sub.running.Go(func() {
+			select {
+			case <-other.msg.Acked():
+			case <-other.msg.Nacked():
+			case <-d.channel.ctx.Done():
+				return
+			case <-sub.stopped:
+				return
+			}
+			select {
+			case sub.wake <- struct{}{}:
+			default: // there is a signal already
+			}
+		})
+	}
+}
+
+func (d *delivery) mayRun() bool {
+	d.earlier = slices.DeleteFunc(d.earlier, (*delivery).answered)
+	return len(d.earlier) == 0
+}
+
+func (d *delivery) answered() bool {
+	select {
+	case <-d.msg.Acked():
+		return true
+	case <-d.msg.Nacked():
+		return true
+	default:
+		return false
+	}
+}
+
+// settle sends the ack or nack of d to the broker. It also sends the acks and nacks of
+// the other deliveries that wait in the channel sub.handled.
+func (sub *subscription) settle(d *delivery) {
+	handled := []*delivery{d}
+	for range len(sub.handled) {
+		handled = append(handled, <-sub.handled)
+	}
+	for len(handled) > 0 {
+		ch := handled[0].channel
+		others := slices.DeleteFunc(slices.Clone(handled), func(d *delivery) bool { return d.channel == ch })
+		sub.settleOn(ch, slices.DeleteFunc(handled, func(d *delivery) bool { return d.channel != ch }))
+		handled = others
+	}
+}
+
+func (sub *subscription) settleOn(ch *consumeChannel, handled []*delivery) {
+	ch.acknowledge(handled)
+	for _, d := range handled {
+		switch d.outcome {
+		case acked:
+			sub.requeues.forget(d.msg.UUID)
+		case requeued:
+			sub.requeues.add(d.msg.UUID)
+		case lost:
+			sub.logLost(d)
+		}
+		sub.s.instruments.countSettled(d.outcome, time.Since(d.handedOut))
+		d.cancel()
+	}
+	sub.inFlight -= len(handled)
+	sub.s.inFlight.Add(-int64(len(handled)))
+	ch.inFlight -= len(handled)
+	if ch.inFlight == 0 && sub.retired[ch] {
+		delete(sub.retired, ch)
+		sub.running.Go(ch.close)
+	}
+}
+
+// logLost logs that an ack was not sent. The line of the lost channel or connection does
+// not name the messages.
+func (sub *subscription) logLost(d *delivery) {
+	if !d.acked {
+		return
+	}
+	reason := cmp.Or(context.Cause(d.channel.ctx), error(amqp091.ErrClosed))
+	sub.s.cfg.Logger.Info("Ack not sent, the broker delivers the message again", meta.LogFields(d.msg.UUID, d.msg.Metadata,
+		sub.fields().Add(watermill.LogFields{"reason": reason.Error(), "took": time.Since(d.handedOut)})))
+}
+
+// acknowledge sends acks and nacks. If the channel is lost, it sends nothing. It sends
+// one multiple ack for all acked deliveries that come before the first unacked
+// delivery, and a separate ack for each later one.
+func (ch *consumeChannel) acknowledge(handled []*delivery) {
+	if ch.isLost() {
+		for _, d := range handled {
+			d.outcome = lost
+		}
+		return
+	}
+	slices.SortFunc(handled, func(a, b *delivery) int { return cmp.Compare(a.raw.DeliveryTag, b.raw.DeliveryTag) })
+	var acks []*delivery
+	for _, d := range handled {
+		if at, ok := slices.BinarySearch(ch.unacked, d.raw.DeliveryTag); ok {
+			ch.unacked = slices.Delete(ch.unacked, at, at+1)
+		}
+		if d.acked {
+			acks = append(acks, d)
+		} else {
+			d.outcome = ch.nack(d)
+		}
+	}
+	together := len(acks)
+	if len(ch.unacked) > 0 {
+		together, _ = slices.BinarySearchFunc(acks, ch.unacked[0],
+			func(d *delivery, tag uint64) int { return cmp.Compare(d.raw.DeliveryTag, tag) })
+	}
+	ch.ack(acks[:together])
+	for n := together; n < len(acks); n++ {
+		ch.ack(acks[n : n+1])
+	}
+}
+
+// ack sends one ack for all deliveries in the list acks. For several deliveries this is
+// a multiple ack, which also acks every earlier delivery of the channel. So the list
+// must contain all earlier deliveries that have no ack or nack yet.
+func (ch *consumeChannel) ack(acks []*delivery) {
+	if len(acks) == 0 {
+		return
+	}
+	failpoint.Hit("rabbit/ack")
+	err := acks[len(acks)-1].raw.Ack(len(acks) > 1)
+	failpoint.Hit("rabbit/acked")
+	for _, d := range acks {
+		d.outcome = outcomeUnlessLost(acked, err)
+	}
+}
+
+func (ch *consumeChannel) nack(d *delivery) (outcome int) {
+	if ch.sub.s.config.Consume.NoRequeueOnNack {
+		return outcomeUnlessLost(dropped, d.raw.Nack(false, false))
+	}
+	failpoint.Hit("rabbit/requeue")
+	err := d.raw.Nack(false, true)
+	failpoint.Hit("rabbit/requeued")
+	return outcomeUnlessLost(requeued, err)
+}
+
+// outcomeUnlessLost returns the given outcome if err is nil. If err is not nil, the ack
+// or nack was not sent, and the channel will be closed soon. The outcome is then the
+// constant lost.
+func outcomeUnlessLost(outcome int, err error) int {
+	if err != nil {
+		return lost
+	}
+	return outcome
+}

@@ -12,9 +12,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -27,12 +27,6 @@ func (h *heard) said(prefix string) int {
 		}
 	}
 	return n
-}
-
-// closeConnections closes all connections of the broker, as an operator may do.
-func closeConnections(t *testing.T, broker testkit.Broker) {
-	t.Helper()
-	broker.Ctl(t, "close_all_connections", "--vhost", broker.VHost, "test")
 }
 
 func TestTrap44_QueueIsDeletedAndDeclaredAgain(t *testing.T) {
@@ -102,7 +96,7 @@ func TestTrap44_CancelledConsumerKeepsMessagesInFlight(t *testing.T) {
 
 func TestTrap45_AcksOfALostConnectionAreNotSent(t *testing.T) {
 	t.Parallel()
-	broker := testkit.Rabbit(t)
+	broker := kit.Rabbit(t)
 	queue := declareQueue(t, broker.URL, nil)
 	h := new(heard)
 	cfg := brisk
@@ -113,9 +107,17 @@ func TestTrap45_AcksOfALostConnectionAreNotSent(t *testing.T) {
 	send(t, broker.URL, queue, "a", "b")
 	old := []*message.Message{receive(t, messages), receive(t, messages)}
 
-	closeConnections(t, broker)
+	broker.CloseConnections(t, "test")
 	for _, msg := range old {
 		finished(t, "the context of a message that cannot be acked ends", msg.Context().Done())
+	}
+	eventually(t, "the new channel has the messages", func() bool { return depth(t, broker.URL, queue) == 0 })
+	nothing(t, messages) // the handlers of the old deliveries still run
+	// Both channels number their deliveries 1 and 2. If the acks of the old deliveries
+	// were sent on the new channel, they would ack the new deliveries or close the
+	// channel.
+	for _, msg := range old {
+		msg.Ack()
 	}
 	again := []*message.Message{receive(t, messages), receive(t, messages)}
 	for _, msg := range again {
@@ -123,19 +125,15 @@ func TestTrap45_AcksOfALostConnectionAreNotSent(t *testing.T) {
 			t.Errorf("%s is not redelivered", msg.UUID)
 		}
 	}
-	// Both channels number their deliveries 1 and 2. If the acks of the old deliveries
-	// were sent on the new channel, they would ack the new deliveries or close the
-	// channel.
-	for _, msg := range old {
-		msg.Ack()
-	}
 	send(t, broker.URL, queue, "c")
 	receive(t, messages).Ack()
-	closeConnections(t, broker)
-	third := []*message.Message{receive(t, messages), receive(t, messages)}
-	for _, msg := range append(again, third...) {
+	broker.CloseConnections(t, "test")
+	for _, msg := range again {
+		finished(t, "the connection is lost again", msg.Context().Done())
 		msg.Ack()
 	}
+	receive(t, messages).Ack()
+	receive(t, messages).Ack()
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -143,7 +141,7 @@ func TestTrap45_AcksOfALostConnectionAreNotSent(t *testing.T) {
 		t.Errorf("left in the queue: %v", left)
 	}
 	for _, line := range h.all() {
-		if strings.Contains(line, "406") || strings.Contains(line, "PRECONDITION") || strings.Contains(line, "guest:guest") {
+		if strings.Contains(line, "(406)") || strings.Contains(line, "PRECONDITION") || strings.Contains(line, "guest:guest") {
 			t.Error(line)
 		}
 	}
@@ -157,26 +155,35 @@ func TestTrap45_AcksOfALostConnectionAreNotSent(t *testing.T) {
 // connection, although the earlier handlers are stuck.
 func TestInFlightIsBoundedAcrossConnections(t *testing.T) {
 	t.Parallel()
-	broker := testkit.Rabbit(t)
+	broker := kit.Rabbit(t)
 	queue := declareQueue(t, broker.URL, nil)
 	cfg := brisk
 	cfg.InFlight = 2
 	messages := subscribe(t, newSubscriber(t, queueConfig(broker.URL), cfg), queue)
 	send(t, broker.URL, queue, "a", "b")
 	stuck := []*message.Message{receive(t, messages), receive(t, messages)}
-	closeConnections(t, broker)
+	broker.CloseConnections(t, "test")
 	finished(t, "the connection is lost", stuck[0].Context().Done())
 	nothing(t, messages)
 	stuck[1].Nack()
-	receive(t, messages).Ack()
-	receive(t, messages).Ack()
+	again := receive(t, messages)
+	if again.UUID != stuck[1].UUID {
+		t.Errorf("message %s is delivered while its first call runs", again.UUID)
+	}
+	again.Ack()
 	stuck[0].Ack()
+	receive(t, messages).Ack()
 }
 
 func TestTrap46_ConsumerTimeoutIsSurvived(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbitInTurn(t)
+	broker := kit.PrivateRabbitInTurn(t)
+	if version, err := broker.Eval(t.Context(), "rabbit_misc:version()"); err != nil {
+		t.Fatal(err)
+	} else if version >= `"4.3` {
+		t.Skip("since RabbitMQ 4.3, classic queues have no consumer timeout")
+	}
 	limit := func(timeout, tick time.Duration) { // tick is the interval at which the broker checks the timeout
 		eval(t, broker, fmt.Sprintf("application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, %d)",
 			timeout.Milliseconds(), tick.Milliseconds()))
@@ -192,11 +199,11 @@ func TestTrap46_ConsumerTimeoutIsSurvived(t *testing.T) {
 	send(t, broker.URL("/"), queue, "slow")
 	slow := receive(t, messages)
 	finished(t, "the broker closes the channel under it", slow.Context().Done())
+	slow.Ack()
 	again := receive(t, messages)
 	if again.UUID != "slow" || again.Metadata.Get("once_redelivered") != "true" {
 		t.Errorf("got %+v", again)
 	}
-	slow.Ack()
 	again.Ack()
 	send(t, broker.URL("/"), queue, "next")
 	receive(t, messages).Ack()
@@ -243,23 +250,24 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 	// flight itself for the same time.
 	for _, c := range []struct {
 		inFlight int
-		wait     time.Duration
+		timeout  time.Duration
 		reported int
-	}{{1, time.Hour, 1}, {1, 20 * time.Minute, 0}, {2, 20 * time.Minute, 1}, {2, 10 * time.Minute, 0}} {
+	}{{1, 10 * time.Minute, 1}, {1, 11 * time.Minute, 0}, {2, 20 * time.Minute, 1}, {2, 21 * time.Minute, 0}} {
 		h := new(heard)
-		cfg := brisk
-		cfg.Logger, cfg.InFlight, cfg.LongestUnackedWait = h, c.inFlight, c.wait
-		subscribe(t, newSubscriber(t, queueConfig(uri), cfg), uniqueName("q"))
+		cfg, config := brisk, queueConfig(uri)
+		cfg.Logger, cfg.InFlight = h, c.inFlight
+		config.Consume.Arguments = amqp091.Table{"x-consumer-timeout": c.timeout.Milliseconds()}
+		subscribe(t, newSubscriber(t, config, cfg), uniqueName("q"))
 		if h.said(timeoutLine) != c.reported {
-			t.Errorf("%d in flight, LongestUnackedWait %v: %q", c.inFlight, c.wait, h.all())
+			t.Errorf("%d in flight, consumer timeout %v: %q", c.inFlight, c.timeout, h.all())
 		}
 	}
 }
 
 func TestBrokerIsKilledUnderConsumers(t *testing.T) {
-	testkit.Long(t) // not needed in make test, because tests/ also kills a broker there
+	kit.Long(t) // not needed in make test, because tests/ also kills a broker there
 	t.Parallel()
-	broker := testkit.PrivateRabbitInTurn(t)
+	broker := kit.PrivateRabbitInTurn(t)
 	uri := broker.URL("/")
 	queue := declareQueue(t, uri, nil)
 	h := new(heard)
@@ -291,9 +299,9 @@ func TestBrokerIsKilledUnderConsumers(t *testing.T) {
 }
 
 func TestTrap75_CloseOfASubscriberWithAFrozenBroker(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
-	broker := testkit.PrivateRabbitInTurn(t)
+	broker := kit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := brisk
 	cfg.CloseTimeout = 500 * time.Millisecond
@@ -310,7 +318,7 @@ func TestTrap75_CloseOfASubscriberWithAFrozenBroker(t *testing.T) {
 func TestTrap60_NoCredentialsInWhatASubscriberLogs(t *testing.T) {
 	h := new(heard)
 	s := newSubscriber(t, queueConfig("amqp://someone:secret@127.0.0.1:"+closedPort), rabbit.SubscriberConfig{
-		ReadyTimeout: time.Millisecond, ReconnectMin: time.Millisecond, ReconnectMax: 2 * time.Millisecond, Logger: h,
+		ReadyTimeout: time.Millisecond, Logger: h,
 	})
 	subscribe(t, s, "q")
 	eventually(t, "the first attempt has failed", func() bool { return h.said(lostLine) == 1 })
@@ -396,4 +404,64 @@ func TestSubscriptionContinuesAfterFailuresToReopen(t *testing.T) {
 		t.Errorf("got %s after %d refusals", msg.UUID, 2-topology.refusals.Load())
 	}
 	msg.Ack()
+}
+
+// Trap 97. Since RabbitMQ 4.0, a quorum queue without arguments drops a message after 20
+// deliveries. A queue that the Subscriber declares does not drop messages. If the queue
+// was declared earlier without x-delivery-limit, the Subscriber can only log the limit.
+func TestTrap97_RequeuedMessagesAreNotDropped(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	broker := kit.PrivateRabbitOf(t, "4.0")
+	cfg := brisk
+	cfg.NackMin, cfg.NackMax = time.Millisecond, time.Millisecond
+	returns := func(uri string, config amqp.Config, queue string) *heard {
+		h := new(heard)
+		cfg.Logger = h
+		s := newSubscriber(t, config, cfg)
+		if err := s.SubscribeInitialize(queue); err != nil {
+			t.Fatal(err)
+		}
+		messages := subscribe(t, s, queue)
+		send(t, uri, queue, "m")
+		for range 22 {
+			receive(t, messages).Nack()
+		}
+		receive(t, messages).Ack()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		return h
+	}
+	ctl := func(args ...string) {
+		t.Helper()
+		if _, err := broker.Ctl(t.Context(), args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for vhost, args := range map[string]amqp091.Table{
+		"/": {"x-queue-type": "quorum"}, "quorum": nil, // the type comes from the virtual host
+	} {
+		uri := broker.URL(vhost)
+		if vhost != "/" {
+			ctl("add_vhost", vhost, "--default-queue-type", "quorum")
+			ctl("set_permissions", "--vhost", vhost, "guest", ".*", ".*", ".*")
+		}
+		config := queueConfig(uri)
+		config.Queue.Arguments = args
+		if h := returns(uri, config, "new"); h.said(dropsLine) != 0 {
+			t.Errorf("%s: the limit is logged: %q", vhost, h.all())
+		}
+		if vhost == "/" {
+			returns(uri, config, "new") // the queue exists now
+		}
+
+		// This queue was declared before the upgrade, without a limit.
+		older := declareQueue(t, uri, args)
+		ctl("set_policy", "--vhost", vhost, "no-limit", "^"+older+"$", `{"delivery-limit":-1}`, "--apply-to", "queues")
+		h := returns(uri, config, older) // the queue has the policy that the log line names
+		if h.said(dropsLine) != 1 || !strings.Contains(strings.Join(h.all(), ""), `'{"delivery-limit":-1}' --apply-to queues`) {
+			t.Errorf("%s: the limit is not logged: %q", vhost, h.all())
+		}
+	}
 }

@@ -3,8 +3,10 @@ package rabbit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,9 +14,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // The time to wait for a connection starts when the connection is lost. It does not start
@@ -101,13 +103,6 @@ func TestTopologyHasDefaults(t *testing.T) {
 	if topology.Marshaler != (Marshaler{}) || topology.TopologyBuilder == nil || publisher.Logger == nil {
 		t.Errorf("publisher: got %+v and %+v", topology, publisher)
 	}
-	limit := SubscriberConfig{InFlight: 2, LongestUnackedWait: 1 << 62}
-	if got := limit.longestUnacked(2); got != 1<<62 {
-		t.Errorf("limit.longestUnacked(2) is %v", got)
-	}
-	if got := limit.longestUnacked(4); got != 1<<63-1 {
-		t.Errorf("limit.longestUnacked(4) is %v, want the longest Duration", got)
-	}
 }
 
 // A subscription ends only after its last request, because the broker can deliver the
@@ -136,7 +131,7 @@ func TestEndWaitsDialTimeoutForTheBroker(t *testing.T) {
 	t.Parallel()
 	for inFlight, want := range map[int]time.Duration{0: 30 * time.Second, 1: 90 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			logs := &testkit.Logs{}
+			logs := &kit.Logs{}
 			s := &Subscriber{cfg: SubscriberConfig{DialTimeout: 30 * time.Second, CloseTimeout: time.Minute, Logger: logs}}
 			s.closing = t.Context()
 			s.instruments = newSubscriberInstruments(s)
@@ -180,7 +175,7 @@ func TestCancelledConsumerGivesBackBufferedMessages(t *testing.T) {
 		contexts = append(contexts, ctx)
 		ch.buffered = append(ch.buffered, d)
 	}
-	sub.retire(ch, errCancelled)
+	sub.retire(ch, errQueueDeleted)
 	if got := requeued.tags; !slices.Equal(got, []uint64{2, 3}) {
 		t.Errorf("the deliveries %v are requeued, want 2 and 3", got)
 	}
@@ -201,6 +196,8 @@ type acknowledger struct {
 	tags []uint64
 }
 
+func (a *acknowledger) Ack(uint64, bool) error { return nil }
+
 func (a *acknowledger) Nack(tag uint64, multiple, requeue bool) error {
 	if multiple || !requeue {
 		return errors.New("a buffered message is nacked alone, and requeued")
@@ -213,7 +210,7 @@ func (a *acknowledger) Nack(tag uint64, multiple, requeue bool) error {
 // interruption ends only when a channel is open.
 func TestFailureToReopenIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	logs := &testkit.Logs{}
+	logs := &kit.Logs{}
 	s := &Subscriber{cfg: SubscriberConfig{Logger: logs}, conn: &connection{amqp: &amqp091.Connection{}, timeout: time.Minute}}
 	s.closing = t.Context()
 	sub := &subscription{s: s, ctx: t.Context()}
@@ -230,5 +227,190 @@ func TestFailureToReopenIsLoggedOnce(t *testing.T) {
 	sub.running.Wait()
 	if lines := logs.Lines(); len(lines) != 1 || logs.Count("ERROR RabbitMQ consumer interrupted, retrying", refused.Error()) != 1 {
 		t.Errorf("got %q", lines)
+	}
+}
+
+// builder is a TopologyBuilder that returns the next of the given errors at each call,
+// and records the arguments of the queue.
+type builder struct {
+	amqp.DefaultTopologyBuilder
+
+	errs []error
+	args []amqp091.Table
+}
+
+func (b *builder) BuildTopology(_ *amqp091.Channel, _, _ string, config amqp.Config, _ watermill.LoggerAdapter) error {
+	b.args = append(b.args, config.Queue.Arguments)
+	err := b.errs[0]
+	b.errs = b.errs[1:]
+	return err
+}
+
+func brokerConnection(t *testing.T) *connection {
+	t.Helper()
+	c, err := connect(t.Context(), amqp.ConnectionConfig{AmqpURI: kit.Rabbit(t).URL}, dialSettings{
+		dialTimeout:  time.Minute,
+		writeTimeout: time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.end(true) })
+	return c
+}
+
+// A queue that would lose messages is first declared without a limit. If the queue exists
+// with other arguments, the configured arguments are used. Any other refusal is an error.
+func TestQueueIsDeclaredWithoutALimitIfTheBrokerAllowsIt(t *testing.T) {
+	t.Parallel()
+	c := brokerConnection(t)
+	quorum := amqp091.Table{"x-queue-type": "quorum"}
+	exists := &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "inequivalent arg", Server: true, Recover: true}
+	failed := errors.New("at amqp://user:secret@host")
+	for name, q := range map[string]struct {
+		version   string
+		errs      []error
+		unlimited bool // the queue has no limit at the end
+		fails     bool
+	}{
+		"a new queue":              {"4.0.5", []error{nil}, true, false},
+		"a queue that exists":      {"4.0.5", []error{exists, nil}, false, false},
+		"both are refused":         {"4.0.5", []error{exists, exists}, false, true},
+		"another refusal":          {"4.0.5", []error{failed}, false, true},
+		"an old broker":            {"3.13.7", []error{nil}, false, false},
+		"an old broker refuses it": {"3.13.7", []error{failed}, false, true},
+	} {
+		c.amqp.Properties = amqp091.Table{"version": q.version}
+		b := &builder{errs: q.errs}
+		config := amqp.NewDurableQueueConfig("amqp://unused")
+		config.Queue.Arguments, config.TopologyBuilder = quorum, b
+		sub := &subscription{s: &Subscriber{config: config}, topic: "t"}
+		err := sub.declare(c)
+		if q.fails != (err != nil) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if err != nil {
+			refused, ok := errors.AsType[*topologyError](err)
+			if !ok || !strings.HasPrefix(err.Error(), `rabbit: declare topology of topic "t": `) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%s: got %v", name, err)
+			}
+			if want := q.errs[len(q.errs)-1]; want == exists && !errors.Is(refused, exists) { //nolint:errorlint // the same value
+				t.Errorf("%s: it is not the broker's error", name)
+			}
+			continue
+		}
+		if _, ok := sub.arguments["x-delivery-limit"]; ok != q.unlimited || len(b.errs) != 0 {
+			t.Errorf("%s: the queue has the arguments %v, %d declarations are missing", name, sub.arguments, len(b.errs))
+		}
+		if got := fmt.Sprint(b.args[len(b.args)-1]); got != fmt.Sprint(sub.arguments) {
+			t.Errorf("%s: declared with %s, want %v", name, got, sub.arguments)
+		}
+	}
+	for _, e := range []struct {
+		err  error
+		want bool
+	}{
+		{exists, true},
+		{fmt.Errorf("declare: %w", exists), true},
+		{failed, false},
+		{&amqp091.Error{Code: amqp091.PreconditionFailed}, false},
+		{&amqp091.Error{Code: amqp091.NotFound, Server: true}, false},
+	} {
+		if got := isPreconditionFailed(e.err); got != e.want {
+			t.Errorf("isPreconditionFailed(%v) is %t", e.err, got)
+		}
+	}
+}
+
+// The broker sends no reply to a declaration with NoWait, but may refuse it. onChannel
+// returns this refusal when it closes the channel.
+func TestRefusalWithoutAReplyIsFound(t *testing.T) {
+	t.Parallel()
+	c := brokerConnection(t)
+	failed := errors.New("failed")
+	for name, q := range map[string]struct {
+		f    func(channel *amqp091.Channel) error
+		want string
+	}{
+		"fine":      {func(*amqp091.Channel) error { return nil }, ""},
+		"its error": {func(*amqp091.Channel) error { return failed }, "failed"},
+		"not waiting": {func(channel *amqp091.Channel) error {
+			return channel.QueueBind("no-such-queue", "", "amq.fanout", true, nil)
+		}, "NOT_FOUND"},
+		"its error is first": {func(channel *amqp091.Channel) error {
+			return errors.Join(failed, channel.QueueBind("no-such-queue", "", "amq.fanout", true, nil))
+		}, "failed"},
+	} {
+		err := onChannel(c.amqp, q.f)
+		if (err != nil) != (q.want != "") || err != nil && !strings.Contains(err.Error(), q.want) {
+			t.Errorf("%s: got %v, want %q", name, err, q.want)
+		}
+	}
+	c.end(true)
+	if err := onChannel(c.amqp, func(*amqp091.Channel) error { t.Error("there is no channel"); return nil }); err == nil {
+		t.Error("a lost connection is no error")
+	}
+}
+
+// The pause after a nack depends on the number of earlier deliveries of the message,
+// which the broker or the subscription has counted.
+func TestPauseFollowsFromEarlierDeliveries(t *testing.T) {
+	t.Parallel()
+	s := &Subscriber{
+		config: amqp.Config{Marshaler: Marshaler{}},
+		cfg:    SubscriberConfig{Logger: watermill.NopLogger{}, NackMin: time.Millisecond, NackMax: time.Hour},
+	}
+	s.instruments = newSubscriberInstruments(s)
+	sub := &subscription{s: s, requeues: requeueCounts{"often": 9}}
+	ch := &consumeChannel{ctx: t.Context()}
+	for _, c := range []struct {
+		id          string
+		redelivered bool
+		count       any
+		want        time.Duration
+		metadata    string
+	}{
+		{"new", false, nil, time.Millisecond, ""},
+		{"new", false, int64(5), time.Millisecond, ""},
+		{"new", true, nil, time.Millisecond, ""},
+		{"new", true, int64(5), 32 * time.Millisecond, "5"},
+		{"new", true, int64(-5), time.Millisecond, ""},
+		{"new", true, int64(1 << 62), time.Hour, "4611686018427387904"},
+		{"often", true, int64(5), 512 * time.Millisecond, "5"},
+		{"often", true, int64(12), 4096 * time.Millisecond, "12"},
+	} {
+		raw := amqp091.Delivery{MessageId: c.id, Redelivered: c.redelivered, Headers: amqp091.Table{"x-delivery-count": c.count}}
+		d := sub.decode(ch, raw)
+		if d.pause > c.want || d.pause < c.want/2 {
+			t.Errorf("%+v: the pause is %v", c, d.pause)
+		}
+		if got := d.msg.Metadata["once_delivery_count"]; got != c.metadata || d.msg.Metadata["once_redelivered"] != fmt.Sprint(c.redelivered) {
+			t.Errorf("%+v: the metadata are %v", c, d.msg.Metadata)
+		}
+		if d.cancel(); d.msg.Context().Err() == nil {
+			t.Errorf("%+v: the context does not end", c)
+		}
+	}
+}
+
+// panickingBuilder is a TopologyBuilder that panics.
+type panickingBuilder struct{ amqp.DefaultTopologyBuilder }
+
+func (*panickingBuilder) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
+	panic("no topology")
+}
+
+// Trap 108. A TopologyBuilder is code of the user.
+func TestTrap108_TopologyBuilderThatPanicsIsAnError(t *testing.T) {
+	t.Parallel()
+	config := amqp.NewDurableQueueConfig(kit.Rabbit(t).URL)
+	config.TopologyBuilder = &panickingBuilder{}
+	s, err := NewSubscriber(config, SubscriberConfig{Logger: kit.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err = s.Subscribe(t.Context(), "t"); err == nil || !strings.Contains(err.Error(), "the TopologyBuilder: panic: no topology") {
+		t.Errorf("Subscribe returned %v", err)
 	}
 }

@@ -3,15 +3,16 @@ package rabbit
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/gather"
+	"github.com/watermill-once/once/internal/transport"
 )
 
 // subscription is the state of one call of Subscribe. A single goroutine does all its
@@ -28,22 +29,23 @@ type subscription struct {
 
 	out     chan *message.Message
 	handled chan *delivery // has room for all messages in flight
+	wake    chan struct{}  // has room for one signal: a buffered message no longer waits for an earlier call
 	stopped chan struct{}  // closed when the subscription stops reading from handled
 	running sync.WaitGroup // counts the goroutines of messages in flight and of channels
 
 	inFlight  int                      // number of messages in flight, on all channels
-	retired   map[*consumeChannel]bool // channels that are no longer consumed, but still have messages in flight
+	retired   map[*consumeChannel]bool // channels of deleted queues, which still send the acks of messages in flight
 	requeues  requeueCounts
-	opening   *opening   // channel that is being opened, or nil
-	arguments amqp.Table // arguments with which the queue was declared
-	lostBy    int        // reason of the last interruption, as an index of series
+	opening   *opening      // channel that is being opened, or nil
+	arguments amqp091.Table // arguments with which the queue was declared
+	lostBy    int           // reason of the last interruption, as an index of series
 
 	interruptionLogged bool
 	consumedBefore     bool
 }
 
 func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscription {
-	cfg := s.cfg.gathering(gather.Of(ctx))
+	cfg := s.cfg.gathering(transport.InFlight(ctx))
 	sub := &subscription{
 		s:        s,
 		cfg:      cfg,
@@ -53,6 +55,7 @@ func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscri
 		values:   context.WithoutCancel(ctx),
 		out:      make(chan *message.Message),
 		handled:  make(chan *delivery, cfg.InFlight),
+		wake:     make(chan struct{}, 1),
 		stopped:  make(chan struct{}),
 		retired:  make(map[*consumeChannel]bool),
 		requeues: make(requeueCounts),
@@ -77,8 +80,13 @@ func (sub *subscription) startConsuming() (*consumeChannel, error) {
 			sub.fields().Add(watermill.LogFields{"reason": reason.Error()}))
 		return nil, nil //nolint:nilnil // the doc comment explains it
 	}
-	ch, err := sub.openChannel(c)
-	if refused, ok := errors.AsType[*topologyError](err); ok && refusesDeclaration(refused.error) {
+	var ch *consumeChannel
+	err := sub.s.setUp(sub.topic, func() (err error) {
+		ch, err = sub.openChannel(c)
+		return err
+	})
+	if refused, ok := errors.AsType[*topologyError](err); closedBy(err) || errors.Is(err, ErrForbidden) ||
+		ok && refusesDeclaration(refused.error) {
 		return nil, err
 	}
 	if ch == nil && sub.endReason() != nil {
@@ -88,7 +96,6 @@ func (sub *subscription) startConsuming() (*consumeChannel, error) {
 	return ch, nil
 }
 
-// endReason returns why the subscription ends, or nil if it continues.
 func (sub *subscription) endReason() error {
 	if sub.s.closing.Err() != nil {
 		return ErrClosed
@@ -117,6 +124,9 @@ func (sub *subscription) run(ch *consumeChannel) {
 		sub.retire(ch, reason)
 		ch = nil
 		failed = sub.s.retryPause().failures(failed, began)
+		if errors.Is(reason, errTimedOut) {
+			failed = 1 // the broker works, so a longer pause would only delay the other messages
+		}
 	}
 	sub.end(ch)
 }
@@ -140,17 +150,22 @@ func (sub *subscription) consume(ch *consumeChannel) error {
 	for {
 		out, next := sub.next(ch)
 		select {
+		case <-ch.cancelled:
+			return ch.endReason()
 		case raw, ok := <-ch.deliveries:
 			if !ok {
 				return ch.endReason()
 			}
 			ch.unacked = append(ch.unacked, raw.DeliveryTag)
-			ch.buffered = append(ch.buffered, sub.decode(ch, raw))
+			d := sub.decode(ch, raw)
+			sub.waitForEarlierCalls(d)
+			ch.buffered = append(ch.buffered, d)
 			failpoint.Hit("rabbit/received")
-		case out <- next:
-			sub.handOut(ch)
+		case out <- next.message():
+			sub.handOut(next)
 		case d := <-sub.handled:
 			sub.settle(d)
+		case <-sub.wake:
 		case <-sub.ctx.Done():
 			return nil
 		}
@@ -159,44 +174,55 @@ func (sub *subscription) consume(ch *consumeChannel) error {
 
 // next returns the next message for the handlers, and the Go channel to which to send
 // it. Both results are nil if there is no message, or if InFlight messages are in
-// flight.
-func (sub *subscription) next(ch *consumeChannel) (chan<- *message.Message, *message.Message) {
-	if len(ch.buffered) == 0 || sub.inFlight == sub.cfg.InFlight {
-		return nil, nil
+// flight. A message whose earlier call still runs is skipped.
+func (sub *subscription) next(ch *consumeChannel) (chan<- *message.Message, *delivery) {
+	if sub.inFlight < sub.cfg.InFlight {
+		for _, d := range ch.buffered {
+			if d.mayRun() {
+				return sub.out, d
+			}
+		}
 	}
-	return sub.out, ch.buffered[0].msg
+	return nil, nil
 }
 
-// handOut records that a handler has received the first buffered message.
-func (sub *subscription) handOut(ch *consumeChannel) {
+func (sub *subscription) handOut(d *delivery) {
 	failpoint.Hit("rabbit/handed-over")
-	d := ch.buffered[0]
-	ch.buffered[0] = nil
-	ch.buffered = ch.buffered[1:]
+	ch := d.channel
+	if at := slices.Index(ch.buffered, d); at == 0 {
+		ch.buffered[0] = nil
+		ch.buffered = ch.buffered[1:]
+	} else {
+		ch.buffered = slices.Delete(ch.buffered, at, at+1)
+	}
 	d.handedOut = time.Now()
+	sub.s.calls.add(d)
 	ch.inFlight++
 	sub.inFlight++
 	sub.s.inFlight.Add(1)
 	sub.running.Go(d.waitHandled)
 }
 
-// retire stops the use of a channel that delivers no more messages. If only the
-// consumer was cancelled, messages in flight can still be acked, so the channel stays
-// open until they are settled.
+// retire stops the use of a channel that delivers no more messages. If the queue was
+// deleted, messages in flight can still be acked, so the channel stays open until they
+// are settled. Otherwise the channel is closed, and the broker delivers its unacked
+// messages again.
 func (sub *subscription) retire(ch *consumeChannel, reason error) {
 	sub.lostBy = ch.lostBy
 	sub.logConsuming(ch.conn, reason)
 	ch.giveBackBuffered()
-	if ch.inFlight > 0 {
+	if ch.inFlight > 0 && !ch.isLost() {
 		sub.retired[ch] = true
 		return
 	}
 	sub.running.Go(ch.close)
 }
 
-// logConsuming logs once that consuming was interrupted, and once that it continues. It
-// does not log a lost connection, because the reconnector logs it.
+// logConsuming logs once that consuming was interrupted, once that a right is missing, and
+// once that consuming continues. It does not log that the shared connection was lost,
+// because the reconnector logs it.
 func (sub *subscription) logConsuming(c *connection, err error) {
+	news := sub.recordRefusal(err) || !sub.interruptionLogged
 	switch {
 	case err == nil:
 		sub.s.cfg.Logger.Info("RabbitMQ consumer started", sub.fields())
@@ -207,7 +233,7 @@ func (sub *subscription) logConsuming(c *connection, err error) {
 			sub.logLimits(c)
 		}
 		sub.consumedBefore = true
-	case !sub.interruptionLogged && sub.endReason() == nil && !c.amqp.IsClosed():
+	case news && sub.endReason() == nil && (c.alone || !c.amqp.IsClosed()):
 		sub.s.cfg.Logger.Error("RabbitMQ consumer interrupted, retrying", redact(err), sub.fields())
 		sub.interruptionLogged = true
 	}
@@ -215,4 +241,100 @@ func (sub *subscription) logConsuming(c *connection, err error) {
 
 func (sub *subscription) fields() watermill.LogFields {
 	return watermill.LogFields{"topic": sub.topic, "queue": sub.queue}
+}
+
+var errCloseTimeout = errors.New("rabbit: CloseTimeout is over")
+
+// end waits for the messages in flight, and returns the other messages to the queue. If
+// a stuck queue delays the requests of end, these requests continue in the background
+// until the broker replies or the connection is closed. If the subscription has no
+// channel, ch is nil.
+func (sub *subscription) end(ch *consumeChannel) {
+	defer sub.cancel()
+	sub.recordRefusal(nil)
+	sub.discardOpening()
+	began, patience := time.Now(), sub.s.cfg.DialTimeout
+	if !sub.drain(ch) {
+		patience -= time.Since(began)
+	}
+	if ch != nil {
+		sub.retired[ch] = true
+	}
+	sub.countGivenBack()
+
+	close(sub.stopped)
+	for ch := range sub.retired {
+		ch.lose(errCloseTimeout) // end the contexts of messages before the broker can deliver the messages to another consumer
+		sub.running.Go(ch.close)
+	}
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	select {
+	case <-sub.ended():
+	case <-limit.C:
+		sub.s.cfg.Logger.Error("Unacked messages return to the queue when RabbitMQ replies", errNoReply, sub.fields())
+	}
+	close(sub.out)
+	sub.s.cfg.Logger.Info("RabbitMQ consumer stopped", sub.fields())
+}
+
+// drain settles deliveries until no message is in flight, or CloseTimeout is over. It
+// returns the buffered messages to the queue only after the broker has stopped
+// delivering, because the broker would otherwise deliver these messages to this
+// consumer again. It waits up to DialTimeout for the broker, and reports whether the
+// broker has stopped delivering.
+func (sub *subscription) drain(ch *consumeChannel) (stopped bool) {
+	slow, deadline := time.NewTimer(sub.s.cfg.DialTimeout), time.NewTimer(sub.s.cfg.CloseTimeout)
+	defer slow.Stop()
+	defer deadline.Stop()
+
+	if ch == nil {
+		ch = &consumeChannel{}
+	} else {
+		sub.running.Go(ch.stop)
+	}
+	deliveries := ch.deliveries
+	for awaited := deliveries != nil; awaited || sub.inFlight > 0; {
+		select {
+		case raw, ok := <-deliveries:
+			if !ok {
+				deliveries, awaited = nil, false
+				ch.giveBackBuffered()
+				continue
+			}
+			ch.buffered = append(ch.buffered, &delivery{channel: ch, raw: raw, cancel: func() {}})
+		case d := <-sub.handled:
+			sub.settle(d)
+		case <-slow.C:
+			awaited = false
+		case <-deadline.C:
+			return deliveries == nil
+		}
+	}
+	return deliveries == nil
+}
+
+// ended returns a channel that is closed when all goroutines of the subscription have
+// ended. Subscriber.Close closes the connection, and then also waits for these
+// goroutines.
+func (sub *subscription) ended() <-chan struct{} {
+	ended := make(chan struct{})
+	sub.s.background.Go(func() {
+		sub.running.Wait()
+		close(ended)
+	})
+	return ended
+}
+
+func (sub *subscription) countGivenBack() {
+	if sub.inFlight == 0 {
+		return
+	}
+	sub.s.inFlight.Add(-int64(sub.inFlight))
+	sub.s.instruments.settled.Add(int64(sub.inFlight), lost)
+	if sub.s.closing.Err() != nil {
+		sub.s.givenBack.Add(int64(sub.inFlight))
+	}
+	sub.s.cfg.Logger.Error("Messages in flight given back", errCloseTimeout,
+		sub.fields().Add(watermill.LogFields{"messages": sub.inFlight}))
 }

@@ -1,11 +1,18 @@
 package rabbit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"strings"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // topologyError means that the topology could not be declared.
@@ -13,80 +20,298 @@ type topologyError struct{ error }
 
 func (e *topologyError) Unwrap() error { return e.error }
 
-// declare declares the topology on channel. If the broker's default delivery limit
-// would apply to the queue, declare first tries to declare the queue without a limit.
-// It does this on a separate channel.
-func (sub *subscription) declare(c *connection, channel *amqp.Channel) error {
+// errStream is returned for a queue that is a stream.
+var errStream = errors.New("the queue is a stream, which does not deliver a message again after a nack or a lost connection; " +
+	"consume a queue of type quorum or classic")
+
+// declare declares the topology. If the broker's default delivery limit would apply to
+// the queue, declare first tries to declare the queue without a limit. It uses separate
+// channels, because the broker closes a channel when it refuses a declaration. declare
+// fails if the queue is a stream. If the user may not declare the queue, it is enough that
+// the queue exists.
+func (sub *subscription) declare(c *connection) error {
 	sub.arguments = sub.s.config.Queue.Arguments
-	if unlimited, ok := withoutDeliveryLimit(sub.arguments, c.amqp.Properties); ok {
-		// Use a separate channel, because the broker closes a channel when it refuses a
-		// declaration.
-		err := onChannel(c.amqp, func(channel *amqp.Channel) error { return sub.build(channel, unlimited) })
+	quorum := false // whether the queue is known to be a quorum queue
+	if unlimited, ok := sub.withoutDeliveryLimit(c.amqp.Properties); ok {
+		err := sub.build(c, unlimited)
 		switch {
 		case err == nil:
 			sub.arguments = unlimited
+			return sub.refuseStream(c)
+		case lacksRight(err) && sub.isReadyMade(c):
 			return nil
 		case !isPreconditionFailed(err):
 			return sub.refused(err)
+		case namesStream(err):
+			return sub.refused(errStream)
 		}
-		// The queue exists with other arguments, so declare it with the configured
-		// arguments.
+		// The queue exists with other arguments, or it is not a quorum queue. So declare it
+		// with the configured arguments.
+		quorum = strings.Contains(err.Error(), "inequivalent arg 'x-delivery-limit'")
 	}
-	if err := sub.build(channel, sub.arguments); err != nil {
+	switch err := sub.build(c, sub.arguments); {
+	case err == nil:
+	case lacksRight(err) && sub.isReadyMade(c):
+		return nil
+	default:
 		return sub.refused(err)
 	}
-	return nil
+	if quorum {
+		sub.arguments = with(sub.arguments, amqp091.QueueTypeArg, amqp091.QueueTypeQuorum)
+	}
+	return sub.refuseStream(c)
 }
 
-// build declares the topology with the given arguments of the queue.
-func (sub *subscription) build(channel *amqp.Channel, arguments amqp.Table) error {
+// refuseStream returns an error if the queue is a stream. It declares the queue again with
+// an argument that only streams have, which other queues ignore. It does so only if the
+// queue can be a stream without a configuration that says so: because of the default type
+// of the virtual host, or because of the TopologyBuilder.
+func (sub *subscription) refuseStream(c *connection) error {
+	if !sub.hasDefaultType() || sub.consumedBefore {
+		return nil
+	}
+	err := onChannel(c.amqp, func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclare(sub.queue, true, false, false, false, with(sub.arguments, "x-max-age", "973Y"))
+		return err
+	})
+	switch {
+	case namesStream(err):
+		return sub.refused(errStream)
+	case closesConnection(err):
+		return err
+	}
+	return nil // any other refusal says that the queue has other arguments
+}
+
+func (sub *subscription) hasDefaultType() bool {
+	queue := sub.s.config.Queue
+	return sub.arguments[amqp091.QueueTypeArg] == nil && queue.Durable && !queue.AutoDelete && !queue.Exclusive
+}
+
+// namesStream reports whether the broker has refused a declaration because the queue is a
+// stream, or would be one.
+func namesStream(err error) bool {
+	if !isPreconditionFailed(err) {
+		return false
+	}
+	text := err.Error()
+	return strings.Contains(text, "rabbit_stream_queue") || strings.Contains(text, "inequivalent arg 'x-max-age'") ||
+		strings.Contains(text, "current is 'stream'") || strings.Contains(text, "current is the value 'stream'")
+}
+
+func with(arguments amqp091.Table, name string, value any) amqp091.Table {
+	more := make(amqp091.Table, len(arguments)+1)
+	maps.Copy(more, arguments)
+	more[name] = value
+	return more
+}
+
+// topicTopologyBuilder is a TopologyBuilder that also needs the topic, such as one of
+// watermill-amqp v3, see package amqpv3. The Subscriber calls this method in place of
+// BuildTopology.
+type topicTopologyBuilder interface {
+	BuildTopologyOfTopic(
+		channel *amqp091.Channel, topic, queue, exchange string, config amqp.Config, logger watermill.LoggerAdapter) error
+}
+
+func (sub *subscription) build(c *connection, arguments amqp091.Table) error {
 	config := sub.s.config
 	config.Queue.Arguments = arguments
-	return config.TopologyBuilder.BuildTopology(channel, sub.queue, sub.exchange, config, sub.s.cfg.Logger)
+	return withExistingDurability(config, func(config amqp.Config) error {
+		return onChannel(c.amqp, func(channel *amqp091.Channel) error {
+			err := usercode.Guarded(func() error {
+				if builder, ok := config.TopologyBuilder.(topicTopologyBuilder); ok {
+					return builder.BuildTopologyOfTopic(channel, sub.topic, sub.queue, sub.exchange, config, sub.s.cfg.Logger)
+				}
+				return config.TopologyBuilder.BuildTopology(channel, sub.queue, sub.exchange, config, sub.s.cfg.Logger)
+			})
+			if usercode.Stack(err) != "" {
+				err = fmt.Errorf("the TopologyBuilder: %w", err)
+			}
+			return err
+		})
+	})
 }
 
 func (sub *subscription) refused(err error) error {
-	return &topologyError{fmt.Errorf("rabbit: declare topology of topic %q: %w", sub.topic, redact(err))}
+	err = redact(err)
+	if remedy := existingRemedy(err.Error()); remedy != "" && isPreconditionFailed(err) {
+		err = fmt.Errorf("%w; %s", err, remedy)
+	}
+	return &topologyError{fmt.Errorf("rabbit: declare topology of topic %q: %w", sub.topic, err)}
 }
 
 // withoutDeliveryLimit returns arguments that declare a queue without the broker's
 // default delivery limit. It returns false in three cases: the default limit does not
-// apply, because the queue is not a quorum queue or the broker is older than RabbitMQ
+// apply, because the queue cannot be a quorum queue or the broker is older than RabbitMQ
 // 4.0; a limit is configured; or the queue has a dead-letter exchange and so loses no
 // messages.
-func withoutDeliveryLimit(arguments, broker amqp.Table) (amqp.Table, bool) {
+func (sub *subscription) withoutDeliveryLimit(broker amqp091.Table) (amqp091.Table, bool) {
+	arguments := sub.arguments
+	if sub.hasDefaultType() {
+		arguments = with(arguments, amqp091.QueueTypeArg, amqp091.QueueTypeQuorum) // a virtual host can have this default
+	}
 	major, _ := brokerVersion(broker)
 	_, configured := arguments["x-delivery-limit"]
 	_, limited := deliveryLimit(arguments, major)
 	if !limited || configured || arguments["x-dead-letter-exchange"] != nil {
 		return nil, false
 	}
-	arguments = maps.Clone(arguments)
-	arguments["x-delivery-limit"] = int32(-1)
-	return arguments, true
+	return with(sub.arguments, "x-delivery-limit", int32(-1)), true
 }
 
 func isPreconditionFailed(err error) bool {
-	refused, ok := errors.AsType[*amqp.Error](err)
-	return ok && refused.Server && refused.Code == amqp.PreconditionFailed
+	refused, ok := errors.AsType[*amqp091.Error](err)
+	return ok && refused.Server && refused.Code == amqp091.PreconditionFailed
 }
 
 // onChannel calls f with a separate channel. It returns the error of f, or the reason
 // for which the broker closed the channel. It receives this reason from NotifyClose,
 // because the error of Close is not enough: if f declares with NoWait, the broker may
-// close the channel before onChannel calls Close, and Close then returns nil.
-func onChannel(conn *amqp.Connection, f func(channel *amqp.Channel) error) error {
+// close the channel before onChannel calls Close, and Close then returns nil. If the
+// broker has closed the connection, onChannel returns the broker's error, which f may
+// have hidden.
+func onChannel(conn *amqp091.Connection, f func(channel *amqp091.Channel) error) error {
 	channel, err := conn.Channel()
 	if err != nil {
 		return err
 	}
-	refused := channel.NotifyClose(make(chan *amqp.Error, 1))
+	refused := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	err = f(channel)
 	if closed := channel.Close(); err == nil {
 		err = closed
 	}
-	if reason, ok := <-refused; ok && err == nil {
+	if reason, ok := <-refused; ok && (err == nil || closesConnection(reason)) {
 		return reason
 	}
 	return err
+}
+
+// closedError means that the broker has closed the connection instead of setting up a
+// consumer. All other users of the connection get the same error, so only an error of a
+// connection that no other topic uses says something about the topic.
+type closedError struct{ error }
+
+func (e *closedError) Unwrap() error { return e.error }
+
+func closedBy(err error) bool {
+	_, ok := errors.AsType[*closedError](err)
+	return ok
+}
+
+// closesConnection reports whether err means that the broker has closed the connection
+// because of a request of the client.
+func closesConnection(err error) bool {
+	closed, ok := errors.AsType[*amqp091.Error](err)
+	return ok && closed.Server && !closed.Recover && closed.Code != amqp091.ConnectionForced
+}
+
+// connectionFor returns the connection for a consumer of topic, and a function that ends
+// the use of this connection. Usually this is the shared connection. After the broker has
+// closed a connection during the setup, or has refused access, it is a new connection
+// without other users, until a setup succeeds.
+func (s *Subscriber) connectionFor(ctx context.Context, topic string, shared *connection) (*connection, func(), error) {
+	if !s.isAlone(topic) {
+		return shared, func() {}, nil
+	}
+	c, err := connect(ctx, s.config.Connection, s.dialSettings())
+	if err != nil {
+		return nil, nil, err
+	}
+	c.alone = true
+	stop := context.AfterFunc(s.ctx, func() { c.wire.Abort(net.ErrClosed) })
+	return c, func() {
+		stop()
+		c.end(true)
+	}, nil
+}
+
+// setUp calls f, which sets up a consumer of topic. If the broker has closed the shared
+// connection, setUp calls f again, which then uses a connection without other users.
+func (s *Subscriber) setUp(topic string, f func() error) error {
+	alone := s.isAlone(topic)
+	err := f()
+	if closedBy(err) && !alone {
+		err = f()
+	}
+	return err
+}
+
+// recordSetUp records whether the next consumer of topic needs a connection without other
+// users. err is the result of a setup.
+func (s *Subscriber) recordSetUp(topic string, err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err == nil:
+		delete(s.alone, topic)
+	case lacksRight(err):
+		s.alone[topic] = true // the new connection gets the present credentials
+		return forbiddenSetUp(topic, err)
+	case closesConnection(err):
+		s.alone[topic] = true
+		return &closedError{fmt.Errorf("rabbit: set up the consumer of topic %q: the broker has closed the connection: %w", topic, redact(err))}
+	}
+	return err
+}
+
+func (s *Subscriber) isAlone(topic string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.alone[topic]
+}
+
+// lacksRight reports whether the broker refuses access because of a missing right. It
+// also refuses a second consumer of a queue that has an exclusive one, with the same
+// code.
+func lacksRight(err error) bool {
+	refused, ok := errors.AsType[*amqp091.Error](err)
+	return ok && refused.Server && refused.Code == amqp091.AccessRefused && !strings.Contains(refused.Reason, "in exclusive use")
+}
+
+func forbiddenSetUp(topic string, err error) error {
+	return fmt.Errorf("%w: set up the consumer of topic %q: %w; grant the user the missing right with rabbitmqctl set_permissions, "+
+		"or renew its token", ErrForbidden, topic, redact(err))
+}
+
+// isReadyMade reports whether the queue exists, and the user may not declare it. The
+// queue then has its bindings from whoever has declared it. If the user may declare the
+// queue, it lacks a right for the exchange or the bindings.
+func (sub *subscription) isReadyMade(c *connection) bool {
+	queue := sub.s.config.Queue
+	declare := func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclare(sub.queue, queue.Durable, queue.AutoDelete, queue.Exclusive, false, sub.arguments)
+		return err
+	}
+	find := func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclarePassive(sub.queue, queue.Durable, queue.AutoDelete, queue.Exclusive, false, nil)
+		return err
+	}
+	return refusesAccess(onChannel(c.amqp, declare)) && onChannel(c.amqp, find) == nil
+}
+
+// recordRefusal records that the subscription cannot consume because the user lacks a
+// right, until err is nil. It reports whether this is new.
+func (sub *subscription) recordRefusal(err error) bool {
+	s := sub.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, known := s.forbidden[sub]
+	switch {
+	case err == nil:
+		delete(s.forbidden, sub)
+	case errors.Is(err, ErrForbidden):
+		s.forbidden[sub] = err
+		return !known
+	}
+	return false
+}
+
+// forbiddenNow returns the error of a subscription that the broker refuses, or nil. The
+// caller must have locked s.mu.
+func (s *Subscriber) forbiddenNow() error {
+	for _, err := range s.forbidden {
+		return err
+	}
+	return nil
 }

@@ -1,17 +1,22 @@
 package retry
 
 import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/transport"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -20,7 +25,7 @@ import (
 // the nacked message.
 func TestKeyOrderNacksSuccessorsOfNackedMessage(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	config := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
 		t.Fatal(err)
@@ -39,7 +44,7 @@ func TestKeyOrderNacksSuccessorsOfNackedMessage(t *testing.T) {
 	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", closing, 0)
 	go func() {
 		defer close(ended)
-		f.forward(t.Context(), in, nil)
+		f.forward(&inlet{fetcher: f, ctx: t.Context(), messages: in, cancel: func() {}}, nil)
 	}()
 
 	rename("once_parked", "away")
@@ -69,7 +74,7 @@ func TestKeyOrderNacksSuccessorsOfNackedMessage(t *testing.T) {
 // arrive while earlier messages are being stored share a transaction.
 func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	config := schema.Config{}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
 		t.Fatal(err)
@@ -90,7 +95,7 @@ func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil, 0)
 	go func() {
 		defer close(ended)
-		f.forward(t.Context(), in, nil)
+		f.forward(&inlet{fetcher: f, ctx: t.Context(), messages: in, cancel: func() {}}, nil)
 	}()
 	msgs := []*message.Message{
 		message.NewMessage("first", nil), message.NewMessage("came while that is stored", nil), message.NewMessage("came too", nil),
@@ -124,7 +129,7 @@ func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 // transport.
 func TestKeyOrderStoresAtMostAHundredMessagesAtOnce(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +149,7 @@ func TestKeyOrderStoresAtMostAHundredMessagesAtOnce(t *testing.T) {
 	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil, 0)
 	go func() {
 		defer close(ended)
-		f.forward(t.Context(), in, nil)
+		f.forward(&inlet{fetcher: f, ctx: t.Context(), messages: in, cancel: func() {}}, nil)
 	}()
 	const count = 300
 	var sent atomic.Int32
@@ -157,7 +162,7 @@ func TestKeyOrderStoresAtMostAHundredMessagesAtOnce(t *testing.T) {
 			sent.Add(1)
 		}
 	}()
-	testkit.Eventually(t, time.Minute, "the first is stored, and a hundred are collected", func() bool { return sent.Load() >= 101 })
+	kit.Eventually(t, time.Minute, "the first is stored, and a hundred are collected", func() bool { return sent.Load() >= 101 })
 	if n := sent.Load(); n != 101 {
 		t.Errorf("%d messages were taken from the transport, want 101", n)
 	}
@@ -191,10 +196,118 @@ func TestOnlyReadableMessagesWithAKeyAreStoredInOrder(t *testing.T) {
 		msg := message.NewMessage("m1", nil)
 		msg.Metadata[meta.OrderingKey] = c.key
 		if c.undecodable {
-			msg.SetContext(disposition.WithUndecodable(t.Context(), errors.New("no JSON")))
+			msg.SetContext(transport.WithUndecodable(t.Context(), errors.New("no JSON")))
 		}
 		if got := fetcherOf(Config{KeyOrder: c.order}, 0).ordered(msg); got != c.want {
 			t.Errorf("%s: %t, want %t", name, got, c.want)
 		}
 	}
+}
+
+// A subscription without messages waits for a message, and stores nothing while it waits.
+func TestIdleSubscriptionStoresNothing(t *testing.T) {
+	f := fetcherOf(Config{KeyOrder: BlockWhileRetried}, 0)
+	in, ended := make(chan *message.Message), make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.forward(&inlet{fetcher: f, ctx: t.Context(), messages: in, cancel: func() {}}, nil)
+	}()
+	kit.Eventually(t, 20*time.Second, "it waits", func() bool { return kit.Goroutines("(*fetcher).forward(", "[select") > 0 })
+	for range 100 {
+		if kit.Goroutines("(*arrivals).store") > 0 {
+			t.Fatal("it stores")
+		}
+	}
+	close(in)
+	<-ended
+}
+
+// noMessages is a subscriber whose subscriptions end immediately.
+type noMessages struct{ message.Subscriber }
+
+func (noMessages) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	messages := make(chan *message.Message)
+	close(messages)
+	return messages, nil
+}
+
+func (noMessages) Close() error { return nil }
+
+// If a subscription ends while it waits to handle a crashed message alone, the messages
+// of other subscriptions do not wait any longer, and the metrics are not read any more.
+func TestEndedSubscriptionLeavesNothing(t *testing.T) {
+	t.Parallel()
+	r, err := New(kit.SQLite(t).DB, Config{Schema: schema.Config{Dialect: schema.SQLite}, Logger: watermill.NopLogger{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub := r.Subscriber("payments", noMessages{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	messages, err := sub.Subscribe(ctx, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range messages {
+		t.Error("got a message")
+	}
+	if err := sub.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r.watchers.count != 0 {
+		t.Errorf("the metrics are read for %d subscriptions", r.watchers.count)
+	}
+
+	f := newFetcher(&subscriber{retries: r}, "t", ctx.Done(), 0)
+	f.gate = &isolationGate{}
+	f.requestIsolation(true)
+	if f.gate.enter(1) {
+		t.Fatal("the request for isolation has no effect")
+	}
+	f.run(ctx, nil)
+	if !f.gate.enter(1) {
+		t.Fatal("others still wait for the subscription that has ended")
+	}
+	f.gate.leave(1)
+}
+
+// silent is a database that does not respond.
+type silent struct{}
+
+func (silent) Driver() driver.Driver { return nil }
+
+func (silent) Connect(ctx context.Context) (driver.Conn, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Close waits until the work of a subscription in the database has ended, such as a
+// claim or its registration. So each statement of this work has a timeout.
+func TestUpkeepHasTimeouts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db := sql.OpenDB(silent{})
+		defer db.Close()
+		r, err := New(db, Config{Logger: watermill.NopLogger{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := newFetcher(&subscriber{retries: r}, "t", nil, 0)
+		f.registered, f.queue = true, newFairQueue(nil)
+		for name, c := range map[string]struct {
+			do   func(context.Context)
+			want time.Duration
+		}{
+			"look for messages":  {func(ctx context.Context) { f.fetch(ctx) }, r.config.Lease},
+			"repair key orders":  {f.tidy, r.config.Lease},
+			"register":           {func(ctx context.Context) { f.register(ctx) }, r.config.Lease},
+			"record its own end": {f.leave, leavePatience},
+		} {
+			began := time.Now()
+			c.do(t.Context())
+			if took := time.Since(began); took != c.want {
+				t.Errorf("%s: it took %v, want %v", name, took, c.want)
+			}
+		}
+	})
 }

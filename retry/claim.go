@@ -3,9 +3,10 @@ package retry
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
 )
 
 const (
@@ -37,9 +38,9 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	if room = f.buffer.fit(rows); room == 0 {
 		return false
 	}
-	sel := parked.Select{
+	sel := parkedrows.Select{
 		Consumer: f.consumer, Topic: f.topic, Owner: f.owner, Limit: room, Bytes: f.buffer.free(), Lease: f.config.Lease,
-		Order: parked.KeyOrder(f.config.KeyOrder), Keep: f.stored.Keep, Turns: &f.turns,
+		Order: parkedrows.KeyOrder(f.config.KeyOrder), Keep: f.stored.Keep, Turns: &f.turns,
 	}
 	due, reused, err := f.findDue(ctx, sel)
 	if err != nil {
@@ -101,7 +102,7 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 // accept adds the claimed messages to the queue. If err is not nil, it is unknown
 // whether the commit of the claim succeeded. Then accept adds the claims to f.unknown,
 // and releaseUnknown releases their rows later.
-func (f *fetcher) accept(claimed []parked.Claimed, err error) {
+func (f *fetcher) accept(claimed []parkedrows.Claimed, err error) {
 	f.buffer.observe(claimed)
 	for _, c := range claimed {
 		if err != nil {
@@ -112,8 +113,7 @@ func (f *fetcher) accept(claimed []parked.Claimed, err error) {
 	}
 }
 
-// enqueue adds a claimed message to the queue for the handlers.
-func (f *fetcher) enqueue(c parked.Claimed) {
+func (f *fetcher) enqueue(c parkedrows.Claimed) {
 	if c.Crashes > 1 {
 		f.instruments.crashes.Add(1, 0)
 	}
@@ -128,7 +128,7 @@ func (f *fetcher) releaseUnknown(ctx context.Context) error {
 	if len(f.unknown) == 0 {
 		return nil
 	}
-	if err := f.store.HandBack(ctx, f.unknown); err != nil && !errors.Is(err, parked.ErrClaimLost) {
+	if err := f.store.HandBack(ctx, f.unknown); err != nil && !errors.Is(err, parkedrows.ErrClaimLost) {
 		return err
 	}
 	f.unknown = nil
@@ -137,7 +137,7 @@ func (f *fetcher) releaseUnknown(ctx context.Context) error {
 
 // findDue returns the tenants that have due rows. If it returns an earlier result, and
 // does not query the table, the second result is true.
-func (f *fetcher) findDue(ctx context.Context, sel parked.Select) (due *parked.Due, reused bool, err error) {
+func (f *fetcher) findDue(ctx context.Context, sel parkedrows.Select) (due *parkedrows.Due, reused bool, err error) {
 	due, f.due = f.due, nil
 	if due != nil && time.Since(f.dueAt) < reuseDue {
 		return due, true, nil
@@ -148,7 +148,7 @@ func (f *fetcher) findDue(ctx context.Context, sel parked.Select) (due *parked.D
 }
 
 // requestIsolation makes the gate admit no other parked messages of this process, so
-// that a crashed message can be handled alone. If the parameter wanted is false, it
+// that a crashed message can be handled alone. If wanted is false, it
 // withdraws this request.
 func (f *fetcher) requestIsolation(wanted bool) {
 	switch {
@@ -158,4 +158,132 @@ func (f *fetcher) requestIsolation(wanted bool) {
 		f.gate.withdraw()
 	}
 	f.isolating = wanted
+}
+
+// fairQueue contains claimed messages that wait for a free handler. The tenants take
+// turns, and each turn returns one message. The messages of a tenant with few messages
+// therefore do not wait until all messages of another tenant are handled.
+type fairQueue struct {
+	closing <-chan struct{} // closed when the consumer shuts down
+
+	mu     sync.Mutex
+	change sync.Cond
+	rows   map[parkedrows.TenantTurn][]parkedrows.Claimed
+	turns  []parkedrows.TenantTurn // tenants that have messages, in the order of their turns
+	length int
+	closed bool
+}
+
+func newFairQueue(closing <-chan struct{}) *fairQueue {
+	q := &fairQueue{closing: closing, rows: map[parkedrows.TenantTurn][]parkedrows.Claimed{}}
+	q.change.L = &q.mu
+	return q
+}
+
+func (q *fairQueue) add(c parkedrows.Claimed) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.rows[c.Turn]) == 0 {
+		q.turns = append(q.turns, c.Turn)
+	}
+	q.rows[c.Turn] = append(q.rows[c.Turn], c)
+	q.length++
+	q.change.Signal()
+}
+
+// next waits for a message, and returns it. It returns false when the queue is closed
+// and empty. During a shutdown it returns false even if the queue contains messages.
+// The fetcher releases these messages, perhaps a little later, because it may be busy
+// with another database operation.
+func (q *fairQueue) next() (c parkedrows.Claimed, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.length == 0 && !q.closed {
+		q.change.Wait()
+	}
+	select {
+	case <-q.closing:
+		return parkedrows.Claimed{}, false
+	default:
+	}
+	if q.length == 0 {
+		return parkedrows.Claimed{}, false
+	}
+	turn := q.turns[0]
+	q.turns = q.turns[1:]
+	rows := q.rows[turn]
+	if len(rows) == 1 {
+		delete(q.rows, turn)
+	} else {
+		q.rows[turn] = rows[1:]
+		q.turns = append(q.turns, turn)
+	}
+	q.length--
+	return rows[0], true
+}
+
+func (q *fairQueue) len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.length
+}
+
+func (q *fairQueue) clear() (left []*parkedrows.Claim) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, turn := range q.turns {
+		for _, c := range q.rows[turn] {
+			left = append(left, c.Claim)
+		}
+	}
+	q.rows, q.turns, q.length = map[parkedrows.TenantTurn][]parkedrows.Claimed{}, nil, 0
+	return left
+}
+
+func (q *fairQueue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.change.Broadcast()
+}
+
+// buffer counts the bytes of claimed messages in memory.
+type buffer struct {
+	limit   int
+	bytes   int
+	rowSize int // estimated size of the next row: the largest recent size
+}
+
+func (b *buffer) free() int { return b.limit - b.bytes }
+
+// fit returns how many rows to claim: the given number, or fewer if they would not fit
+// into the buffer. If the buffer is full, it returns 0. Otherwise it returns at least
+// 1, so that even a message larger than the buffer is claimed.
+func (b *buffer) fit(rows int) int {
+	switch free := b.free(); {
+	case free <= 0:
+		return 0
+	case b.rowSize > 0:
+		return max(1, min(rows, free/b.rowSize))
+	}
+	return rows
+}
+
+// observe updates the estimated row size. After a large row, the estimate decreases
+// slowly, because the next rows are often large, too.
+func (b *buffer) observe(rows []parkedrows.Claimed) {
+	b.rowSize /= 2
+	for _, c := range rows {
+		b.rowSize = max(b.rowSize, c.Size)
+	}
+}
+
+// tooLarge reports whether a claim failed with err because a row was too large. If so,
+// it stores the size of the row, and the next claim takes fewer rows.
+func (b *buffer) tooLarge(err error) bool {
+	large, ok := errors.AsType[*parkedrows.LargeError](err)
+	if ok {
+		b.rowSize = large.Size
+	}
+	return ok
 }

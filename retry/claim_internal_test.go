@@ -9,13 +9,14 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // refuse makes the database refuse each update of a row for which the condition is true.
-func refuse(t *testing.T, db testkit.Database, condition string) {
+func refuse(t *testing.T, db kit.Database, condition string) {
 	t.Helper()
 	_, err := db.ExecContext(t.Context(), `
 		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
@@ -39,7 +40,7 @@ func (f *fetcher) empty() (removed int) {
 // due any more, the fetcher works again.
 func TestCrashedMessageThatCannotBeClaimedIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	db, logs := testkit.Postgres(t), &testkit.Logs{}
+	db, logs := kit.Postgres(t), &kit.Logs{}
 	f := idleFetcher(t, db)
 	f.config.Logger = logs
 	deliver(t, f, "crashed")
@@ -65,7 +66,7 @@ func TestCrashedMessageThatCannotBeClaimedIsLoggedOnce(t *testing.T) {
 // an earlier result of findDue. But more messages may be due.
 func TestFailedClaimIsNotRepeatedAtOnce(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	f := idleFetcher(t, db)
 	for n := range 5 {
 		deliver(t, f, fmt.Sprint(n))
@@ -83,7 +84,7 @@ func TestFailedClaimIsNotRepeatedAtOnce(t *testing.T) {
 // A fetcher whose handlers are all busy claims nothing.
 func TestFetcherClaimsNoMoreThanItsHandlersNeed(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		f := idleFetcher(t, db)
 		for n := range 4 {
 			deliver(t, f, fmt.Sprint(n))
@@ -103,7 +104,7 @@ func TestFetcherClaimsNoMoreThanItsHandlersNeed(t *testing.T) {
 // looks again when a message is finished. After a smaller claim it does not.
 func TestFullClaimMayLeaveDueRows(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		f := idleFetcher(t, db) // for two messages
 		deliver(t, f, "m1")
 		deliver(t, f, "m2")
@@ -128,7 +129,7 @@ func TestFullClaimMayLeaveDueRows(t *testing.T) {
 // subscriptions must not wait for it.
 func TestOthersDoNotWaitWhileTheTableCannotBeRead(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		f := idleFetcher(t, db)
 		f.requestIsolation(true)
 		back := away(t, db, "once_parked")
@@ -145,14 +146,14 @@ func TestOthersDoNotWaitWhileTheTableCannotBeRead(t *testing.T) {
 // settled stays as it is.
 func TestSettledMessageIsNotReleasedAfterCloseTimeout(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		logs := &testkit.Logs{}
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		logs := &kit.Logs{}
 		f := idleFetcher(t, db)
-		f.config.Logger, f.patience.Logger, f.finished = logs, logs, make(chan *parked.Claim, 1)
+		f.config.Logger, f.patience.Logger, f.finished = logs, logs, make(chan *parkedrows.Claim, 1)
 		deliver(t, f, "m1")
 		f.fetch(t.Context())
 		c, _ := f.queue.next()
-		if err := f.store.Postpone(t.Context(), f.consumer, c.Claim, parked.Failure{Attempts: 1}, time.Hour); err != nil {
+		if err := f.store.Postpone(t.Context(), f.consumer, c.Claim, parkedrows.Failure{Attempts: 1}, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		f.abandon(t.Context(), f.delivery(c.Claim))
@@ -167,7 +168,7 @@ func TestSettledMessageIsNotReleasedAfterCloseTimeout(t *testing.T) {
 // down, so that the next process can claim it immediately.
 func TestWaitForTheMiddlewareEndsWithAShutdown(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		f := idleFetcher(t, db)
 		closing := make(chan struct{})
 		close(closing)
@@ -179,7 +180,7 @@ func TestWaitForTheMiddlewareEndsWithAShutdown(t *testing.T) {
 			t.Error("the message is not released")
 		}
 		f.remove(claims[0])
-		due, err := f.store.Due(t.Context(), parked.Select{Consumer: f.consumer, Topic: f.topic})
+		due, err := f.store.Due(t.Context(), parkedrows.Select{Consumer: f.consumer, Topic: f.topic})
 		if err != nil || !due.Fresh() {
 			t.Errorf("the message is not due, %v", err)
 		}
@@ -196,8 +197,8 @@ func TestWaitForTheMiddlewareEndsWithAShutdown(t *testing.T) {
 func TestCrashBudgetDoesNotCountTheCurrentClaim(t *testing.T) {
 	t.Parallel()
 	f := fetcherOf(Config{CrashBudget: 3}, 0)
-	claimed := func(crashes int, err error) parked.Claimed {
-		return parked.Claimed{Claim: &parked.Claim{Crashes: crashes, Attempts: 7}, Err: err}
+	claimed := func(crashes int, err error) parkedrows.Claimed {
+		return parkedrows.Claimed{Claim: &parkedrows.Claim{Crashes: crashes, Attempts: 7}, Err: err}
 	}
 	for _, crashes := range []int{1, 3} {
 		if why := f.unrunnable(claimed(crashes, nil)); why != nil {
@@ -205,15 +206,201 @@ func TestCrashBudgetDoesNotCountTheCurrentClaim(t *testing.T) {
 		}
 	}
 	why := f.unrunnable(claimed(4, nil))
-	if why == nil || why.Kind != disposition.Permanent || !why.NotCalled || why.Reason != disposition.ReasonCrashed || why.Attempts != 7 ||
+	if why == nil || why.Kind != chain.Permanent || !why.NotCalled || why.Reason != chain.ReasonCrashed || why.Attempts != 7 ||
 		!strings.Contains(why.Error(), "the process ended 3 times") {
 		t.Errorf("after 3 crashes: %+v", why)
 	}
 	noJSON := errors.New("no JSON")
-	if why := f.unrunnable(claimed(4, noJSON)); why == nil || why.Reason != disposition.ReasonUndecodable || !errors.Is(why, noJSON) {
+	if why := f.unrunnable(claimed(4, noJSON)); why == nil || why.Reason != chain.ReasonUndecodable || !errors.Is(why, noJSON) {
 		t.Errorf("an undecodable message: %+v", why)
 	}
 	if got := withoutContent(message.NewMessage("m1", []byte("body"))); got.UUID != "m1" || len(got.Payload) != 0 || len(got.Metadata) != 0 {
 		t.Errorf("without its content it is %+v", got)
+	}
+}
+
+// bufferedFetcher returns a fetcher that claims at most 12 messages and about one MiB.
+func bufferedFetcher(t *testing.T, db kit.Database) *fetcher {
+	t.Helper()
+	f := idleFetcher(t, db)
+	f.stored.Ahead = 10
+	f.buffer.limit = 1 << 20
+	return f
+}
+
+func (f *fetcher) arrive(t *testing.T, tenant, id string, size int) {
+	t.Helper()
+	msg := message.NewMessage(id, make([]byte, size))
+	msg.Metadata[meta.TenantID] = tenant
+	if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, msg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// drain fetches until the buffer is full. It resolves the claimed rows, and returns their
+// ids and their total bytes.
+func (f *fetcher) drain(t *testing.T) (ids string, bytes int) {
+	t.Helper()
+	for fetches := 0; f.fetch(t.Context()); fetches++ {
+		if fetches == 100 {
+			t.Fatal("the buffer does not become full")
+		}
+	}
+	for f.queue.len() > 0 {
+		c, _ := f.queue.next()
+		ids += c.Message.UUID + " "
+		bytes += len(c.Message.Payload)
+		if err := f.store.Resolve(t.Context(), c.Claim); err != nil {
+			t.Fatal(err)
+		}
+		f.remove(c.Claim)
+	}
+	return ids, bytes
+}
+
+// The bytes of claimed messages must stay within the limit, which only the last message
+// may exceed. As with small messages, messages must keep their order and tenants must
+// take turns.
+func TestBufferBytesLimitLargeMessages(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		f := bufferedFetcher(t, db)
+		for n := range 4 {
+			for _, tenant := range []string{"a", "b", "c"} {
+				f.arrive(t, tenant, fmt.Sprint(tenant, n), 400<<10)
+			}
+		}
+		for n := range 4 {
+			if ids, bytes := f.drain(t); ids != fmt.Sprintf("a%[1]d b%[1]d c%[1]d ", n) {
+				t.Fatalf("%q of %d bytes are claimed at once", ids, bytes)
+			}
+		}
+	})
+}
+
+// A message larger than the whole buffer must be claimed alone, and must not delay the
+// messages after it.
+func TestMessageLargerThanBufferIsClaimedAlone(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		f := bufferedFetcher(t, db)
+		f.arrive(t, "a", "large", 3<<20)
+		want := ""
+		for n := range 8 {
+			f.arrive(t, "a", fmt.Sprint(n), 1)
+			want += fmt.Sprint(n, " ")
+		}
+		if ids, _ := f.drain(t); ids != "large " {
+			t.Fatalf("%q are claimed, want the large message alone", ids)
+		}
+		got, drains := "", 0
+		for ; got != want && drains < 8; drains++ {
+			ids, _ := f.drain(t)
+			got += ids
+		}
+		if got != want || drains > 2 {
+			t.Fatalf("%q came after the large message, in %d steps", got, drains)
+		}
+		if n := f.gate.inFlight; n != 0 {
+			t.Errorf("%d messages count as in flight after all have finished", n)
+		}
+	})
+}
+
+// The limit must also hold if large and small messages alternate.
+func TestBufferBytesHoldForMixedSizes(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	const large = 500 << 10
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		f := bufferedFetcher(t, db)
+		want, got := "", ""
+		for n := range 60 {
+			size := 1
+			if n%12 >= 9 {
+				size = large
+			}
+			f.arrive(t, "a", fmt.Sprint(n), size)
+			want += fmt.Sprint(n, " ")
+		}
+		for drains := 0; got != want; drains++ {
+			ids, bytes := f.drain(t)
+			if bytes > f.buffer.limit+large || ids == "" || drains > 30 {
+				t.Fatalf("%q of %d bytes are claimed at once, after %q, in step %d", ids, bytes, got, drains)
+			}
+			got += ids
+		}
+	})
+}
+
+// Each claim updates the estimated size of a row. After a large row, the estimate
+// decreases claim by claim, so that later claims take many small rows again.
+func TestClaimsUpdateTheEstimatedRowSize(t *testing.T) {
+	t.Parallel()
+	f := bufferedFetcher(t, kit.SQLite(t))
+	f.arrive(t, "a", "large", 400<<10)
+	f.drain(t)
+	large := f.buffer.rowSize
+	if large < 400<<10 {
+		t.Fatalf("%d bytes are expected after a row of 400 KiB", large)
+	}
+	f.arrive(t, "a", "small", 1)
+	if f.drain(t); f.buffer.rowSize > large/2 || f.buffer.rowSize == 0 {
+		t.Errorf("%d bytes are expected after a small row, before it %d", f.buffer.rowSize, large)
+	}
+}
+
+func add(l *fairQueue, tenant string, count int) {
+	for n := range count {
+		l.add(parkedrows.Claimed{
+			Claim:   &parkedrows.Claim{Turn: parkedrows.TenantTurn{PriorityClass: "live", Tenant: tenant}},
+			Message: message.NewMessage(fmt.Sprint(tenant, n), nil),
+		})
+	}
+}
+
+// A tenant with few messages must not wait for all messages of another tenant. Messages
+// of one tenant must keep their order.
+func TestFairQueueTenantsTakeTurns(t *testing.T) {
+	l := newFairQueue(nil)
+	add(l, "a", 64)
+	add(l, "b", 3)
+	add(l, "c", 1)
+	got := ""
+	for range 8 {
+		c, _ := l.next()
+		got += c.Message.UUID + " "
+	}
+	if want := "a0 b0 c0 a1 b1 a2 b2 a3 "; got != want {
+		t.Errorf("handed out %s, want %s", got, want)
+	}
+	if left := l.clear(); len(left) != 60 || l.len() != 0 {
+		t.Errorf("%d claims are returned, %d stay", len(left), l.len())
+	}
+	add(l, "d", 1)
+	l.close()
+	if c, ok := l.next(); !ok || c.Message.UUID != "d0" {
+		t.Error("the queued message is gone")
+	}
+	if _, ok := l.next(); ok {
+		t.Error("next returns a message after the end of the queue")
+	}
+}
+
+// During a shutdown the queue must not return any message, because the fetcher releases
+// the queued messages.
+func TestFairQueueHandsOutNothingDuringShutdown(t *testing.T) {
+	closing := make(chan struct{})
+	l := newFairQueue(closing)
+	add(l, "a", 2)
+	if _, ok := l.next(); !ok {
+		t.Error("nothing was handed out")
+	}
+	close(closing)
+	if c, ok := l.next(); ok {
+		t.Errorf("%s was handed out", c.Message.UUID)
+	}
+	if left := l.clear(); len(left) != 1 {
+		t.Errorf("%d are left", len(left))
 	}
 }

@@ -2,20 +2,24 @@ package retry_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/retry"
 )
 
 // A missing ack must not block Close without end. The message must not be lost, and no
 // attempt may be counted.
 func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) {
 			c.CloseTimeout, c.Lease, c.Concurrency = 50*time.Millisecond, time.Minute, 2
 		})
@@ -38,7 +42,7 @@ func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 			t.Error("the context of the message has not ended")
 		}
 		received.Ack() // this ack is too late and must have no effect
-		for _, entry := range b.entries(parked.Waiting) {
+		for _, entry := range b.entries(parkedrows.Waiting) {
 			if entry.Attempts != 0 || entry.Crashes != 0 {
 				t.Errorf("%+v was charged", entry)
 			}
@@ -59,7 +63,7 @@ func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 // the only writer.)
 func TestCloseReleasesQueuedMessagesAtOnce(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) {
+	b := newBench(t, kit.Postgres(t), func(c *retry.Config) {
 		c.KeyOrder, c.Concurrency, c.CloseTimeout = retry.BlockWhileRetried, 1, time.Minute
 	})
 	b.store("a", "b", "c")
@@ -79,7 +83,7 @@ func TestCloseReleasesQueuedMessagesAtOnce(t *testing.T) {
 	if err := <-closed; err != nil {
 		t.Error(err)
 	}
-	if rows := b.entries(parked.Waiting); len(rows) != 2 {
+	if rows := b.entries(parkedrows.Waiting); len(rows) != 2 {
 		t.Errorf("the rows are %+v, want two", rows)
 	}
 }
@@ -99,7 +103,7 @@ func TestCloseEndsWhileTableIsLocked(t *testing.T) {
 
 func closeWhileLocked(t *testing.T, lock string) {
 	t.Helper()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	b := newBench(t, db, func(c *retry.Config) { c.CloseTimeout, c.Lease = 50*time.Millisecond, 500*time.Millisecond })
 	b.put("m1")
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -136,7 +140,7 @@ func closeWhileLocked(t *testing.T, lock string) {
 // When the process shuts down, a message in flight must become due immediately for the
 // next process, even if the first release fails.
 func TestMessageReleasedLateInShutdownIsDueAtOnce(t *testing.T) {
-	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.Policy.Base, c.Policy.Max = time.Hour, time.Hour })
+	b := newBench(t, kit.Postgres(t), func(c *retry.Config) { c.Policy.Base, c.Policy.Max = time.Hour, time.Hour })
 	b.put("m1")
 	for _, query := range []string{
 		`CREATE SEQUENCE tries`,
@@ -158,8 +162,107 @@ func TestMessageReleasedLateInShutdownIsDueAtOnce(t *testing.T) {
 	if err := b.subscriber.Close(); err != nil {
 		t.Fatal(err)
 	}
-	due, err := b.parked.Due(t.Context(), parked.Select{Consumer: consumer, Topic: topic})
-	if entries := b.entries(parked.Waiting); err != nil || !due.Fresh() || b.count(`once_parked WHERE token IS NULL AND crashes = 0`) != 1 {
+	due, err := b.parked.Due(t.Context(), parkedrows.Select{Consumer: consumer, Topic: topic})
+	if entries := b.entries(parkedrows.Waiting); err != nil || !due.Fresh() ||
+		b.count(`once_parked WHERE token IS NULL AND crashes = 0`) != 1 {
 		t.Errorf("%+v, %v", entries, err)
+	}
+}
+
+// meters is a provider whose registrations call the function unregistered when they end.
+type meters struct {
+	noop.MeterProvider
+	unregistered func()
+}
+
+func (m meters) Meter(string, ...metric.MeterOption) metric.Meter {
+	return meter{unregistered: m.unregistered}
+}
+
+type meter struct {
+	noop.Meter
+	unregistered func()
+}
+
+func (m meter) RegisterCallback(metric.Callback, ...metric.Observable) (metric.Registration, error) {
+	return registration{unregistered: m.unregistered}, nil
+}
+
+type registration struct {
+	noop.Registration
+	unregistered func()
+}
+
+func (r registration) Unregister() error {
+	r.unregistered()
+	return nil
+}
+
+// A router ends as soon as its subscriptions have ended. At that time, the metrics of the
+// table must not be observed any more.
+func TestClosedSubscriptionIsNoLongerObserved(t *testing.T) {
+	t.Parallel()
+	var (
+		messages <-chan *message.Message
+		calls    int
+	)
+	provider := meters{unregistered: func() {
+		calls++
+		select {
+		case <-messages:
+			t.Error("the subscription ended first")
+		default:
+		}
+	}}
+	b := newBench(t, kit.SQLite(t), func(c *retry.Config) { c.MeterProvider = provider })
+	sub := b.retries.Subscriber(consumer, newTransport())
+	var err error
+	if messages, err = sub.Subscribe(t.Context(), topic); err != nil {
+		t.Fatal(err)
+	}
+	if err := sub.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if calls != 1 {
+		t.Errorf("Unregister was called %d times, want once", calls)
+	}
+}
+
+// UnackedWait must include the duration of the tries, because an unreachable database may
+// take a minute to return its error. If the broker waited too long for an ack, it would
+// close the channel with all messages in flight.
+func TestUnackedWaitIncludesSlowErrors(t *testing.T) {
+	t.Parallel()
+	const hold = 300 * time.Millisecond
+	b := newBench(t, kit.Postgres(t), func(c *retry.Config) { c.UnackedWait = hold })
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, LockTimeout: 2 * hold})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := b.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', $1, '')`, consumer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tries atomic.Int32
+	count := func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			tries.Add(1)
+			return h(msg)
+		}
+	}
+	b.runWith(func(*message.Message) error {
+		t.Error("a copy was handled while the row is claimed")
+		return nil
+	}, b.retries.Middleware, count, inbox.Middleware)
+	if b.transport.deliver(t, message.NewMessage("m1", nil)) {
+		t.Error("it was acked")
+	}
+	if n := tries.Load(); n != 2 {
+		t.Errorf("the message waited for %d tries of %v, but UnackedWait is %v", n, 2*hold, hold)
 	}
 }

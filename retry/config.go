@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/watermill-once/once/internal/backoff"
+	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -109,8 +112,8 @@ type Class struct {
 	// or errors.As in it, because the error may be wrapped. Match is required.
 	Match func(err error) bool
 
-	// Policy is used for the errors of the class. The zero value is the default policy,
-	// not Config.Policy.
+	// Policy is used for the errors of the class. If a field is zero, the value in
+	// Config.Policy applies.
 	Policy Policy
 }
 
@@ -119,7 +122,10 @@ type Class struct {
 // neither the time for which the handler runs, nor delays set with [After]. The inbox
 // must remember messages for longer than this.
 func (c Config) LongestDelay() time.Duration {
-	c = c.withDefaults()
+	return c.withDefaults().longestDelay()
+}
+
+func (c Config) longestDelay() time.Duration {
 	longest := c.Policy.longestDelay()
 	for _, class := range c.Classes {
 		longest = max(longest, class.Policy.longestDelay())
@@ -129,10 +135,10 @@ func (c Config) LongestDelay() time.Duration {
 
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
-	c.Policy = c.Policy.withDefaults()
+	c.Policy = c.Policy.or(Policy{Immediate: 2, Delayed: 5, Base: time.Second, Factor: 5, Max: time.Hour, Jitter: 0.2})
 	c.Classes = slices.Clone(c.Classes)
 	for i := range c.Classes {
-		c.Classes[i].Policy = c.Classes[i].Policy.withDefaults()
+		c.Classes[i].Policy = c.Classes[i].Policy.or(c.Policy)
 	}
 	c.CrashBudget = cmp.Or(c.CrashBudget, 3)
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
@@ -153,7 +159,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate returns an error that contains the errors of all fields except Schema.
 func (c Config) validate() error {
 	errs := []error{c.Policy.validate("Policy")}
 	for i, class := range c.Classes {
@@ -190,3 +195,98 @@ func (c Config) validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Policy determines how many times a message is tried, and the delays between the
+// tries. The delays depend only on the number of the round. With the zero value, a
+// message is tried three times immediately. If it still fails, three more tries follow
+// after each of the delays 1 s, 5 s, 25 s, 2 min and 10 min.
+//
+// A message is tried at most (Immediate+1) x (Delayed+1) times.
+type Policy struct {
+	// Immediate is the number of tries without a delay after a failed try. Most failures of
+	// a transaction do not occur again in these tries. Defaults to 2. A negative value
+	// means no such tries.
+	Immediate int
+
+	// Delayed is the number of further rounds. Before each of them there is a delay, during
+	// which the message is parked. Defaults to 5. A negative value means no further rounds.
+	Delayed int
+
+	// Base is the delay before the first delayed round. Defaults to 1 second.
+	Base time.Duration
+
+	// Factor is the number by which the delay is multiplied for each further round.
+	// Defaults to 5.
+	Factor float64
+
+	// Max is the longest delay. Defaults to 1 hour.
+	Max time.Duration
+
+	// Jitter is the maximum fraction by which a delay is shortened at random. With 0.2, a
+	// delay is up to 20 % shorter. So messages that failed at the same time are not all
+	// tried again at the same time. Defaults to 0.2. A negative value means no jitter.
+	Jitter float64
+}
+
+// or returns p with the values of other in place of its zero fields. Negative values
+// become 0.
+func (p Policy) or(other Policy) Policy {
+	return Policy{
+		Immediate: max(0, cmp.Or(p.Immediate, other.Immediate)),
+		Delayed:   max(0, cmp.Or(p.Delayed, other.Delayed)),
+		Base:      cmp.Or(p.Base, other.Base),
+		Factor:    cmp.Or(p.Factor, other.Factor),
+		Max:       cmp.Or(p.Max, other.Max),
+		Jitter:    max(0, cmp.Or(p.Jitter, other.Jitter)),
+	}
+}
+
+func (p Policy) validate(field string) error {
+	var errs []error
+	if p.Base < 0 {
+		errs = append(errs, fmt.Errorf("%s.Base is %v: negative", field, p.Base))
+	}
+	if p.Max < p.Base {
+		errs = append(errs, fmt.Errorf("%s.Max is %v: less than Base, %v", field, p.Max, p.Base))
+	}
+	if p.Factor < 1 || math.IsNaN(p.Factor) {
+		errs = append(errs, fmt.Errorf("%s.Factor is %v: less than 1", field, p.Factor))
+	}
+	if p.Jitter > 1 || math.IsNaN(p.Jitter) {
+		errs = append(errs, fmt.Errorf("%s.Jitter is %v: more than 1", field, p.Jitter))
+	}
+	return errors.Join(errs...)
+}
+
+// backoff returns the delays of the delayed rounds. The first of these rounds has the
+// number 1.
+func (p Policy) backoff() backoff.Exponential {
+	return backoff.Exponential{Base: p.Base, Max: p.Max, Factor: p.Factor, Jitter: p.Jitter}
+}
+
+func (p Policy) longestDelay() time.Duration { return p.backoff().Total(p.Delayed) }
+
+// KeyOrder determines whether messages with the same ordering key are handled in order,
+// and what happens to the later messages of a key when a message fails. The key is the
+// metadata "once_ordering_key", which outbox and forwarder send with the message.
+type KeyOrder int
+
+const (
+	// Unordered handles messages in any order.
+	Unordered KeyOrder = KeyOrder(parkedrows.Unordered)
+
+	// BlockWhileRetried handles the messages of a key one after another, in the order of
+	// their arrival. While a failing message is retried, the later messages of its key
+	// wait. When the consumer gives up on the failing message, the later messages are
+	// handled. So a message that always fails does not block its key forever.
+	BlockWhileRetried KeyOrder = KeyOrder(parkedrows.BlockWhileRetried)
+
+	// BlockWhileQuarantined is like BlockWhileRetried, but the later messages also wait
+	// while the failed message is in quarantine. The later messages wait until the failed
+	// message is replayed and handled, or until it is discarded.
+	BlockWhileQuarantined KeyOrder = KeyOrder(parkedrows.BlockWhileQuarantined)
+
+	// BlockWhileRunning is like BlockWhileRetried, but the later messages are handled
+	// while the failed message waits for its next round.
+	BlockWhileRunning KeyOrder = KeyOrder(parkedrows.BlockWhileRunning)
+)

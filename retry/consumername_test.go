@@ -3,13 +3,17 @@ package retry_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -23,7 +27,7 @@ func unshared(c *retry.Config) { c.ShareConsumer = false }
 // other has handled. So the second handler must not start.
 func TestSecondHandlerWithSameConsumerNameDoesNotStart(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		for name, second := range map[string]func(b *bench) *retry.Retries{
 			"one Retries": func(b *bench) *retry.Retries { return b.retries },
 			"two Retries": func(b *bench) *retry.Retries { return newBench(b.T, b.Database, unshared).retries },
@@ -64,7 +68,7 @@ func subscribed(t *testing.T, r *retry.Retries, name, topic string) message.Subs
 // may be used for the same topic.
 func TestConsumerNameMayBeReusedOnPurpose(t *testing.T) {
 	t.Parallel()
-	b, other := newBench(t, testkit.SQLite(t), unshared), newBench(t, testkit.SQLite(t), unshared)
+	b, other := newBench(t, kit.SQLite(t), unshared), newBench(t, kit.SQLite(t), unshared)
 	first := subscribed(t, b.retries, consumer, topic)
 	subscribed(t, b.retries, consumer, "orders.changed")
 	subscribed(t, b.retries, "inventory", topic)
@@ -93,7 +97,7 @@ func TestConsumerNameMayBeReusedOnPurpose(t *testing.T) {
 
 func TestConsumerInUseErrorNamesHandlerAfterFirstMessage(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.SQLite(t), unshared)
+	b := newBench(t, kit.SQLite(t), unshared)
 	b.run(func(*message.Message) error { return nil })
 	if !b.transport.deliver(t, message.NewMessage("m1", nil)) {
 		t.Fatal("not acked")
@@ -127,8 +131,8 @@ func TestOtherHandlerInAnotherProcessIsLogged(t *testing.T) {
 		"one that ended before": {`program = 'old', seen_at = 1`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var logs testkit.Logs
-			b := newBench(t, testkit.SQLite(t), func(c *retry.Config) { c.Logger = &logs })
+			var logs kit.Logs
+			b := newBench(t, kit.SQLite(t), func(c *retry.Config) { c.Logger = &logs })
 			b.retries.SetRegisterEvery(pollInterval)
 			b.run(func(*message.Message) error { return nil })
 			if !b.transport.deliver(t, message.NewMessage("m1", nil)) {
@@ -139,12 +143,12 @@ func TestOtherHandlerInAnotherProcessIsLogged(t *testing.T) {
 				err := b.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_consumers WHERE `+where).Scan(&n)
 				return err == nil && n == 1
 			}
-			testkit.Eventually(t, time.Minute, "the row has the name of the handler", func() bool { return row(`handler = 'handler-1'`) })
+			kit.Eventually(t, time.Minute, "the row has the name of the handler", func() bool { return row(`handler = 'handler-1'`) })
 			for range 3 { // the other handler must be logged only once
 				if _, err := b.ExecContext(t.Context(), `UPDATE once_consumers SET owner = 'elsewhere', `+c.set); err != nil {
 					t.Fatal(err)
 				}
-				testkit.Eventually(t, time.Minute, "the row is renewed", func() bool { return row(`owner <> 'elsewhere'`) })
+				kit.Eventually(t, time.Minute, "the row is renewed", func() bool { return row(`owner <> 'elsewhere'`) })
 			}
 			want := 0
 			if c.want != "" {
@@ -161,9 +165,9 @@ func TestOtherHandlerInAnotherProcessIsLogged(t *testing.T) {
 // just ended, for example before a deploy that renames a handler. This must not be logged.
 func TestOtherHandlerBeforeTheFirstRegistrationIsNotLogged(t *testing.T) {
 	t.Parallel()
-	var logs testkit.Logs
-	b := newBench(t, testkit.SQLite(t), func(c *retry.Config) { c.Logger = &logs })
-	if _, err := b.parked.Register(t.Context(), parked.Consumer{Consumer: consumer, Topic: topic, Owner: "elsewhere"}); err != nil {
+	var logs kit.Logs
+	b := newBench(t, kit.SQLite(t), func(c *retry.Config) { c.Logger = &logs })
+	if _, err := b.parked.Register(t.Context(), parkedrows.Consumer{Consumer: consumer, Topic: topic, Owner: "elsewhere"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.ExecContext(t.Context(), `UPDATE once_consumers SET program = 'example.com/billing'`); err != nil {
@@ -177,4 +181,112 @@ func TestOtherHandlerBeforeTheFirstRegistrationIsNotLogged(t *testing.T) {
 	if logs.Has("ERROR") {
 		t.Errorf("logged %q", logs.Lines())
 	}
+}
+
+// Retry and poison search the inbox under the consumer name of Subscriber. If dedup used
+// another name, an applied message could be given up on after a crash, and a late copy
+// of a discarded message would be handled. So another name must be refused.
+func TestTrap72InboxWithOtherConsumerNameIsRefused(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		for name, want := range map[string]struct{ acked, refused bool }{
+			consumer:  {acked: true},
+			"billing": {refused: true},
+		} {
+			b := newBench(t, db, func(c *retry.Config) { c.UnackedWait = time.Millisecond })
+			inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			quarantine, err := poison.New(db.DB, poison.Config{Schema: b.config})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var handed error
+			look := func(h message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) ([]*message.Message, error) {
+					_, handed = h(msg)
+					return nil, handed
+				}
+			}
+			ran := false
+			b.runWith(func(*message.Message) error {
+				ran = true
+				return nil
+			}, look, quarantine.Middleware, b.retries.Middleware, inbox.Middleware)
+			acked := b.transport.deliver(t, message.NewMessage("m1", nil))
+			if acked != want.acked || ran != want.acked || errors.Is(handed, dedup.ErrOtherConsumer) != want.refused {
+				t.Errorf("dedup consumer %s: handler ran %t, acked %t, error %v", name, ran, acked, handed)
+			}
+			if n := len(b.entries("")); n != 0 {
+				t.Errorf("dedup consumer %s: there are %d rows", name, n)
+			}
+			if err := b.router.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+var errGateway = errors.New("the card gateway is unreachable")
+
+func classes(c *retry.Config) {
+	c.Classes = []retry.Class{
+		{
+			Match:  func(err error) bool { return errors.Is(err, errGateway) },
+			Policy: retry.Policy{Immediate: -1, Delayed: 3, Base: time.Hour, Jitter: -1},
+		},
+		{Match: func(error) bool { return false }},
+	}
+}
+
+func TestErrorOfClassUsesPolicyOfClass(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := newBench(t, db, classes)
+		var calls atomic.Int32
+		b.run(func(msg *message.Message) error {
+			calls.Add(1)
+			if msg.UUID == "gateway" {
+				return fmt.Errorf("charge: %w", errGateway)
+			}
+			return errHandler
+		})
+		b.transport.deliver(t, message.NewMessage("gateway", nil))
+		waiting := b.entries(parkedrows.Waiting)
+		if len(waiting) != 1 || calls.Load() != 1 {
+			t.Fatalf("%d calls, rows %+v", calls.Load(), waiting)
+		}
+		if in := waiting[0].DueAt.Sub(waiting[0].LastFailedAt); in != time.Hour {
+			t.Errorf("due in %v, want an hour", in)
+		}
+		b.transport.deliver(t, message.NewMessage("other", nil))
+		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		if n := calls.Load(); n != 5 {
+			t.Errorf("%d calls, want 5", n)
+		}
+	})
+}
+
+// The rounds of a message must be counted together for the errors of all classes.
+func TestPolicyOfLatestErrorCountsAllRounds(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := newBench(t, db, func(c *retry.Config) {
+			classes(c)
+			c.Classes[0].Policy.Base, c.Classes[0].Policy.Max = time.Millisecond, time.Millisecond
+		})
+		var calls atomic.Int32
+		b.run(func(*message.Message) error {
+			if calls.Add(1) <= 2 { // two rounds for errors of the class, which is more than the other Policy allows
+				return errGateway
+			}
+			return errHandler
+		})
+		b.transport.deliver(t, message.NewMessage("m1", nil))
+		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		if e := b.entries(parkedrows.Quarantined)[0]; e.Attempts != 4 || calls.Load() != 4 {
+			t.Errorf("%d calls, entry %+v", calls.Load(), e)
+		}
+	})
 }

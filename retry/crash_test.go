@@ -1,6 +1,11 @@
 package retry_test
 
 import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -8,13 +13,14 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/testkit/rows"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/test/rows"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -22,21 +28,21 @@ import (
 // never resolves them.
 func (b *bench) crash(limit int, crashed bool) {
 	b.Helper()
-	claimed, err := b.parked.Claim(b.Context(), parked.Select{
+	claimed, err := b.parked.Claim(b.Context(), parkedrows.Select{
 		Consumer: consumer, Topic: topic, Owner: "killed", Limit: limit, Lease: time.Millisecond, Crashed: crashed,
 	})
 	if err != nil || len(claimed) == 0 {
 		b.Fatalf("claimed %d rows, %v", len(claimed), err)
 	}
 	b.eventually("the lease has ended", func() bool {
-		due, err := b.parked.Due(b.Context(), parked.Select{Consumer: consumer, Topic: topic})
+		due, err := b.parked.Due(b.Context(), parkedrows.Select{Consumer: consumer, Topic: topic})
 		return err == nil && (due.Fresh() || due.Crashed)
 	})
 }
 
 // If the crash budget of a message is used up, its handler must not run again.
 func TestTrap48MessageOverCrashBudgetIsQuarantined(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.CrashBudget = 2 })
 		if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage("killer", nil)); err != nil {
 			t.Fatal(err)
@@ -48,8 +54,8 @@ func TestTrap48MessageOverCrashBudgetIsQuarantined(t *testing.T) {
 			calls.Add(1)
 			return nil
 		})
-		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
-		if entry := b.entries(parked.Quarantined)[0]; calls.Load() != 0 || entry.Reason != disposition.ReasonCrashed {
+		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		if entry := b.entries(parkedrows.Quarantined)[0]; calls.Load() != 0 || entry.Reason != chain.ReasonCrashed {
 			t.Fatalf("%d calls, entry %+v", calls.Load(), entry)
 		}
 	})
@@ -58,7 +64,7 @@ func TestTrap48MessageOverCrashBudgetIsQuarantined(t *testing.T) {
 // A process may die after the commit, before it removes the row. The inbox contains the
 // message, so it must not be quarantined.
 func TestTrap48AppliedMessageIsNotQuarantined(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.CrashBudget = 2 })
 		b.put("done", "not done")
 		b.crash(2, false)
@@ -70,7 +76,7 @@ func TestTrap48AppliedMessageIsNotQuarantined(t *testing.T) {
 		})
 		b.eventually("one message is in quarantine, and the row of the other is gone", func() bool {
 			all := b.entries("")
-			return len(all) == 1 && all[0].MessageID == "not done" && all[0].State == parked.Quarantined
+			return len(all) == 1 && all[0].MessageID == "not done" && all[0].State == parkedrows.Quarantined
 		})
 	})
 }
@@ -92,7 +98,7 @@ func (b *bench) handle(id string) {
 // A process may die while PostgreSQL is still executing its commit. The search in the
 // inbox must wait until this commit has ended.
 func TestTrap48InboxLookupWaitsForPendingCommit(t *testing.T) {
-	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.CrashBudget = 1 })
+	b := newBench(t, kit.Postgres(t), func(c *retry.Config) { c.CrashBudget = 1 })
 	b.put("done")
 	b.crash(1, false)
 	tx, err := b.BeginTx(t.Context(), nil)
@@ -120,7 +126,7 @@ func TestTrap48InboxLookupWaitsForPendingCommit(t *testing.T) {
 // A crash is counted for all rows that the dead process had claimed. After that, each
 // of these messages must be handled alone.
 func TestTrap49CrashedMessagesRunAlone(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
 		b.put("a", "b", "c")
 		b.crash(10, false)
@@ -137,7 +143,7 @@ func TestTrap49CrashedMessagesRunAlone(t *testing.T) {
 }
 
 func TestTrap49CrashedMessageWaitsForMessagesInFlight(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
 		b.put("crashed")
 		b.crash(1, false)
@@ -155,7 +161,7 @@ func TestTrap49CrashedMessageWaitsForMessagesInFlight(t *testing.T) {
 			if msg.UUID == "neighbour" {
 				due(0)
 				b.eventually("the crashed message is due", func() bool {
-					due, err := b.parked.Due(t.Context(), parked.Select{Consumer: consumer, Topic: topic})
+					due, err := b.parked.Due(t.Context(), parkedrows.Select{Consumer: consumer, Topic: topic})
 					return err == nil && due.Crashed
 				})
 				b.polls(10) // long enough for a claim
@@ -171,7 +177,7 @@ func TestTrap49CrashedMessageWaitsForMessagesInFlight(t *testing.T) {
 // process, and no other message may be claimed while it is handled. If the process died
 // then, a crash would be counted for every claimed message.
 func TestTrap49CrashedMessageIsAloneInTheProcess(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
 		b.put("crashed")
 		b.crash(1, false)
@@ -292,7 +298,7 @@ func (w *witness) check(t *testing.T, handled int, crashed string) {
 // A redelivered message may have killed the process. It must be parked before its
 // handler runs again, so that its row can count crashes.
 func TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		seen := make(chan []rows.Row, 1)
 		b.run(func(msg *message.Message) error {
@@ -304,7 +310,7 @@ func TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns(t *testing.T) {
 		if !b.transport.deliver(t, msg) {
 			t.Fatal("not acked")
 		}
-		if all := <-seen; len(all) != 1 || all[0].Crashes != 1 || all[0].State != parked.Waiting {
+		if all := <-seen; len(all) != 1 || all[0].Crashes != 1 || all[0].State != parkedrows.Waiting {
 			t.Fatalf("the rows are %+v while the handler runs", all)
 		}
 		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
@@ -314,7 +320,7 @@ func TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns(t *testing.T) {
 // If a row was parked again or quarantined, the ack of the router must not resolve it.
 func TestTrap70AckDoesNotResolveRowParkedAgain(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) {
 			c.Policy = retry.Policy{Immediate: -1, Delayed: 3, Base: time.Hour, Jitter: -1}
 		})
@@ -327,14 +333,86 @@ func TestTrap70AckDoesNotResolveRowParkedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.eventually("it is parked again", func() bool {
-			entries := b.entries(parked.Waiting)
+			entries := b.entries(parkedrows.Waiting)
 			return len(entries) == 1 && entries[0].Attempts == 1
 		})
 		if err := b.router.Close(); err != nil { // waits until the ack is processed
 			t.Fatal(err)
 		}
-		if entries := b.entries(parked.Waiting); len(entries) != 1 || calls.Load() != 1 {
+		if entries := b.entries(parkedrows.Waiting); len(entries) != 1 || calls.Load() != 1 {
 			t.Fatalf("%d calls, entries %+v", calls.Load(), entries)
 		}
 	})
+}
+
+// If the commit of a claim succeeds, but the process does not learn of it, no crash may
+// be counted. The messages must be released and claimed again long before the lease
+// ends.
+func TestTrap48ClaimWithUnknownOutcomeIsNoCrash(t *testing.T) {
+	db := kit.Postgres(t)
+	connector, err := pq.NewConnector(db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := &cutter{}
+	connector.Dialer(cut)
+	watching := db.DB
+	db.DB = sql.OpenDB(connector)
+	defer db.Close()
+	b := newBench(t, db, func(c *retry.Config) { c.Lease = 2 * time.Minute })
+	b.put("m1", "m2", "m3")
+	cut.left.Store(5)
+	var calls atomic.Int32
+	b.run(func(*message.Message) error {
+		calls.Add(1)
+		var crashes int
+		err := watching.QueryRow(`SELECT max(crashes) FROM once_parked`).Scan(&crashes)
+		if err != nil || crashes != 1 {
+			t.Errorf("%d crashes are counted (%v), want 1 of the current claim", crashes, err)
+		}
+		return err
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	defer cancel()
+	b.eventually("they are handled", func() bool { return len(b.entries("")) == 0 || ctx.Err() != nil })
+	if n := calls.Load(); n != 3 || ctx.Err() != nil || cut.left.Load() > 0 {
+		t.Fatalf("%d were handled, %d claims were not cut", n, cut.left.Load())
+	}
+}
+
+// cutter makes connections that break after a claim is committed, but before the client
+// reads the result.
+type cutter struct{ left atomic.Int32 }
+
+func (c *cutter) Dial(network, address string) (net.Conn, error) {
+	return c.DialTimeout(network, address, 0)
+}
+
+func (c *cutter) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
+	conn, err := net.DialTimeout(network, address, timeout)
+	return &cutConn{Conn: conn, cutter: c}, err
+}
+
+func (c *cutter) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	return &cutConn{Conn: conn, cutter: c}, err
+}
+
+type cutConn struct {
+	net.Conn
+
+	cutter  *cutter
+	claimed bool
+}
+
+func (c *cutConn) Write(b []byte) (int, error) {
+	c.claimed = (c.claimed || bytes.Contains(b, []byte("token = $4"))) && !bytes.Contains(b, []byte("BEGIN"))
+	if !c.claimed || !bytes.Contains(b, []byte("COMMIT")) || c.cutter.left.Add(-1) < 0 {
+		return c.Conn.Write(b)
+	}
+	_, err := c.Conn.Write(b)
+	if err == nil {
+		_, err = c.Read(make([]byte, 1))
+	}
+	return 0, errors.Join(err, c.Close(), errors.New("cut"))
 }

@@ -2,14 +2,19 @@ package retry
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/telemetry"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -18,8 +23,8 @@ import (
 // end ends these goroutines. It must be called when no message is in flight.
 func (f *fetcher) startHandingOut(ctx context.Context, out chan<- *message.Message) (end func()) {
 	f.queue = newFairQueue(f.closing)
-	f.handled = make(chan *parked.Claim, f.capacity())
-	f.finished = make(chan *parked.Claim, f.capacity())
+	f.handled = make(chan *parkedrows.Claim, f.capacity())
+	f.finished = make(chan *parkedrows.Claim, f.capacity())
 	var working, resolving sync.WaitGroup
 	for range f.concurrency {
 		working.Go(func() {
@@ -37,8 +42,7 @@ func (f *fetcher) startHandingOut(ctx context.Context, out chan<- *message.Messa
 	}
 }
 
-// deliver passes a message to a handler and waits for its ack or nack.
-func (f *fetcher) deliver(ctx context.Context, c parked.Claimed, out chan<- *message.Message) {
+func (f *fetcher) deliver(ctx context.Context, c parkedrows.Claimed, out chan<- *message.Message) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	msg, ok := f.prepare(ctx, c)
@@ -46,13 +50,23 @@ func (f *fetcher) deliver(ctx context.Context, c parked.Claimed, out chan<- *mes
 		f.finished <- c.Claim
 		return
 	}
-	d := parked.DeliveryOf(msg.Context())
+	d := parkedrows.DeliveryOf(msg.Context())
 	failpoint.Hit("retry/hand-out")
-	select {
-	case out <- msg:
-	case <-f.closeTimeout:
-		f.abandon(ctx, d)
-		return
+	for handedOut := false; !handedOut; {
+		intake, changed := f.pauses.Intake()
+		if intake != parkedrows.IntakeOpen { // give it back, so that it is handled after the pause
+			f.release(ctx, d, 0)
+			f.finished <- c.Claim
+			return
+		}
+		select {
+		case out <- msg:
+			handedOut = true
+		case <-changed:
+		case <-f.closeTimeout:
+			f.abandon(ctx, d)
+			return
+		}
 	}
 	select {
 	case <-msg.Acked():
@@ -66,7 +80,7 @@ func (f *fetcher) deliver(ctx context.Context, c parked.Claimed, out chan<- *mes
 
 // abandon releases a message that was neither acked nor nacked. The message is due
 // again only after Config.Lease, because its handler may still be running.
-func (f *fetcher) abandon(ctx context.Context, d *parked.Delivery) {
+func (f *fetcher) abandon(ctx context.Context, d *parkedrows.Delivery) {
 	f.unanswered.Add(1)
 	if !d.Claim.Settled() {
 		f.release(ctx, d, f.config.Lease)
@@ -83,7 +97,7 @@ func (f *fetcher) abandon(ctx context.Context, d *parked.Delivery) {
 //   - If the message was not handled, it is tried again without end, with the longest
 //     delay of the policy. This happens, for example, if the message was given up on,
 //     but no poison middleware has quarantined it.
-func (f *fetcher) settle(ctx context.Context, d *parked.Delivery, acked bool) {
+func (f *fetcher) settle(ctx context.Context, d *parkedrows.Delivery, acked bool) {
 	claim := d.Claim
 	switch {
 	case claim.Settled():
@@ -106,7 +120,7 @@ func (f *fetcher) settle(ctx context.Context, d *parked.Delivery, acked bool) {
 	f.finished <- claim
 }
 
-func (f *fetcher) release(ctx context.Context, d *parked.Delivery, pause time.Duration) {
+func (f *fetcher) release(ctx context.Context, d *parkedrows.Delivery, pause time.Duration) {
 	f.persist(ctx, d, "release the parked message", func(ctx context.Context) error {
 		return f.store.Release(ctx, d.Claim, pause)
 	})
@@ -136,8 +150,8 @@ const linger = 10 * time.Millisecond
 // waits for other claims only while the handlers have enough work. In that case, no
 // handler waits for the removal of this row, and removing many rows in one transaction
 // costs less.
-func (f *fetcher) collectHandled(claim *parked.Claim) []*parked.Claim {
-	claims := []*parked.Claim{claim}
+func (f *fetcher) collectHandled(claim *parkedrows.Claim) []*parkedrows.Claim {
+	claims := []*parkedrows.Claim{claim}
 	timer := time.NewTimer(linger)
 	defer timer.Stop()
 	for waiting := true; waiting && len(claims) <= f.stored.Ahead/4 && f.queue.len() > 0; {
@@ -182,9 +196,121 @@ func (f *fetcher) releaseSurplus(ctx context.Context) {
 // persist calls the function do until it succeeds or Config.UnackedWait has passed. If
 // the function never succeeds, the messages are handled again when their leases have
 // ended.
-func (f *fetcher) persist(ctx context.Context, d *parked.Delivery, what string, do func(ctx context.Context) error) {
+func (f *fetcher) persist(ctx context.Context, d *parkedrows.Delivery, what string, do func(ctx context.Context) error) {
 	if err := f.patience.Persist(ctx, d, what, do); err != nil {
 		f.config.Logger.Error("Parked messages are not settled, they are handled again after their lease", err,
 			watermill.LogFields{"consumer": f.consumer, "topic": f.topic})
 	}
+}
+
+// unrunnable returns why no handler may run a claimed message, or nil if a handler may
+// run the message.
+func (f *fetcher) unrunnable(c parkedrows.Claimed) *chain.Error {
+	why := &chain.Error{Kind: chain.Permanent, NotCalled: true, Attempts: c.Attempts}
+	switch {
+	case c.Err != nil:
+		why.Reason, why.Err = chain.ReasonUndecodable, c.Err
+	case c.Crashes > f.config.CrashBudget:
+		why.Reason = chain.ReasonCrashed
+		why.Err = fmt.Errorf("retry: the process ended %d times while the handler ran", c.Crashes-1)
+	default:
+		return nil
+	}
+	return why
+}
+
+// prepare returns the message of a claim for the handler, with its context. If the
+// message is unrunnable, the context contains the reason, and the middlewares
+// quarantine the message. If prepare has settled the row, it returns false, because
+// there is no message to deliver.
+func (f *fetcher) prepare(ctx context.Context, c parkedrows.Claimed) (msg *message.Message, ok bool) {
+	d := f.delivery(c.Claim)
+	ctx = parkedrows.WithDelivery(ctx, d)
+	why := f.unrunnable(c)
+	if why == nil {
+		c.Message.SetContext(ctx)
+		return c.Message, true
+	}
+	if why.Reason == chain.ReasonCrashed && f.settleApplied(ctx, d, c) || !f.awaitMiddleware(ctx, d, why) {
+		return nil, false
+	}
+	c.Manage() // otherwise an ack without a quarantine would resolve the row
+	msg = withoutContent(c.Message)
+	msg.SetContext(chain.WithUnrunnable(ctx, why))
+	return msg, true
+}
+
+// withoutContent returns a message with the id and the trace of msg, but without its
+// content. The content may have caused the crash, and middlewares outside of poison
+// would read it. If the envelope of the message is damaged, msg is nil.
+func withoutContent(msg *message.Message) *message.Message {
+	if msg == nil {
+		return message.NewMessage("", nil)
+	}
+	empty := message.NewMessage(msg.UUID, nil)
+	traced, _ := telemetry.Extract(context.Background(), msg.Metadata)
+	telemetry.Inject(traced, empty.Metadata)
+	return empty
+}
+
+// settleApplied is called for a message whose crash budget is used up. If the inbox
+// contains the message, the process died after the commit, and settleApplied settles
+// the row. If the inbox cannot be searched, settleApplied releases the row. In both
+// cases it returns true.
+func (f *fetcher) settleApplied(ctx context.Context, d *parkedrows.Delivery, c parkedrows.Claimed) (settled bool) {
+	ctx, cancel := f.withLeaseTimeout(ctx)
+	defer cancel()
+	applied, err := f.store.Applied(ctx, c)
+	if err == nil && applied {
+		err = f.store.Resolve(ctx, c.Claim)
+	}
+	named := meta.LogFields(c.Message.UUID, c.Message.Metadata, watermill.LogFields{"consumer": f.consumer, "topic": f.topic, "entry": c.ID})
+	switch {
+	case err != nil:
+		f.config.Logger.Error("Inbox cannot be asked about a crashed message, retrying", err, named)
+		if !errors.Is(err, parkedrows.ErrClaimLost) {
+			f.release(ctx, d, lookAgain)
+		}
+	case applied:
+		f.config.Logger.Info("Parked message was already handled before its process died", named)
+	}
+	return err != nil || applied
+}
+
+// middlewareWait is how long an unrunnable message waits for the router to call the
+// middleware. The message can arrive earlier, because the router calls Subscribe first.
+// If the router has not called the middleware by then, the handler probably has none,
+// see awaitMiddleware.
+const middlewareWait = time.Second
+
+// awaitMiddleware returns true as soon as the middleware is used. Without the
+// middleware, an unrunnable message would reach the handler. If the middleware is not
+// used within middlewareWait, or if the consumer shuts down, awaitMiddleware therefore
+// releases the row and returns false.
+func (f *fetcher) awaitMiddleware(ctx context.Context, d *parkedrows.Delivery, why error) (used bool) {
+	wait := time.NewTimer(middlewareWait)
+	defer wait.Stop()
+	select {
+	case <-f.used:
+		return true
+	case <-d.Closing:
+		f.release(ctx, d, 0)
+	case <-wait.C:
+		logNoQuarantine(f.config.Logger, d, "", why)
+		f.release(ctx, d, f.longestPause())
+	}
+	return false
+}
+
+// longestPause returns the pause before the next try of a message that was given up on
+// but could not be quarantined. It is the longest delay of the policy, with jitter.
+func (f *fetcher) longestPause() time.Duration {
+	return f.config.Policy.backoff().Jittered(max(1, f.config.Policy.Delayed))
+}
+
+// logNoQuarantine logs that the middleware of poison does not enclose the middleware of
+// retry.
+func logNoQuarantine(logger watermill.LoggerAdapter, d *parkedrows.Delivery, uuid string, why error) {
+	logger.Error("Parked message cannot be quarantined: the chain needs poison's middleware, and retry's inside of it; the row is kept", why,
+		watermill.LogFields{"consumer": d.Consumer, "topic": d.Topic, "entry": d.Claim.ID, "message_uuid": uuid})
 }

@@ -23,10 +23,4 @@
 // another, in the order of their arrival. They are stored as rows before they are
 // handled. Only the first row of a key can be claimed. The other rows wait until the
 // first row is resolved.
-//
-// To read the code, start with config.go, policy.go and keyorder.go (settings),
-// errors.go and retries.go (API). Then follow one delivery: middleware.go,
-// undecided.go. Then follow a parked message: subscriber.go, arrivals.go, fetcher.go,
-// claim.go, fairqueue.go, deliver.go, unrunnable.go. You can read isolation.go,
-// buffer.go, register.go, instruments.go and plugin.go separately.
 package retry

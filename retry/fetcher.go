@@ -12,8 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
-	"github.com/watermill-once/once/internal/adaptive"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/backoff"
+	"github.com/watermill-once/once/internal/parkedrows"
 )
 
 // fetcher claims the parked messages of one subscription and passes them to the
@@ -29,27 +29,31 @@ type fetcher struct {
 	owner    string
 	closing  <-chan struct{}
 	wake     chan struct{}
-	use      *parked.Use
-	stored   parked.Stored // settings of a transport that stores all its messages
+	use      *parkedrows.Use
+	pauses   *parkedrows.PauseWatch
+	begun    chan struct{}     // closed when the transport has been subscribed; nil if it is not waited for
+	stored   parkedrows.Stored // settings of a transport that stores all its messages
 
 	closeTimeout <-chan struct{} // closed when Config.CloseTimeout has passed
 	unanswered   *atomic.Int64   // number of messages that were neither acked nor nacked when CloseTimeout had passed
 
-	poll        *parked.Poll
-	turns       parked.TenantTurns
-	limit       adaptive.Limit // limits the number of rows of a claim
-	due         *parked.Due    // latest result of findDue, if it may be reused
-	dueAt       time.Time      // time at which findDue returned due
+	poll        *parkedrows.Poll
+	turns       parkedrows.TenantTurns
+	limit       backoff.Limit   // limits the number of rows of a claim
+	due         *parkedrows.Due // latest result of findDue, if it may be reused
+	dueAt       time.Time       // time at which findDue returned due
 	buffer      buffer
 	queue       *fairQueue
-	gate        *isolationGate     // shared by all subscriptions of this process
-	handled     chan *parked.Claim // the channels handled and finished have room for all claims
-	finished    chan *parked.Claim
+	gate        *isolationGate         // shared by all subscriptions of this process
+	handled     chan *parkedrows.Claim // the channels handled and finished have room for all claims
+	finished    chan *parkedrows.Claim
 	concurrency int // number of messages that are handled at the same time
-	inFlight    map[*parked.Claim]struct{}
-	surplus     []*parked.Claim // claims in flight that must not be passed to a handler
-	unknown     []*parked.Claim // claims whose commit had an unknown outcome; they must be released
+	inFlight    map[*parkedrows.Claim]struct{}
+	surplus     []*parkedrows.Claim // claims in flight that must not be passed to a handler
+	unknown     []*parkedrows.Claim // claims whose commit had an unknown outcome; they must be released
 
+	open        bool      // whether messages may be claimed
+	subscribed  bool      // the transport was subscribed
 	moreDue     bool      // more due rows may exist than were claimed
 	isolating   bool      // whether this subscription waits to handle a crashed message alone
 	missedCrash time.Time // when a crashed message was due but could not be claimed
@@ -67,7 +71,7 @@ type fetcher struct {
 const headsAhead = 4
 
 // newFetcher returns the fetcher of a subscription. If the handler handles messages in
-// batches, the parameter gathers is the number of messages in flight that full batches
+// batches, gathers is the number of messages in flight that full batches
 // need. Otherwise it is 0.
 func newFetcher(s *subscriber, topic string, closing <-chan struct{}, gathers int) *fetcher {
 	host, _ := os.Hostname()
@@ -89,15 +93,14 @@ func newFetcher(s *subscriber, topic string, closing <-chan struct{}, gathers in
 		unanswered:   &s.unanswered,
 		wake:         make(chan struct{}, 1),
 		concurrency:  concurrency,
-		inFlight:     map[*parked.Claim]struct{}{},
-		stored:       parked.Stored{Ahead: ahead},
+		inFlight:     map[*parkedrows.Claim]struct{}{},
+		stored:       parkedrows.Stored{Ahead: ahead},
 		poll:         s.retries.store.Poll(),
 		buffer:       buffer{limit: s.retries.config.BufferBytes},
 		gate:         &processGate,
 	}
 }
 
-// capacity returns the maximum number of rows that may be claimed at the same time.
 func (f *fetcher) capacity() int { return f.concurrency + f.stored.Ahead }
 
 func (f *fetcher) wakeUp() {
@@ -107,19 +110,24 @@ func (f *fetcher) wakeUp() {
 	}
 }
 
-func (f *fetcher) subscription() parked.Subscription {
-	return parked.Subscription{
+func (f *fetcher) subscription() parkedrows.Subscription {
+	return parkedrows.Subscription{
 		Consumer: f.consumer,
 		KeyOrder: f.config.KeyOrder != Unordered,
 		Owner:    f.owner,
 		Wake:     f.wakeUp,
-		Store:    func(stored parked.Stored) { f.stored = stored },
+		Store: func(stored parkedrows.Stored) {
+			if !f.subscribed { // later subscriptions, after a pause, have the same settings
+				f.stored = stored
+			}
+		},
 	}
 }
 
-func (f *fetcher) delivery(claim *parked.Claim) *parked.Delivery {
-	return &parked.Delivery{
+func (f *fetcher) delivery(claim *parkedrows.Claim) *parkedrows.Delivery {
+	return &parkedrows.Delivery{
 		Consumer: f.consumer, Topic: f.topic, Subscribed: true, Use: f.use, Claim: claim, Closing: f.closing, Wake: f.wakeUp,
+		Pauses: f.pauses,
 	}
 }
 
@@ -128,6 +136,12 @@ func (f *fetcher) delivery(claim *parked.Claim) *parked.Delivery {
 func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 	// A shutdown ends fetching, but not the handlers.
 	ctx = context.WithoutCancel(ctx)
+	register := time.NewTimer(0)
+	defer register.Stop()
+	defer f.leave(ctx)
+	if !f.awaitTransport(ctx, register) {
+		return
+	}
 	defer f.startHandingOut(ctx, out)()
 	poll := time.NewTicker(f.config.PollInterval)
 	defer poll.Stop()
@@ -135,8 +149,6 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 	defer tidy.Stop()
 	renew := time.NewTicker(f.config.Lease / 3)
 	defer renew.Stop()
-	register := time.NewTimer(0)
-	defer register.Stop()
 	defer f.requestIsolation(false)
 
 	closing := f.closing
@@ -148,7 +160,14 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 			f.stop(ctx)
 		default:
 		}
-		if again && closing != nil {
+		intake, changed := f.pauses.Intake()
+		open := intake == parkedrows.IntakeOpen
+		if closing != nil && open != f.open {
+			f.open = open
+			f.openOrPause(ctx)
+			again = open
+		}
+		if again && closing != nil && open {
 			failing := f.failing
 			again = f.fetch(ctx)
 			if f.failing != failing {
@@ -158,8 +177,12 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 				continue
 			}
 		}
+		if len(f.inFlight) == len(f.surplus) { // no handler runs
+			f.releaseSurplus(ctx)
+		}
 		select {
 		case <-closing: // the next iteration stops
+		case <-changed: // the next iteration opens or pauses
 		case claim := <-f.finished:
 			again = f.removeFinished(claim) || f.moreDue
 		case <-f.wake:
@@ -175,7 +198,42 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 		}
 	}
 	f.releaseSurplus(ctx)
-	f.leave(ctx)
+}
+
+// awaitTransport waits until the transport is subscribed. This takes long only if the
+// consumer is paused when the process starts. Until then, the transport has not said how
+// many rows to claim. The consumer is registered in the meantime, because it runs.
+// awaitTransport returns false if the consumer shuts down.
+func (f *fetcher) awaitTransport(ctx context.Context, register *time.Timer) (subscribed bool) {
+	for f.begun != nil {
+		select {
+		case <-f.begun:
+			return true
+		default:
+		}
+		select {
+		case <-f.begun:
+			return true
+		case <-f.closing:
+			return false
+		case <-register.C:
+			register.Reset(f.register(ctx))
+		}
+	}
+	return true
+}
+
+// openOrPause is called when a pause begins or ends. When it begins, openOrPause gives
+// back the claimed messages that no handler has received. With SQLite, they are given
+// back when the running handlers have ended, because a handler uses the only writer.
+func (f *fetcher) openOrPause(ctx context.Context) {
+	f.due = nil
+	if f.open {
+		f.releaseSurplus(ctx)
+		return
+	}
+	f.requestIsolation(false)
+	f.stop(ctx)
 }
 
 // failedFetchInterval is the maximum PollInterval after a failed fetch. If a message
@@ -194,9 +252,9 @@ func (f *fetcher) pollInterval() time.Duration {
 // finished by now, so that one fetch can replace all of them. It returns true if one of
 // the messages had an ordering key, because the next message of that key may now be
 // due.
-func (f *fetcher) removeFinished(claim *parked.Claim) (successor bool) {
+func (f *fetcher) removeFinished(claim *parkedrows.Claim) (successor bool) {
 	for {
-		successor = successor || claim.Key != parked.Key{}
+		successor = successor || claim.Key != parkedrows.Key{}
 		f.remove(claim)
 		select {
 		case claim = <-f.finished:
@@ -206,7 +264,7 @@ func (f *fetcher) removeFinished(claim *parked.Claim) (successor bool) {
 	}
 }
 
-func (f *fetcher) remove(claim *parked.Claim) {
+func (f *fetcher) remove(claim *parkedrows.Claim) {
 	delete(f.inFlight, claim)
 	f.buffer.bytes -= claim.Size
 	f.gate.leave(1)
@@ -222,7 +280,7 @@ func (f *fetcher) withLeaseTimeout(ctx context.Context) (context.Context, contex
 func (f *fetcher) renew(ctx context.Context) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
-	claims := make([]*parked.Claim, 0, len(f.inFlight))
+	claims := make([]*parkedrows.Claim, 0, len(f.inFlight))
 	for claim := range f.inFlight {
 		claims = append(claims, claim)
 	}
@@ -236,7 +294,7 @@ func (f *fetcher) renew(ctx context.Context) {
 func (f *fetcher) tidy(ctx context.Context) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
-	released, err := f.store.RepairKeys(ctx, f.consumer, f.topic, parked.KeyOrder(f.config.KeyOrder))
+	released, err := f.store.RepairKeys(ctx, f.consumer, f.topic, parkedrows.KeyOrder(f.config.KeyOrder))
 	if err != nil {
 		f.report(ctx, err)
 	}
@@ -261,4 +319,61 @@ func (f *fetcher) report(ctx context.Context, err error) {
 		f.failing = false
 		f.config.Logger.Info("Parked messages are fetched again", fields)
 	}
+}
+
+// registerAgain is the pause after a failed registration.
+const registerAgain = 5 * time.Second
+
+// register records in the database that the consumer runs. It returns the time until it
+// must be called again.
+func (f *fetcher) register(ctx context.Context) (next time.Duration) {
+	ctx, cancel := f.withLeaseTimeout(ctx)
+	defer cancel()
+	own := parkedrows.Consumer{
+		Consumer: f.consumer, Topic: f.topic, KeyOrder: f.config.KeyOrder != Unordered, Handler: f.use.Handler(), Owner: f.owner,
+	}
+	before, err := f.store.Register(ctx, own)
+	if err == nil {
+		f.logOtherHandler(own.OtherHandler(before))
+		f.registered, f.registerFailed = true, false
+		return f.registerEvery
+	}
+	if !f.registerFailed && !errors.Is(ctx.Err(), context.Canceled) {
+		f.registerFailed = true
+		f.config.Logger.Error("Consumer cannot be registered as running, retrying", err,
+			watermill.LogFields{"consumer": f.consumer, "topic": f.topic})
+	}
+	return registerAgain
+}
+
+// leavePatience is how long the end of a subscription waits for the statement that
+// records this end.
+const leavePatience = time.Second
+
+// leave records that this instance of the consumer has ended. If this fails, the
+// instance still counts as running for the time parkedrows.AbsentAfter.
+func (f *fetcher) leave(ctx context.Context) {
+	if !f.registered {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, leavePatience)
+	defer cancel()
+	if err := f.store.Leave(ctx, f.consumer, f.topic, f.owner); err != nil {
+		f.config.Logger.Debug("End of the consumer's instance cannot be recorded",
+			watermill.LogFields{"consumer": f.consumer, "topic": f.topic, "error": err.Error()})
+	}
+}
+
+// logOtherHandler logs, once, that another handler runs under the consumer's name. It
+// does nothing at the first registration, because the database may still contain the
+// registration of a process that has just ended.
+func (f *fetcher) logOtherHandler(other string) {
+	if !f.registered || other == "" || other == f.loggedOtherHandler {
+		return
+	}
+	f.loggedOtherHandler = other
+	f.config.Logger.Error("Consumer name is used by two handlers, each skips messages that the other has handled",
+		fmt.Errorf("consumer %q on topic %q is also run by %s: give each handler its own consumer name, "+
+			"unless a deploy is just renaming this one", f.consumer, f.topic, other),
+		watermill.LogFields{"consumer": f.consumer, "topic": f.topic})
 }

@@ -10,13 +10,13 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
 // away renames a table, so that all statements on it fail until back is called.
-func away(t *testing.T, db testkit.Database, table string) (back func()) {
+func away(t *testing.T, db kit.Database, table string) (back func()) {
 	t.Helper()
 	rename := func(from, to string) {
 		t.Helper()
@@ -39,7 +39,7 @@ func TestMessageThatNobodyTakesIsNackedAfterCloseTimeout(t *testing.T) {
 	in, msg := make(chan *message.Message, 1), message.NewMessage("m1", nil)
 	in <- msg
 	close(in)
-	f.forward(t.Context(), in, nil)
+	f.forward(&inlet{fetcher: f, ctx: t.Context(), messages: in, cancel: func() {}}, nil)
 	select {
 	case <-msg.Nacked():
 	default:
@@ -54,10 +54,10 @@ func TestMessageThatNobodyTakesIsNackedAfterCloseTimeout(t *testing.T) {
 // first attempt to release them fails.
 func TestUnknownClaimsAreReleasedBeforeTheNextClaim(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		f := idleFetcher(t, db)
 		deliver(t, f, "m1")
-		claimed, err := f.store.Claim(t.Context(), parked.Select{Consumer: f.consumer, Topic: f.topic, Limit: 1, Lease: time.Hour})
+		claimed, err := f.store.Claim(t.Context(), parkedrows.Select{Consumer: f.consumer, Topic: f.topic, Limit: 1, Lease: time.Hour})
 		if err != nil || len(claimed) != 1 {
 			t.Fatalf("%d claimed, %v", len(claimed), err)
 		}
@@ -65,7 +65,7 @@ func TestUnknownClaimsAreReleasedBeforeTheNextClaim(t *testing.T) {
 		if f.queue.len() != 0 || len(f.inFlight) != 0 {
 			t.Error("a message of an unknown claim is handed out")
 		}
-		f.unknown = append(f.unknown, &parked.Claim{ID: 1000, Token: "was not committed"})
+		f.unknown = append(f.unknown, &parkedrows.Claim{ID: 1000, Token: "was not committed"})
 		back := away(t, db, "once_parked")
 		if f.fetch(t.Context()) || !f.failing || len(f.unknown) != 2 {
 			t.Errorf("failing %t, %d unknown claims", f.failing, len(f.unknown))
@@ -84,14 +84,14 @@ func TestUnknownClaimsAreReleasedBeforeTheNextClaim(t *testing.T) {
 // like a failed fetch.
 func TestFailedUpkeepIsLogged(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		for name, do := range map[string]func(f *fetcher){
 			"renew": func(f *fetcher) { f.renew(t.Context()) }, "tidy": func(f *fetcher) { f.tidy(t.Context()) },
 		} {
-			logs := &testkit.Logs{}
+			logs := &kit.Logs{}
 			f := idleFetcher(t, db)
 			f.config.Logger = logs
-			claim := &parked.Claim{ID: 7, Token: "x"}
+			claim := &parkedrows.Claim{ID: 7, Token: "x"}
 			f.inFlight[claim] = struct{}{}
 			do(f)
 			back := away(t, db, "once_parked")
@@ -107,8 +107,8 @@ func TestFailedUpkeepIsLogged(t *testing.T) {
 // If a consumer cannot be registered, this is logged only once until it is registered.
 func TestFailedRegistrationIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		logs := &testkit.Logs{}
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		logs := &kit.Logs{}
 		f := idleFetcher(t, db)
 		f.config.Logger = logs
 		register := func(ctx context.Context, want time.Duration, logged int) {
@@ -161,14 +161,14 @@ func TestHandledRowsAreRemovedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fetcherOf(Config{Concurrency: 10}, 0)
 		var told []time.Duration
-		f.subscription().Store(parked.Stored{Ahead: 8, Handled: func(lag time.Duration) { told = append(told, lag) }})
+		f.subscription().Store(parkedrows.Stored{Ahead: 8, Handled: func(lag time.Duration) { told = append(told, lag) }})
 		if f.capacity() != 18 {
 			t.Errorf("%d claims, want 18", f.capacity())
 		}
-		f.queue, f.handled = newFairQueue(nil), make(chan *parked.Claim, 10)
+		f.queue, f.handled = newFairQueue(nil), make(chan *parkedrows.Claim, 10)
 		ack := func(count int) {
 			for range count {
-				c := &parked.Claim{}
+				c := &parkedrows.Claim{}
 				c.Manage()
 				c.Handle()
 				f.settle(t.Context(), f.delivery(c), true)
@@ -176,7 +176,7 @@ func TestHandledRowsAreRemovedTogether(t *testing.T) {
 		}
 		collect := func() (claims int, took time.Duration) {
 			began := time.Now()
-			return len(f.collectHandled(&parked.Claim{})), time.Since(began)
+			return len(f.collectHandled(&parkedrows.Claim{})), time.Since(began)
 		}
 		ack(3)
 		if claims, took := collect(); claims != 4 || took != 0 { // no message waits
@@ -206,8 +206,8 @@ func TestHandledRowsAreRemovedTogether(t *testing.T) {
 		if len(told) != 13 {
 			t.Errorf("the transport is told of %d messages, want 13", len(told))
 		}
-		f.handled = make(chan *parked.Claim, 1)
-		if f.settle(t.Context(), f.delivery(&parked.Claim{Replays: 1}), true); len(told) != 13 || len(f.handled) != 1 {
+		f.handled = make(chan *parkedrows.Claim, 1)
+		if f.settle(t.Context(), f.delivery(&parkedrows.Claim{Replays: 1}), true); len(told) != 13 || len(f.handled) != 1 {
 			t.Errorf("a replayed message is told, or is not resolved")
 		}
 	})
@@ -216,7 +216,7 @@ func TestHandledRowsAreRemovedTogether(t *testing.T) {
 // The metrics of the table are observed while there is a subscription.
 func TestTableIsObservedUntilTheLastSubscriptionEnds(t *testing.T) {
 	t.Parallel()
-	r, err := New(testkit.SQLite(t).DB, Config{Schema: schema.Config{Dialect: schema.SQLite}})
+	r, err := New(kit.SQLite(t).DB, Config{Schema: schema.Config{Dialect: schema.SQLite}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +254,7 @@ func (p *pinged) SubscribeInitialize(topic string) error {
 // subscriber. Ping and SubscribeInitialize must call the wrapped subscriber.
 func TestPartDescribesTheRetries(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	r, err := New(db.DB, Config{
 		Schema: schema.Config{Dialect: schema.SQLite}, Concurrency: 3, ShareConsumer: true,
 		Policy: Policy{Delayed: 1, Base: time.Hour},
@@ -263,7 +263,7 @@ func TestPartDescribesTheRetries(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := r.Part()
-	if p.Name != "retry" || p.DB != db.DB || p.Schema.Dialect != schema.SQLite || p.Logger == nil || len(p.Tables) != 5 ||
+	if p.Name != "retry" || p.DB != db.DB || p.Schema.Dialect != schema.SQLite || p.Logger == nil || len(p.Tables) != 6 ||
 		p.Concurrency != 3 || p.LongestDelay != time.Hour {
 		t.Errorf("%+v", p)
 	}

@@ -3,22 +3,25 @@ package retry
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
 // idleFetcher returns a fetcher for two handlers that is not running. The test calls its
 // methods. The fetcher has its own gate, so crashed messages of other tests do not stop it.
-func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
+func idleFetcher(t *testing.T, db kit.Database) *fetcher {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
@@ -37,7 +40,7 @@ func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
 // later result would be useless, and Close waits for the renewal.
 func TestRenewalEndsWithTheLease(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	f := idleFetcher(t, db)
 	if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage("m1", nil)); err != nil {
 		t.Fatal(err)
@@ -60,7 +63,7 @@ func TestRenewalEndsWithTheLease(t *testing.T) {
 		f.renew(t.Context())
 		close(ended)
 	}()
-	testkit.Eventually(t, time.Minute, "the renewal ends", func() bool {
+	kit.Eventually(t, time.Minute, "the renewal ends", func() bool {
 		select {
 		case <-ended:
 			return true
@@ -77,8 +80,8 @@ func TestRenewalEndsWithTheLease(t *testing.T) {
 // other tenants may have arrived, and heads of keys may have been settled. The new
 // messages, and the next messages of these keys, must not wait for the next poll.
 func TestReusedLookIsFollowedByNewLook(t *testing.T) {
-	testkit.Long(t)
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.Long(t)
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		f := idleFetcher(t, db)
 		deliver := func(tenant string, ids ...string) {
 			t.Helper()
@@ -134,7 +137,7 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 		if finish() == "" || len(f.inFlight) > 0 {
 			t.Error("nothing was fetched")
 		}
-		if due, err := f.store.Due(t.Context(), parked.Select{Consumer: f.consumer, Topic: f.topic, Limit: 1}); err != nil || due.Crashed {
+		if due, err := f.store.Due(t.Context(), parkedrows.Select{Consumer: f.consumer, Topic: f.topic, Limit: 1}); err != nil || due.Crashed {
 			t.Errorf("the crashed message was skipped, %v", err)
 		}
 	})
@@ -144,7 +147,7 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 // so that it can renew leases.
 func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	f := idleFetcher(t, db)
 	for n := range 100 {
 		msg := message.NewMessage(fmt.Sprint(n), nil)
@@ -199,9 +202,9 @@ func TestShutdownIsNotLoggedAsFailure(t *testing.T) {
 
 // A failed fetch must be repeated soon, even if PollInterval is long.
 func TestFailedFetchIsRepeated(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		f := idleFetcher(t, db)
-		logs := &testkit.Logs{}
+		logs := &kit.Logs{}
 		closing, ended, out := make(chan struct{}), make(chan struct{}), make(chan *message.Message)
 		f.config.Logger, f.closing = logs, closing
 		if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage("1", nil)); err != nil {
@@ -217,7 +220,7 @@ func TestFailedFetchIsRepeated(t *testing.T) {
 			defer close(ended)
 			f.run(t.Context(), out)
 		}()
-		testkit.Eventually(t, time.Minute, "the fetch has failed", func() bool { return logs.Has("ERROR") })
+		kit.Eventually(t, time.Minute, "the fetch has failed", func() bool { return logs.Has("ERROR") })
 		rename("away", "once_parked")
 		select {
 		case msg := <-out:
@@ -228,4 +231,251 @@ func TestFailedFetchIsRepeated(t *testing.T) {
 		close(closing)
 		<-ended
 	})
+}
+
+func fetcherOf(c Config, gathers int) *fetcher {
+	return newFetcher(&subscriber{retries: &Retries{config: c.withDefaults()}, consumer: "payments"}, "orders.placed", nil, gathers)
+}
+
+// With KeyOrder, four messages are claimed in advance for each handler. If the handler
+// has batches, the fetcher raises Concurrency only if Concurrency has its default
+// value.
+func TestFetcherClaimsAsManyAsItsHandlersNeed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		config                Config
+		gathers               int
+		concurrency, capacity int
+	}{
+		"unordered":                     {Config{Concurrency: 3}, 0, 3, 3},
+		"in order":                      {Config{Concurrency: 3, KeyOrder: BlockWhileRetried}, 0, 3, 15},
+		"in batches":                    {Config{}, 1000, 1000, 1000},
+		"in batches, with a number":     {Config{Concurrency: 3}, 1000, 3, 3},
+		"in batches smaller than usual": {Config{}, 1, Config{}.withDefaults().Concurrency, Config{}.withDefaults().Concurrency},
+	} {
+		if f := fetcherOf(c.config, c.gathers); f.concurrency != c.concurrency || f.capacity() != c.capacity {
+			t.Errorf("%s: %d handlers, %d claims; want %d and %d", name, f.concurrency, f.capacity(), c.concurrency, c.capacity)
+		}
+	}
+}
+
+// After a failure, the fetcher queries the table again within a second.
+func TestFailingFetcherAsksAtLeastEverySecond(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		failing    bool
+		poll, want time.Duration
+	}{
+		{false, time.Hour, time.Hour},
+		{true, time.Hour, time.Second},
+		{true, time.Millisecond, time.Millisecond},
+	} {
+		f := fetcherOf(Config{PollInterval: c.poll}, 0)
+		if f.failing = c.failing; f.pollInterval() != c.want {
+			t.Errorf("failing %t, PollInterval %v: %v, want %v", c.failing, c.poll, f.pollInterval(), c.want)
+		}
+	}
+}
+
+func TestFetchFailuresAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var logs kit.Logs
+	f := fetcherOf(Config{Logger: &logs}, 0)
+	for range 2 {
+		f.report(t.Context(), errors.New("away"))
+		f.report(t.Context(), errors.New("away"))
+		f.report(t.Context(), nil)
+		f.report(t.Context(), nil)
+	}
+	failed := logs.Count("ERROR Parked messages cannot be fetched, retrying", "consumer=payments", "topic=orders.placed", "err=away")
+	works := logs.Count("INFO Parked messages are fetched again", "consumer=payments", "topic=orders.placed")
+	if failed != 2 || works != 2 || len(logs.Lines()) != 4 {
+		t.Errorf("logged %q", logs.Lines())
+	}
+}
+
+func TestBufferFitsAsManyRowsAsItHasRoomFor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ bytes, rowSize, rows, want int }{
+		{0, 0, 7, 7},
+		{0, 20, 7, 5},
+		{0, 20, 3, 3},
+		{41, 20, 7, 2},
+		{99, 20, 7, 1}, // the result is at least one
+		{99, 0, 7, 7},
+		{100, 20, 7, 0},
+		{100, 0, 7, 0},
+		{120, 0, 7, 0},
+	} {
+		b := &buffer{limit: 100, bytes: c.bytes, rowSize: c.rowSize}
+		if got := b.fit(c.rows); got != c.want {
+			t.Errorf("%+v: %d rows fit", c, got)
+		}
+	}
+	b := &buffer{}
+	claimed := func(sizes ...int) (rows []parkedrows.Claimed) {
+		for _, size := range sizes {
+			rows = append(rows, parkedrows.Claimed{Claim: &parkedrows.Claim{Size: size}})
+		}
+		return rows
+	}
+	for _, c := range []struct {
+		rows []parkedrows.Claimed
+		want int
+	}{{claimed(10, 80, 20), 80}, {claimed(10), 40}, {nil, 20}, {claimed(30), 30}} {
+		if b.observe(c.rows); b.rowSize != c.want {
+			t.Errorf("the estimate is %d, want %d", b.rowSize, c.want)
+		}
+	}
+	if b.tooLarge(errors.New("other")) || b.rowSize != 30 {
+		t.Errorf("another error changes the estimate to %d", b.rowSize)
+	}
+	if !b.tooLarge(&parkedrows.LargeError{Size: 90}) || b.rowSize != 90 {
+		t.Errorf("the estimate is %d, want 90", b.rowSize)
+	}
+}
+
+// A crashed message waits until no other message runs, and all other messages wait while
+// it runs.
+func TestIsolationGateAdmitsACrashedMessageAlone(t *testing.T) {
+	t.Parallel()
+	g, woken := &isolationGate{}, 0
+	if !g.enter(2) || g.enterAlone() {
+		t.Error("a crashed message runs together with others")
+	}
+	g.request(func() { woken++ })
+	g.leave(1)
+	if g.leave(0); woken != 0 {
+		t.Error("the subscription is woken while a message is in flight")
+	}
+	if g.leave(1); woken != 1 {
+		t.Errorf("the subscription is woken %d times, want once", woken)
+	}
+	if g.leave(0); woken != 1 {
+		t.Error("the subscription is woken although no message has left")
+	}
+	if !g.enterAlone() || g.enterAlone() {
+		t.Error("not exactly one crashed message runs")
+	}
+	g.withdraw()
+	if g.enter(1) {
+		t.Error("another message runs together with the crashed one")
+	}
+	if g.leave(1); woken != 1 || !g.enter(1) {
+		t.Errorf("others wait after the crashed message; woken %d times", woken)
+	}
+}
+
+// The isolation time starts with the first request, not with the latest request.
+func TestIsolationTimeBeginsWithTheFirstRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &isolationGate{}
+		g.enter(1)
+		g.request(func() {})
+		time.Sleep(isolationTime - time.Second) //nolint:forbidigo // on the clock of synctest
+		g.request(func() {})
+		if g.enter(1) {
+			t.Error("others do not wait")
+		}
+		time.Sleep(time.Second) //nolint:forbidigo // on the clock of synctest
+		if !g.enter(1) {
+			t.Error("others wait longer than isolationTime")
+		}
+	})
+}
+
+// The third call with an undecided outcome counts. Tries that did not call the handler
+// never count, even if they take long.
+func TestThirdUndecidedCallCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		called, notCalled := &chain.Error{Kind: chain.Undecided}, &chain.Error{Kind: chain.Undecided, NotCalled: true}
+		newAttempt := func() *attempt {
+			return &attempt{ctx: t.Context(), Retries: &Retries{config: Config{UnackedWait: time.Minute}}}
+		}
+		a := newAttempt()
+		for n, c := range []struct {
+			v    *chain.Error
+			want bool
+		}{{notCalled, false}, {called, false}, {notCalled, false}, {called, false}, {notCalled, false}, {called, true}} {
+			if got := a.chargesUndecided(c.v); got != c.want {
+				t.Errorf("try %d counts: %t", n, got)
+			}
+			if before := n >= 1; a.failedBefore != before {
+				t.Errorf("try %d: failed before is %t", n, a.failedBefore)
+			}
+		}
+		a = newAttempt()
+		a.chargesUndecided(notCalled)
+		time.Sleep(time.Minute) //nolint:forbidigo // on the clock of synctest
+		if a.chargesUndecided(called) {
+			t.Error("a call counts before UnackedWait is over")
+		}
+		time.Sleep(time.Nanosecond) //nolint:forbidigo // on the clock of synctest
+		if a.chargesUndecided(notCalled) || !a.chargesUndecided(called) {
+			t.Error("after UnackedWait not exactly the call of the handler counts")
+		}
+	})
+}
+
+// A short wait is normal and is not logged. A long wait is logged once, and ends with
+// UnackedWait or with a shutdown.
+func TestWaitForAnUndecidedMessageIsLoggedAfterASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var logs kit.Logs
+		closing := make(chan struct{})
+		a := &attempt{
+			Retries:  &Retries{config: Config{UnackedWait: time.Minute, Logger: &logs}},
+			ctx:      t.Context(),
+			delivery: &parkedrows.Delivery{Consumer: "payments", Topic: "orders.placed", Closing: closing},
+			original: message.NewMessage("m1", nil),
+		}
+		away := &chain.Error{Kind: chain.Undecided, NotCalled: true, Err: errors.New("away")}
+		began := time.Now()
+		for a.chargesUndecided(away); a.waitUndecided(away); a.chargesUndecided(away) {
+			waited, logged := time.Since(began), 0
+			if waited >= time.Second {
+				logged = 1
+			}
+			if n := logs.Count("ERROR Message is held", "consumer=payments", "topic=orders.placed", "message_uuid=m1", "err=away"); n != logged {
+				t.Fatalf("after %v: logged %q", waited, logs.Lines())
+			}
+		}
+		if waited := time.Since(began); waited <= time.Minute || waited > time.Minute+5*time.Second {
+			t.Errorf("the wait ended after %v", waited)
+		}
+		a.undecided = undecidedTries{since: time.Now()}
+		close(closing)
+		if a.waitUndecided(away) {
+			t.Error("the wait does not end with a shutdown")
+		}
+	})
+}
+
+// The delay of After must be at least a millisecond. With a delay of zero, the delay of
+// the policy would be used.
+func TestAfterIsAtLeastAMillisecond(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]time.Duration{
+		0: time.Millisecond, -time.Hour: time.Millisecond, time.Millisecond: time.Millisecond, time.Hour: time.Hour,
+	} {
+		err := After(errors.New("later"), d)
+		if v := chain.Of(err); v.After != want || v.Kind != chain.Failed || v.Reason != chain.ReasonFailed {
+			t.Errorf("After(err, %v): %+v", d, v)
+		}
+	}
+}
+
+// If a message was given up on but could not be quarantined, the pause before its next
+// try must be as long as the pause before its last round.
+func TestPauseWithoutAQuarantineIsTheLongestOfThePolicy(t *testing.T) {
+	t.Parallel()
+	for delayed, want := range map[int]time.Duration{-1: time.Second, 1: time.Second, 3: 25 * time.Second} {
+		f := fetcherOf(Config{Policy: Policy{Delayed: delayed, Jitter: -1}}, 0)
+		if got := f.longestPause(); got != want {
+			t.Errorf("with %d delayed rounds it is %v, want %v", delayed, got, want)
+		}
+	}
 }

@@ -6,7 +6,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
@@ -40,6 +40,7 @@ type instruments struct {
 	stored        *telemetry.Counter
 	waitingForKey metric.Int64Observable
 	blockedKeys   metric.Int64Observable
+	paused        metric.Int64Observable
 }
 
 func newInstruments(config Config) *instruments {
@@ -62,6 +63,8 @@ func newInstruments(config Config) *instruments {
 			"Messages that wait behind another message of their ordering key, counted up to 100,000."),
 		blockedKeys: meter.Gauge("once.retry.blocked_keys", "{key}",
 			"Ordering keys that are blocked by a message in quarantine, counted up to 100,000."),
+		paused: meter.Gauge("once.retry.paused", "{consumer}",
+			"Consumers that an operator has paused, counted for each topic."),
 		waiting: meter.Gauge("once.retry.waiting", "{message}", "Parked messages, counted up to 100,000."),
 		lag:     meter.SecondsGauge("once.retry.lag", "Time since the oldest due parked message became due."),
 	}
@@ -79,13 +82,12 @@ type watchers struct {
 	end   func()
 }
 
-// watch observes the metrics of the table until the returned function done is called.
 func (r *Retries) watch() (done func()) {
 	w := &r.watchers
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.count == 0 {
-		var backlog telemetry.StatsCache[parked.Backlog]
+		var backlog telemetry.StatsCache[parkedrows.Backlog]
 		logError := func(err error) {
 			r.config.Logger.Error("Metrics of parked messages cannot be read, retrying", err, nil)
 		}
@@ -96,9 +98,10 @@ func (r *Retries) watch() (done func()) {
 				o.ObserveFloat64(i.lag, seen.Lag.Seconds())
 				o.ObserveInt64(i.waitingForKey, seen.WaitingForKey)
 				o.ObserveInt64(i.blockedKeys, seen.BlockedKeys)
+				o.ObserveInt64(i.paused, seen.Paused)
 			}
 			return nil
-		}, i.waiting, i.lag, i.waitingForKey, i.blockedKeys)
+		}, i.waiting, i.lag, i.waitingForKey, i.blockedKeys, i.paused)
 	}
 	w.count++
 	return sync.OnceFunc(func() {

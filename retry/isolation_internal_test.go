@@ -7,8 +7,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // later changes the gate as if isolationTime had passed.
@@ -28,11 +28,11 @@ func deliver(t *testing.T, f *fetcher, id string) {
 // crashDue simulates a process that claims a due message and dies.
 func crashDue(t *testing.T, f *fetcher) {
 	t.Helper()
-	sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: "killed", Limit: 1, Lease: time.Millisecond}
+	sel := parkedrows.Select{Consumer: f.consumer, Topic: f.topic, Owner: "killed", Limit: 1, Lease: time.Millisecond}
 	if claimed, err := f.store.Claim(t.Context(), sel); err != nil || len(claimed) != 1 {
 		t.Fatalf("%d claimed, %v", len(claimed), err)
 	}
-	testkit.Eventually(t, 20*time.Second, "the message is counted as crashed", func() bool {
+	kit.Eventually(t, 20*time.Second, "the message is counted as crashed", func() bool {
 		due, err := f.store.Due(t.Context(), sel)
 		return err == nil && due.Crashed
 	})
@@ -40,7 +40,7 @@ func crashDue(t *testing.T, f *fetcher) {
 
 // fetcherAfterCrash returns a fetcher with two messages. The message "crashed" was
 // claimed by a process that died, and "fresh" was not claimed.
-func fetcherAfterCrash(t *testing.T, db testkit.Database) *fetcher {
+func fetcherAfterCrash(t *testing.T, db kit.Database) *fetcher {
 	t.Helper()
 	f := idleFetcher(t, db)
 	deliver(t, f, "crashed")
@@ -66,7 +66,7 @@ func hasFetchedFresh(t *testing.T, f *fetcher) {
 // crashed message must still continue, like all other subscriptions.
 func TestSubscriptionContinuesWhenCrashedMessageCannotRunAlone(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		f := fetcherAfterCrash(t, db)
 
 		if !f.gate.enter(1) { // a message of another subscription, whose handler never returns
@@ -96,7 +96,7 @@ func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
 			COMMIT`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := fetcherAfterCrash(t, testkit.Postgres(t))
+			f := fetcherAfterCrash(t, kit.Postgres(t))
 			conn, err := f.store.DB().Conn(t.Context())
 			if err != nil {
 				t.Fatal(err)

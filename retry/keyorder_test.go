@@ -1,6 +1,7 @@
 package retry_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,10 +13,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/testkit/rows"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/test/rows"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -28,7 +30,7 @@ func keyed(id string) *message.Message {
 
 // inOrder returns a bench with Config.KeyOrder. Its messages are stored and acked
 // before they are handled.
-func inOrder(t *testing.T, db testkit.Database, order retry.KeyOrder) *bench {
+func inOrder(t *testing.T, db kit.Database, order retry.KeyOrder) *bench {
 	t.Helper()
 	return newBench(t, db, func(c *retry.Config) {
 		c.KeyOrder = order
@@ -73,22 +75,22 @@ func (b *bench) deliverAll(ids ...string) {
 	}
 }
 
-func (b *bench) quarantine() *poison.Quarantine {
+func (b *bench) quarantine() *quarantine.Entries {
 	b.Helper()
-	store, err := poison.New(b.DB, poison.Config{Schema: b.config})
+	entries, err := quarantine.New(b.DB, operate.Config{Schema: b.config})
 	if err != nil {
 		b.Fatal(err)
 	}
-	return store
+	return entries
 }
 
-var someone = poison.Act{Actor: "test", Why: "test"}
+var someone = operate.Act{Actor: "test", Why: "test"}
 
 // While a message is retried, the later messages of its key must wait in the database.
 // They must block neither the transport nor other keys.
 func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
 		tries := 0
@@ -107,7 +109,7 @@ func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
 		if got := done.idsOf("a"); got != "" {
 			t.Fatalf("%s was handled before a1", got)
 		}
-		if held := b.entries(parked.Held); len(held) != 3 {
+		if held := b.entries(parkedrows.Held); len(held) != 3 {
 			t.Fatalf("%d messages wait behind a1, want 3", len(held))
 		}
 		close(mend)
@@ -120,7 +122,7 @@ func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
 
 func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
 		b.run(func(msg *message.Message) error {
@@ -131,7 +133,7 @@ func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
 		})
 		b.deliverAll("a1", "a2", "a3")
 		b.eventually("the others are handled", func() bool { return done.idsOf("a") == "a2 a3" })
-		entries := b.entries(parked.Quarantined)
+		entries := b.entries(parkedrows.Quarantined)
 		if len(entries) != 1 || entries[0].MessageID != "a1" || entries[0].BlocksKey || entries[0].Attempts != 2 {
 			t.Fatalf("entries %+v", entries)
 		}
@@ -142,7 +144,7 @@ func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
 // discarded or edited. Then the later messages must be handled in order.
 func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		for what, settle := range map[string]func(b *bench, e rows.Row) error{
 			"a1 a2 a3 a4": func(b *bench, e rows.Row) error {
 				return b.quarantine().Replay(b.Context(), someone, e.ID)
@@ -154,7 +156,7 @@ func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 				_, err := b.quarantine().Edit(b.Context(), someone, e.ID, func(msg *message.Message) error {
 					msg.UUID = "a9"
 					return nil
-				}, poison.EditOptions{})
+				}, quarantine.EditOptions{})
 				return err
 			},
 		} {
@@ -171,7 +173,7 @@ func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 				b.run(handle)
 				b.deliverAll("a1", "a2", "a3", "b1")
 				b.eventually("the other key is handled", func() bool { return done.idsOf("b") == "b1" })
-				b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
+				b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
 				if err := b.router.Close(); err != nil {
 					t.Fatal(err)
 				}
@@ -181,15 +183,15 @@ func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 				b.run(handle)
 				b.deliverAll("a4", "b2")
 				b.eventually("the other key is handled", func() bool { return done.idsOf("b") == "b1 b2" })
-				entry := b.entries(parked.Quarantined)[0]
-				if got := done.idsOf("a"); got != "" || !entry.BlocksKey || len(b.entries(parked.Held)) != 3 {
+				entry := b.entries(parkedrows.Quarantined)[0]
+				if got := done.idsOf("a"); got != "" || !entry.BlocksKey || len(b.entries(parkedrows.Held)) != 3 {
 					t.Fatalf("handled %q, entry %+v", got, entry)
 				}
 				if err := settle(b, entry); err != nil {
 					t.Fatal(err)
 				}
 				b.eventually("the successors are handled", func() bool { return done.idsOf("a") == what })
-				b.eventually("no message waits", func() bool { return len(b.entries(parked.Waiting))+len(b.entries(parked.Held)) == 0 })
+				b.eventually("no message waits", func() bool { return len(b.entries(parkedrows.Waiting))+len(b.entries(parkedrows.Held)) == 0 })
 				if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(`DELETE FROM {parked}`)); err != nil {
 					t.Fatal(err)
 				}
@@ -200,7 +202,7 @@ func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 
 func TestBlockWhileRunningHandlesSuccessorsBeforeRetry(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRunning)
 		var done successes
 		tries := 0
@@ -229,7 +231,7 @@ func TestBlockWhileRunningHandlesSuccessorsBeforeRetry(t *testing.T) {
 // key must still be handled one at a time and in order.
 func TestKeyOrderWithSeveralInstances(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		const perKey = 8
 		keys := "abcdefgh"
 		b := inOrder(t, db, retry.BlockWhileRetried)
@@ -267,7 +269,7 @@ func TestKeyOrderWithSeveralInstances(t *testing.T) {
 				b.deliverAll(key + fmt.Sprint(n))
 			}
 		}
-		testkit.Falls(t, time.Minute, "not handled", func() int { return len(b.entries("")) })
+		kit.Falls(t, time.Minute, "not handled", func() int { return len(b.entries("")) })
 		for key := range strings.SplitSeq(keys, "") {
 			if got, want := done.idsOf(key), key+strings.Join(strings.Split("01234567", ""), " "+key); got != want {
 				t.Errorf("handled %s", got)
@@ -279,7 +281,7 @@ func TestKeyOrderWithSeveralInstances(t *testing.T) {
 // If the first message of a key exceeds its crash budget, it must be given up on, and
 // the next message of the key must be handled.
 func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.KeyOrder, c.CrashBudget = retry.BlockWhileRetried, 2 })
 		b.store("a1", "a2")
 		b.crash(1, false)
@@ -289,7 +291,7 @@ func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
 		b.eventually("the successors are handled", func() bool { return done.idsOf("a") == "a2" })
 		b.eventually("one is in quarantine", func() bool {
 			entries := b.entries("")
-			return len(entries) == 1 && entries[0].MessageID == "a1" && entries[0].State == parked.Quarantined
+			return len(entries) == 1 && entries[0].MessageID == "a1" && entries[0].State == parkedrows.Quarantined
 		})
 	})
 }
@@ -298,7 +300,7 @@ func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
 func (b *bench) store(ids ...string) {
 	b.Helper()
 	for _, id := range ids {
-		err := b.parked.DeliverTo(b.Context(), topic, []parked.Subscription{{Consumer: consumer, KeyOrder: true}}, keyed(id))
+		err := b.parked.DeliverTo(b.Context(), topic, []parkedrows.Subscription{{Consumer: consumer, KeyOrder: true}}, keyed(id))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -317,7 +319,7 @@ func TestTrap64SuccessorsOfMissingPredecessorAreReleased(t *testing.T) {
 		"order is off":         {retry.Unordered, `UPDATE {parked} SET state = 'quarantined' WHERE message_id = 'a1'`, "a2 a3"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+			kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 				b := newBench(t, db, func(config *retry.Config) {
 					config.KeyOrder, config.Lease = c.now, 500*time.Millisecond
 				})
@@ -339,9 +341,93 @@ func TestTrap64SuccessorsOfMissingPredecessorAreReleased(t *testing.T) {
 
 func TestKeyOrderIsValidated(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	_, err := retry.New(db.DB, retry.Config{KeyOrder: 9})
 	if err == nil || !strings.Contains(err.Error(), "KeyOrder is 9") {
 		t.Fatal(errors.Join(errors.New("not refused"), err))
 	}
+}
+
+// If the database needs longer to store a batch than the timeout of one try, smaller
+// batches must be stored. The same batch would exceed the timeout again and again.
+func TestKeyOrderSplitsBatchAfterTimeout(t *testing.T) {
+	b := inOrder(t, kit.Postgres(t), retry.BlockWhileRetried)
+	for _, query := range []string{
+		`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`,
+		`CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION slowly()`,
+	} {
+		if _, err := b.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.retries.SetOneTry(time.Second)
+	var done successes
+	b.run(done.handle)
+	var ids []string
+	var msgs []*message.Message
+	for n := range 12 { // the first message is stored alone, and the other messages arrive in the meantime
+		ids = append(ids, fmt.Sprintf("a%d", n))
+		msgs = append(msgs, keyed(ids[n]))
+		b.transport.messages <- msgs[n]
+	}
+	for _, msg := range msgs {
+		select {
+		case <-msg.Acked():
+		case <-msg.Nacked():
+			t.Fatalf("%s was nacked", msg.UUID)
+		case <-time.After(time.Minute):
+			t.Fatalf("%s is not stored", msg.UUID)
+		}
+	}
+	b.allHandled()
+	if got := done.idsOf("a"); got != strings.Join(ids, " ") {
+		t.Errorf("handled %s", got)
+	}
+}
+
+// While the table is missing, messages must wait, even longer than UnackedWait: if a
+// message were nacked, later messages would be handled before it. A shutdown must nack
+// the message and all later messages.
+func TestKeyOrderWaitsLongerThanUnackedWaitForTheTable(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := inOrder(t, db, retry.BlockWhileRetried)
+		var done successes
+		b.run(done.handle)
+		rename := func(from, to string) {
+			if _, err := db.ExecContext(context.WithoutCancel(t.Context()), `ALTER TABLE `+from+` RENAME TO `+to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rename("once_parked", "away")
+		var messages []*message.Message
+		for n := range 5 {
+			messages = append(messages, keyed(fmt.Sprintf("a%d", n)))
+			b.transport.messages <- messages[n]
+		}
+		rename("away", "once_parked")
+		b.eventually("all are handled", func() bool { return done.idsOf("a") == "a0 a1 a2 a3 a4" })
+
+		rename("once_parked", "away")
+		messages = messages[:0]
+		for n := range 3 {
+			messages = append(messages, keyed(fmt.Sprintf("b%d", n)))
+			b.transport.messages <- messages[n]
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- b.router.Close() }()
+		for _, msg := range messages {
+			select {
+			case <-msg.Nacked():
+			case <-msg.Acked():
+				t.Fatalf("%s was acked", msg.UUID)
+			case <-time.After(20 * time.Second):
+				t.Fatalf("%s has neither ack nor nack", msg.UUID)
+			}
+		}
+		if err := <-closed; err != nil {
+			t.Fatal(err)
+		}
+		rename("away", "once_parked")
+	})
 }

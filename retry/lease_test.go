@@ -9,9 +9,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
@@ -24,7 +25,7 @@ func withShortLease(c *retry.Config) {
 
 func TestLeaseIsRenewedWhileHandlerRuns(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Lease, c.Concurrency = shortLease, 4 })
 		var calls atomic.Int32
 		var first time.Time
@@ -52,8 +53,8 @@ func TestLeaseIsRenewedWhileHandlerRuns(t *testing.T) {
 // then give up on the message, so the first process must not call the handler again.
 func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 	t.Parallel()
-	var logs testkit.Logs
-	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) {
+	var logs kit.Logs
+	b := newBench(t, kit.Postgres(t), func(c *retry.Config) {
 		withShortLease(c)
 		c.Logger = &logs
 	})
@@ -75,9 +76,9 @@ func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 		if _, err := blocked.ExecContext(t.Context(), `SELECT FROM once_parked FOR UPDATE`); err != nil {
 			t.Error(err)
 		}
-		claim := parked.DeliveryOf(msg.Context()).Claim
+		claim := parkedrows.DeliveryOf(msg.Context()).Claim
 		b.eventually("the lease has ended", func() bool { return !claim.Leased() })
-		return disposition.HandBack(errHandler)
+		return chain.HandBack(errHandler)
 	})
 	b.eventually("the middleware leaves the message to others", func() bool {
 		return logs.Has("Lease of the message has ended", "message_uuid=m1")
@@ -97,7 +98,7 @@ func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 // Otherwise the handler would be called again and again without end.
 func TestFailureAfterLeaseEndIsCharged(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		db.SetMaxOpenConns(1)
 		b := newBench(t, db, withShortLease)
 		b.put("m1")
@@ -112,12 +113,12 @@ func TestFailureAfterLeaseEndIsCharged(t *testing.T) {
 		var calls atomic.Int32
 		b.runWith(func(msg *message.Message) error {
 			calls.Add(1)
-			claim := parked.DeliveryOf(msg.Context()).Claim
+			claim := parkedrows.DeliveryOf(msg.Context()).Claim
 			b.eventually("the lease has ended", func() bool { return !claim.Leased() })
 			return errHandler
 		}, quarantine.Middleware, b.retries.Middleware, inbox.Middleware)
-		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
-		if entry := b.entries(parked.Quarantined)[0]; entry.Attempts != int(calls.Load()) || entry.Reason != disposition.ReasonExhausted {
+		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		if entry := b.entries(parkedrows.Quarantined)[0]; entry.Attempts != int(calls.Load()) || entry.Reason != chain.ReasonExhausted {
 			t.Errorf("%d calls, entry %+v", calls.Load(), entry)
 		}
 	})
@@ -132,12 +133,12 @@ func TestTrap48MessageIsNotAppliedAfterLeaseEnd(t *testing.T) {
 		"in a batch": func(i *dedup.Inbox) message.HandlerMiddleware { return i.BatchMiddleware },
 	} {
 		t.Run(way, func(t *testing.T) {
-			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { loseBeforeTheInbox(t, db, middleware) })
+			kit.EachDatabase(t, func(t *testing.T, db kit.Database) { loseBeforeTheInbox(t, db, middleware) })
 		})
 	}
 }
 
-func loseBeforeTheInbox(t *testing.T, db testkit.Database, middleware func(*dedup.Inbox) message.HandlerMiddleware) {
+func loseBeforeTheInbox(t *testing.T, db kit.Database, middleware func(*dedup.Inbox) message.HandlerMiddleware) {
 	b := newBench(t, db, withShortLease)
 	b.put("m1")
 	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config})
@@ -148,7 +149,7 @@ func loseBeforeTheInbox(t *testing.T, db testkit.Database, middleware func(*dedu
 	wait := func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			if tries.Add(1) == 1 {
-				b.loseTo(parked.DeliveryOf(msg.Context()).Claim)
+				b.loseTo(parkedrows.DeliveryOf(msg.Context()).Claim)
 			}
 			produced, err := h(msg)
 			if tries.Load() == 1 && calls.Load() > 0 {
@@ -169,7 +170,7 @@ func loseBeforeTheInbox(t *testing.T, db testkit.Database, middleware func(*dedu
 
 // loseTo simulates the end of a lease: another process claims the row, and releases it
 // when the first process has noticed the lost claim.
-func (b *bench) loseTo(claim *parked.Claim) {
+func (b *bench) loseTo(claim *parkedrows.Claim) {
 	b.Helper()
 	other := b.parked.Dialect().SQL(`UPDATE {parked} SET token = 'other', due_at = {after $2} WHERE id = $1`)
 	for _, due := range []time.Duration{time.Hour, 0} {
@@ -185,7 +186,7 @@ func (b *bench) loseTo(claim *parked.Claim) {
 // slow, like a large message on a slow network.
 func TestClaimSlowerThanLeaseIsSplit(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.Lease, c.Concurrency = time.Second, 64 })
+	b := newBench(t, kit.Postgres(t), func(c *retry.Config) { c.Lease, c.Concurrency = time.Second, 64 })
 	for _, query := range []string{
 		`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$`,
 		`CREATE TRIGGER slowly BEFORE UPDATE ON once_parked FOR EACH ROW
@@ -207,5 +208,128 @@ func TestClaimSlowerThanLeaseIsSplit(t *testing.T) {
 	b.eventually("all are handled", func() bool { return b.count("once_parked") == 0 })
 	if n := calls.Load(); n != count {
 		t.Errorf("%d calls, want %d", n, count)
+	}
+}
+
+// rarely makes the consumer look for due messages only at the start and when it is woken.
+func rarely(c *retry.Config) { c.PollInterval = time.Hour }
+
+// A message that was stored because of its ordering key is handled immediately, and then
+// the next message of its key is also handled immediately.
+func TestStoredMessagesDoNotWaitForAPoll(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := newBench(t, db, func(c *retry.Config) {
+			rarely(c)
+			c.KeyOrder = retry.BlockWhileRetried
+		})
+		var calls atomic.Int32
+		b.run(func(*message.Message) error {
+			calls.Add(1)
+			return nil
+		})
+		for n := range 3 {
+			if msg := keyed(fmt.Sprint("a-", n)); !b.transport.deliver(t, msg) {
+				t.Fatal("not acked")
+			}
+		}
+		b.eventually("all are handled", func() bool { return calls.Load() == 3 })
+		b.allHandled()
+	})
+}
+
+// If more messages are due than may be claimed, further messages are claimed as soon as
+// there is room.
+func TestDueMessagesBeyondTheCapacityDoNotWaitForAPoll(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := newBench(t, db, func(c *retry.Config) {
+			rarely(c)
+			c.Concurrency = 2
+		})
+		for n := range 9 {
+			b.put(fmt.Sprint("m", n))
+		}
+		b.run(func(*message.Message) error { return nil })
+		b.allHandled()
+	})
+}
+
+// If a head was deleted by hand, the messages behind it are released, logged and handled
+// at once.
+func TestReleasedSuccessorsDoNotWaitForAPoll(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		logs := &kit.Logs{}
+		b := newBench(t, db, func(c *retry.Config) {
+			rarely(c)
+			c.Lease, c.KeyOrder, c.Logger = shortLease, retry.BlockWhileRetried, logs
+		})
+		b.store("a-1", "a-2", "b-1", "b-2")
+		if _, err := b.ExecContext(t.Context(), `DELETE FROM once_parked WHERE message_id IN ('a-1', 'b-1')`); err != nil {
+			t.Fatal(err)
+		}
+		b.run(func(*message.Message) error { return nil })
+		b.allHandled()
+		released := func(keys string) int {
+			return logs.Count("INFO Messages behind a missing predecessor are released", "consumer="+consumer, "topic="+topic, keys)
+		}
+		if released("keys=2") != 1 && released("keys=1") != 2 { // a slow machine may need a second try
+			t.Errorf("logged %q", logs.Lines())
+		}
+	})
+}
+
+// PostgreSQL accepts statements of at most 1 GB. A hundred messages of the maximum size
+// are larger, so they must be stored by several statements. A single statement would fail
+// again and again, and later messages would never be handled.
+func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
+	t.Parallel()
+	db := kit.Postgres(t)
+	b := newBench(t, db, func(c *retry.Config) { c.KeyOrder = retry.BlockWhileRetried })
+	sub := b.retries.Subscriber(consumer, b.transport)
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE once_parked IN SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	messages, err := sub.Subscribe(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const count, size = 12, 2 << 20
+	var sent []*message.Message
+	for n := range count { // the other messages arrive while the first one is stored
+		msg := message.NewMessage(fmt.Sprint(n), make([]byte, size))
+		msg.Metadata[meta.OrderingKey] = fmt.Sprint(n)
+		sent = append(sent, msg)
+	}
+	fed := make(chan struct{})
+	go func() {
+		defer close(fed)
+		for _, msg := range sent {
+			b.transport.messages <- msg
+		}
+	}()
+	b.polls(50) // long enough for all messages to arrive
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("all are stored", func() bool { return b.count("once_parked") == count })
+	if n := b.count(`(SELECT FROM once_parked GROUP BY created_at HAVING SUM(length(envelope)) > 12 * 1024 * 1024) AS large`); n != 0 {
+		t.Error("more than 12 MiB were stored with one statement")
+	}
+	for range count {
+		(<-messages).Ack()
+	}
+	<-fed
+	for _, msg := range sent {
+		<-msg.Acked()
+	}
+	if err := sub.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

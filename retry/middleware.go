@@ -8,12 +8,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/backoff"
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/telemetry"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // Middleware calls h, and calls it again after a failure. It first repeats the call
@@ -22,7 +23,7 @@ import (
 // nil, so that the transport's copy is acked. A panic of h counts as an error of h.
 //
 // If the policy allows no more rounds, or if the error is [Permanent], Middleware gives
-// up on the message: it returns an [*Error], and poison quarantines the message.
+// up on the message: it returns a [*givenUpError], and poison quarantines the message.
 // Without [Retries.Subscriber], a parked message would not be delivered again. In this
 // case Middleware makes only the immediate tries.
 //
@@ -33,30 +34,30 @@ import (
 // h, and returns to the transport.
 func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	r.use()
-	return func(msg *message.Message) ([]*message.Message, error) {
-		if _, inside := parked.TxOf(msg.Context()); inside {
-			return nil, disposition.NotCalled(fmt.Errorf("retry: %w", parked.ErrInsideDedup))
+	return chain.Registered("retry", func(msg *message.Message) ([]*message.Message, error) {
+		if _, inside := parkedrows.TxOf(msg.Context()); inside {
+			return nil, chain.NotCalled(fmt.Errorf("retry: %w", parkedrows.ErrInsideDedup))
 		}
 		a := &attempt{
 			Retries:  r,
 			ctx:      msg.Context(),
-			delivery: parked.DeliveryOf(msg.Context()),
+			delivery: parkedrows.DeliveryOf(msg.Context()),
 			msg:      msg,
-			original: parked.Snapshot(msg), // because handlers may change messages
+			original: parkedrows.Snapshot(msg), // because handlers may change messages
 		}
 		a.delivery.Use.By(a.ctx)
 		if claim := a.delivery.Claim; claim != nil {
 			claim.Manage()
-			if why := disposition.Unrunnable(a.ctx); why != nil { // poison would have given up on such a message without calling this middleware
+			if why := chain.Unrunnable(a.ctx); why != nil { // poison would have given up on such a message without calling this middleware
 				logNoQuarantine(r.config.Logger, a.delivery, msg.UUID, why)
 				return nil, why
 			}
 			a.attempts, a.rounds = claim.Attempts, claim.Rounds
-		} else if a.delivery.Subscribed && msg.Metadata[meta.Redelivered] == "true" && disposition.Unrunnable(a.ctx) == nil {
+		} else if a.delivery.Subscribed && msg.Metadata[meta.Redelivered] == "true" && chain.Unrunnable(a.ctx) == nil {
 			return nil, a.parkRedelivered()
 		}
 		return a.run(h)
-	}
+	})
 }
 
 // attempt is one delivery of a message, with all tries of this delivery.
@@ -64,7 +65,7 @@ type attempt struct {
 	*Retries
 
 	ctx      context.Context
-	delivery *parked.Delivery
+	delivery *parkedrows.Delivery
 	msg      *message.Message
 	original *message.Message
 	attempts int // number of calls of the handler, over all deliveries
@@ -83,6 +84,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		produced, end, err := a.call(h)
 		if err == nil {
 			end(handled)
+			a.conflicts.end(a.delivery.Consumer, a.original.UUID)
 			failpoint.Hit("retry/handled")
 			if claim := a.delivery.Claim; claim != nil {
 				claim.Handle() // the fetcher resolves the row after the ack
@@ -94,28 +96,32 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 			end(interrupted)
 			return nil, a.returnUncharged(err)
 		}
-		parked.Restore(a.msg, a.original)
+		parkedrows.Restore(a.msg, a.original)
 
-		v := disposition.Of(err)
+		v := a.disposition(err)
 		switch {
 		case v.Early != nil && a.delivery.Subscribed:
 			end(early)
 			return nil, a.parkEarly(*v.Early, v.After)
-		case v.Kind == disposition.Undecided && !a.chargesUndecided(v):
+		case v.Kind == chain.Undecided && !a.chargesUndecided(v):
 			end(undecided)
 			if !a.waitUndecided(err) {
-				return nil, a.returnUncharged(err)
+				return nil, a.endUndecided(err)
 			}
 			continue
-		case v.Kind == disposition.Undecided:
+		case v.Contended:
+			err = fmt.Errorf("retry: other transactions made %d handler calls in %v fail, last error: %w",
+				a.undecided.calls, time.Since(a.undecided.since).Round(time.Second), err)
+		case v.Kind == chain.Undecided:
 			err = fmt.Errorf("retry: the outcome of %d handler calls is unknown, last error: %w", a.undecided.calls, err)
-		case v.Kind != disposition.Failed:
+		case v.Kind != chain.Failed:
 			a.attempts++
 			end(givenUp)
 			return nil, a.giveUp(v.Kind, v.Reason, err)
 		}
 		a.attempts++
 		a.failedBefore = true
+		a.conflicts.end(a.delivery.Consumer, a.original.UUID)
 		late := a.undecided.late || a.ctx.Err() != nil // after the deadline of a middleware, no transaction can begin
 		a.undecided = undecidedTries{}
 		policy := a.policy(err)
@@ -138,8 +144,8 @@ func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end 
 	began := time.Now()
 	ctx, handling := a.instruments.tracer.Handle(
 		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
-	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.failedBefore))
-	produced, err = disposition.Call(h, a.msg)
+	a.msg.SetContext(parkedrows.WithTried(ctx, a.msg, a.failedBefore))
+	produced, err = chain.Call(h, a.msg)
 	a.msg.SetContext(a.ctx) // the handler may have set a cancelled context
 	a.instruments.duration.Record(time.Since(began), telemetry.Succeeded(err))
 	return produced, func(outcome int) {
@@ -154,14 +160,16 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end f
 	a.rounds++
 	if a.rounds > policy.Delayed || !a.delivery.Subscribed {
 		end(givenUp)
-		return a.giveUp(disposition.GivenUp, disposition.ReasonExhausted, err)
+		return a.giveUp(chain.GivenUp, chain.ReasonExhausted, err)
 	}
 	delay := after
 	if delay == 0 {
 		delay = policy.backoff().Jittered(a.rounds)
 	}
 	end(parkedFor)
-	failure := parked.Failure{Err: err, Reason: disposition.ReasonFailed, Attempts: a.attempts, Rounds: a.rounds}
+	failure := parkedrows.Failure{
+		MessageID: a.original.UUID, Err: err, Reason: chain.ReasonFailed, Attempts: a.attempts, Rounds: a.rounds,
+	}
 	a.log("Handler failed, message is parked", err, watermill.LogFields{"delay": delay.Round(time.Millisecond).String()})
 	return a.park(failure, delay)
 }
@@ -171,7 +179,7 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end f
 // crashes. The broker also marks messages as redelivered that were only prefetched, and
 // not handled, when the process died. These messages are parked, too.
 func (a *attempt) parkRedelivered() error {
-	if err := a.park(parked.Failure{}, 0); err != nil {
+	if err := a.park(parkedrows.Failure{}, 0); err != nil {
 		return err
 	}
 	a.instruments.redelivered.Add(1, 0)
@@ -180,7 +188,7 @@ func (a *attempt) parkRedelivered() error {
 
 // park stores the message with its due time. The caller must then ack the transport's
 // copy.
-func (a *attempt) park(f parked.Failure, delay time.Duration) error {
+func (a *attempt) park(f parkedrows.Failure, delay time.Duration) error {
 	failpoint.Hit("retry/park")
 	err := a.patience.Persist(a.ctx, a.delivery, "park the message", func(ctx context.Context) error {
 		if claim := a.delivery.Claim; claim != nil {
@@ -194,7 +202,7 @@ func (a *attempt) park(f parked.Failure, delay time.Duration) error {
 
 // parkEarly parks a message that arrived before an earlier version of its aggregate. No
 // attempt is counted.
-func (a *attempt) parkEarly(turn disposition.Turn, after time.Duration) error {
+func (a *attempt) parkEarly(turn chain.Turn, after time.Duration) error {
 	return a.patience.Persist(a.ctx, a.delivery, "park the message until its turn", func(ctx context.Context) error {
 		return a.store.ParkEarly(ctx, a.delivery, a.original, turn, after)
 	})
@@ -211,25 +219,136 @@ func (a *attempt) returnUncharged(err error) error {
 			a.log("Parked message cannot be released", release, nil)
 		}
 	}
-	return disposition.Returned(err)
+	return chain.Returned(err)
 }
 
-func (a *attempt) giveUp(kind disposition.Kind, reason string, err error) error {
-	return &Error{
-		Attempts: a.attempts, Reason: reason,
-		err: &disposition.Error{Kind: kind, Reason: reason, Attempts: a.attempts, Err: err},
+func (a *attempt) giveUp(kind chain.Kind, reason string, err error) error {
+	return &givenUpError{
+		attempts: a.attempts,
+		err:      &chain.Error{Kind: kind, Reason: reason, Attempts: a.attempts, Err: err},
 	}
 }
 
 func (a *attempt) log(text string, err error, more watermill.LogFields) {
-	named := fields.Message(a.original.UUID, a.original.Metadata, watermill.LogFields{
+	named := meta.LogFields(a.original.UUID, a.original.Metadata, watermill.LogFields{
 		"consumer": a.delivery.Consumer,
 		"topic":    a.delivery.Topic,
 		"attempt":  a.attempts,
 		"err":      err.Error(),
 	})
-	if stack := disposition.Stack(err); stack != "" {
+	if stack := usercode.Stack(err); stack != "" {
 		named["stack"] = stack
 	}
 	a.config.Logger.Info(text, named.Add(more))
 }
+
+// maxUndecided is the number of consecutive calls of a handler with an undecided
+// outcome that count as one attempt. So no attempt is counted if the database restarts
+// once or twice while a message is handled. But a message that ends its own database
+// session each time is not tried forever.
+const maxUndecided = 3
+
+// undecidedTries counts consecutive tries of a message whose outcome is undecided.
+type undecidedTries struct {
+	since     time.Time // start of the first of these tries
+	calls     int       // number of calls of the handler
+	contended int       // number of calls that failed because of other transactions
+	pauses    int
+	late      bool // whether the tries took longer than Config.UnackedWait, or the message's context has ended
+	logged    bool
+}
+
+// chargesUndecided counts a try with an undecided outcome, and reports whether an
+// attempt must be counted. A try that did not call the handler never counts as an
+// attempt, because the database was unreachable before the message could do anything.
+// Other tries count in two cases:
+//
+//   - The try is the last of maxUndecided calls.
+//   - After the call, Config.UnackedWait or the deadline of a middleware, such as
+//     Watermill's Timeout, has passed. The message would then return to the broker,
+//     and the count of its calls would begin again.
+//
+// If other transactions made the call fail, it counts only if they have done so for
+// longer than Config.UnackedWait, in this delivery and the ones before.
+func (a *attempt) chargesUndecided(v *chain.Error) bool {
+	u := &a.undecided
+	if u.since.IsZero() {
+		u.since = time.Now()
+	}
+	// The time since u.since includes the tries, because a connection may take long to fail.
+	overdue := time.Since(u.since) > a.config.UnackedWait
+	u.late = a.ctx.Err() != nil || overdue
+	if v.NotCalled {
+		return false
+	}
+	u.calls++
+	a.failedBefore = true
+	if v.Contended {
+		u.contended++
+		since := a.conflicts.since(a.delivery.Consumer, a.original.UUID, u.since, a.config.UnackedWait)
+		overdue = time.Since(since) > a.config.UnackedWait
+		u.late = u.late || overdue
+		return overdue
+	}
+	return u.calls-u.contended >= maxUndecided || u.late
+}
+
+// disposition returns what err means for the message. If a deadline that all tries share
+// ends a call, and other transactions made the calls before it fail, the handler had less
+// time than it was given, so this call does not count either.
+func (a *attempt) disposition(err error) *chain.Error {
+	v := chain.Of(err)
+	if v.Kind == chain.Failed && !chain.Given(err) && a.undecided.contended > 0 && a.ctx.Err() != nil {
+		return &chain.Error{Kind: chain.Undecided, Contended: true, Err: err}
+	}
+	return v
+}
+
+// endUndecided ends a delivery without counting an attempt. If the deadline of a
+// middleware has passed while other transactions made the calls fail, the message is
+// parked: returned to the broker, it would come back at once.
+func (a *attempt) endUndecided(err error) error {
+	u := &a.undecided
+	if u.contended == 0 || a.ctx.Err() == nil || !a.delivery.Subscribed || a.delivery.ShuttingDown(a.ctx) {
+		return a.returnUncharged(err)
+	}
+	delay := undecidedPauses.Jittered(u.pauses)
+	a.config.Logger.Error("Message is parked: other transactions make its transaction fail again and again", err,
+		meta.LogFields(a.original.UUID, a.original.Metadata, watermill.LogFields{
+			"consumer": a.delivery.Consumer, "topic": a.delivery.Topic, "calls": u.calls, "delay": delay.Round(time.Millisecond).String(),
+		}))
+	failure := parkedrows.Failure{
+		MessageID: a.original.UUID, Err: err, Reason: chain.ReasonFailed, Attempts: a.attempts, Rounds: a.rounds,
+	}
+	return a.park(failure, delay)
+}
+
+// undecidedPauses are the pauses after tries with an undecided outcome.
+var undecidedPauses = backoff.Exponential{Base: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5}
+
+// waitUndecided pauses before the next try. It returns false if the message must return
+// to the transport, because it is late, or because the consumer shuts down or is paused.
+func (a *attempt) waitUndecided(err error) bool {
+	u := &a.undecided
+	u.pauses++
+	if u.late || !a.delivery.Pauses.Open() || !a.delivery.Sleep(a.ctx, undecidedPauses.Jittered(u.pauses)) {
+		return false
+	}
+	if waited := time.Since(u.since); !u.logged && waited >= logUndecidedAfter {
+		u.logged = true
+		text := "Message is held: the outcome of its attempt is unknown"
+		if u.contended > 0 {
+			text = "Message is held: other transactions make its transaction fail again and again"
+		}
+		a.config.Logger.Error(text, err,
+			meta.LogFields(a.original.UUID, a.original.Metadata, watermill.LogFields{
+				"consumer": a.delivery.Consumer, "topic": a.delivery.Topic,
+			}))
+	}
+	return true
+}
+
+// logUndecidedAfter is how long a wait must last before it is logged. A short wait is
+// normal, because another process is often handling a copy of the message. A long wait
+// may mean that the database is unreachable, or refuses this process.
+const logUndecidedAfter = time.Second

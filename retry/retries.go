@@ -1,21 +1,25 @@
 package retry
 
 import (
+	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
-	"github.com/watermill-once/once/internal/fields"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // Retries retries failing messages. Its Middleware retries and parks them, and its
 // Subscriber delivers the parked messages.
 type Retries struct {
 	config   Config
-	store    *parked.Store
-	patience parked.Patience
+	store    *parkedrows.Store
+	patience parkedrows.Patience
 
 	registerEvery time.Duration // how often each subscription renews its registration
 
@@ -24,6 +28,7 @@ type Retries struct {
 
 	instruments *instruments
 	watchers    watchers
+	conflicts   conflicts
 }
 
 // New returns a Retries that parks messages in db, which must be the consumer's own
@@ -31,31 +36,108 @@ type Retries struct {
 // exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Retries, error) {
 	config = config.withDefaults()
-	store, err := parked.NewStore(db, config.Schema)
+	store, err := parkedrows.NewStore(db, config.Schema)
 	if err = errors.Join(err, config.validate()); err != nil {
-		return nil, fields.Refused("retry", err)
+		return nil, usercode.Refused("retry", err)
 	}
 	used := make(chan struct{})
-	return &Retries{
+	retries := &Retries{
 		config:   config,
 		store:    store,
-		patience: parked.Patience{UnackedWait: config.UnackedWait, Logger: config.Logger},
+		patience: parkedrows.Patience{UnackedWait: config.UnackedWait, Logger: config.Logger},
 
-		registerEvery: parked.SeenEvery,
+		registerEvery: parkedrows.SeenEvery,
 
 		used: used,
 		use:  sync.OnceFunc(func() { close(used) }),
 
 		instruments: newInstruments(config),
-	}, nil
+	}
+	chain.Register(chain.Code{Part: "retry"}, retries.Middleware)
+	return retries, nil
 }
 
-// policy returns the policy of the first class that matches err, or Config.Policy.
+// policy returns the policy of the first class that matches err, or Config.Policy. A
+// Match that panics does not match.
 func (r *Retries) policy(err error) Policy {
 	for _, class := range r.config.Classes {
-		if class.Match(err) {
+		matches := false
+		if failed := chain.Run(func() error { matches = class.Match(err); return nil }); failed != nil {
+			r.config.Logger.Error("Match of a class of errors failed, the class is not used", failed, nil)
+		} else if matches {
 			return class.Policy
 		}
 	}
 	return r.config.Policy
 }
+
+var errClosed = errors.New("retry: the subscriber is closed")
+
+var errNotEnded = errors.New("it ignores the end of the context of Subscribe, so the consumer cannot be resumed before it ends")
+
+// ErrConsumerInUse means that Subscribe failed, because another handler of this process
+// uses the same consumer name and topic. Each of the two handlers would skip messages
+// that the other has handled.
+var ErrConsumerInUse = errors.New("the consumer's name is in use")
+
+// inUseError is an error that wraps [ErrConsumerInUse]. Its text contains the name of the
+// other handler.
+type inUseError struct{ error }
+
+func (inUseError) Is(target error) bool { return target == ErrConsumerInUse }
+
+// ErrGivenBack means that some messages were neither acked nor nacked when Close had
+// waited for Config.CloseTimeout. These messages are delivered again.
+var ErrGivenBack = errors.New("retry: messages given back without an ack")
+
+// Permanent marks err as permanent. The message is then given up on immediately,
+// without further attempts. Permanent(nil) returns nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return chain.Forever(chain.ReasonPermanent, err)
+}
+
+// After sets the delay before the next attempt. The message is parked for d instead of
+// the policy's delay, and is not tried again before that. The failure counts as an
+// attempt like any other failure. After(nil, d) returns nil.
+func After(err error, d time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &chain.Error{Kind: chain.Failed, Reason: chain.ReasonFailed, After: max(d, time.Millisecond), Err: err}
+}
+
+// givenUpError is the error that the middleware returns for a message that it has given
+// up on. It wraps the last error of the handler.
+type givenUpError struct {
+	attempts int // calls of the handler, over all deliveries
+	err      error
+}
+
+func (e *givenUpError) Error() string {
+	return fmt.Sprintf("retry: given up after attempt %d: %v", e.attempts, e.err)
+}
+
+func (e *givenUpError) Unwrap() error { return e.err }
+
+// Part describes the retries to once.Plugin.
+func (r *Retries) Part() chain.Part {
+	return chain.Part{
+		Name: "retry", DB: r.store.DB(), Schema: r.config.Schema, Logger: r.config.Logger,
+		Tables:      []string{"inbox", "parked", "replays", "consumers", "consumer_instances", "consumer_pauses"},
+		Concurrency: r.config.Concurrency, LongestDelay: r.config.longestDelay(),
+	}
+}
+
+// ConsumerName returns the consumer name given to [Retries.Subscriber].
+func (s *subscriber) ConsumerName() string { return s.consumer }
+
+// SharesConsumer reports whether other handlers may use the same consumer name, see
+// Config.ShareConsumer.
+func (s *subscriber) SharesConsumer() bool { return s.retries.config.ShareConsumer }
+
+// Ping checks that the broker of the wrapped subscriber accepts the connection.
+// It returns nil if the subscriber has no Ping method.
+func (s *subscriber) Ping(ctx context.Context) error { return transport.Ping(ctx, s.sub) }

@@ -10,15 +10,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/testkit/rows"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/test/rows"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 const (
 	consumer = "payments"
@@ -69,11 +69,11 @@ func (s *transport) deliver(t *testing.T, msg *message.Message) (acked bool) {
 // bench is a router with one handler and retries, and with its own tables.
 type bench struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 
 	config    schema.Config
 	retries   *retry.Retries
-	parked    *parked.Store
+	parked    *parkedrows.Store
 	transport *transport
 	router    *message.Router
 
@@ -83,14 +83,14 @@ type bench struct {
 // quick is a policy for tests: two rounds of two tries each.
 var quick = retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond, Jitter: -1}
 
-func newBench(t *testing.T, db testkit.Database, change func(*retry.Config)) *bench {
+func newBench(t *testing.T, db kit.Database, change func(*retry.Config)) *bench {
 	t.Helper()
 	b := &bench{T: t, Database: db, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}, transport: newTransport()}
 	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
 		t.Fatal(err)
 	}
 	config := retry.Config{
-		Schema: b.config, Policy: quick, PollInterval: pollInterval, Logger: testkit.Logger(t),
+		Schema: b.config, Policy: quick, PollInterval: pollInterval, Logger: kit.Logger(t),
 		ShareConsumer: true, // several benches with one database are instances of one service
 	}
 	if change != nil {
@@ -100,7 +100,7 @@ func newBench(t *testing.T, db testkit.Database, change func(*retry.Config)) *be
 	if b.retries, err = retry.New(db.DB, config); err != nil {
 		t.Fatal(err)
 	}
-	if b.parked, err = parked.NewStore(db.DB, b.config); err != nil {
+	if b.parked, err = parkedrows.NewStore(db.DB, b.config); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -109,7 +109,7 @@ func newBench(t *testing.T, db testkit.Database, change func(*retry.Config)) *be
 // run starts a router with handler h and the middlewares of poison and retry.
 func (b *bench) run(h message.NoPublishHandlerFunc) {
 	b.Helper()
-	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config, Logger: testkit.Logger(b.T)})
+	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config, Logger: kit.Logger(b.T)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -129,12 +129,19 @@ func (b *bench) runNamed(consumer, topic string, h message.NoPublishHandlerFunc)
 
 func (b *bench) start(consumer, topic string, h message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) {
 	b.Helper()
+	b.startWith(b.transport, consumer, topic, h, middlewares...)
+}
+
+func (b *bench) startWith(
+	transport message.Subscriber, consumer, topic string, h message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware,
+) {
+	b.Helper()
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	router.AddMiddleware(middlewares...)
-	b.subscriber = b.retries.Subscriber(consumer, b.transport)
+	b.subscriber = b.retries.Subscriber(consumer, transport)
 	router.AddConsumerHandler("handler-1", topic, b.subscriber, h)
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
@@ -168,5 +175,5 @@ func (b *bench) allHandled() {
 
 func (b *bench) eventually(what string, cond func() bool) {
 	b.Helper()
-	testkit.Eventually(b.T, time.Minute, what, cond)
+	kit.Eventually(b.T, time.Minute, what, cond)
 }

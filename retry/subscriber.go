@@ -4,19 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/gather"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/transport"
 )
 
 // Subscriber wraps the subscriber of one handler. It delivers the messages of sub. It
 // also delivers the parked messages of the consumer when they are due, including
-// replayed messages. The parameter consumer is the permanent name under which messages
+// replayed messages. consumer is the permanent name under which messages
 // are counted, parked and deduplicated. You may rename the router's handler, but not
 // the consumer.
 //
@@ -62,10 +66,10 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	case s.sub == nil:
 		return nil, errors.New("retry: the subscriber given to Subscriber is nil")
 	}
-	if err := parked.CheckName(s.consumer); err != nil {
+	if err := parkedrows.CheckName(s.consumer); err != nil {
 		return nil, fmt.Errorf("retry: the consumer name of Subscriber: %w", err)
 	}
-	if err := parked.CheckName(topic); err != nil {
+	if err := parkedrows.CheckName(topic); err != nil {
 		return nil, fmt.Errorf("retry: the topic: %w", err)
 	}
 	closing, err := s.withShutdown(ctx)
@@ -77,15 +81,16 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, fmt.Errorf("retry: %w: give each handler its own consumer name; "+
 			"to add one handler more than once, set retry.Config.ShareConsumer", inUseError{err})
 	}
-	f := newFetcher(s, topic, closing.Done(), gather.Of(ctx))
-	f.use = use
-	// The wrapped subscriber gets the context ctx. The context closing ends when Close
-	// begins, but at that time the wrapped subscriber must still finish its messages. Close
-	// closes the wrapped subscriber, and does not cancel its context.
-	in, err := s.sub.Subscribe(parked.WithSubscription(ctx, f.subscription()), topic)
-	if err != nil {
-		drop()
-		return nil, err
+	f := newFetcher(s, topic, closing.Done(), transport.InFlight(ctx))
+	f.use, f.begun = use, make(chan struct{})
+	f.pauses = s.retries.store.WatchPauses(closing, s.consumer, topic, s.retries.config.Logger)
+	in := &inlet{fetcher: f, sub: s.sub, ctx: ctx}
+	if now, _ := f.pauses.Intake(); now != parkedrows.IntakePaused {
+		if err := in.subscribe(); err != nil {
+			f.pauses.Stop()
+			drop()
+			return nil, err
+		}
 	}
 
 	out := make(chan *message.Message)
@@ -94,8 +99,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		defer close(out) // last, because the router may end as soon as out is closed
 		defer drop()
 		defer unwatch()
+		defer f.pauses.Stop()
 		var both sync.WaitGroup
-		both.Go(func() { f.forward(ctx, in, out) })
+		both.Go(func() { f.forward(in, out) })
 		both.Go(func() { f.run(ctx, out) })
 		both.Wait()
 	})
@@ -146,4 +152,144 @@ func (s *subscriber) Close() error {
 		}
 	})
 	return s.closeErr
+}
+
+// One transaction stores at most storeBatch messages. When their size reaches
+// storeBytes, it stores no further message, because PostgreSQL accepts statements of at
+// most 1 GB.
+const (
+	storeBatch = 100
+	storeBytes = 8 << 20
+)
+
+// arrivals stores messages with an ordering key in the order of their arrival. At most
+// one goroutine stores a batch. While it does, the next batch is collected.
+type arrivals struct {
+	*fetcher
+
+	next     []*message.Message
+	bytes    int       // bytes of the payloads of the messages in next
+	storing  chan bool // receives whether the current batch was stored; nil if no batch is being stored
+	rejected bool      // a message was nacked, so all later messages must be nacked too
+}
+
+// forward sends the transport's messages to the channel out, with the consumer's name
+// in their contexts. With Config.KeyOrder, it stores messages that have an ordering key
+// instead, and the fetcher delivers them later.
+//
+// While the consumer is paused, it closes the subscription to the transport, so that the
+// messages stay in the broker.
+func (f *fetcher) forward(in *inlet, out chan<- *message.Message) {
+	a := &arrivals{fetcher: f}
+	for !in.ended || a.storing != nil || len(a.next) > 0 {
+		if a.storing == nil && len(a.next) > 0 {
+			a.store(in.ctx)
+			continue
+		}
+		intake, changed := f.pauses.Intake()
+		switch {
+		case in.ended:
+		case (intake == parkedrows.IntakePaused || in.messages == nil) && a.storing == nil:
+			in.pause()
+			continue
+		case intake == parkedrows.IntakeOpen && in.kept != nil:
+			in.handOutKept(out)
+			continue
+		}
+		from, closing := in.messages, f.closing
+		switch {
+		case intake != parkedrows.IntakeOpen:
+			from = nil
+		case len(a.next) == storeBatch || a.bytes >= storeBytes:
+			from, closing = nil, nil
+		default:
+			closing = nil
+		}
+		select {
+		case msg, ok := <-from:
+			switch {
+			case !ok:
+				in.end()
+			case f.ordered(msg):
+				a.add(msg)
+			default:
+				msg.SetContext(parkedrows.WithDelivery(msg.Context(), f.delivery(nil)))
+				in.handOut(msg, out)
+			}
+		case <-changed:
+		case <-closing: // nothing may be handled any more, because the consumer is paused or may be
+			in.returnAll()
+		case ok := <-a.storing:
+			a.storing, a.rejected = nil, !ok
+			a.nackRejected()
+		}
+	}
+}
+
+// ordered reports whether msg must be handled in order. The order of an undecodable
+// message does not matter, because it will be quarantined.
+func (f *fetcher) ordered(msg *message.Message) bool {
+	return f.config.KeyOrder != Unordered && parkedrows.OrderingKey(msg) != "" && chain.Unrunnable(msg.Context()) == nil
+}
+
+func (a *arrivals) add(msg *message.Message) {
+	a.next = append(a.next, msg)
+	a.bytes += len(msg.Payload)
+	a.nackRejected()
+}
+
+// nackRejected nacks all messages that arrived after a nacked message, because they
+// must not be handled before it.
+func (a *arrivals) nackRejected() {
+	if !a.rejected {
+		return
+	}
+	for _, msg := range a.next {
+		msg.Nack()
+	}
+	a.next, a.bytes = nil, 0
+}
+
+// store starts to store the collected messages. Storing fails only if the consumer
+// shuts down. After a timeout, store tries smaller batches, because the same batch
+// could time out again and again.
+func (a *arrivals) store(ctx context.Context) {
+	left, part := a.next, len(a.next)
+	a.next, a.bytes, a.storing = nil, 0, make(chan bool, 1)
+	go func(stored chan<- bool) {
+		patience := a.patience
+		patience.UnackedWait = math.MaxInt64
+		err := patience.Persist(ctx, a.delivery(nil), "store messages in the order of their keys", func(ctx context.Context) error {
+			for len(left) > 0 {
+				batch := left[:min(part, len(left))]
+				err := a.Retries.store.DeliverTo(ctx, a.topic, []parkedrows.Subscription{a.subscription()}, batch...)
+				if err != nil {
+					if ctx.Err() != nil {
+						part = max(part/2, 1)
+					}
+					return err
+				}
+				a.ackStored(batch)
+				left = left[len(batch):]
+			}
+			return nil
+		})
+		if err != nil {
+			a.config.Logger.Info("Messages are nacked because the consumer shuts down",
+				watermill.LogFields{"consumer": a.consumer, "topic": a.topic, "messages": len(left), "err": err.Error()})
+		}
+		for _, msg := range left {
+			msg.Nack()
+		}
+		stored <- err == nil
+	}(a.storing)
+}
+
+func (a *arrivals) ackStored(msgs []*message.Message) {
+	for _, msg := range msgs {
+		failpoint.Hit("retry/stored")
+		msg.Ack()
+	}
+	a.instruments.stored.Add(int64(len(msgs)), 0)
+	a.wakeUp()
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
@@ -56,7 +56,7 @@ func apply(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 // The inbox must not skip a retry or a replay of a failed message as a duplicate.
 func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		var mu sync.Mutex
 		calls := 0
@@ -69,7 +69,7 @@ func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 			return apply(ctx, tx, msg)
 		})
 		b.transport.deliver(t, message.NewMessage("m1", nil))
-		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
+		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
 		if n := b.count("effects"); calls != 4 || n != 0 {
 			t.Fatalf("%d calls, %d effects", calls, n)
 		}
@@ -84,7 +84,7 @@ func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 // get a new transaction, and the writes of the first try must be rolled back.
 func TestTrap55EachTryHasItsOwnTransaction(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		calls := 0
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
@@ -108,7 +108,7 @@ func TestTrap55EachTryHasItsOwnTransaction(t *testing.T) {
 // given up on, or returned to the transport.
 func TestTrap59WritesOfFailedAttemptAreNotCommitted(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			err := apply(ctx, tx, msg)
@@ -125,7 +125,7 @@ func TestTrap59WritesOfFailedAttemptAreNotCommitted(t *testing.T) {
 		for _, id := range []string{"permanent", "later", "panics", "fails"} {
 			b.transport.deliver(t, message.NewMessage(id, nil))
 		}
-		b.eventually("three are in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 3 })
+		b.eventually("three are in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 3 })
 		if effects, done := b.count("effects"), b.count("once_inbox"); effects != 0 || done != 0 {
 			t.Fatalf("%d effects, %d rows in the inbox", effects, done)
 		}
@@ -137,7 +137,7 @@ func TestTrap59WritesOfFailedAttemptAreNotCommitted(t *testing.T) {
 // be counted.
 func TestTrap73MessageWaitsUnackedWhileTableIsMissing(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		calls := 0
 		b.run(func(*message.Message) error {
@@ -175,7 +175,7 @@ func TestTrap73MessageWaitsUnackedWhileTableIsMissing(t *testing.T) {
 // after its consumer timeout (RabbitMQ: 30 minutes). UnackedWait is shorter than that.
 func TestTrap46MessageIsNackedAfterUnackedWait(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.UnackedWait = 50 * time.Millisecond })
 		b.run(func(*message.Message) error { return errHandler })
 		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_parked RENAME TO elsewhere`); err != nil {
@@ -189,7 +189,7 @@ func TestTrap46MessageIsNackedAfterUnackedWait(t *testing.T) {
 
 func TestTrap56ClassesAndLoggerDoNotChangeDelays(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		var asked, logged atomic.Int32
 		b := newBench(t, db, func(c *retry.Config) {
 			c.Policy = retry.Policy{Immediate: 1, Delayed: 4, Base: time.Hour, Factor: 2, Max: 6 * time.Hour, Jitter: -1}
@@ -204,10 +204,10 @@ func TestTrap56ClassesAndLoggerDoNotChangeDelays(t *testing.T) {
 		b.transport.deliver(t, message.NewMessage("m1", nil))
 		for round, want := range []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour, 6 * time.Hour} {
 			b.eventually("it is parked", func() bool {
-				waiting := b.entries(parked.Waiting)
+				waiting := b.entries(parkedrows.Waiting)
 				return len(waiting) == 1 && waiting[0].Attempts == 2*round+2
 			})
-			e := b.entries(parked.Waiting)[0]
+			e := b.entries(parkedrows.Waiting)[0]
 			if got := e.DueAt.Sub(e.LastFailedAt); got != want {
 				t.Errorf("after round %d the message waits for %v, want %v", round, got, want)
 			}
@@ -215,7 +215,7 @@ func TestTrap56ClassesAndLoggerDoNotChangeDelays(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
+		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
 		if asked.Load() == 0 || logged.Load() == 0 {
 			t.Errorf("the classes were called %d times, the logger %d times", asked.Load(), logged.Load())
 		}
@@ -235,7 +235,7 @@ func (l counting) With(watermill.LogFields) watermill.LoggerAdapter { return l }
 // the router.
 func TestTrap51RenamedHandlerKeepsItsInbox(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
 		if err != nil {

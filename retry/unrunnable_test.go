@@ -11,15 +11,15 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
 
 // putUnrunnable stores a damaged row, and a row that exceeds a crash budget of 3. Both
-// rows have one attempt. If the parameter ordered is true, each row has its own
+// rows have one attempt. If ordered is true, each row has its own
 // ordering key, and a later message of that key follows.
 func (b *bench) putUnrunnable(ordered bool) {
 	b.Helper()
@@ -42,9 +42,9 @@ func (b *bench) putUnrunnable(ordered bool) {
 	}
 }
 
-// quarantineFor returns a quarantine whose OnQuarantine sends each entry to the channel
+// quarantineFor returns a Store whose OnQuarantine sends each entry to the channel
 // told.
-func (b *bench) quarantineFor(told chan<- poison.Entry, logs *testkit.Logs) *poison.Quarantine {
+func (b *bench) quarantineFor(told chan<- poison.Entry, logs *kit.Logs) *poison.Store {
 	b.Helper()
 	q, err := poison.New(b.DB, poison.Config{
 		Schema: b.config, Logger: logs, OnQuarantine: func(e poison.Entry) { told <- e },
@@ -58,10 +58,10 @@ func (b *bench) quarantineFor(told chan<- poison.Entry, logs *testkit.Logs) *poi
 // Damaged rows, and rows over their crash budget, must be quarantined like all other
 // messages. Each must cause one entry, one call of the hook and one line in the log.
 func TestUnrunnableRowsPassThroughTheChain(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		b.putUnrunnable(false)
-		told, logs := make(chan poison.Entry, 10), &testkit.Logs{}
+		told, logs := make(chan poison.Entry, 10), &kit.Logs{}
 		var mu sync.Mutex
 		var seen []string
 		outermost := func(h message.HandlerFunc) message.HandlerFunc {
@@ -73,7 +73,7 @@ func TestUnrunnableRowsPassThroughTheChain(t *testing.T) {
 			}
 		}
 		b.runWith(neverCalled(t), outermost, b.quarantineFor(told, logs).Middleware, b.retries.Middleware)
-		reasons := map[string]string{"damaged-1": disposition.ReasonUndecodable, "killer-1": disposition.ReasonCrashed}
+		reasons := map[string]string{"damaged-1": chain.ReasonUndecodable, "killer-1": chain.ReasonCrashed}
 		for range reasons {
 			e := b.next(told)
 			if e.Reason != reasons[e.MessageID] || e.Attempts != 1 || e.Consumer != consumer {
@@ -82,7 +82,7 @@ func TestUnrunnableRowsPassThroughTheChain(t *testing.T) {
 			b.eventually("it is logged", func() bool { return logs.Has("Message is quarantined", fmt.Sprint("entry=", e.ID)) })
 		}
 		b.polls(10)
-		if rows := b.entries(parked.Quarantined); len(rows) != 2 || len(b.entries("")) != 2 || len(told) > 0 {
+		if rows := b.entries(parkedrows.Quarantined); len(rows) != 2 || len(b.entries("")) != 2 || len(told) > 0 {
 			t.Errorf("%d more calls of the hook, rows %+v", len(told), rows)
 		}
 		mu.Lock()
@@ -97,12 +97,12 @@ func TestUnrunnableRowsPassThroughTheChain(t *testing.T) {
 // handler may run must reach the quarantine of its own handler, even if it is the first
 // message of its consumer.
 func TestUnrunnableRowsReachTheQuarantineOfTheirChain(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		other, own := make(chan poison.Entry, 10), make(chan poison.Entry, 10)
-		_ = b.quarantineFor(other, &testkit.Logs{}).Middleware(nil) // quarantine of another handler, created first
+		_ = b.quarantineFor(other, &kit.Logs{}).Middleware(nil) // quarantine of another handler, created first
 		b.putUnrunnable(false)
-		b.runWith(neverCalled(t), b.quarantineFor(own, &testkit.Logs{}).Middleware, b.retries.Middleware)
+		b.runWith(neverCalled(t), b.quarantineFor(own, &kit.Logs{}).Middleware, b.retries.Middleware)
 		b.next(own)
 		b.next(own)
 		if len(other) > 0 {
@@ -128,8 +128,8 @@ func TestUnrunnableRowsAreKeptWithoutPoison(t *testing.T) {
 		"no middleware": func(*bench) []message.HandlerMiddleware { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-				logs := &testkit.Logs{}
+			kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+				logs := &kit.Logs{}
 				b := newBench(t, db, func(c *retry.Config) { c.Logger = logs })
 				b.putUnrunnable(false)
 				b.runWith(neverCalled(t), chain(b)...)
@@ -139,13 +139,13 @@ func TestUnrunnableRowsAreKeptWithoutPoison(t *testing.T) {
 				if err := b.router.Close(); err != nil {
 					t.Fatal(err)
 				}
-				waiting := b.entries(parked.Waiting)
+				waiting := b.entries(parkedrows.Waiting)
 				if len(waiting) != 2 || slices.Max([]int{waiting[0].Crashes, waiting[1].Crashes}) != 3 {
 					t.Fatalf("rows %+v", waiting)
 				}
 				b = newBench(t, db, nil)
 				told := make(chan poison.Entry, 10)
-				b.runWith(neverCalled(t), b.quarantineFor(told, &testkit.Logs{}).Middleware, b.retries.Middleware)
+				b.runWith(neverCalled(t), b.quarantineFor(told, &kit.Logs{}).Middleware, b.retries.Middleware)
 				b.next(told)
 				b.next(told)
 			})
@@ -156,7 +156,7 @@ func TestUnrunnableRowsAreKeptWithoutPoison(t *testing.T) {
 // A middleware outside of poison may return nil without calling the next middleware. The
 // rows must still be kept.
 func TestUnrunnableRowsOutliveAnAck(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		b.putUnrunnable(false)
 		acked := make(chan struct{}, 10)
@@ -166,13 +166,13 @@ func TestUnrunnableRowsOutliveAnAck(t *testing.T) {
 				return nil, nil
 			}
 		}
-		b.runWith(neverCalled(t), swallow, b.quarantine().Middleware, b.retries.Middleware)
+		b.runWith(neverCalled(t), swallow, b.quarantineFor(make(chan poison.Entry, 10), &kit.Logs{}).Middleware, b.retries.Middleware)
 		<-acked
 		<-acked
 		if err := b.router.Close(); err != nil { // waits until the acks are processed
 			t.Fatal(err)
 		}
-		if waiting := b.entries(parked.Waiting); len(waiting) != 2 {
+		if waiting := b.entries(parkedrows.Waiting); len(waiting) != 2 {
 			t.Errorf("rows %+v", b.entries(""))
 		}
 	})
@@ -190,7 +190,7 @@ func TestKeyOrderAfterUnrunnableRows(t *testing.T) {
 		"quarantined": {retry.BlockWhileQuarantined, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+			kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 				b := newBench(t, db, func(config *retry.Config) { config.KeyOrder = c.order })
 				b.putUnrunnable(true)
 				var mu sync.Mutex
@@ -201,7 +201,7 @@ func TestKeyOrderAfterUnrunnableRows(t *testing.T) {
 					handled = append(handled, msg.UUID)
 					return nil
 				})
-				b.eventually("both are in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 2 })
+				b.eventually("both are in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 2 })
 				left := 2
 				if c.want == "" {
 					left = 4
@@ -221,24 +221,24 @@ func TestKeyOrderAfterUnrunnableRows(t *testing.T) {
 // If the process stops while the middlewares handle an unrunnable row, the row must be
 // released.
 func TestUnrunnableRowIsGivenBackAtShutdown(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		b.putUnrunnable(false)
 		entered, told := make(chan struct{}, 10), make(chan poison.Entry, 10)
 		untilClosing := func(h message.HandlerFunc) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
 				entered <- struct{}{}
-				<-parked.DeliveryOf(msg.Context()).Closing
+				<-parkedrows.DeliveryOf(msg.Context()).Closing
 				return h(msg)
 			}
 		}
-		b.runWith(neverCalled(t), untilClosing, b.quarantineFor(told, &testkit.Logs{}).Middleware, b.retries.Middleware)
+		b.runWith(neverCalled(t), untilClosing, b.quarantineFor(told, &kit.Logs{}).Middleware, b.retries.Middleware)
 		<-entered
 		if err := b.router.Close(); err != nil {
 			t.Fatal(err)
 		}
 		for _, row := range b.entries("") {
-			if row.State != parked.Waiting || row.Crashes > 3 || row.DueAt.After(time.Now().Add(time.Second)) {
+			if row.State != parkedrows.Waiting || row.Crashes > 3 || row.DueAt.After(time.Now().Add(time.Second)) {
 				t.Errorf("row %+v", row)
 			}
 		}

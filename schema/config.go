@@ -54,7 +54,8 @@ type Config struct {
 
 	// Schema is the PostgreSQL schema that contains the tables. It may contain letters,
 	// digits and underscores, and has at most 63 bytes. It must be "" for SQLite. Defaults
-	// to the first schema of the connection's search path.
+	// to the schema of the connection's search path that contains the tables. If no schema
+	// contains them, [Up] creates them in the first one.
 	Schema string
 
 	// Prefix is the beginning of the name of every table and index. It may contain letters,
@@ -138,7 +139,6 @@ func (c Config) index(name string) string {
 
 var placeholder = regexp.MustCompile(`\{(index )?([a-z_]+)\}`)
 
-// expand replaces the {table} and {index name} placeholders of a migration.
 func (c Config) expand(text string) string {
 	return placeholder.ReplaceAllStringFunc(text, func(match string) string {
 		name := strings.Trim(match, "{}")

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"strings"
 	"testing"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -66,12 +67,12 @@ func TestDatabaseOfAnotherKindIsRefused(t *testing.T) {
 		want   string
 	}{
 		"SQLite": {
-			testkit.SQLite(t).DB,
+			kit.SQLite(t).DB,
 			schema.Config{},
 			`Dialect is "postgres", the database is SQLite VERSION: set Config.Dialect to schema.SQLite`,
 		},
 		"PostgreSQL": {
-			testkit.Postgres(t).DB,
+			kit.Postgres(t).DB,
 			schema.Config{Dialect: schema.SQLite},
 			`Dialect is "sqlite", the database is PostgreSQL VERSION: set Config.Dialect to schema.PostgreSQL`,
 		},
@@ -119,7 +120,7 @@ func TestDerivativesOfPostgreSQLAreAccepted(t *testing.T) {
 // refuses every query after the first error.
 func TestDatabaseOfAnotherKindIsRefusedInTransaction(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		other := map[string]schema.Dialect{"postgres": schema.SQLite, "sqlite": schema.PostgreSQL}[db.Dialect]
 		tx, err := db.BeginTx(t.Context(), nil)
 		if err != nil {
@@ -144,7 +145,7 @@ func TestDatabaseWithOtherEncodingIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 		t.Run(encoding, func(t *testing.T) {
-			db := testkit.PostgresIn(t, encoding)
+			db := kit.PostgresIn(t, encoding)
 			var name string
 			if err := db.QueryRowContext(t.Context(), `SELECT current_database()`).Scan(&name); err != nil {
 				t.Fatal(err)
@@ -167,12 +168,192 @@ func TestDatabaseWithOtherEncodingIsRefused(t *testing.T) {
 // SQLite in UTF-16 is accepted, because SQLite converts between its encodings.
 func TestSQLiteInUTF16IsAccepted(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	db.SetMaxOpenConns(1)
 	if _, err := db.ExecContext(t.Context(), `PRAGMA encoding = 'UTF-16'`); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(schema.Up(t.Context(), db.DB, configFor(db)), schema.Check(t.Context(), db.DB, configFor(db))); err != nil {
 		t.Error(err)
+	}
+}
+
+// Trap 91. Durability names each setting that lets a crash undo a commit. If a message
+// was acked after such a commit, the crash also loses the message.
+func TestDurabilityNamesSettingThatLosesCommits(t *testing.T) {
+	t.Parallel()
+	const begins = "schema: the database may lose commits in a crash: "
+	private := kit.PrivatePostgres(t, "fsync=off")
+	for name, test := range map[string]struct {
+		db        kit.Database
+		statement string
+		want      string // "" if no error is expected
+	}{
+		"PostgreSQL":        {db: kit.Postgres(t)},
+		"PostgreSQL, local": {db: kit.Postgres(t), statement: `SET synchronous_commit = local`},
+		"SQLite":            {db: kit.SQLite(t)},
+		"SQLite, FULL":      {db: kit.SQLite(t), statement: `PRAGMA synchronous = FULL`},
+		"synchronous_commit": {
+			kit.Postgres(t), `SET synchronous_commit = off`,
+			"synchronous_commit is off: set it to on (ALTER ROLE ... SET synchronous_commit = on, or in the data source name)",
+		},
+		"unlogged": {
+			kit.Postgres(t), `ALTER TABLE once_inbox SET UNLOGGED; ALTER TABLE once_audit SET UNLOGGED`,
+			"unlogged tables (once_inbox) are empty after a crash: run ALTER TABLE ... SET LOGGED",
+		},
+		"fsync": {
+			kit.Database{DB: openPostgres(t, private.DSN("postgres")), Dialect: "postgres"},
+			"",
+			"fsync is off: set it to on in postgresql.conf",
+		},
+		"SQLite, OFF": {
+			kit.SQLite(t), `PRAGMA synchronous = OFF`,
+			"PRAGMA synchronous is OFF: set it to NORMAL or FULL in the data source name",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.db.SetMaxOpenConns(1) // makes sure that the setting applies to all queries
+			test.db.SetConnMaxIdleTime(0)
+			config := configFor(test.db)
+			if err := schema.Up(t.Context(), test.db.DB, config); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := test.db.ExecContext(t.Context(), test.statement); err != nil {
+				t.Fatal(err)
+			}
+			err := schema.Durability(t.Context(), test.db.DB, config)
+			switch {
+			case test.want == "" && err != nil:
+				t.Error(err)
+			case test.want != "" && (!errors.Is(err, schema.ErrNotDurable) || err.Error() != begins+test.want):
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// Trap 116. With row level security, PostgreSQL hides rows without an error. A role for
+// which it is active on one of the tables is refused, even if a policy allows all rows.
+func TestTrap116_CheckRefusesRowLevelSecurity(t *testing.T) {
+	t.Parallel()
+	db := kit.Postgres(t)
+	byDay := schema.Config{Inbox: schema.ByDay}
+	if err := schema.Up(t.Context(), db.DB, byDay); err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	if err := db.QueryRowContext(t.Context(), `SELECT current_database()`).Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	role := name + "_rls"
+	exec(t, db.DB, `CREATE ROLE "`+role+`"`,
+		fmt.Sprintf(`GRANT SELECT ON once_migrations, once_outbox, once_inbox TO %q; GRANT INSERT (topic) ON once_parked TO %[1]q`, role))
+	db.SetMaxOpenConns(1) // so that SET ROLE applies to all statements
+	t.Cleanup(func() {
+		if _, err := db.Exec(fmt.Sprintf(`RESET ROLE; DROP OWNED BY %q; DROP ROLE %[1]q`, role)); err != nil {
+			t.Error(err)
+		}
+	})
+
+	for _, c := range []struct{ behaviour, before, table string }{
+		{"no row level security", `SELECT 1`, ""},
+		{"a table without a policy", `ALTER TABLE once_outbox ENABLE ROW LEVEL SECURITY`, "once_outbox"},
+		{"a policy that allows all rows", `CREATE POLICY everybody ON once_outbox USING (true)`, "once_outbox"},
+		{"row_security is off", `SET row_security = off`, "once_outbox"},
+		{"a role that may bypass it", fmt.Sprintf(`ALTER ROLE %q BYPASSRLS`, role), ""},
+		{"it may not any more", fmt.Sprintf(`RESET row_security; ALTER ROLE %q NOBYPASSRLS`, role), "once_outbox"},
+		{"a second table, with a right on a column", `ALTER TABLE once_parked ENABLE ROW LEVEL SECURITY`, "once_outbox, once_parked"},
+		{"a table that the role may not use", `ALTER TABLE once_outbox DISABLE ROW LEVEL SECURITY;
+			ALTER TABLE once_parked DISABLE ROW LEVEL SECURITY;
+			ALTER TABLE once_audit ENABLE ROW LEVEL SECURITY`, ""},
+		{"the owner", fmt.Sprintf(`ALTER TABLE once_audit OWNER TO %q`, role), ""},
+		{"the owner, forced", `ALTER TABLE once_audit FORCE ROW LEVEL SECURITY`, "once_audit"},
+		{"a partition", fmt.Sprintf(`ALTER TABLE once_audit DISABLE ROW LEVEL SECURITY; ALTER TABLE once_inbox_default ENABLE ROW LEVEL SECURITY;
+			GRANT SELECT ON once_inbox_default TO %q`, role), "once_inbox_default"},
+	} {
+		exec(t, db.DB, `RESET ROLE`, c.before, fmt.Sprintf(`SET ROLE %q`, role))
+		err := schema.Check(t.Context(), db.DB, byDay)
+		if c.table == "" {
+			if err != nil {
+				t.Errorf("%s: %v", c.behaviour, err)
+			}
+			continue
+		}
+		first, _, _ := strings.Cut(c.table, ",")
+		want := fmt.Sprintf("schema: row level security may hide rows: it is active for user %q on %s: for each of these tables, "+
+			"run ALTER TABLE %s DISABLE ROW LEVEL SECURITY, or exempt the user with ALTER ROLE %[1]q BYPASSRLS", role, c.table, first)
+		if !errors.Is(err, schema.ErrRowSecurity) || err.Error() != want {
+			t.Errorf("%s: got\n%v, want\n%s", c.behaviour, err, want)
+		}
+	}
+}
+
+// Trap 118. Logical replication and a partial restore do not copy sequences. Check
+// returns the SQL that repairs them.
+func TestTrap118_CheckPrintsTheRepairOfSequences(t *testing.T) {
+	t.Parallel()
+	db := kit.Postgres(t)
+	byDay := schema.Config{Sent: schema.ByDay}
+	if err := schema.Up(t.Context(), db.DB, byDay); err != nil {
+		t.Fatal(err)
+	}
+	add := func(id, key string, age int) {
+		t.Helper()
+		exec(t, db.DB, fmt.Sprintf(`INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)
+			VALUES ('%s', 't', '%s', 1, '', '{}')`, id, key),
+			fmt.Sprintf(`UPDATE once_outbox SET created_at = now() - %d * interval '1 minute' WHERE message_id = '%s'`, age, id))
+	}
+	check := func(when string, behind ...string) string {
+		t.Helper()
+		err := schema.Check(t.Context(), db.DB, byDay)
+		if len(behind) == 0 {
+			if err != nil {
+				t.Fatalf("%s: %v", when, err)
+			}
+			return ""
+		}
+		begin := "schema: a sequence is behind its table: " + strings.Join(behind, ", ") + ": run "
+		if !errors.Is(err, schema.ErrSequence) || !strings.HasPrefix(err.Error(), begin) {
+			t.Fatalf("%s: got\n%v, want\n%s...", when, err, begin)
+		}
+		return strings.TrimPrefix(err.Error(), begin)
+	}
+	check("new tables")
+	exec(t, db.DB, `SELECT setval('once_outbox_position', 10)`)
+	for i, age := range []int{9, 8, 7} {
+		add(fmt.Sprintf("old%d", i), "k", age)
+	}
+	check("a sequence at the end of its table")
+
+	exec(t, db.DB, `SELECT setval('once_outbox_position', 1, false)`)
+	for i, age := range []int{2, 1} {
+		add(fmt.Sprintf("new%d", i), "k", age)
+	}
+	exec(t, db.DB, `INSERT INTO once_audit (actor, action, subject) VALUES ('a', 'note', 's'), ('a', 'note', 's')`,
+		`ALTER SEQUENCE once_audit_id_seq RESTART WITH 2`)
+	repair := check("two sequences behind", `public.once_audit_id_seq is at 2, but public.once_audit already has the number 2`,
+		`public.once_outbox_position is at 2, but public.once_outbox already has the number 13`)
+	if want := `SELECT setval('public.once_audit_id_seq', 2); BEGIN; `; !strings.HasPrefix(repair, want) {
+		t.Errorf("the repair is %s, want %s...", repair, want)
+	}
+	exec(t, db.DB, repair)
+	check("after the repair")
+	add("last", "k", 0)
+	var order string
+	err := db.QueryRowContext(t.Context(), `SELECT string_agg(message_id, ' ' ORDER BY position) FROM once_outbox`).Scan(&order)
+	if want := "old0 old1 old2 new0 new1 last"; err != nil || order != want {
+		t.Errorf("the order is %q, %v, want %q", order, err, want)
+	}
+
+	// The successors of a blocked key have higher positions than the number of the key.
+	exec(t, db.DB, `DELETE FROM once_outbox`, `SELECT setval('once_outbox_position', 3)`,
+		`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason, blocked_at)
+		 VALUES ('k', 40, 41, 'dead', now() - interval '1 minute')`)
+	add("successor", "k", 0)
+	exec(t, db.DB, check("a blocked key", `public.once_outbox_position is at 4, but public.once_outbox already has the number 41`))
+	check("after the repair of a blocked key")
+	var position int
+	if err := db.QueryRowContext(t.Context(), `SELECT position FROM once_outbox`).Scan(&position); err != nil || position != 42 {
+		t.Errorf("the successor has position %d, %v, want 42", position, err)
 	}
 }

@@ -31,7 +31,6 @@ func (c Config) laidOut() []laidOut {
 	}
 }
 
-// layout returns the layout of a table in the database.
 func (c Config) layout(ctx context.Context, db querier, table string) (Layout, error) {
 	if c.Dialect == SQLite {
 		return Plain, nil
@@ -91,7 +90,6 @@ func (c Config) layOut(ctx context.Context, conn *sql.Conn, newer bool) error {
 	return nil
 }
 
-// conversions returns the SQL that converts new tables to the configured layouts.
 func (c Config) conversions() (text string) {
 	for _, t := range c.laidOut() {
 		if t.want == ByDay {

@@ -2,13 +2,19 @@ package schema
 
 import (
 	"context"
+	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/watermill-once/once/internal/dsn"
 )
 
 //go:embed postgres/[0-9]*.sql sqlite/[0-9]*.sql
@@ -112,6 +118,9 @@ func SQLFrom(config Config, version int) (string, error) {
 	config = config.WithDefaults()
 	var b strings.Builder
 	if version == 0 {
+		if config.Dialect == PostgreSQL && config.Schema == "" {
+			fmt.Fprintf(&b, refuseSecondSet+";\n\n", config.names())
+		}
 		b.WriteString(config.expand(createVersions) + ";\n")
 	}
 	for _, m := range migrations(config.Dialect)[version:] {
@@ -155,4 +164,186 @@ func (v versions) compatible() bool { return v.compatibleFrom <= Version() }
 func (v versions) newerError() error {
 	return fmt.Errorf("%w: they have version %d, which needs code of version %d or later, but this code has version %d: "+
 		"deploy the newer code, or restore a backup from before the migration", ErrNewer, v.version, v.compatibleFrom, Version())
+}
+
+// Up migrates the tables to [Version]. Several processes may call it at the same time:
+// one process migrates, and the other processes wait, and then have nothing to do. Up
+// applies all missing migrations in one transaction, or none of them. Call it as the
+// owner of the tables. Other users get PostgreSQL's "permission denied", and should
+// call [Check] instead, see docs/roles.md.
+//
+// Up creates the PostgreSQL schema if it is missing. It does not change tables that are
+// newer than this code. If this code cannot use such tables, Up fails with [ErrNewer].
+// If Config.Inbox or Config.Sent is ByDay, Up converts a plain inbox or sent log. It
+// cannot convert back, and fails with [ErrLayout] instead. It fails with [ErrAmbiguous]
+// if Config.Schema is empty and the tables are not in the first schema of the search
+// path, because this would create a second, empty set of tables. It fails with
+// [ErrDialect] if the database is not of the kind in Config.Dialect, and with
+// [ErrEncoding] for a database that does not use UTF-8.
+func Up(ctx context.Context, db *sql.DB, config Config) error {
+	if err := config.validateWith(db); err != nil {
+		return err
+	}
+	config = config.WithDefaults()
+
+	// A dedicated connection is needed, because SQLite must begin the transaction with
+	// the write lock. With sql.Tx this would depend on the data source name.
+	conn, err := connect(ctx, db)
+	if err != nil {
+		return fmt.Errorf("schema: connect: %w", dsn.Hide(err))
+	}
+	defer conn.Close()
+	if err := upOn(ctx, conn, config); err != nil {
+		return fmt.Errorf("schema: up: %w", err)
+	}
+	return nil
+}
+
+func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
+	if err := config.checkDatabase(ctx, conn); err != nil {
+		return err
+	}
+	// After the wait for the lock, the transaction must see the migrations of other
+	// processes. A stricter isolation level would hide them.
+	begin := "BEGIN ISOLATION LEVEL READ COMMITTED"
+	if config.Dialect == SQLite {
+		begin = "BEGIN IMMEDIATE"
+		restore, err := setBusyTimeout(ctx, conn)
+		if err != nil {
+			return err
+		}
+		defer restore()
+	}
+	if _, err := conn.ExecContext(ctx, begin); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+			err = errors.Join(err, rollback)
+		}
+	}()
+
+	if err := config.prepare(ctx, conn); err != nil {
+		return err
+	}
+	there, err := config.current(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if !there.compatible() {
+		return there.newerError()
+	}
+	steps := migrations(config.Dialect)
+	for _, m := range steps[min(there.version, len(steps)):] {
+		if _, err := conn.ExecContext(ctx, config.expand(m.text)); err != nil {
+			return fmt.Errorf("migration %04d %s: %w", m.version, m.name, err)
+		}
+		if _, err := conn.ExecContext(ctx, config.record(m)); err != nil {
+			return fmt.Errorf("migration %04d %s: %w", m.version, m.name, err)
+		}
+	}
+	if err := config.layOut(ctx, conn, there.version > Version()); err != nil {
+		return err
+	}
+	_, err = conn.ExecContext(ctx, "COMMIT")
+	return err
+}
+
+// busyTimeout is how long Up waits for other writers of a SQLite database.
+const busyTimeout = 30 * time.Second
+
+// connect returns a connection. A data source name with journal_mode(WAL) changes a new
+// SQLite file when it connects. If several processes do this at the same time, SQLite
+// refuses all but one of them at once, whatever their busy timeout, because they would
+// wait for each other. So connect tries again.
+func connect(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
+	for began := time.Now(); ; {
+		conn, err := db.Conn(ctx)
+		if !isBusy(err) || time.Since(began) > busyTimeout {
+			return conn, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// isBusy reports whether err is SQLite's SQLITE_BUSY. This package imports no driver, so
+// it recognizes the error by its method.
+func isBusy(err error) bool {
+	const busy = 5 // the lowest byte, https://www.sqlite.org/rescode.html
+	e, ok := errors.AsType[interface {
+		error
+		Code() int
+	}](err)
+	return ok && e.Code()&0xff == busy
+}
+
+// setBusyTimeout makes the connection wait for other writers. The returned function
+// restore undoes this, because the connection goes back to the caller's pool.
+func setBusyTimeout(ctx context.Context, conn *sql.Conn) (restore func(), err error) {
+	var before int
+	if err := conn.QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&before); err != nil {
+		return nil, err
+	}
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf("PRAGMA busy_timeout = %d", busyTimeout.Milliseconds())); err != nil {
+		return nil, err
+	}
+	return func() { // restoring fails only if the connection is broken
+		_, _ = conn.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", before))
+	}, nil
+}
+
+// prepare takes the lock that makes concurrent callers wait, and creates the table of
+// versions. IF NOT EXISTS alone is not enough: callers that create the table at the
+// same time would still collide in PostgreSQL's catalog.
+func (c Config) prepare(ctx context.Context, conn *sql.Conn) error {
+	if c.Dialect == PostgreSQL {
+		lock := fnv.New64a()
+		_, _ = lock.Write([]byte("once schema " + c.Prefix)) // without the schema, which the search path of each process determines
+		if _, err := conn.ExecContext(ctx, fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", int64(lock.Sum64()))); err != nil {
+			return fmt.Errorf("take the migration lock: %w", err)
+		}
+		if err := c.createSchema(ctx, conn); err != nil {
+			return err
+		}
+		// CREATE TABLE looks only into the first schema of the search path, but the
+		// statements of this library look into all of them.
+		found, err := c.find(ctx, conn)
+		if err != nil {
+			return fmt.Errorf("find the tables: %w", err)
+		}
+		if err := c.checkPlace(found); err != nil {
+			return err
+		}
+	}
+	if _, err := conn.ExecContext(ctx, c.expand(createVersions)); err != nil {
+		return fmt.Errorf("create %s: %w", c.Table("migrations"), err)
+	}
+	return nil
+}
+
+// createSchema creates the configured schema if it is missing. It first checks whether
+// the schema exists, because CREATE SCHEMA IF NOT EXISTS needs the right to create
+// schemas even if the schema exists.
+func (c Config) createSchema(ctx context.Context, conn *sql.Conn) error {
+	if c.Schema == "" {
+		return nil
+	}
+	var exists bool
+	// The name was validated, so it contains no quotes.
+	query := fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '%s')", c.Schema)
+	if err := conn.QueryRowContext(ctx, query).Scan(&exists); err != nil {
+		return fmt.Errorf("look for schema %q: %w", c.Schema, err)
+	}
+	if exists {
+		return nil
+	}
+	if _, err := conn.ExecContext(ctx, `CREATE SCHEMA "`+c.Schema+`"`); err != nil {
+		return fmt.Errorf("create schema %q: %w", c.Schema, err)
+	}
+	return nil
 }

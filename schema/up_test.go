@@ -4,24 +4,26 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { kit.Main(m) }
 
-func configFor(db testkit.Database) schema.Config {
+func configFor(db kit.Database) schema.Config {
 	return schema.Config{Dialect: schema.Dialect(db.Dialect)}
 }
 
 func TestUpThenCheck(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := configFor(db)
 		const missing = `schema: the tables are missing: no table "once_migrations": run schema.Up, or apply schema.SQL`
 		if err := schema.Check(t.Context(), db.DB, config); !errors.Is(err, schema.ErrMissing) || err.Error() != missing {
@@ -40,18 +42,20 @@ func TestUpThenCheck(t *testing.T) {
 
 func TestCheckDistinguishesOutdatedFromNewer(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := configFor(db)
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
 			t.Fatal(err)
 		}
 		set := func(version, compatibleFrom int) {
 			t.Helper()
-			query := fmt.Sprintf(`UPDATE once_migrations SET version = %d, compatible_from = %d
-				WHERE version = (SELECT MAX(version) FROM once_migrations)`,
-				version, compatibleFrom)
-			if _, err := db.ExecContext(t.Context(), query); err != nil {
-				t.Fatal(err)
+			for _, query := range []string{
+				`DELETE FROM once_migrations`,
+				fmt.Sprintf(`INSERT INTO once_migrations (version, compatible_from) VALUES (%d, %d)`, version, compatibleFrom),
+			} {
+				if _, err := db.ExecContext(t.Context(), query); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		both := func() map[string]error {
@@ -88,7 +92,7 @@ func TestCheckDistinguishesOutdatedFromNewer(t *testing.T) {
 // only CREATE TABLE IF NOT EXISTS, most calls would fail in PostgreSQL's catalogue.
 func TestTrap30FortyProcessesCallUp(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := configFor(db)
 		if config.Dialect == schema.PostgreSQL {
 			config.Schema = "many"
@@ -123,7 +127,7 @@ func TestTrap30ManyProcessesCallUpWithAnyIsolation(t *testing.T) {
 	t.Parallel()
 	for _, isolation := range []string{"repeatable read", "serializable"} {
 		t.Run(isolation, func(t *testing.T) {
-			db := testkit.Postgres(t)
+			db := kit.Postgres(t)
 			_, err := db.ExecContext(t.Context(), `DO $$BEGIN
 				EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+isolation+`'); END$$`)
 			if err != nil {
@@ -143,11 +147,49 @@ func TestTrap30ManyProcessesCallUpWithAnyIsolation(t *testing.T) {
 	}
 }
 
+// Trap 30. A connection that changes a new SQLite file to WAL fails at once while another
+// process does the same, and Up tries again.
+func TestTrap30UpWaitsUntilItCanConnectToSQLite(t *testing.T) {
+	t.Parallel()
+	file := "file:" + filepath.Join(t.TempDir(), "new.db")
+	open := func(parameters string) *sql.DB {
+		db, err := sql.Open("sqlite", file+parameters)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		return db
+	}
+	other := open("?_txlock=exclusive")
+	tx, err := other.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), `CREATE TABLE others (id INTEGER)`); err != nil {
+		t.Fatal(err)
+	}
+	config := schema.Config{Dialect: schema.SQLite}
+	db := open("?_pragma=journal_mode(WAL)")
+	ended := make(chan error, 1)
+	go func() { ended <- schema.Up(t.Context(), db, config) }()
+	select {
+	case err := <-ended:
+		t.Fatalf("Up did not wait: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // Up restores the settings of its connection, because the connection belongs to the
 // caller's pool.
 func TestUpRestoresConnectionSettings(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	db.SetMaxOpenConns(1)
 	if err := schema.Up(t.Context(), db.DB, configFor(db)); err != nil {
 		t.Fatal(err)
@@ -160,7 +202,7 @@ func TestUpRestoresConnectionSettings(t *testing.T) {
 
 func TestSQLEqualsUp(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := configFor(db)
 		config.Prefix = "mine_"
 		text, err := schema.SQL(config)
@@ -181,7 +223,7 @@ func TestSQLEqualsUp(t *testing.T) {
 
 func TestFailedMigrationIsRolledBack(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		// The last table of the migration exists already, so the migration fails.
 		if _, err := db.ExecContext(t.Context(), `CREATE TABLE once_audit (x integer)`); err != nil {
 			t.Fatal(err)
@@ -202,7 +244,7 @@ func TestFailedMigrationIsRolledBack(t *testing.T) {
 
 func TestUpDoesNotNeedRightToCreateExistingSchema(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	role := fmt.Sprintf("once_test_%x", strings.Map(keepDigits, t.TempDir()))
 	for _, statement := range []string{
 		`CREATE ROLE ` + role,
@@ -241,7 +283,7 @@ func keepDigits(r rune) rune {
 // both.
 func TestDialectsHaveTheSameColumns(t *testing.T) {
 	t.Parallel()
-	columns := func(db testkit.Database, query string) []string {
+	columns := func(db kit.Database, query string) []string {
 		if err := schema.Up(t.Context(), db.DB, configFor(db)); err != nil {
 			t.Fatal(err)
 		}
@@ -265,10 +307,10 @@ func TestDialectsHaveTheSameColumns(t *testing.T) {
 		slices.Sort(all)
 		return all
 	}
-	pg := columns(testkit.Postgres(t), `
+	pg := columns(kit.Postgres(t), `
 		SELECT table_name, column_name, is_nullable = 'NO' FROM information_schema.columns
 		WHERE table_name LIKE 'once\_%' AND table_name <> 'once_parked_messages' -- a view, which SQLite has not`)
-	lite := columns(testkit.SQLite(t), `
+	lite := columns(kit.SQLite(t), `
 		SELECT m.name, c.name, c."notnull" FROM sqlite_schema m JOIN pragma_table_info(m.name) c
 		WHERE m.type = 'table' AND m.name LIKE 'once\_%' ESCAPE '\'`)
 	if len(pg) < 30 || !slices.Equal(pg, lite) {
@@ -290,7 +332,7 @@ func openPostgres(t *testing.T, dsn string) *sql.DB {
 // another version, the text fails and changes nothing.
 func TestSQLFromFitsOneVersionOnly(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := configFor(db)
 		all, err := schema.SQLFrom(config, 0)
 		if err != nil {

@@ -1,14 +1,27 @@
 #!/bin/sh
-# Checks that the go.mod and go.sum of each module are tidy. Also checks that the workspace, which
-# the tests use, builds the library with the versions in the library's go.mod, because users get
-# these versions. Changes nothing: `make tidy` repairs both. If the examples need a newer version,
-# raise it in the library's go.mod: `make tidy` does not sync the examples.
+# Checks that go.work.sum is complete, because otherwise go doc changes it in every clean clone. Checks
+# that the go.mod and go.sum of each module are tidy. Also checks that the workspace, which the tests
+# use, builds the library with the versions in the library's go.mod, because users get these versions:
+# `make tidy` repairs both. If the examples need a newer version, raise it in the library's go.mod:
+# `make tidy` does not sync the examples.
 #
 # Arguments: the directories of the modules.
 set -eu
 cd "$(dirname "$0")/.."
 go=${GO:-go}
 status=0
+
+# go doc lists all modules, and needs more sums than go build and go list ./... do.
+echo "go list -m all leaves go.work.sum as it is"
+before=$(mktemp)
+cp go.work.sum "$before"
+"$go" list -m all >/dev/null
+if ! diff "$before" go.work.sum; then
+	rm "$before"
+	echo "go.work.sum was incomplete, and now has the lines above: commit it" >&2
+	exit 1
+fi
+rm "$before"
 
 for module in "$@"; do
 	echo "go mod tidy -diff ($module)"
@@ -17,7 +30,7 @@ done
 
 # Users do not build the packages that only tests and commands import.
 versions() {
-	packages=$("$go" list ./... | grep -vE '/internal/(servers|testkit)(/|$)')
+	packages=$("$go" list ./... | grep -vE '/internal/test(/|$)')
 	list=$("$go" list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}' $packages) || exit
 	printf '%s\n' "$list" | sort -u
 }

@@ -107,7 +107,7 @@ give_up() {
 	if [ -n "${PG_DSN:-}" ] && [ -n "${AMQP_URL:-}" ]; then
 		say "using the servers of PG_DSN and AMQP_URL" >&2
 	elif docker version >/dev/null 2>&1; then
-		say "using the containers of compose.yaml" >&2
+		say "using the containers of deploy/compose.yaml" >&2
 	else
 		say "or set PG_DSN and AMQP_URL to running servers, or start docker" >&2
 		exit 1

@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/watermill-once/once/internal/defaults"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -33,21 +33,10 @@ const (
 	// ends. Use it if each message describes a change.
 	//
 	// HoldForGap ignores only versions that it has applied. If a version arrives after a
-	// higher version was applied without it, Config.Late decides what happens. By default,
-	// the message goes to quarantine with [ErrGap], and a replay applies it, out of order.
+	// higher version was applied without it, the message goes to quarantine with [ErrGap],
+	// and a replay applies it, out of order. Config.OnStale can handle it instead.
 	// As with IgnoreOlder, each version must have only one message.
 	HoldForGap
-)
-
-// First is the first version of every aggregate. It is used with HoldForGap.
-type First int
-
-const (
-	// FromOne sets the first version of an aggregate to 1, and FromZero sets it to 0. A
-	// higher version of a new aggregate is held until the first version has arrived, or
-	// until Config.Window ends. A lower version fails with [ErrInvalidVersion].
-	FromOne First = iota
-	FromZero
 )
 
 // AfterWindow determines what happens to a message that was held for the whole window
@@ -59,24 +48,10 @@ const (
 	// it is held for one more window, and is then applied.
 	Quarantine AfterWindow = iota
 
-	// Apply handles the message. If a missing version arrives later, Config.Late decides
-	// what happens to this version. But if OnGap has returned Apply, a missing version that
+	// Apply handles the message. If a missing version arrives later, it goes to quarantine
+	// or to OnStale. But if OnGap has returned Apply, a missing version that
 	// arrives later is ignored, because OnGap has replaced it.
 	Apply
-)
-
-// Late determines what HoldForGap does with a message that arrives after a higher
-// version was applied without it.
-type Late int
-
-const (
-	// QuarantineLate sends the message to quarantine with [ErrGap]. A replay applies the
-	// message, out of order.
-	QuarantineLate Late = iota
-
-	// IgnoreLate acks the message as stale, without calling the handler. The change that
-	// the message describes is lost for this consumer.
-	IgnoreLate
 )
 
 // Config configures a [Resequencer]. Tx is required. The zero value of all other
@@ -93,8 +68,11 @@ type Config struct {
 	// Policy defaults to IgnoreOlder.
 	Policy Policy
 
-	// First defaults to FromOne. It is not used with IgnoreOlder.
-	First First
+	// FromZero sets the first version of every aggregate to 0; otherwise it is 1. A higher
+	// version of a new aggregate is held until the first version has arrived, or until
+	// Window ends. A lower version fails with [ErrInvalidVersion]. FromZero is not used
+	// with IgnoreOlder.
+	FromZero bool
 
 	// Window is how long a message is held while versions before it are missing. It begins
 	// when the message is first found to be early, and is measured by the database's clock.
@@ -115,13 +93,9 @@ type Config struct {
 	// is called again for the same gap. Defaults to nil.
 	OnGap func(ctx context.Context, tx *sql.Tx, gap Gap) (AfterWindow, error)
 
-	// Late defaults to QuarantineLate. It is not used with IgnoreOlder, which ignores
-	// late messages.
-	Late Late
-
 	// OnStale is called instead of the handler if the version of a message is below the
 	// last applied version, and was itself not applied. With both policies, OnStale
-	// replaces the default treatment of such a message (Late, or ignoring it). OnStale runs
+	// replaces the default treatment of such a message (quarantine, or ignoring it). OnStale runs
 	// in the transaction of the message, so it can read the state, merge msg into the state
 	// and write the result. gap.Last is above gap.Version, and gap.Waited is 0. If OnStale
 	// returns nil, the message is acked. If it returns an error, this counts as a failed
@@ -144,7 +118,7 @@ const longestWindow = 365 * 24 * time.Hour
 
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
-	c.Window = cmp.Or(c.Window, defaults.SequenceWindow)
+	c.Window = cmp.Or(c.Window, usercode.DefaultSequenceWindow)
 	if c.Logger == nil {
 		c.Logger = watermill.NewSlogLogger(nil)
 	}
@@ -159,9 +133,6 @@ func (c Config) validate() error {
 	if c.Policy != IgnoreOlder && c.Policy != HoldForGap {
 		errs = append(errs, fmt.Errorf("Policy is %d, neither IgnoreOlder nor HoldForGap", c.Policy))
 	}
-	if c.First != FromOne && c.First != FromZero {
-		errs = append(errs, fmt.Errorf("First is %d, neither FromOne nor FromZero", c.First))
-	}
 	if c.Window < 100*time.Millisecond || c.Window > longestWindow {
 		errs = append(errs, fmt.Errorf("Window is %v, not in 100ms..%v", c.Window, longestWindow))
 	}
@@ -171,12 +142,6 @@ func (c Config) validate() error {
 	if c.OnGap != nil && c.AfterWindow != Quarantine {
 		errs = append(errs, errors.New("AfterWindow is set together with OnGap, which decides instead: remove one of them"))
 	}
-	if c.Late != QuarantineLate && c.Late != IgnoreLate {
-		errs = append(errs, fmt.Errorf("Late is %d, neither QuarantineLate nor IgnoreLate", c.Late))
-	}
-	if c.OnStale != nil && c.Late != QuarantineLate {
-		errs = append(errs, errors.New("Late is set together with OnStale, which decides instead: remove one of them"))
-	}
 	return errors.Join(errs...)
 }
 
@@ -184,5 +149,5 @@ func (c Config) validate() error {
 // It returns false if a late version is only acked. A version is late if it was not
 // applied, and arrives after a higher version was applied.
 func (c Config) keepsLate() bool {
-	return c.OnStale != nil || c.Policy == HoldForGap && c.Late == QuarantineLate
+	return c.OnStale != nil || c.Policy == HoldForGap
 }

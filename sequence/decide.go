@@ -1,6 +1,15 @@
 package sequence
 
-import "time"
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parkedrows"
+)
 
 // last describes which versions of an aggregate were applied: all versions from
 // completeFrom to version. It is not certain that a lower version was applied.
@@ -33,7 +42,7 @@ func (c Config) place(l last, version int64) int {
 	return early
 }
 
-// with adds an applied version to l, and returns the result. If the parameter filled is
+// with adds an applied version to l, and returns the result. If filled is
 // true, the versions between l.version and this version also count as applied.
 func (c Config) with(l last, version int64, filled bool) last {
 	switch {
@@ -50,9 +59,8 @@ func (c Config) with(l last, version int64, filled bool) last {
 	return last{version, l.completeFrom, true}
 }
 
-// first returns the lowest version that an aggregate can have.
 func (c Config) first() int64 {
-	if c.First == FromZero || c.Policy == IgnoreOlder {
+	if c.FromZero || c.Policy == IgnoreOlder {
 		return 0
 	}
 	return 1
@@ -90,3 +98,35 @@ func (c Config) recheckAfter(waited time.Duration) time.Duration {
 	}
 	return min(max(waited/8, minRecheck), maxRecheck)
 }
+
+const maxName = 255 // in bytes; parkedrows.CheckName has the same limit
+
+// aggregate contains the type, the id and the version of an aggregate, as they are in
+// the metadata of a message.
+type aggregate struct {
+	kind, id string
+	version  int64
+}
+
+// aggregateOf returns the aggregate in the metadata of msg. The result ok is false if
+// the metadata contains no aggregate.
+func (c Config) aggregateOf(msg *message.Message) (a aggregate, ok bool, err error) {
+	a.kind, a.id = msg.Metadata[meta.AggregateType], msg.Metadata[meta.AggregateID]
+	version := msg.Metadata[meta.AggregateVersion]
+	if a.kind == "" || a.id == "" || version == "" {
+		return a, false, nil
+	}
+	for key, text := range map[string]string{meta.AggregateType: a.kind, meta.AggregateID: a.id} {
+		if parkedrows.CheckName(text) != nil {
+			return a, false, fmt.Errorf("sequence: %w: %s is longer than %d bytes, or not valid text", ErrInvalidVersion, key, maxName)
+		}
+	}
+	a.version, err = strconv.ParseInt(version, 10, 64)
+	if err != nil || a.version < c.first() {
+		return a, false, fmt.Errorf("sequence: %w: %s is %.40q, not a whole number of at least %d, where versions begin (Config.FromZero)",
+			ErrInvalidVersion, meta.AggregateVersion, version, c.first())
+	}
+	return a, true, nil
+}
+
+func (a aggregate) sequence() string { return strconv.Itoa(len(a.kind)) + ":" + a.kind + a.id }

@@ -3,14 +3,19 @@ package sequence
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"math"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// Trap 79. With HoldForGap, a version that was not applied is late, and not stale,
-// unless Config.Late is IgnoreLate.
+// Trap 79. With HoldForGap, a version that was not applied is late, and not stale.
 func TestPlaceOfAVersion(t *testing.T) {
 	none := last{}
 	after := func(v int64) last { return last{v, 1, true} }
@@ -35,19 +40,18 @@ func TestPlaceOfAVersion(t *testing.T) {
 		"held: one that was applied":     {Config{Policy: HoldForGap}, after(17), 1, stale},
 		"held: the same, the only one":   {Config{Policy: HoldForGap}, begunAt(17), 17, stale},
 		"held: one that was not applied": {Config{Policy: HoldForGap}, begunAt(17), 16, late},
-		"held, late ones ignored":        {Config{Policy: HoldForGap, Late: IgnoreLate}, begunAt(17), 16, stale},
 		"merged: one that was not":       {Config{OnStale: merge}, begunAt(17), 16, late},
 		"merged: one that was applied":   {Config{OnStale: merge}, begunAt(17), 17, stale},
 		"held, merged: was not":          {Config{Policy: HoldForGap, OnStale: merge}, begunAt(17), 16, late},
 		"ignored: one that was not":      {Config{}, begunAt(17), 16, stale},
-		"held from 1: the first":         {Config{Policy: HoldForGap, First: FromOne}, none, 1, next},
-		"held from 1: before the first":  {Config{Policy: HoldForGap, First: FromOne}, none, 2, early},
-		"held from 1: after it":          {Config{Policy: HoldForGap, First: FromOne}, after(1), 2, next},
-		"held from 0: the first":         {Config{Policy: HoldForGap, First: FromZero}, none, 0, next},
-		"held from 0: before the first":  {Config{Policy: HoldForGap, First: FromZero}, none, 1, early},
-		"held from 0: the first, again":  {Config{Policy: HoldForGap, First: FromZero}, begunAt(0), 0, stale},
-		"ignored: First is not asked":    {Config{First: FromOne}, none, 5, next},
-		"held from 1: begun in the past": {Config{Policy: HoldForGap, First: FromOne}, after(7), 8, next},
+		"held from 1: the first":         {Config{Policy: HoldForGap}, none, 1, next},
+		"held from 1: before the first":  {Config{Policy: HoldForGap}, none, 2, early},
+		"held from 1: after it":          {Config{Policy: HoldForGap}, after(1), 2, next},
+		"held from 0: the first":         {Config{Policy: HoldForGap, FromZero: true}, none, 0, next},
+		"held from 0: before the first":  {Config{Policy: HoldForGap, FromZero: true}, none, 1, early},
+		"held from 0: the first, again":  {Config{Policy: HoldForGap, FromZero: true}, begunAt(0), 0, stale},
+		"ignored: FromZero is not asked": {Config{FromZero: true}, none, 5, next},
+		"held from 1: begun in the past": {Config{Policy: HoldForGap}, after(7), 8, next},
 	} {
 		if got := c.config.place(c.last, c.version); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
@@ -78,6 +82,73 @@ func TestRecheckIntervalsGrow(t *testing.T) {
 	for _, waited := range []time.Duration{c.Window, 2 * c.Window, 100 * c.Window} {
 		if delay := c.recheckAfter(waited); delay < minRecheck || delay > maxRecheck {
 			t.Errorf("after %v, behind a lower version, the recheck is in %v", waited, delay)
+		}
+	}
+}
+
+// A version is either parsed exactly or refused. The method Config.place must then
+// classify the version correctly, relative to the last applied version.
+func FuzzVersion(f *testing.F) {
+	f.Add("order", "1", "7", 1, int64(6))
+	f.Add("order", "1", "9223372036854775807", 2, int64(math.MaxInt64))
+	f.Add("order", "\x00", "-1", 0, int64(0))
+	f.Add("", "", "1e3", 1, int64(0))
+	f.Add("a", "b", "+0007", 2, int64(math.MinInt64))
+	f.Fuzz(func(t *testing.T, kind, id, version string, first int, known int64) {
+		c := Config{Policy: HoldForGap, FromZero: uint(first)%2 == 1}
+		msg := message.NewMessage("id", nil)
+		msg.Metadata = message.Metadata{meta.AggregateType: kind, meta.AggregateID: id, meta.AggregateVersion: version}
+		a, ok, err := c.aggregateOf(msg)
+		if err != nil && (ok || !errors.Is(err, ErrInvalidVersion)) {
+			t.Fatalf("%v, %v", ok, err)
+		}
+		if !ok {
+			return
+		}
+		if n, err := strconv.ParseInt(version, 10, 64); err != nil || n != a.version || n < c.first() {
+			t.Errorf("%q is read as %d", version, a.version)
+		}
+		switch place := c.place(last{version: known, completeFrom: min(known, 1), known: true}, a.version); {
+		case a.version <= known && a.version >= min(known, 1) && place != stale:
+			t.Errorf("%d after %d is %d, not stale", a.version, known, place)
+		case a.version < min(known, 1) && place != late:
+			t.Errorf("%d after %d is %d, not late", a.version, known, place)
+		case a.version > known && place == stale:
+			t.Errorf("%d after %d is stale", a.version, known)
+		case place == next && a.version-1 != known:
+			t.Errorf("%d after %d is next", a.version, known)
+		}
+	})
+}
+
+// A message waits behind held lower versions for four windows at most.
+func TestLowerVersionsDelayAMessageForFourWindowsAtMost(t *testing.T) {
+	t.Parallel()
+	r := &Resequencer{config: Config{Policy: HoldForGap, Window: time.Second, AfterWindow: Apply}} // it cannot look for lower versions
+	claim := &parkedrows.Claim{Waited: 4 * time.Second}
+	outcome, filled, err := r.early(t.Context(), delivered{delivery: &parkedrows.Delivery{Subscribed: true, Claim: claim}}, last{})
+	if outcome != appliedWithGap || filled || err != nil {
+		t.Errorf("the outcome is %d, filled %t, %v; want %d", outcome, filled, err, appliedWithGap)
+	}
+}
+
+func TestLateVersionExtendsTheCompleteVersions(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[int64]last{4: {6, 4, true}, 3: {6, 5, true}, 6: {6, 5, true}} {
+		if got := (Config{}).with(last{6, 5, true}, version, false); got != want {
+			t.Errorf("after version %d: %+v, want %+v", version, got, want)
+		}
+	}
+}
+
+func TestSequenceIsSplitIntoTypeAndID(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][2]string{
+		aggregate{kind: "account", id: "a:1"}.sequence(): {"account", "a:1"},
+		"0:a": {"", "a"}, "-1:a": {"", "-1:a"}, "2:a": {"", "2:a"}, "a": {"", "a"}, "": {"", ""}, // changed by hand
+	} {
+		if kind, id := split(text); kind != want[0] || id != want[1] {
+			t.Errorf("%q is split into %q and %q, want %q", text, kind, id, want)
 		}
 	}
 }

@@ -14,9 +14,4 @@
 // Package retry parks a message that is held, so you need retry's Subscriber. A message
 // without all three metadata keys is handled when it arrives; its version is neither
 // compared nor remembered.
-//
-// # Reading the code
-//
-// Read config.go, resequencer.go (the middleware), decide.go (rules without I/O: the
-// place of a version), gap.go (early and late versions), queries.go.
 package sequence

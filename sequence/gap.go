@@ -9,8 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/fields"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/meta"
 )
 
 // errEarly is the error of a held message.
@@ -21,7 +21,7 @@ var errEarly = errors.New("sequence: an earlier version has not arrived yet")
 // the missing versions then count as applied.
 func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome int, filled bool, err error) {
 	if !t.delivery.Subscribed {
-		return undecided, false, disposition.NotCalled(fmt.Errorf("sequence: %w", errNoSubscriber))
+		return undecided, false, chain.NotCalled(fmt.Errorf("sequence: %w", errNoSubscriber))
 	}
 	gap := r.gap(t, l)
 	if claim := t.delivery.Claim; claim != nil {
@@ -31,15 +31,15 @@ func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome i
 	if gap.Waited >= r.config.Window && !lowest {
 		// The windows of several versions often end at the same time. If a higher version
 		// were applied first, the lowest version would be late.
-		err := r.sql.lowest.Get(ctx, t.tx, &lowest, t.consumer, t.sequence(), gap.Last, t.version)
+		err := r.queries.In(t.tx).lowest.Get(ctx, t.tx, &lowest, t.consumer, t.sequence(), gap.Last, t.version)
 		if err != nil {
 			return undecided, false, statementError("look for lower versions", err)
 		}
 	}
 	if !lowest {
 		r.logMissingFirst(t, gap)
-		place := disposition.Turn{AggregateType: t.kind, AggregateID: t.id, Sequence: t.sequence(), Version: t.version}
-		return held, false, disposition.NotYet(place, r.config.recheckAfter(gap.Waited), errEarly)
+		place := chain.Turn{AggregateType: t.kind, AggregateID: t.id, Sequence: t.sequence(), Version: t.version}
+		return held, false, chain.NotYet(place, r.config.recheckAfter(gap.Waited), errEarly)
 	}
 	after := r.config.AfterWindow
 	if r.config.OnGap != nil {
@@ -51,7 +51,7 @@ func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome i
 		after = Apply
 	}
 	if after == Quarantine {
-		return givenUp, false, disposition.Forever(disposition.ReasonGap, &GapError{gap})
+		return givenUp, false, chain.Forever(chain.ReasonGap, &gapError{gap})
 	}
 	return appliedWithGap, filled, nil
 }
@@ -69,7 +69,7 @@ func (r *Resequencer) late(ctx context.Context, t delivered, l last, msg *messag
 	case t.replayed():
 		return appliedWithGap, nil
 	}
-	return givenUp, disposition.Forever(disposition.ReasonGap, &GapError{r.gap(t, l)})
+	return givenUp, chain.Forever(chain.ReasonGap, &gapError{r.gap(t, l)})
 }
 
 // stale decides what to do with a message whose version no longer has an effect. A
@@ -77,11 +77,11 @@ func (r *Resequencer) late(ctx context.Context, t delivered, l last, msg *messag
 // resolved.
 func (r *Resequencer) stale(t delivered, l last, msg *message.Message) error {
 	if t.replayed() {
-		return disposition.Forever(disposition.ReasonStale, fmt.Errorf("sequence: %w: version %d of %s %q is not above version %d, "+
-			"which is applied, so the replay did not run the handler: discard the message", ErrStale, t.version, t.kind, t.id, l.version))
+		return chain.Forever(chain.ReasonStale, fmt.Errorf("sequence: %w: version %d of %s %q is not above version %d, "+
+			"which is applied, so the replay did not run the handler: discard the message", errStale, t.version, t.kind, t.id, l.version))
 	}
 	r.config.Logger.Debug("Message is not newer than the last applied version, ignored",
-		fields.Message(msg.UUID, msg.Metadata, watermill.LogFields{"consumer": t.consumer}))
+		meta.LogFields(msg.UUID, msg.Metadata, watermill.LogFields{"consumer": t.consumer}))
 	return nil
 }
 
@@ -98,7 +98,7 @@ func (r *Resequencer) gap(t delivered, l last) Gap {
 const logFirstAfter = 10 * time.Second
 
 // logMissingFirst logs, once for each consumer, that a message waits for the first
-// version of its aggregate. An operator can then notice a wrong Config.First before the
+// version of its aggregate. An operator can then notice a wrong Config.FromZero before the
 // first message goes to quarantine.
 func (r *Resequencer) logMissingFirst(t delivered, gap Gap) {
 	if gap.Last >= gap.First || gap.Waited < min(logFirstAfter, r.config.Window/2) {
@@ -109,8 +109,59 @@ func (r *Resequencer) logMissingFirst(t delivered, gap Gap) {
 	}
 	r.config.Logger.Error("Messages wait for the first version of their aggregate",
 		fmt.Errorf("sequence: version %d of %s %q is held, because no version of it has been applied; "+
-			"versions must begin at %d (Config.First): for aggregates that are older than this consumer, "+
-			"insert their last versions into %s, see docs/choosing.md",
+			"versions must begin at %d (Config.FromZero): for aggregates that are older than this consumer, "+
+			"insert their last versions into %s, see docs/ordering.md",
 			gap.Version, gap.AggregateType, gap.AggregateID, gap.First, r.config.Schema.Table("versions")),
 		watermill.LogFields{"consumer": t.consumer, "topic": t.delivery.Topic, "held_for_at_most": r.config.Window.String()})
 }
+
+var (
+	// ErrGap means that a version before the message's version did not arrive in time, or
+	// that the message arrived after a higher version was applied without it.
+	ErrGap = errors.New("a gap in the versions")
+
+	// ErrInvalidVersion means that the aggregate metadata of a message cannot be used. The
+	// version must be a whole number, and not lower than the first version, see
+	// Config.FromZero. The type and the id of the aggregate must be valid UTF-8 of at most 255
+	// bytes.
+	ErrInvalidVersion = errors.New("unusable aggregate metadata")
+
+	// errStale means that a replayed message was not handled, because its version is not
+	// above the last applied version. The message goes back to quarantine.
+	errStale = errors.New("the version is stale")
+
+	errNoTx         = errors.New("there is no transaction: put the middleware inside of dedup's")
+	errNoConsumer   = errors.New("no consumer name: use the middleware in a router, or with retry's Subscriber")
+	errNoSubscriber = errors.New("HoldForGap needs retry's Subscriber, which names the consumer and delivers held messages again")
+)
+
+// Gap describes which versions are missing before the version of a message.
+type Gap struct {
+	Consumer      string
+	AggregateType string
+	AggregateID   string
+	Version       int64         // version of the message
+	Last          int64         // last applied version, or First-1 if no version was applied; for a late message, at least Version
+	First         int64         // lowest version of an aggregate, see Config.FromZero
+	Waited        time.Duration // time since the message was first found to be early
+}
+
+// gapError is the error of a message that goes to quarantine because of a gap. It
+// unwraps to [ErrGap].
+type gapError struct{ Gap }
+
+func (e *gapError) Error() string {
+	switch {
+	case e.Last >= e.Version:
+		return fmt.Sprintf("sequence: version %d of %s %q came after version %d had been applied without it: "+
+			"replay it to apply it now, out of order, or discard it", e.Version, e.AggregateType, e.AggregateID, e.Last)
+	case e.Last < e.First:
+		return fmt.Sprintf("sequence: version %d of %s %q came, and no earlier version in %v: versions must begin at %d (Config.FromZero); "+
+			"replay it to begin with it", e.Version, e.AggregateType, e.AggregateID, e.Waited.Round(time.Millisecond), e.First)
+	}
+	return fmt.Sprintf("sequence: version %d of %s %q came after version %d, and the versions between did not come in %v",
+		e.Version, e.AggregateType, e.AggregateID, e.Last, e.Waited.Round(time.Millisecond))
+}
+
+// Unwrap returns [ErrGap].
+func (e *gapError) Unwrap() error { return ErrGap }

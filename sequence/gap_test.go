@@ -12,9 +12,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
@@ -24,13 +24,13 @@ import (
 // Waiting does not count as an attempt.
 func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(hold, nil)
 		b.publish("a3", "a2", "b1")
 		b.early(2)
 		b.eventually("the other aggregate does not wait", func() bool { return b.effects("b") == "b1" })
-		for _, e := range b.entries(parked.Waiting) {
+		for _, e := range b.entries(parkedrows.Waiting) {
 			if e.Attempts != 0 || e.Error != "" {
 				t.Errorf("charged: %+v", e)
 			}
@@ -48,7 +48,7 @@ func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
 // wait for the next poll.
 func TestNextVersionIsHandledAtOnce(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.poll = time.Hour
 		b.run(hold, nil)
@@ -64,15 +64,15 @@ func TestNextVersionIsHandledAtOnce(t *testing.T) {
 // due immediately.
 func TestNextVersionIsFoundWhileItIsParkedAgain(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		config := hold
 		config.Window = 24 * time.Hour
 		b.atOnce = 2 // SQLite needs this, because its default is 1
 		onItsWay, goOn := make(chan struct{}), make(chan struct{})
 		b.decided = func(msg *message.Message, err error) {
-			claim := parked.DeliveryOf(msg.Context()).Claim
-			if disposition.Of(err).Early != nil && claim != nil && claim.Waited > time.Minute {
+			claim := parkedrows.DeliveryOf(msg.Context()).Claim
+			if chain.Of(err).Early != nil && claim != nil && claim.Waited > time.Minute {
 				onItsWay <- struct{}{}
 				<-goOn
 			}
@@ -98,7 +98,7 @@ func TestNextVersionIsFoundWhileItIsParkedAgain(t *testing.T) {
 // attempts fail. The versions still take effect in order.
 func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		var failed sync.Map
 		b.run(hold, func(msg *message.Message) error {
@@ -129,7 +129,7 @@ func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 // ignored.
 func TestFailedVersionIsNotTheLastVersion(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		calls := 0
 		passed := make(chan struct{})
@@ -143,7 +143,7 @@ func TestFailedVersionIsNotTheLastVersion(t *testing.T) {
 		})
 		b.publish("a1")
 		b.eventually("it has failed", func() bool {
-			entries := b.entries(parked.Waiting)
+			entries := b.entries(parkedrows.Waiting)
 			return len(entries) == 1 && entries[0].Attempts == 1
 		})
 		b.publish("a2")
@@ -160,7 +160,7 @@ func TestFailedVersionIsNotTheLastVersion(t *testing.T) {
 // after it in the order of the key.
 func TestEarlyVersionDoesNotBlockItsOrderingKey(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.order = retry.BlockWhileQuarantined
 		b.run(hold, nil)
@@ -172,13 +172,13 @@ func TestEarlyVersionDoesNotBlockItsOrderingKey(t *testing.T) {
 	})
 }
 
-// If versions do not begin at Config.First, this is logged once while they still wait,
+// If versions do not begin at Config.FromZero, this is logged once while they still wait,
 // before they go to quarantine. A short wait is not logged.
 func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
-		var logs testkit.Logs
+		var logs kit.Logs
 		config := hold
 		config.Logger = &logs
 		b.run(config, nil)
@@ -198,8 +198,8 @@ func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 			t.Errorf("logged %d times: %q", n, logs.Lines())
 		}
 		if !logs.Has(`ERROR Messages wait for the first version of their aggregate`, "consumer=projection", "held_for_at_most=1m0s",
-			` of account "`, ` is held, because no version of it has been applied; versions must begin at 1 (Config.First): `+
-				`for aggregates that are older than this consumer, insert their last versions into "once_versions", see docs/choosing.md`) ||
+			` of account "`, ` is held, because no version of it has been applied; versions must begin at 1 (Config.FromZero): `+
+				`for aggregates that are older than this consumer, insert their last versions into "once_versions", see docs/ordering.md`) ||
 			logs.Has("Messages wait", `account "c"`) {
 			t.Errorf("logged: %q", logs.Lines())
 		}
@@ -210,7 +210,7 @@ func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 // versions. The consumer treats these versions as applied.
 func TestConsumerStartsInTheMiddleOfAnAggregate(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.exec(`INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
 			VALUES ('projection', 'account', 'a', 16, 1, ` + b.ago(0) + `)`)
@@ -227,7 +227,7 @@ func TestConsumerStartsInTheMiddleOfAnAggregate(t *testing.T) {
 // version later goes to quarantine instead of being ignored.
 func TestVersionRetriedPastTheWindowIsQuarantined(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		config := hold
 		config.AfterWindow = sequence.Apply
@@ -241,7 +241,7 @@ func TestVersionRetriedPastTheWindowIsQuarantined(t *testing.T) {
 		})
 		b.publish("a1")
 		b.eventually("it waits for its next try", func() bool {
-			entries := b.entries(parked.Waiting)
+			entries := b.entries(parkedrows.Waiting)
 			return len(entries) == 1 && entries[0].Attempts == 1
 		})
 		b.publish("a2")
@@ -253,7 +253,7 @@ func TestVersionRetriedPastTheWindowIsQuarantined(t *testing.T) {
 		})
 		b.eventually("the first is due", func() bool { return b.change(`due_at = `+b.ago(0)) == 1 })
 		b.settle()
-		entries := b.entries(parked.Quarantined)
+		entries := b.entries(parkedrows.Quarantined)
 		if len(entries) != 1 || entries[0].MessageID != "a1" || entries[0].Reason != poison.ReasonGap {
 			t.Fatalf("entries %+v", entries)
 		}
@@ -275,7 +275,7 @@ func TestOnGapThatFailsItsTransactionIsCharged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, testkit.Postgres(t))
+			b := newBench(t, kit.Postgres(t))
 			config := hold
 			config.Window = 200 * time.Millisecond
 			config.OnGap = func(ctx context.Context, tx *sql.Tx, _ sequence.Gap) (sequence.AfterWindow, error) {

@@ -9,17 +9,18 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/fields"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // Resequencer compares the version of each message with the versions that were applied.
 type Resequencer struct {
 	config       Config
-	sql          queries
+	dialect      dialect.Dialect
+	queries      *dialect.Queries[queries]
 	instruments  *instruments
 	missingFirst sync.Map // consumers for which logMissingFirst has logged a line
 }
@@ -30,23 +31,25 @@ type Resequencer struct {
 func New(config Config) (*Resequencer, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
-		return nil, fields.Refused("sequence", err)
+		return nil, usercode.Refused("sequence", err)
 	}
 	d, err := dialect.New(config.Schema)
 	if err != nil {
 		return nil, fmt.Errorf("sequence: %w", err)
 	}
-	return &Resequencer{config: config, sql: newQueries(d), instruments: newInstruments(config)}, nil
+	r := &Resequencer{config: config, dialect: d, queries: dialect.NewQueries(d, newQueries), instruments: newInstruments(config)}
+	chain.Register(chain.Code{Part: "sequence"}, r.Middleware)
+	return r, nil
 }
 
 // Middleware calls h with each message whose version may be applied, see [Policy]. For
 // a stale version, it returns nil without calling h, so that the message is acked. It
-// parks a message with an early version. For a late version, Config.Late or
-// Config.OnStale decides. A replayed message with a stale version goes back to
-// quarantine with [ErrStale]. Add Middleware after dedup's, so that dedup's middleware
-// wraps it and begins the transaction.
+// parks a message with an early version. A late version is passed to Config.OnStale, or
+// goes to quarantine if OnStale is nil. A replayed message with a stale version goes back
+// to quarantine. Add Middleware after dedup's, so that dedup's middleware wraps it and
+// begins the transaction.
 func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) (produced []*message.Message, err error) {
+	return chain.Registered("sequence", func(msg *message.Message) (produced []*message.Message, err error) {
 		outcome := failed // the outcome if h panics
 		defer func() { r.instruments.handled.Add(1, outcome) }()
 
@@ -54,7 +57,7 @@ func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		switch {
 		case err != nil:
 			outcome = invalid
-			return nil, disposition.Forever(disposition.ReasonPermanent, err)
+			return nil, chain.Forever(chain.ReasonPermanent, err)
 		case !ok:
 			produced, err = h(msg)
 			if err == nil {
@@ -73,7 +76,7 @@ func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			outcome = decided
 		}
 		return produced, err
-	}
+	})
 }
 
 // delivered is a message that is being handled, with its delivery and its transaction.
@@ -81,11 +84,10 @@ type delivered struct {
 	aggregate
 
 	consumer string
-	delivery *parked.Delivery
+	delivery *parkedrows.Delivery
 	tx       *sql.Tx
 }
 
-// replayed reports whether the message is being replayed from the quarantine.
 func (t delivered) replayed() bool {
 	claim := t.delivery.Claim
 	return claim != nil && claim.Replays > 0
@@ -95,19 +97,22 @@ func (t delivered) replayed() bool {
 // message must be held, or is given up on, decide returns an error.
 func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, err error) {
 	ctx := msg.Context()
-	t := delivered{aggregate: a, delivery: parked.DeliveryOf(ctx)}
+	t := delivered{aggregate: a, delivery: parkedrows.DeliveryOf(ctx)}
 	t.consumer = t.delivery.Consumer
 	var ok bool
 	if t.tx, ok = r.config.Tx(ctx); !ok {
-		return undecided, disposition.NotCalled(fmt.Errorf("sequence: %w", errNoTx))
+		return undecided, chain.NotCalled(fmt.Errorf("sequence: %w", errNoTx))
 	}
 	if t.consumer == "" {
-		return undecided, disposition.NotCalled(fmt.Errorf("sequence: %w", errNoConsumer))
+		return undecided, chain.NotCalled(fmt.Errorf("sequence: %w", errNoConsumer))
 	}
-	for {
+	for lost := false; ; {
 		last, err := r.last(ctx, t)
 		if err != nil {
 			return undecided, statementError("read the last version", err)
+		}
+		if lost && !last.known {
+			return undecided, statementError("write the version", r.dialect.Unchanged("versions", "a row was not inserted"))
 		}
 		filled := false
 		outcome = applied
@@ -127,8 +132,8 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		written, err := r.write(ctx, t, last, filled)
 		if err != nil {
 			err = statementError("write the version", err)
-			if r.config.OnGap != nil && outcome == appliedWithGap && disposition.Of(err).NotCalled { // OnGap may have ended the session
-				err = disposition.HandBack(err)
+			if r.config.OnGap != nil && outcome == appliedWithGap && chain.Of(err).NotCalled { // OnGap may have ended the session
+				err = chain.HandBack(err)
 			}
 			return undecided, err
 		}
@@ -137,6 +142,7 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		}
 		// Another transaction has inserted the first version after this one looked for it, so
 		// the loop decides again.
+		lost = true
 	}
 }
 
@@ -146,18 +152,18 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 // in the transaction and has ignored it, or the database cannot store the name of the
 // aggregate.
 func statementError(what string, err error) error {
-	err = fmt.Errorf("sequence: %s: %w", what, err)
+	err = fmt.Errorf("sequence: %s: %w", what, dialect.Denied(err))
 	switch {
 	case dialect.Unstorable(err):
-		return disposition.Forever(disposition.ReasonPermanent, err)
+		return chain.Forever(chain.ReasonPermanent, err)
 	case dialect.State(err) == "25P02": // in_failed_sql_transaction
 		return err
 	}
-	return disposition.NotCalled(err)
+	return chain.NotCalled(err)
 }
 
 func (r *Resequencer) last(ctx context.Context, t delivered) (l last, err error) {
-	err = r.sql.last.GetAll(ctx, t.tx, []any{&l.version, &l.completeFrom}, t.consumer, t.kind, t.id)
+	err = r.queries.In(t.tx).last.GetAll(ctx, t.tx, []any{&l.version, &l.completeFrom}, t.consumer, t.kind, t.id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return last{}, nil
 	}
@@ -174,20 +180,24 @@ func (r *Resequencer) write(ctx context.Context, t delivered, l last, filled boo
 	if l.known && after.version == l.version {
 		return true, r.extend(ctx, t, l, after)
 	}
-	query := r.sql.begin
+	queries := r.queries.In(t.tx)
+	query := queries.begin
 	if l.known {
-		query = r.sql.next
+		query = queries.next
 	}
 	result, err := query.Exec(ctx, t.tx, t.consumer, t.kind, t.id, t.version, after.completeFrom)
 	if err != nil {
 		return false, err
 	}
 	written, err := result.RowsAffected()
+	if err == nil && written == 0 && l.known {
+		err = r.dialect.Unchanged("versions", "a row was not updated")
+	}
 	if err != nil || written == 0 || r.config.Policy != HoldForGap {
 		return written == 1, err
 	}
 	failpoint.Hit("sequence/written")
-	if result, err = r.sql.wake.Exec(ctx, t.tx, t.consumer, t.sequence(), t.version+1); err != nil {
+	if result, err = queries.wake.Exec(ctx, t.tx, t.consumer, t.sequence(), t.version+1); err != nil {
 		return false, err
 	}
 	woken, err := result.RowsAffected()
@@ -204,6 +214,64 @@ func (r *Resequencer) extend(ctx context.Context, t delivered, l, after last) er
 	if after == l {
 		return nil
 	}
-	_, err := r.sql.extend.Exec(ctx, t.tx, t.consumer, t.kind, t.id, after.completeFrom)
+	n, err := dialect.Affected(r.queries.In(t.tx).extend.Exec(ctx, t.tx, t.consumer, t.kind, t.id, after.completeFrom))
+	if err == nil && n == 0 {
+		err = r.dialect.Unchanged("versions", "a row was not updated")
+	}
 	return err
+}
+
+// Part describes the resequencer to once.Plugin.
+func (r *Resequencer) Part() chain.Part {
+	return chain.Part{
+		Name: "sequence", Schema: r.config.Schema, Logger: r.config.Logger,
+		Tables: []string{"versions", "parked"},
+	}
+}
+
+// queries contains the statements of a Resequencer. Each statement takes a single round
+// trip, because every message needs most of them.
+type queries struct {
+	last   dialect.Statement
+	begin  dialect.Statement
+	next   dialect.Statement
+	extend dialect.Statement
+	wake   dialect.Statement
+	lowest dialect.Statement
+}
+
+func newQueries(d dialect.Dialect) queries {
+	return queries{
+		// The lock on the row makes other messages of the aggregate wait until the
+		// transaction of this message has ended.
+		last: d.Statement("", `
+			SELECT version, complete_from FROM {versions}
+			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3
+			{for_update}`),
+
+		begin: d.Statement("", `
+			INSERT INTO {versions} (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
+			VALUES ($1, $2, $3, $4, $5, {now})
+			ON CONFLICT (consumer, aggregate_type, aggregate_id) DO NOTHING`),
+
+		next: d.Statement("", `
+			UPDATE {versions} SET version = $4, complete_from = $5, applied_at = {now}
+			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3 AND version < $4`),
+
+		// version stays the same, because the applied version is lower.
+		extend: d.Statement("", `
+			UPDATE {versions} SET complete_from = $4
+			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3`),
+
+		// Claimed rows are left out, because their due time is the end of their lease.
+		wake: d.Statement("", `
+			UPDATE {parked} SET due_at = {now}
+			WHERE consumer = $1 AND early_of = $2 AND early_version = $3
+			  AND early_of IS NOT NULL AND state = 'waiting' AND token IS NULL`),
+
+		lowest: d.Statement("", `
+			SELECT NOT EXISTS (SELECT 1 FROM {parked}
+			                   WHERE consumer = $1 AND early_of = $2 AND early_version > $3 AND early_version < $4
+			                     AND early_of IS NOT NULL AND state = 'waiting')`),
+	}
 }

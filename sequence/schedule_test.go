@@ -37,7 +37,7 @@ func (s *schedule) say(c *copyOf, what string) {
 	s.said = append(s.said, fmt.Sprintf("%d %s", c.version, what))
 }
 
-// deliver handles a message once, in the same way as Resequencer.decide. The parameter
+// deliver handles a message once, in the same way as Resequencer.decide.
 // over says whether the message's window has ended.
 func (s *schedule) deliver(c *copyOf, over bool) {
 	filled := false
@@ -88,7 +88,7 @@ func (s *schedule) waiting() []*copyOf {
 	return slices.DeleteFunc(slices.Clone(s.copies), func(c *copyOf) bool { return s.done(c) || c.state == "quarantined" })
 }
 
-// settle delivers messages until no message waits. If the parameter windows is true,
+// settle delivers messages until no message waits. If windows is true,
 // the windows of messages may end before the missing versions are delivered.
 func (s *schedule) settle(windows bool) {
 	for step := 0; ; step++ {
@@ -118,7 +118,7 @@ func (s *schedule) replay() {
 
 func newSchedule(t *testing.T, seed uint64, mostFails int) *schedule {
 	s := &schedule{T: t, Rand: rand.New(rand.NewPCG(79, seed)), config: Config{Policy: HoldForGap}}
-	s.config.First = First(s.IntN(2))
+	s.config.FromZero = s.IntN(2) == 1
 	for v := range 1 + s.IntN(6) {
 		copies := 1
 		if s.IntN(5) == 0 {

@@ -11,10 +11,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
@@ -25,7 +26,7 @@ var hold = sequence.Config{Policy: sequence.HoldForGap, Window: time.Minute}
 // A version that is not above the last applied version is acked, and has no effect.
 func TestOlderVersionsAreIgnored(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(sequence.Config{}, nil)
 		for _, name := range []string{"a2", "a5", "a4", "b1", "a6"} {
@@ -54,7 +55,7 @@ func TestOlderVersionsAreIgnored(t *testing.T) {
 // about the first one is committed.
 func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		for name, c := range map[string]struct {
 			config        sequence.Config
 			before        string // versions that were applied before
@@ -71,9 +72,9 @@ func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
 			"one that would be early":    {hold, "a1", "a2", "a3", false, "a1 a2 a3"},
 		} {
 			t.Run(name, func(t *testing.T) {
-				database := testkit.SQLite
+				database := kit.SQLite
 				if db.Dialect == "postgres" {
-					database = testkit.Postgres
+					database = kit.Postgres
 				}
 				b := newBench(t, database(t))
 				entered, finish := make(chan struct{}), make(chan struct{})
@@ -127,7 +128,7 @@ func (b *bench) blocked() bool {
 // error. The message is not treated like a message without a version.
 func TestAggregateMetadata(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(hold, nil)
 		for id, change := range map[string]func(m message.Metadata){
@@ -151,7 +152,7 @@ func TestAggregateMetadata(t *testing.T) {
 		if got := strings.Count(b.effects("x"), "x-"); got != 3 {
 			t.Errorf("%d without metadata were handled, want 3", got)
 		}
-		entries := b.entries(parked.Quarantined)
+		entries := b.entries(parkedrows.Quarantined)
 		if len(entries) != 5 {
 			t.Errorf("%d are quarantined, want 5", len(entries))
 		}
@@ -168,7 +169,7 @@ func TestAggregateMetadata(t *testing.T) {
 // missing part, and no attempt is counted.
 func TestMiddlewareOutsideOfTheChainFailsWithoutACharge(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	b := newBench(t, db)
 	config := hold
 	config.Schema, config.Tx = b.schema, dedup.TxFromContext
@@ -192,22 +193,99 @@ func TestMiddlewareOutsideOfTheChainFailsWithoutACharge(t *testing.T) {
 	}{
 		{h, t.Context(), sequence.ErrNoTx},
 		{inbox.Middleware(h), t.Context(), sequence.ErrNoConsumer},
-		{inbox.Middleware(h), parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "projection"}), sequence.ErrNoSubscriber},
+		{inbox.Middleware(h), parkedrows.WithDelivery(t.Context(), &parkedrows.Delivery{Consumer: "projection"}), sequence.ErrNoSubscriber},
 	} {
 		msg.SetContext(c.ctx)
 		_, err := c.h(msg)
-		if !errors.Is(err, c.want) || disposition.Of(err).Kind != disposition.Undecided {
+		if !errors.Is(err, c.want) || chain.Of(err).Kind != chain.Undecided {
 			t.Errorf("%v, want %v", err, c.want)
 		}
 	}
 }
 
+// Trap 117. If the database does not write the version of a message, and reports no
+// error, the message has no effect and no attempt is counted.
+func TestTrap117_NoEffectWithoutTheVersion(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := newBench(t, db)
+		config := hold
+		config.Schema, config.Tx = b.schema, dedup.TxFromContext
+		order, err := sequence.New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.schema, Consumer: "projection"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		handle := inbox.Middleware(order.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			tx, _ := dedup.TxFromContext(msg.Context())
+			return nil, effect(msg.Context(), tx, msg.UUID)
+		}))
+		for _, c := range []struct{ name, ignored, effects string }{
+			{"a1", "INSERT", "a1"},
+			{"a2", "UPDATE", "a1 a2"},
+		} {
+			deliver := func() error {
+				msg := event(c.name)
+				msg.SetContext(parkedrows.WithDelivery(t.Context(), &parkedrows.Delivery{Consumer: "projection"}))
+				_, err := handle(msg)
+				return err
+			}
+			allow := kit.Ignore(t, db.DB, db.Dialect, c.ignored, "once_versions", "1 = 1")
+			if err := deliver(); !errors.Is(err, dialect.ErrUnchanged) || !chain.Of(err).NotCalled {
+				t.Errorf("%s, ignored: %v, want ErrUnchanged", c.name, err)
+			}
+			allow()
+			if err := deliver(); err != nil {
+				t.Errorf("%s, not ignored: %v", c.name, err)
+			}
+			if got := b.effects("a"); got != c.effects {
+				t.Errorf("the effects are %s, want %s", got, c.effects)
+			}
+		}
+	})
+}
+
+// A middleware between dedup and sequence that hides the error of its own statement
+// leaves a failed transaction. Each further call would fail in the same way, so this
+// must count as a failed attempt.
+func TestFailedTransactionOfAnOuterMiddlewareIsCharged(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, kit.Postgres(t))
+	config := hold
+	config.Schema, config.Tx = b.schema, dedup.TxFromContext
+	order, err := sequence.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.schema, Consumer: "projection"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner := order.Middleware(func(*message.Message) ([]*message.Message, error) {
+		t.Error("the handler was called")
+		return nil, nil
+	})
+	msg := event("a1")
+	msg.SetContext(parkedrows.WithDelivery(t.Context(), &parkedrows.Delivery{Consumer: "projection"}))
+	_, err = inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		tx, _ := dedup.TxFromContext(msg.Context())
+		_, _ = tx.ExecContext(msg.Context(), `SELECT 1/0`)
+		return inner(msg)
+	})(msg)
+	if got := chain.Of(err).Kind; err == nil || got != chain.Failed {
+		t.Errorf("the disposition of %v is %d, want %d", err, got, chain.Failed)
+	}
+}
+
 func TestConfigIsValidated(t *testing.T) {
 	_, err := sequence.New(sequence.Config{
-		Policy: 7, First: 8, Window: time.Millisecond, AfterWindow: sequence.Apply,
+		Policy: 7, Window: time.Millisecond, AfterWindow: sequence.Apply,
 		OnGap: func(context.Context, *sql.Tx, sequence.Gap) (sequence.AfterWindow, error) { return sequence.Apply, nil },
 	})
-	for _, field := range []string{"Tx", "Policy", "First", "Window", "OnGap"} {
+	for _, field := range []string{"Tx", "Policy", "Window", "OnGap"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s is not named: %v", field, err)
 		}

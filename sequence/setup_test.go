@@ -16,50 +16,56 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/testkit/rows"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/test/rows"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 	"github.com/watermill-once/once/sequence"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 var errHandler = errors.New("handler failed")
 
 // bench is a consumer of the embedded transport, with its own tables.
 type bench struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 
-	schema    schema.Config
-	parked    *parked.Store
-	transport *embedded.Transport
-	poison    *poison.Quarantine
-	order     retry.KeyOrder
-	poll      time.Duration                         // 0 means a short interval
-	atOnce    int                                   // number of messages that are handled at the same time; 0 means the default
-	decided   func(msg *message.Message, err error) // called after the message's transaction has ended, and before the message is parked
-	end       func()
+	schema     schema.Config
+	parked     *parkedrows.Store
+	transport  *embedded.Transport
+	poison     *poison.Store
+	quarantine *quarantine.Entries
+	order      retry.KeyOrder
+	poll       time.Duration                         // 0 means a short interval
+	atOnce     int                                   // number of messages that are handled at the same time; 0 means the default
+	decided    func(msg *message.Message, err error) // called after the message's transaction has ended, and before the message is parked
+	end        func()
 }
 
 // handler is called in the transaction of the message, before the effect is written.
 type handler func(msg *message.Message) error
 
-func newBench(t *testing.T, db testkit.Database) *bench {
+func newBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
 	b := &bench{T: t, Database: db, schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
 	err := schema.Up(t.Context(), db.DB, b.schema)
 	if err == nil {
-		b.parked, err = parked.NewStore(db.DB, b.schema)
+		b.parked, err = parkedrows.NewStore(db.DB, b.schema)
 	}
 	if err == nil {
 		b.transport, err = embedded.New(db.DB, embedded.Config{Schema: b.schema})
 	}
 	if err == nil {
 		b.poison, err = poison.New(db.DB, poison.Config{Schema: b.schema})
+	}
+	if err == nil {
+		b.quarantine, err = quarantine.New(db.DB, operate.Config{Schema: b.schema})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +118,7 @@ func (b *bench) run(config sequence.Config, h handler) {
 	}
 	retries, err := retry.New(b.DB, retry.Config{
 		Schema: b.schema, KeyOrder: b.order, Concurrency: b.atOnce,
-		PollInterval: cmp.Or(b.poll, 20*time.Millisecond), Logger: testkit.Logger(b.T),
+		PollInterval: cmp.Or(b.poll, 20*time.Millisecond), Logger: kit.Logger(b.T),
 		Policy: retry.Policy{Immediate: -1, Delayed: 2, Base: 50 * time.Millisecond, Factor: 1, Jitter: -1},
 	})
 	if err != nil {
@@ -223,7 +229,7 @@ func (b *bench) entries(state string) []rows.Row {
 // not n.
 func (b *bench) quarantined(n int) []rows.Row {
 	b.Helper()
-	entries := b.entries(parked.Quarantined)
+	entries := b.entries(parkedrows.Quarantined)
 	if len(entries) != n {
 		b.Fatalf("%d entries, want %d: %+v", len(entries), n, entries)
 	}
@@ -233,14 +239,14 @@ func (b *bench) quarantined(n int) []rows.Row {
 // settle waits until no message is waiting or held.
 func (b *bench) settle() {
 	b.Helper()
-	b.eventually("nothing waits", func() bool { return len(b.entries(parked.Waiting))+len(b.entries(parked.Held)) == 0 })
+	b.eventually("nothing waits", func() bool { return len(b.entries(parkedrows.Waiting))+len(b.entries(parkedrows.Held)) == 0 })
 }
 
 // replay replays an entry of the quarantine, and waits until no message is waiting or
 // held.
 func (b *bench) replay(entry rows.Row) {
 	b.Helper()
-	if err := b.poison.Replay(b.Context(), poison.Act{Actor: "test"}, entry.ID); err != nil {
+	if err := b.quarantine.Replay(b.Context(), operate.Act{Actor: "test"}, entry.ID); err != nil {
 		b.Fatal(err)
 	}
 	b.settle()
@@ -255,7 +261,7 @@ func (b *bench) postpone(n int64) {
 
 func (b *bench) eventually(what string, cond func() bool) {
 	b.Helper()
-	testkit.Eventually(b.T, time.Minute, what, cond)
+	kit.Eventually(b.T, time.Minute, what, cond)
 }
 
 // early waits until n messages are held because they are early.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,8 +12,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
@@ -22,7 +26,7 @@ import (
 // version 2 arrives, it is not acked as stale: by default it goes to quarantine.
 func TestVersionThatArrivesAfterItsWindowIsQuarantinedByDefault(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(sequence.Config{Policy: sequence.HoldForGap, Window: 300 * time.Millisecond}, nil)
 		b.publish("a1", "a3")
@@ -44,23 +48,40 @@ func TestVersionThatArrivesAfterItsWindowIsQuarantinedByDefault(t *testing.T) {
 	})
 }
 
-// With IgnoreLate, a version that arrives after a higher version was applied without it
-// has no effect, and does not go to quarantine.
-func TestIgnoreLateAcksLateVersions(t *testing.T) {
+// Trap 117. A late version is replayed, and the database does not write that it was
+// applied, without an error. Then it has no effect, and no attempt is counted.
+func TestTrap117_LateVersionHasNoEffectIfItIsNotWritten(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
-		b.run(sequence.Config{
-			Policy: sequence.HoldForGap, Window: 300 * time.Millisecond, AfterWindow: sequence.Apply, Late: sequence.IgnoreLate,
-		}, nil)
-		b.publish("a3")
+		ignored := make(chan error, 1)
+		b.decided = func(_ *message.Message, err error) {
+			if errors.Is(err, dialect.ErrUnchanged) {
+				select {
+				case ignored <- err:
+				default:
+				}
+			}
+		}
+		b.run(sequence.Config{Policy: sequence.HoldForGap, Window: 300 * time.Millisecond, AfterWindow: sequence.Apply}, nil)
+		b.publish("a2")
 		b.settle()
-		b.publish("a2", "a4")
+		b.publish("a1")
 		b.settle()
-		b.eventually("the next version is applied", func() bool { return b.effects("a") == "a3 a4" })
-		b.end()
-		if left := b.entries(""); len(left) != 0 || b.effects("a") != "a3 a4" {
-			t.Errorf("effects %s, left %+v", b.effects("a"), left)
+		allow := kit.Ignore(t, db.DB, db.Dialect, "UPDATE", "once_versions", "NEW.version = OLD.version AND NEW.version = 2")
+		if err := b.quarantine.Replay(t.Context(), operate.Act{Actor: "test"}, b.quarantined(1)[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ignored; !chain.Of(err).NotCalled {
+			t.Errorf("the disposition of %v counts an attempt", err)
+		}
+		if got := b.effects("a"); got != "a2" {
+			t.Errorf("the effects are %s, want a2", got)
+		}
+		allow()
+		b.settle()
+		if got := b.effects("a"); got != "a2 a1" {
+			t.Errorf("the effects are %s, want a2 a1", got)
 		}
 	})
 }
@@ -76,7 +97,7 @@ func TestOnStaleMergesInTheTransaction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+			kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 				b := newBench(t, db)
 				gaps := make(chan sequence.Gap, 10)
 				config := config
@@ -129,7 +150,7 @@ func TestOnStaleMergesInTheTransaction(t *testing.T) {
 // because of them.
 func TestReplayOfAStaleVersionIsNotResolved(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		var calls atomic.Int32
 		b.run(sequence.Config{}, func(msg *message.Message) error {
@@ -139,18 +160,18 @@ func TestReplayOfAStaleVersionIsNotResolved(t *testing.T) {
 			return nil
 		})
 		b.publish("a1", "b1")
-		b.eventually("the first ones fail", func() bool { return len(b.entries(parked.Quarantined)) == 2 })
+		b.eventually("the first ones fail", func() bool { return len(b.entries(parkedrows.Quarantined)) == 2 })
 		b.publish("a2", "b2")
 		b.eventually("the second ones are applied", func() bool { return b.effects("a") == "a2" && b.effects("b") == "b2" })
-		replay, err := b.poison.ReplayMatching(t.Context(), poison.Act{Actor: "test"}, poison.Filter{Consumer: "projection"},
-			poison.Plan{Canary: 1, StopOnFailure: true})
+		replay, err := b.quarantine.ReplayMatching(t.Context(), operate.Act{Actor: "test"}, operate.Filter{Consumer: "projection"},
+			operate.Plan{Canary: 1, StopOnFailure: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if replay.State != poison.ReplayFinished || replay.Stale != 2 || replay.Resolved+replay.Failed+replay.Waiting != 0 {
+		if replay.State != operate.ReplayFinished || replay.Stale != 2 || replay.Resolved+replay.Failed+replay.Waiting != 0 {
 			t.Errorf("%s: %d stale, %d resolved, %d failed, %d waiting", replay.State, replay.Stale, replay.Resolved, replay.Failed, replay.Waiting)
 		}
-		if all, err := b.poison.Replays(t.Context(), 0); err != nil || len(all) != 1 || all[0].Stale != 2 || all[0].Failed != 0 {
+		if all, err := b.quarantine.Replays(t.Context(), 0); err != nil || len(all) != 1 || all[0].Stale != 2 || all[0].Failed != 0 {
 			t.Errorf("replays %+v, error %v", all, err)
 		}
 		e := b.quarantined(2)[0]
@@ -164,15 +185,76 @@ func TestReplayOfAStaleVersionIsNotResolved(t *testing.T) {
 	})
 }
 
-func TestLateAndOnStaleAreChecked(t *testing.T) {
-	tx := func(context.Context) (*sql.Tx, bool) { return nil, false }
-	merge := func(context.Context, *sql.Tx, sequence.Gap, *message.Message) error { return nil }
-	for want, config := range map[string]sequence.Config{
-		"Late is 7, neither QuarantineLate nor IgnoreLate": {Tx: tx, Late: 7},
-		"Late is set together with OnStale":                {Tx: tx, Late: sequence.IgnoreLate, OnStale: merge},
-	} {
-		if _, err := sequence.New(config); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %s", err, want)
+func TestVersionsShowWhatIsAppliedAndWhatWaits(t *testing.T) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := newBench(t, db)
+		versions, err := sequence.NewVersions(db.DB, sequence.VersionsConfig{Schema: b.schema})
+		if err != nil {
+			t.Fatal(err)
 		}
+		b.run(hold, nil)
+		b.publish("a1", "a2", "c1")
+		b.eventually("three versions are applied", func() bool { return b.effects("a") == "a1 a2" && b.effects("c") == "c1" })
+		b.publish("a4", "a5", "b3")
+		b.early(3)
+
+		var applied []string
+		var after sequence.Version
+		for { // each page has one row
+			page, err := versions.List(t.Context(), sequence.VersionFilter{Consumer: "projection", Limit: 1}, after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(page) == 0 {
+				break
+			}
+			after = page[0]
+			if time.Since(after.AppliedAt).Abs() > time.Minute {
+				t.Errorf("applied at %v", after.AppliedAt)
+			}
+			applied = append(applied, fmt.Sprintf("%s %s %d from %d", after.AggregateType, after.AggregateID, after.Version, after.CompleteFrom))
+		}
+		if got := strings.Join(applied, ", "); got != "account a 2 from 1, account c 1 from 1" {
+			t.Errorf("applied: %s", got)
+		}
+
+		var waiting []string
+		var last sequence.Waiting
+		for {
+			page, err := versions.Waiting(t.Context(), sequence.VersionFilter{Limit: 1}, last)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(page) == 0 {
+				break
+			}
+			last = page[0]
+			if time.Since(last.EarlySince).Abs() > time.Minute || last.DueAt.IsZero() || last.Consumer != "projection" {
+				t.Errorf("waiting: %+v", last)
+			}
+			waiting = append(waiting, fmt.Sprintf("%s: %s %s %d after %d (%t)",
+				last.MessageID, last.AggregateType, last.AggregateID, last.Version, last.Last, last.Known))
+		}
+		if got := strings.Join(waiting, ", "); got !=
+			"a4: account a 4 after 2 (true), a5: account a 5 after 2 (true), b3: account b 3 after 0 (false)" {
+			t.Errorf("waiting: %s", got)
+		}
+
+		one, err := versions.Waiting(t.Context(), sequence.VersionFilter{AggregateType: "account", AggregateID: "b"}, sequence.Waiting{})
+		if err != nil || len(one) != 1 || one[0].MessageID != "b3" {
+			t.Errorf("%v, of b: %+v", err, one)
+		}
+		for _, half := range []sequence.VersionFilter{{AggregateType: "account"}, {AggregateID: "b"}} {
+			if _, err := versions.Waiting(t.Context(), half, last); err == nil || !strings.Contains(err.Error(), "set both or none") {
+				t.Errorf("%+v: %v", half, err)
+			}
+		}
+		if _, err := versions.List(t.Context(), sequence.VersionFilter{Limit: -1}, after); err == nil ||
+			!strings.Contains(err.Error(), "Limit is -1") {
+			t.Errorf("limit: %v", err)
+		}
+	})
+	if _, err := sequence.NewVersions(nil, sequence.VersionsConfig{}); err == nil || !strings.Contains(err.Error(), "db is nil") {
+		t.Errorf("no database: %v", err)
 	}
 }

@@ -6,10 +6,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/fields"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -36,7 +38,7 @@ func NewVersions(db *sql.DB, config VersionsConfig) (*Versions, error) {
 		err = errors.Join(errors.New("db is nil"), err)
 	}
 	if err != nil {
-		return nil, fields.Refused("sequence", err)
+		return nil, usercode.Refused("sequence", err)
 	}
 	d, err := dialect.New(config.Schema)
 	if err != nil {
@@ -68,7 +70,7 @@ type Version struct {
 }
 
 // List returns a page of the aggregates that match f, in the order of consumer, type
-// and id. The parameter after is the last aggregate of the previous page, or the zero
+// and id. after is the last aggregate of the previous page, or the zero
 // Version.
 func (v *Versions) List(ctx context.Context, f VersionFilter, after Version) (all []Version, err error) {
 	c := conditions{
@@ -109,3 +111,124 @@ func (v *Versions) each(
 		return dialect.EachRow(ctx, tx, row, query, c.args...)
 	}))
 }
+
+// Waiting is a message that is held because an earlier version is missing.
+type Waiting struct {
+	// ID is the number of the parked row of the message.
+	ID int64
+
+	Consumer, Topic, MessageID, AggregateType, AggregateID string
+
+	// Version is the version of the message. If Known is true, Last is the last applied
+	// version, and the versions between Last and Version are missing or also wait. If Known
+	// is false, no version of the aggregate was applied.
+	Version, Last int64
+	Known         bool
+
+	// EarlySince is the time at which the message was first found to be early. DueAt is the
+	// time at which the consumer checks the message again. If the preceding version of the
+	// aggregate is applied before DueAt, the consumer checks the message immediately.
+	EarlySince, DueAt time.Time
+}
+
+// Waiting returns a page of the held messages that match f, in the order of consumer,
+// aggregate and version. after is the last message of the previous page,
+// or the zero Waiting.
+func (v *Versions) Waiting(ctx context.Context, f VersionFilter, after Waiting) (all []Waiting, err error) {
+	place := ""
+	if after.ID != 0 {
+		place = aggregate{kind: after.AggregateType, id: after.AggregateID}.sequence()
+	}
+	c := conditions{texts: []string{
+		`early_of IS NOT NULL AND state = 'waiting' AND (consumer, early_of, early_version, id) > ($1, $2, $3, $4)`,
+	}, args: []any{after.Consumer, place, after.Version, after.ID}}
+	c.equal("consumer", f.Consumer)
+	if f.AggregateType != "" {
+		c.equal("early_of", aggregate{kind: f.AggregateType, id: f.AggregateID}.sequence())
+	}
+	if f.AggregateID != "" && f.AggregateType == "" || f.AggregateID == "" && f.AggregateType != "" {
+		return nil, fmt.Errorf("sequence: waiting: AggregateType is %q and AggregateID is %q: set both or none", f.AggregateType, f.AggregateID)
+	}
+	err = v.each(ctx, f, `
+		SELECT id, consumer, topic, message_id, early_of, early_version, {millis early_since}, {millis due_at} FROM {parked}`,
+		&c, `consumer, early_of, early_version, id`, func() { all = nil }, func(scan func(dest ...any) error) error {
+			var (
+				w     Waiting
+				of    string
+				since sql.NullInt64
+				due   int64
+			)
+			err := scan(&w.ID, &w.Consumer, &w.Topic, &w.MessageID, &of, &w.Version, &since, &due)
+			w.AggregateType, w.AggregateID = split(of)
+			w.DueAt = time.UnixMilli(due).UTC()
+			if since.Valid {
+				w.EarlySince = time.UnixMilli(since.Int64).UTC()
+			}
+			all = append(all, w)
+			return err
+		})
+	if err == nil {
+		err = v.addLast(ctx, all)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sequence: waiting: %w", err)
+	}
+	return all, nil
+}
+
+func (v *Versions) addLast(ctx context.Context, all []Waiting) error {
+	var consumers, kinds, ids []string
+	for _, w := range all {
+		consumers, kinds, ids = append(consumers, w.Consumer), append(kinds, w.AggregateType), append(ids, w.AggregateID)
+	}
+	type key struct{ consumer, kind, id string }
+	last := map[key]int64{}
+	d := v.dialect
+	err := d.Read(ctx, v.db, func(tx *sql.Tx) error {
+		return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			var (
+				k       key
+				version int64
+			)
+			err := scan(&k.consumer, &k.kind, &k.id, &version)
+			last[k] = version
+			return err
+		}, d.SQL(`SELECT consumer, aggregate_type, aggregate_id, version FROM {versions}
+			WHERE (consumer, aggregate_type, aggregate_id) IN (SELECT c.consumer, c.kind, c.id FROM `+
+			d.Columns("consumer text", "kind text", "id text")+`)`), d.Strings(consumers), d.Strings(kinds), d.Strings(ids))
+	})
+	for i := range all {
+		w := &all[i]
+		w.Last, w.Known = last[key{w.Consumer, w.AggregateType, w.AggregateID}]
+	}
+	return err
+}
+
+// split is the reverse of aggregate.sequence. If the string has another format, because
+// it was changed by hand, split returns the whole string as the id of an aggregate
+// without a type.
+func split(sequence string) (kind, id string) {
+	length, rest, _ := strings.Cut(sequence, ":")
+	n, err := strconv.Atoi(length)
+	if err != nil || n < 0 || n > len(rest) {
+		return "", sequence
+	}
+	return rest[:n], rest[n:]
+}
+
+// conditions collects the conditions of a query and their parameters.
+type conditions struct {
+	texts []string
+	args  []any
+}
+
+// equal adds the condition that the given column has the given value. If the value is
+// empty, it adds nothing.
+func (c *conditions) equal(column, value string) {
+	if value != "" {
+		c.args = append(c.args, value)
+		c.texts = append(c.texts, column+" = $"+strconv.Itoa(len(c.args)))
+	}
+}
+
+func (c *conditions) where() string { return " WHERE " + strings.Join(c.texts, " AND ") }

@@ -10,9 +10,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/sequence"
 )
@@ -21,7 +21,7 @@ import (
 // applied in order, even if their windows end at the same moment.
 func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		config := hold
 		config.AfterWindow = sequence.Apply
@@ -44,7 +44,7 @@ func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 
 		// The late version has had no effect, so it is not ignored. A replay applies it.
 		// After the replay, a duplicate of it is ignored.
-		entries := b.entries(parked.Quarantined)
+		entries := b.entries(parkedrows.Quarantined)
 		const tooLate = "retry: given up after attempt 1: " +
 			"sequence: version 2 of account \"a\" came after version 6 had been applied without it: " +
 			"replay it to apply it now, out of order, or discard it"
@@ -58,7 +58,7 @@ func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.settle()
-		if got := b.effects("a"); got != "a1 a3 a4 a5 a6 a2" || len(b.entries(parked.Quarantined)) != 0 {
+		if got := b.effects("a"); got != "a1 a3 a4 a5 a6 a2" || len(b.entries(parkedrows.Quarantined)) != 0 {
 			t.Errorf("effects after the replay: %s, entries %+v", got, b.entries(""))
 		}
 	})
@@ -68,17 +68,17 @@ func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 // When a version is replayed, it is held for one more window, and is then applied.
 func TestHeldVersionsAreQuarantinedAfterTheWindow(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		config := hold
 		config.Window = 300 * time.Millisecond
 		b.run(config, nil)
 		b.publish("a3")
 		b.settle()
-		entries := b.entries(parked.Quarantined)
+		entries := b.entries(parkedrows.Quarantined)
 		if len(entries) != 1 || entries[0].Reason != poison.ReasonGap ||
 			!strings.Contains(entries[0].Error, ": sequence: version 3 of account \"a\" came, and no earlier version in ") ||
-			!strings.HasSuffix(entries[0].Error, "s: versions must begin at 1 (Config.First); replay it to begin with it") {
+			!strings.HasSuffix(entries[0].Error, "s: versions must begin at 1 (Config.FromZero); replay it to begin with it") {
 			t.Fatalf("entries %+v", entries)
 		}
 		b.replay(entries[0])
@@ -88,23 +88,18 @@ func TestHeldVersionsAreQuarantinedAfterTheWindow(t *testing.T) {
 	})
 }
 
-// When a message is given up on, an outer middleware finds the Gap in the error, so
-// that it can request the missing version. While the message is held, the error
-// contains no Gap.
+// When a message is given up on, an outer middleware finds ErrGap and the versions in the
+// error. While the message is held, the error is another one.
 func TestOuterMiddlewareSeesTheGap(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		config := hold
 		config.Window = 300 * time.Millisecond
-		gaps := make(chan sequence.Gap, 10)
+		gaps := make(chan error, 10)
 		b.decided = func(_ *message.Message, err error) {
-			missing, found := errors.AsType[*sequence.GapError](err)
-			if found != errors.Is(err, sequence.ErrGap) {
-				t.Errorf("not both ErrGap and GapError: %v", err)
-			}
-			if found {
-				gaps <- missing.Gap
+			if errors.Is(err, sequence.ErrGap) {
+				gaps <- err
 			}
 		}
 		b.run(config, nil)
@@ -113,14 +108,9 @@ func TestOuterMiddlewareSeesTheGap(t *testing.T) {
 		if len(gaps) != 1 {
 			t.Fatalf("the middleware saw %d gaps", len(gaps))
 		}
-		gap := <-gaps
-		if gap.Waited < config.Window {
-			t.Errorf("the gap was reported after %v", gap.Waited)
-		}
-		gap.Waited = 0
-		want := sequence.Gap{Consumer: "projection", AggregateType: "account", AggregateID: "a", Version: 4, Last: 1, First: 1}
-		if gap != want {
-			t.Errorf("gap %+v, want %+v", gap, want)
+		want := `sequence: version 4 of account "a" came after version 1, and the versions between did not come in `
+		if got := (<-gaps).Error(); !strings.HasPrefix(got, want) {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	})
 }
@@ -129,7 +119,7 @@ func TestOuterMiddlewareSeesTheGap(t *testing.T) {
 // the transaction.
 func TestOnGapDecidesAfterTheWindow(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		config := hold
 		config.Window = 300 * time.Millisecond
@@ -157,12 +147,12 @@ func TestOnGapDecidesAfterTheWindow(t *testing.T) {
 		}
 		b.publish("a1") // OnGap has written what this version would write
 		b.settle()
-		if got := b.effects("a"); got != "a1, fetched a2" || len(b.entries(parked.Quarantined)) != 0 {
+		if got := b.effects("a"); got != "a1, fetched a2" || len(b.entries(parkedrows.Quarantined)) != 0 {
 			t.Errorf("effects %s, entries %+v", got, b.entries(""))
 		}
 		b.publish("b2")
 		b.settle()
-		if entries := b.entries(parked.Quarantined); len(entries) != 1 || entries[0].Reason != disposition.ReasonGap {
+		if entries := b.entries(parkedrows.Quarantined); len(entries) != 1 || entries[0].Reason != chain.ReasonGap {
 			t.Errorf("entries %+v", entries)
 		}
 	})
@@ -172,7 +162,7 @@ func TestOnGapDecidesAfterTheWindow(t *testing.T) {
 // not begin again after a restart.
 func TestWindowContinuesAfterARestart(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		for _, name := range []string{"a2", "a1"} {
 			if err := b.parked.Deliver(t.Context(), "accounts", []string{"projection"}, event(name)); err != nil {

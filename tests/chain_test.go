@@ -16,14 +16,14 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 // chain is a service with all parts: outbox, forwarder, RabbitMQ, consumers.
 type chain struct {
@@ -58,7 +58,7 @@ func (c *chain) build() {
 	c.Helper()
 	var err error
 	c.consumer, err = once.NewConsumer(c.db, once.ConsumerConfig{
-		Logger: testkit.Logger(c.T),
+		Logger: kit.Logger(c.T),
 		Retry: retry.Config{
 			Policy:       retry.Policy{Immediate: 1, Delayed: 3, Base: 20 * time.Millisecond},
 			PollInterval: 20 * time.Millisecond,
@@ -102,7 +102,7 @@ func (c *chain) handle(consumer, topic string, h once.HandlerFunc) {
 // declare creates the queue of a consumer and returns its subscriber.
 func (c *chain) declare(consumer, topic string) *rabbit.Subscriber {
 	c.Helper()
-	sub, err := rabbit.NewSubscriber(c.config(consumer), rabbit.SubscriberConfig{Logger: testkit.Logger(c.T)})
+	sub, err := rabbit.NewSubscriber(c.config(consumer), rabbit.SubscriberConfig{Logger: kit.Logger(c.T)})
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -142,14 +142,12 @@ func (c *chain) startRouter() {
 
 func (c *chain) startForwarder() {
 	c.Helper()
-	publisher, err := rabbit.NewPublisher(c.config("publisher"), rabbit.PublisherConfig{
-		Logger: testkit.Logger(c.T), ReconnectMax: time.Second,
-	})
+	publisher, err := rabbit.NewPublisher(c.config("publisher"), rabbit.PublisherConfig{Logger: kit.Logger(c.T)})
 	if err != nil {
 		c.Fatal(err)
 	}
 	c.forward, err = forwarder.New(c.db, publisher, forwarder.Config{
-		Logger: testkit.Logger(c.T), Backoff: forwarder.Exponential(20*time.Millisecond, 200*time.Millisecond), MaxAttempts: 1000,
+		Logger: kit.Logger(c.T), Backoff: forwarder.Exponential(20*time.Millisecond, 200*time.Millisecond), MaxAttempts: 1000,
 		Window: c.window,
 	})
 	if err != nil {
@@ -225,14 +223,14 @@ func (c *chain) count(what string) int {
 
 func (c *chain) eventually(what string, cond func() bool) {
 	c.Helper()
-	testkit.Eventually(c.T, patience, what, cond)
+	kit.Eventually(c.T, patience, what, cond)
 }
 
 // settle waits until the given number of effects exists and no unfinished message is
 // left. It fails if an effect happened twice.
 func (c *chain) settle(effects int) {
 	c.Helper()
-	testkit.Falls(c.T, patience, fmt.Sprintf("missing of %d effects, or under way", effects), func() int {
+	kit.Falls(c.T, patience, fmt.Sprintf("missing of %d effects, or under way", effects), func() int {
 		done, forwarding, waiting := c.count(`effects`), c.count(`once_outbox`), c.count(`once_parked WHERE state = 'waiting'`)
 		if min(done, forwarding, waiting) < 0 {
 			return math.MaxInt // unknown
@@ -250,7 +248,7 @@ func (c *chain) settle(effects int) {
 const placed = "orders.placed"
 
 func TestWholeChain(t *testing.T) {
-	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	c := newChain(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
 	const orders = 50
 	var calls atomic.Int32
 	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -284,7 +282,7 @@ func TestWholeChain(t *testing.T) {
 
 // Trap 08. A missing queue delays messages, but no message is lost.
 func TestQueueDeclaredLaterReceivesItsMessages(t *testing.T) {
-	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	c := newChain(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
 	c.startForwarder()
 	c.publish(message.NewMessage("m1", nil), message.NewMessage("m2", nil))
 	c.eventually("both messages were refused, and wait", func() bool {
@@ -298,7 +296,7 @@ func TestQueueDeclaredLaterReceivesItsMessages(t *testing.T) {
 // A consumer without its tables keeps its message unacked, and continues when
 // the tables exist.
 func TestMissingTablesLoseNoMessages(t *testing.T) {
-	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	c := newChain(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
 	called := make(chan struct{}, 100)
 	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		called <- struct{}{}

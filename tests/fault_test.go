@@ -3,19 +3,26 @@ package tests
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	_ "github.com/lib/pq"
 
-	"github.com/watermill-once/once/internal/servers"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/test/servers"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/rabbit"
 )
 
 // flood returns the number of events that flow during a fault. With -short it is just
 // large enough that a fault in the middle comes before the end.
-func flood() int { return testkit.Sized(800, 2000) }
+func flood() int { return kit.Sized(300, 2000) }
 
 // publishFlood commits many events while consumers and forwarder run.
 func (c *chain) publishFlood() {
@@ -41,8 +48,8 @@ func (c *chain) midway() {
 // The broker is killed while the forwarder and consumers use it, and starts again. Each
 // event takes effect once at each consumer.
 func TestBrokerIsKilledWhileMessagesFlow(t *testing.T) {
-	broker := testkit.PrivateRabbit(t)
-	c := newChain(t, testkit.Postgres(t).DB, broker.URL("/"))
+	broker := kit.PrivateRabbit(t)
+	c := newChain(t, kit.Postgres(t).DB, broker.URL("/"))
 	// If RabbitMQ 3.10 is killed in the first seconds of a quorum queue, the
 	// queue sometimes never gets a leader again.
 	c.queues = "classic"
@@ -70,13 +77,13 @@ func TestBrokerIsKilledWhileMessagesFlow(t *testing.T) {
 // The database is killed while the forwarder and consumers use it, and starts again.
 // Each event takes effect once at each consumer.
 func TestDatabaseIsKilledWhileMessagesFlow(t *testing.T) {
-	server := testkit.PrivatePostgres(t)
-	c := newChain(t, open(t, server), testkit.Rabbit(t).URL)
+	server := kit.PrivatePostgres(t)
+	c := newChain(t, open(t, server), kit.Rabbit(t).URL)
 	c.handle("payments", placed, record("payments"))
 	c.handle("inventory", placed, record("inventory"))
 	c.publishFlood()
 	c.start()
-	for range testkit.Sized(1, 3) {
+	for range kit.Sized(1, 3) {
 		c.midway()
 		server.Kill()
 		if err := server.Restart(context.WithoutCancel(t.Context())); err != nil {
@@ -110,4 +117,137 @@ func open(t *testing.T, server *servers.Postgres) *sql.DB {
 		}
 	})
 	return db
+}
+
+// newLimited returns a chain whose queues drop a message that returns to its queue for
+// the second time.
+func newLimited(t *testing.T) *chain {
+	t.Helper()
+	c := newChain(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
+	c.limit = 1
+	return c
+}
+
+var errFails = errors.New("the handler fails")
+
+// Trap 47. A message may fail more often than the broker's delivery limit allows: a failed message
+// does not return to the broker, so the broker drops no message.
+func TestRetriesDoNotUseTheDeliveryLimitOfTheBroker(t *testing.T) {
+	c := newLimited(t)
+	var calls atomic.Int32
+	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		if msg.UUID == "hopeless" || msg.UUID == "fails" && calls.Add(1) < 8 { // the policy has 8 attempts
+			return nil, errFails
+		}
+		return record("payments")(ctx, tx, msg)
+	})
+	c.start()
+	c.publish(message.NewMessage("hopeless", []byte("body")), message.NewMessage("fails", nil), message.NewMessage("fine", nil))
+	c.settle(2)
+	c.eventually("the hopeless message is in quarantine", func() bool { return c.count(`once_parked`) == 1 })
+	page, err := c.consumer.Quarantine().List(t.Context(), operate.Filter{})
+	if err != nil || len(page.Rows) != 1 {
+		t.Fatalf("%v, %d entries", err, len(page.Rows))
+	}
+	if e := page.Rows[0]; e.MessageID != "hopeless" || e.Attempts != 8 || string(e.Message.Payload) != "body" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// Trap 73. While the consumer's database is down, a failed message does not
+// return to the broker, which would drop it after some deliveries.
+func TestOutageOfTheDatabaseUsesNoDeliveries(t *testing.T) {
+	c := newLimited(t)
+	var calls atomic.Int32
+	failed := make(chan struct{})
+	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		if n := calls.Add(1); n <= 2 { // the immediate attempts
+			if n == 2 {
+				close(failed)
+			}
+			return nil, errFails
+		}
+		return record("payments")(ctx, tx, msg)
+	})
+	c.start()
+	c.exec(`ALTER TABLE once_parked RENAME TO elsewhere`) // after the start, because the router checks the tables
+	c.publish(message.NewMessage("m1", nil))
+	<-failed
+	<-time.After(time.Second) // time for the message to return and be dropped
+	c.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+	c.settle(1)
+	if n := calls.Load(); n != 3 {
+		t.Errorf("%d calls, want 3", n)
+	}
+}
+
+// With the default configuration of all parts, enough messages are in flight for full
+// batches of 100: while one batch is handled, all messages of the next batch have
+// arrived.
+func TestBatchesAreFullWithDefaults(t *testing.T) {
+	const batch, all = 100, 450
+	for mode, config := range map[string]once.ConsumerConfig{
+		"direct":  {},
+		"durable": {DurableConsumers: []string{"payments"}},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c := newChain(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
+			config.Logger = kit.Logger(t)
+			var err error
+			if c.consumer, err = once.NewConsumer(c.db, config); err != nil {
+				t.Fatal(err)
+			}
+			sub, err := rabbit.NewSubscriber(c.config("payments"), rabbit.SubscriberConfig{Logger: kit.Logger(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var (
+				arrived atomic.Int32
+				first   sync.Once
+				enough  = make(chan struct{})
+			)
+			c.router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) ([]*message.Message, error) {
+					if arrived.Add(1) == 2*batch {
+						close(enough)
+					}
+					return h(msg)
+				}
+			})
+			c.exec(`CREATE TABLE batches (message_id text, batch text)`)
+			c.consumer.AddHandlerInBatches(c.router, "payments", placed, sub,
+				func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+					first.Do(func() {
+						select { // the first batch waits until the next one is complete
+						case <-enough:
+						case <-time.After(time.Minute):
+							t.Errorf("only %d messages are in flight", arrived.Load())
+						}
+					})
+					_, err := tx.ExecContext(ctx, `INSERT INTO batches VALUES ($1, pg_current_xact_id()::text)`, msg.UUID)
+					return nil, err
+				})
+			if err := sub.SubscribeInitialize(placed); err != nil {
+				t.Fatal(err)
+			}
+			msgs := make([]*message.Message, all)
+			for n := range msgs {
+				msgs[n] = message.NewMessage(fmt.Sprint(n), nil)
+			}
+			c.startForwarder()
+			c.publish(msgs...)
+			c.eventually("the messages are in the queue", func() bool { return c.count(`once_outbox`) == 0 })
+			c.startRouter()
+			c.eventually("all messages are handled", func() bool { return c.count(`batches`) == all })
+			var largest int
+			if err := c.db.QueryRowContext(t.Context(),
+				`SELECT count(*) FROM batches GROUP BY batch ORDER BY 1 DESC LIMIT 1`).Scan(&largest); err != nil {
+				t.Fatal(err)
+			}
+			if largest != batch {
+				t.Errorf("the largest batch has %d messages, not %d", largest, batch)
+			}
+		})
+	}
 }

@@ -8,6 +8,7 @@ require (
 	entgo.io/ent v0.14.5
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/ThreeDotsLabs/watermill-amqp/v2 v2.1.3
+	github.com/ThreeDotsLabs/watermill-amqp/v3 v3.0.2
 	github.com/ThreeDotsLabs/watermill-sql/v3 v3.1.0
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
@@ -18,6 +19,7 @@ require (
 	github.com/lib/pq v1.12.3
 	github.com/rabbitmq/amqp091-go v1.10.0
 	github.com/watermill-once/once v0.0.0-00010101000000-000000000000
+	github.com/watermill-once/once/rabbit/amqpv3 v0.0.0-00010101000000-000000000000
 	go.opentelemetry.io/otel v1.44.0
 	go.opentelemetry.io/otel/sdk v1.44.0
 	go.opentelemetry.io/otel/sdk/metric v1.44.0
@@ -70,3 +72,5 @@ require (
 )
 
 replace github.com/watermill-once/once/outbox/pgxoutbox => ../outbox/pgxoutbox
+
+replace github.com/watermill-once/once/rabbit/amqpv3 => ../rabbit/amqpv3

@@ -12,7 +12,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
 )
@@ -20,7 +22,7 @@ import (
 // Messages of foreign senders that can never be applied go to quarantine, and the other messages
 // are applied.
 func TestUnusableMessagesAreQuarantined(t *testing.T) {
-	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	c := newChain(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
 	c.handle("payments", placed, record("payments"))
 	c.start()
 	c.inject(amqp.Publishing{Body: []byte("no id\x00\xff")})
@@ -31,16 +33,16 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 	})
 	c.settle(2)
 	c.eventually("two messages are in quarantine", func() bool { return c.count(`once_parked WHERE state = 'quarantined'`) == 2 })
-	page, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{Consumer: "payments"})
+	page, err := c.consumer.Quarantine().List(t.Context(), operate.Filter{Consumer: "payments"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	reasons := []string{page.Entries[0].Reason, page.Entries[1].Reason}
+	reasons := []string{page.Rows[0].Reason, page.Rows[1].Reason}
 	slices.Sort(reasons)
 	if !slices.Equal(reasons, []string{poison.ReasonCollision, poison.ReasonInvalidID}) {
 		t.Errorf("quarantined for %v", reasons)
 	}
-	for _, e := range page.Entries {
+	for _, e := range page.Rows {
 		if e.Reason == poison.ReasonInvalidID && string(e.Message.Payload) != "no id\x00\xff" {
 			t.Errorf("the payload is stored as %q", e.Message.Payload)
 		}
@@ -60,10 +62,10 @@ func (p picky) Unmarshal(d amqp.Delivery) (*message.Message, error) {
 // Trap 41. A message that the transport cannot decode goes to quarantine
 // unchanged, and no handler sees it.
 func TestUndecodableMessagesAreQuarantined(t *testing.T) {
-	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	c := newChain(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
 	config := c.config("payments")
 	config.Marshaler = picky{}
-	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{Logger: testkit.Logger(t)})
+	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{Logger: kit.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,11 +78,11 @@ func TestUndecodableMessagesAreQuarantined(t *testing.T) {
 	c.inject(amqp.Publishing{MessageId: "fine", Body: []byte("body")})
 	c.settle(1)
 	c.eventually("the message is in quarantine", func() bool { return c.count(`once_parked WHERE state = 'quarantined'`) == 1 })
-	page, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{Consumer: "payments"})
+	page, err := c.consumer.Quarantine().List(t.Context(), operate.Filter{Consumer: "payments"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := page.Entries[0]; e.Reason != poison.ReasonUndecodable || e.Message.UUID != "odd" || string(e.Message.Payload) != "\x00\xff" {
+	if e := page.Rows[0]; e.Reason != poison.ReasonUndecodable || e.Message.UUID != "odd" || string(e.Message.Payload) != "\x00\xff" {
 		t.Errorf("%+v", e)
 	}
 }
@@ -88,7 +90,7 @@ func TestUndecodableMessagesAreQuarantined(t *testing.T) {
 // A message that keeps failing goes to quarantine. After its cause is fixed it
 // is replayed, and takes effect once, for the consumer that failed.
 func TestQuarantineAndReplay(t *testing.T) {
-	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	c := newChain(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
 	var mended atomic.Bool
 	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		if msg.UUID == "hopeless" && !mended.Load() {
@@ -100,17 +102,17 @@ func TestQuarantineAndReplay(t *testing.T) {
 	c.start()
 	c.publish(message.NewMessage("fine", nil), message.NewMessage("hopeless", nil))
 	c.settle(3)
-	quarantine := c.consumer.Quarantine()
-	var page poison.Page
+	entries := c.consumer.Quarantine()
+	var page operate.Page[quarantine.Entry]
 	c.eventually("the message is in quarantine", func() bool {
-		page, _ = quarantine.List(t.Context(), poison.Filter{})
-		return len(page.Entries) == 1
+		page, _ = entries.List(t.Context(), operate.Filter{})
+		return len(page.Rows) == 1
 	})
-	if e := page.Entries[0]; e.Consumer != "payments" || e.Attempts != 8 || !strings.Contains(e.Error, "the card gateway says no") {
+	if e := page.Rows[0]; e.Consumer != "payments" || e.Attempts != 8 || !strings.Contains(e.Error, "the card gateway says no") {
 		t.Errorf("entry %+v", e)
 	}
 	mended.Store(true)
-	if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test", Why: "mended"}, page.Entries[0].ID); err != nil {
+	if err := entries.Replay(t.Context(), operate.Act{Actor: "test", Why: "mended"}, page.Rows[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	c.settle(4)

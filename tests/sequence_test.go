@@ -16,7 +16,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/embedded"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
@@ -28,7 +28,7 @@ import (
 // sequence.HoldForGap and defaults.
 type projection struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 
 	schema    schema.Config
 	publish   func(msgs ...*message.Message) error
@@ -39,17 +39,17 @@ type projection struct {
 // PostgreSQL with RabbitMQ, and on SQLite with the embedded transport.
 func eachProjection(t *testing.T, test func(p *projection, add func(h once.HandlerFunc, retries retry.Config))) {
 	t.Helper()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		for name, mode := range map[string]struct{ batches, durable bool }{
 			"single": {}, "batches": {batches: true}, "durable": {durable: true}, "durable batches": {true, true},
 		} {
 			t.Run(name, func(t *testing.T) {
 				if name != "single" {
-					testkit.Long(t)
+					kit.Long(t)
 				}
-				fresh := testkit.SQLite
+				fresh := kit.SQLite
 				if db.Dialect == "postgres" {
-					fresh = testkit.Postgres
+					fresh = kit.Postgres
 				}
 				p := newProjection(t, fresh(t), mode.batches)
 				test(p, func(h once.HandlerFunc, retries retry.Config) { p.run(mode.batches, mode.durable, h, retries) })
@@ -58,7 +58,7 @@ func eachProjection(t *testing.T, test func(p *projection, add func(h once.Handl
 	})
 }
 
-func newProjection(t *testing.T, db testkit.Database, batches bool) *projection {
+func newProjection(t *testing.T, db kit.Database, batches bool) *projection {
 	t.Helper()
 	p := &projection{T: t, Database: db, schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
 	err := schema.Up(t.Context(), db.DB, p.schema)
@@ -81,7 +81,7 @@ func newProjection(t *testing.T, db testkit.Database, batches bool) *projection 
 		p.subscribe = transport.Subscriber()
 		return p
 	}
-	broker := testkit.Rabbit(t)
+	broker := kit.Rabbit(t)
 	config := wamqp.NewDurableQueueConfig(broker.URL)
 	config.Marshaler = rabbit.Marshaler{}
 	queue := broker.Name("accounts")
@@ -90,14 +90,14 @@ func newProjection(t *testing.T, db testkit.Database, batches bool) *projection 
 	if batches {
 		inFlight = 0 // the default is enough for a batch
 	}
-	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{InFlight: inFlight, Logger: testkit.Logger(t)})
+	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{InFlight: inFlight, Logger: kit.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := sub.SubscribeInitialize("accounts"); err != nil {
 		t.Fatal(err)
 	}
-	publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{Logger: testkit.Logger(t)})
+	publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{Logger: kit.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func newProjection(t *testing.T, db testkit.Database, batches bool) *projection 
 func (p *projection) run(batches, durable bool, h once.HandlerFunc, retries retry.Config) {
 	p.Helper()
 	config := once.ConsumerConfig{
-		Schema: p.schema, Retry: retries, Logger: testkit.Logger(p.T),
+		Schema: p.schema, Retry: retries, Logger: kit.Logger(p.T),
 		Sequence: &sequence.Config{Policy: sequence.HoldForGap},
 	}
 	if durable {
@@ -209,7 +209,7 @@ func TestVersionsOutOfOrderByConcurrencyOrRetriesTakeEffect(t *testing.T) {
 	eachProjection(t, func(p *projection, run func(h once.HandlerFunc, retries retry.Config)) {
 		const versions = 3
 		var all []*message.Message
-		for a := range testkit.Sized(60, 200) {
+		for a := range kit.Sized(60, 200) {
 			for v := range versions {
 				all = append(all, account(fmt.Sprintf("a%03d", a), int64(v)+1))
 			}
@@ -229,13 +229,13 @@ func TestVersionsOutOfOrderByConcurrencyOrRetriesTakeEffect(t *testing.T) {
 		}
 		handled := func(n int) {
 			p.Helper()
-			testkit.Eventually(p.T, 2*time.Minute, fmt.Sprintf("%d ids are in the inbox", n), func() bool {
+			kit.Eventually(p.T, 2*time.Minute, fmt.Sprintf("%d ids are in the inbox", n), func() bool {
 				return p.count(`SELECT COUNT(*) FROM once_inbox`) == n
 			})
 		}
 		handled(len(all))
 		p.send(account("b", 1))
-		testkit.Eventually(p.T, time.Minute, "the first of b has failed", func() bool { return calls.Load() == 1 })
+		kit.Eventually(p.T, time.Minute, "the first of b has failed", func() bool { return calls.Load() == 1 })
 		p.send(account("b", 2), account("b", 3))
 		handled(len(all) + versions)
 
@@ -251,7 +251,7 @@ func TestVersionsOutOfOrderByConcurrencyOrRetriesTakeEffect(t *testing.T) {
 			}
 			last[name] = id
 		}
-		testkit.Eventually(p.T, time.Minute, "no message is left in quarantine, or waits", func() bool {
+		kit.Eventually(p.T, time.Minute, "no message is left in quarantine, or waits", func() bool {
 			return p.count(`SELECT COUNT(*) FROM once_parked`) == 0
 		})
 	})

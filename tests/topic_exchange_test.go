@@ -14,10 +14,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/deadletter"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/outbox"
-	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 )
@@ -25,8 +26,8 @@ import (
 // shop returns a chain whose broker has one topic exchange for all events.
 func shop(t *testing.T) *chain {
 	t.Helper()
-	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
-	exchange := testkit.Broker{}.Name("shop")
+	c := newChain(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
+	exchange := kit.Broker{}.Name("shop")
 	c.topology = func(service string) wamqp.Config {
 		config := rabbit.TopicExchange(c.amqpURL, exchange, service)
 		config.Queue.Arguments = amqp.Table{"x-queue-type": c.queues}
@@ -144,17 +145,17 @@ func TestTopicExchangeWithRetriesQuarantineAndReplay(t *testing.T) {
 	c.put("orders.refunded", "stumbles", "")
 	c.put("orders.placed", "hopeless", "")
 	c.settle(5)
-	quarantine := c.consumer.Quarantine()
-	var page poison.Page
+	entries := c.consumer.Quarantine()
+	var page operate.Page[quarantine.Entry]
 	c.eventually("the message is in quarantine", func() bool {
-		page, _ = quarantine.List(t.Context(), poison.Filter{})
-		return len(page.Entries) == 1
+		page, _ = entries.List(t.Context(), operate.Filter{})
+		return len(page.Rows) == 1
 	})
-	if e := page.Entries[0]; e.Consumer != "orders" || e.Topic != "orders.*" || e.Message.Metadata.Get(outbox.EventType) != "orders.placed" {
+	if e := page.Rows[0]; e.Consumer != "orders" || e.Topic != "orders.*" || e.Message.Metadata.Get(outbox.EventType) != "orders.placed" {
 		t.Errorf("entry %+v", e)
 	}
 	mended.Store(true)
-	if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test", Why: "mended"}, page.Entries[0].ID); err != nil {
+	if err := entries.Replay(t.Context(), operate.Act{Actor: "test", Why: "mended"}, page.Rows[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	c.settle(6)
@@ -208,20 +209,20 @@ func TestMetadataThatWouldControlRabbitMQIsNotLostSilently(t *testing.T) {
 	c.put("orders.placed", "late", "", "BCC", "elsewhere")
 	c.put("orders.placed", "fine", "")
 	c.settle(1)
-	letters, err := deadletter.New(c.db, deadletter.Config{})
+	letters, err := dead.New(c.db, operate.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var dead deadletter.LetterPage
+	var page operate.Page[dead.Letter]
 	c.eventually("the message is a dead letter", func() bool {
-		dead, err = letters.List(t.Context(), deadletter.Filter{})
-		return err != nil || len(dead.Letters) == 1
+		page, err = letters.List(t.Context(), operate.Filter{})
+		return err != nil || len(page.Rows) == 1
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const want = `forwarder: the publisher cannot send this message: rabbit: invalid: metadata "BCC" would control RabbitMQ: rename it`
-	if d := dead.Letters[0]; d.MessageID != "late" || d.Reason != deadletter.ReasonUnacceptable || d.Error != want || d.Attempts != 1 {
+	if d := page.Rows[0]; d.MessageID != "late" || d.Reason != dead.ReasonUnacceptable || d.Error != want || d.Attempts != 1 {
 		t.Errorf("dead letter %+v", d)
 	}
 }

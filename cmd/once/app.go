@@ -5,11 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/user"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
+
+	"github.com/watermill-once/once/schema"
 )
 
 // Exit codes.
@@ -58,7 +63,6 @@ type foundError struct{ text string }
 
 func (e foundError) Error() string { return e.text }
 
-// run runs the command and returns its exit code.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.rootCommand()
 	root.SetArgs(args)
@@ -76,7 +80,8 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return exitFound
 	}
 	text := a.hide(err.Error() + hint(cmd, err))
-	if !strings.HasPrefix(text, "once ") { // some errors begin with the name of the command
+	// Some errors begin with the name of the command or of the package.
+	if !strings.HasPrefix(text, "once ") && !strings.HasPrefix(text, "once: ") {
 		text = "once: " + text
 	}
 	fmt.Fprintln(a.stderr, text)
@@ -153,8 +158,6 @@ func (a *app) configure(cmd *cobra.Command) error {
 	return nil
 }
 
-// actor returns the name for the audit log: --actor, or the user of the operating
-// system.
 func (a *app) actor() (string, error) {
 	if a.settings.actor != "" {
 		return a.settings.actor, nil
@@ -165,7 +168,6 @@ func (a *app) actor() (string, error) {
 	return "", usagef("the system does not know the name of its user: say who acts with --actor or ONCE_ACTOR")
 }
 
-// group returns a command that has only subcommands.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
@@ -193,8 +195,6 @@ func names(cmd *cobra.Command) (all []string) {
 	return all
 }
 
-// unknownCommand returns the error for an unknown command. The error lists the existing
-// commands, and suggests a similar one.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	meant := ""
 	if like := cmd.SuggestionsFor(name); len(like) > 0 {
@@ -211,4 +211,45 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		return usagef("unexpected argument %q: %s takes flags only", args[0], cmd.CommandPath())
 	}
 	return unknownCommand(cmd, args[0])
+}
+
+// release is the version that "make once" sets with a linker flag, or "".
+var release string
+
+func version() string {
+	if release != "" {
+		return release
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
+func versionText() string {
+	return fmt.Sprintf("%s (tables of version %d)", version(), schema.Version())
+}
+
+// manCommand returns a hidden command that writes the man pages. Packagers need it, but
+// operators do not.
+func (a *app) manCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIRECTORY",
+		Short:  "Write the man pages",
+		Hidden: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("%s needs one directory", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o750); err != nil {
+				return err
+			}
+			root := cmd.Root()
+			root.DisableAutoGenTag = true // the same input gives the same pages
+			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "once " + version()}, args[0])
+		},
+	}
 }

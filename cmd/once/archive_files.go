@@ -12,22 +12,20 @@ import (
 	"strings"
 )
 
-// archive is a directory with files of JSON lines. A file of the kind "sent" has a name
+// archiveFiles is a directory with files of JSON lines. A file of the kind "sent" has a name
 // such as sent-0000000000000000001.jsonl. If the names are sorted, the files are in the
 // order of their rows.
-type archive struct {
+type archiveFiles struct {
 	dir, kind string
 	newest    string // name of the last file, or ""
 	last      []byte // last line of that file
 }
 
-// openArchive finds the last row of the archive. It creates the directory if it does
-// not exist.
-func openArchive(dir, kind string) (*archive, error) {
+func openArchive(dir, kind string) (*archiveFiles, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, usageError{err}
 	}
-	d := &archive{dir: dir, kind: kind}
+	d := &archiveFiles{dir: dir, kind: kind}
 	files, err := filepath.Glob(filepath.Join(dir, kind+"-*.jsonl"))
 	if err != nil || len(files) == 0 {
 		return d, err
@@ -36,8 +34,7 @@ func openArchive(dir, kind string) (*archive, error) {
 	return d, d.read(files[len(files)-1])
 }
 
-// read stores the last line of the file in d, together with the name of the file.
-func (d *archive) read(name string) (err error) {
+func (d *archiveFiles) read(name string) (err error) {
 	d.newest = name
 	if d.last, err = lastLine(name); err != nil {
 		return d.damaged(err)
@@ -45,18 +42,15 @@ func (d *archive) read(name string) (err error) {
 	return nil
 }
 
-func (d *archive) damaged(err error) error {
+func (d *archiveFiles) damaged(err error) error {
 	return fmt.Errorf("%s is damaged (%w): move it away to archive its rows again", d.newest, err)
 }
 
-// fileNumber returns the number in the name of the last file.
-func (d *archive) fileNumber() (int64, error) {
+func (d *archiveFiles) fileNumber() (int64, error) {
 	_, name, _ := strings.Cut(filepath.Base(d.newest), d.kind+"-")
 	return strconv.ParseInt(strings.TrimSuffix(name, ".jsonl"), 10, 64)
 }
 
-// lastLine returns the last line of a file. It returns an error if this line does not end
-// with a newline.
 func lastLine(name string) (last []byte, err error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -78,12 +72,12 @@ func lastLine(name string) (last []byte, err error) {
 	}
 }
 
-// write writes one file, and keeps its last line. It calls the parameter export, which
+// write writes one file, and keeps its last line. It calls export, which
 // writes the rows, and returns their number and the number that the name of the file
 // contains. The file gets its name when it is complete and on disk. If a file with this
 // name exists, another process has archived the same rows, and write returns an error.
 // If there are no rows, no file is written.
-func (d *archive) write(export func(w io.Writer) (rows int, number int64, err error)) (name string, rows int, err error) {
+func (d *archiveFiles) write(export func(w io.Writer) (rows int, number int64, err error)) (name string, rows int, err error) {
 	file, err := os.CreateTemp(d.dir, "."+d.kind+"-*.tmp")
 	if err != nil {
 		return "", 0, err

@@ -2,14 +2,18 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // archived returns the message ids in the files of a directory, in their order.
@@ -43,7 +47,7 @@ func archived(t *testing.T, dir string) (ids []string) {
 // An archive continues where the previous call ended, even if that call was killed
 // while it wrote a file.
 func TestArchive(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	eachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newShell(t, db)
 		next := 0
 		send := func(n int) {
@@ -92,5 +96,160 @@ func TestArchive(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.says(s.once(exitFailed, "archive", "sent", dir), "sent-0000000000000000008.jsonl is damaged (the last line has no end)")
+	})
+}
+
+// handle inserts rows of messages that were handled some time ago. Every seven rows
+// share one time.
+func handle(t *testing.T, db kit.Database, prefix string, n int, ago time.Duration) (ids []string) {
+	t.Helper()
+	query := `INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+		SELECT $1 || '-' || n, 'payments', '', $2::timestamptz + n / 7 * interval '1 millisecond' FROM generate_series(0, $3 - 1) AS n`
+	from := time.Now().Add(-ago)
+	args := []any{prefix, from, n}
+	if db.Dialect == "sqlite" {
+		query = `WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?3 - 1)
+			INSERT INTO once_inbox (message_id, consumer, digest, processed_at) SELECT ?1 || '-' || n, 'payments', '', ?2 + n / 7 FROM numbers`
+		args[1] = from.UnixMilli()
+	}
+	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		ids = append(ids, fmt.Sprintf("%s-%d", prefix, i))
+	}
+	return ids
+}
+
+// expectArchived fails the test unless the archive has each of these messages once.
+func expectArchived(t *testing.T, dir string, want []string) {
+	t.Helper()
+	got := archived(t, dir)
+	slices.Sort(got)
+	want = slices.Sorted(slices.Values(want))
+	if !slices.Equal(got, want) {
+		t.Errorf("%d rows are archived, %d of them different; want %d", len(got), len(slices.Compact(slices.Clone(got))), len(want))
+	}
+}
+
+func TestArchiveOfHandledMessages(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db kit.Database) {
+		s := newShell(t, db)
+		dir := filepath.Join(t.TempDir(), "archive")
+		s.says(s.once(exitDone, "archive", "handled", dir), "Archived 0 rows to 0 files.")
+		all := handle(t, db, "a", 50, time.Hour)
+		out := object[archiveHandledJSON](s, exitDone, "archive", "handled", dir, "--rows", "20")
+		if ago := time.Since(out.Until); out.Archived != 50 || len(out.Files) != 3 || ago < 50*time.Second || ago > 10*time.Minute {
+			t.Errorf("archive %+v", out)
+		}
+		expectArchived(t, dir, all)
+		handle(t, db, "latest", 1, 0) // rows with about this time may not be committed yet
+		all = append(all, handle(t, db, "b", 5, 2*time.Minute)...)
+		if err := os.WriteFile(filepath.Join(dir, ".handled-123.tmp"), []byte(`{"version":1`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.says(s.once(exitDone, "archive", "handled", dir), "Archived 5 rows to 1 file.")
+		s.says(s.once(exitDone, "archive", "handled", dir), "Archived 0 rows to 0 files.")
+		expectArchived(t, dir, all)
+
+		// The archive of another log, and a damaged archive.
+		s.says(s.once(exitDone, "archive", "sent", dir), "Archived 0 messages to 0 files.")
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("handled-%019d.jsonl", 9)), []byte("{}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.says(s.once(exitFailed, "archive", "handled", dir), "handled-0000000000000000009.jsonl is damaged", "version is 0", "move it away")
+	})
+}
+
+// Two calls at the same time do not archive a row twice.
+func TestTwoArchivesOfHandledMessages(t *testing.T) {
+	db := kit.SQLite(t)
+	s := newShell(t, db)
+	dir := t.TempDir()
+	all := handle(t, db, "a", 10, time.Hour)
+	slow, err := openHandledArchive(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.once(exitDone, "archive", "handled", dir)
+	a := &app{}
+	a.settings.dsn = db.DSN
+	opened, err := a.open(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	log, err := handledLog(opened)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := slow.append(t.Context(), log, archiveOptions{rows: 100, wait: time.Minute}); err == nil ||
+		!strings.Contains(err.Error(), "does another once archive write to this directory?") {
+		t.Errorf("the second call: %v", err)
+	}
+	expectArchived(t, dir, all)
+}
+
+// archivingTo is the environment variable that makes the test binary archive handled
+// messages to a directory.
+const archivingTo = "ONCE_TEST_ARCHIVING_TO"
+
+func archiveUntilKilled(dir string) int {
+	a := &app{stdin: strings.NewReader(""), stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv}
+	return a.run(context.Background(), []string{"archive", "handled", dir, "--rows", os.Getenv("ONCE_TEST_ROWS")})
+}
+
+// "once archive handled" is killed in the middle of a file, and between files. After
+// the next call, each row must be in the files exactly once.
+func TestKilledArchiveOfHandledMessages(t *testing.T) {
+	kit.Long(t)
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		s := newShell(t, db)
+		dir := t.TempDir()
+		all := handle(t, db, "a", 100_000, time.Hour)
+		files := func(pattern string) []string {
+			found, err := filepath.Glob(filepath.Join(dir, pattern))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return found
+		}
+		for _, round := range []struct {
+			rows string
+			kill func() bool
+		}{
+			{"1000000", func() bool { // in the middle of a file
+				for _, name := range files(".handled-*.tmp") {
+					if info, err := os.Stat(name); err == nil && info.Size() > 0 {
+						return true
+					}
+				}
+				return false
+			}},
+			{"10", func() bool { return len(files("handled-*.jsonl")) >= 3 }},
+			{"10", func() bool { return len(files("handled-*.jsonl")) >= 40 }},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			command := exec.CommandContext(ctx, os.Args[0])
+			command.Env = append(os.Environ(), archivingTo+"="+dir, "ONCE_TEST_ROWS="+round.rows, "ONCE_DSN="+db.DSN)
+			command.Stderr = os.Stderr
+			ended := kit.StartChild(t, command)
+			for !round.kill() {
+				select {
+				case <-ended:
+					t.Fatalf("the archive ended before it was killed, with %d files", len(files("*.jsonl")))
+				case <-time.After(time.Millisecond):
+				}
+			}
+			_ = command.Process.Kill()
+			<-ended
+			all = append(all, handle(t, db, fmt.Sprintf("later-%d", len(all)), 3, 3*time.Minute)...)
+		}
+		if n := len(archived(t, dir)); n == 0 || n >= 100_000 {
+			t.Fatalf("%d rows are archived before the end: nothing was interrupted", n)
+		}
+		s.once(exitDone, "archive", "handled", dir)
+		expectArchived(t, dir, all)
 	})
 }

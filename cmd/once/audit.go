@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/watermill-once/once/audit"
+	"github.com/watermill-once/once/operate/audit"
 )
 
 // recordJSON is an act of the audit log.
@@ -38,11 +38,11 @@ func recordsOf(ctx context.Context, log *audit.Log, f audit.Filter) (out auditJS
 		if err != nil {
 			return out, nil, err
 		}
-		for _, r := range page.Records {
+		for _, r := range page.Rows {
 			out.Records = append(out.Records, recordJSON(r))
 			rows = append(rows, []string{fmt.Sprint(r.ID), at(r.At), r.Actor, r.Action, r.Subject, r.Consumer, r.MessageID, r.Why})
 		}
-		f.Limit -= len(page.Records)
+		f.Limit -= len(page.Rows)
 		f.BeforeID, out.Next = page.Next, page.Next
 		if page.Next == 0 || f.Limit == 0 {
 			return out, rows, nil
@@ -62,7 +62,7 @@ func (a *app) auditCommand() *cobra.Command {
 			return usagef("--actor says who changes something: use --by to list the acts of one person")
 		}
 		return a.withTables(func(ctx context.Context, db database, _ []string) error {
-			log, err := audit.New(db.DB, audit.Config{Schema: db.tables})
+			log, err := audit.New(db.DB, db.tables)
 			if err != nil {
 				return err
 			}

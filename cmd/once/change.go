@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 
-	"github.com/watermill-once/once/deadletter"
+	"github.com/spf13/cobra"
+
 	"github.com/watermill-once/once/operate"
 )
 
@@ -34,7 +39,7 @@ type discard struct {
 }
 
 // discard discards the messages with these IDs, or the messages that match the filters.
-// If the parameter yes is false, it only shows the groups of the matching messages.
+// If yes is false, it only shows the groups of the matching messages.
 func (a *app) discard(ctx context.Context, ids []int64, yes bool, d discard) error {
 	if len(ids) > 0 {
 		if err := d.named(); err != nil {
@@ -63,12 +68,12 @@ func (a *app) discard(ctx context.Context, ids []int64, yes bool, d discard) err
 type replay struct {
 	named    func() error
 	groups   func() ([]groupJSON, error) // groups of the messages that match
-	matching func(progress func(deadletter.Report)) (deadletter.Report, error)
+	matching func(progress func(operate.Report)) (operate.Replay, error)
 }
 
 // replay replays the messages with these IDs, or the messages that match the filters. If
-// filters are used and the parameter yes is false, it only shows the groups of the
-// matching messages. The parameter planned is true if --rate or --force was given. Then
+// filters are used and yes is false, it only shows the groups of the
+// matching messages. planned is true if --rate or --force was given. Then
 // replay calls r.matching even for IDs, because r.named does not support these flags.
 func (a *app) replay(ctx context.Context, ids []int64, planned, yes bool, r replay) error {
 	switch {
@@ -87,11 +92,10 @@ func (a *app) replay(ctx context.Context, ids []int64, planned, yes bool, r repl
 	return a.replayMatching(ctx, r.matching)
 }
 
-// replayMatching runs a replay into the outbox, and prints how it ended.
-func (a *app) replayMatching(ctx context.Context, run func(progress func(deadletter.Report)) (deadletter.Report, error)) error {
+func (a *app) replayMatching(ctx context.Context, run func(progress func(operate.Report)) (operate.Replay, error)) error {
 	p := a.progress()
-	report, err := run(func(r deadletter.Report) {
-		p.line(fmt.Sprintf("%d of %d replayed", r.Replayed, r.Total))
+	report, err := run(func(r operate.Report) {
+		p.line(fmt.Sprintf("%d of %d replayed", r.Changed, r.Total))
 	})
 	p.end()
 	again := ""
@@ -102,12 +106,10 @@ func (a *app) replayMatching(ctx context.Context, run func(progress func(deadlet
 		err = fmt.Errorf("%w; %s", err, again)
 	}
 	return a.done(ctx, "Replayed", changeJSON{
-		Matched: report.Total, Changed: report.Replayed, Skipped: report.Skipped, ReplayID: report.ID,
+		Matched: report.Total, Changed: report.Changed, Skipped: report.Skipped, ReplayID: report.ID,
 	}, again, err)
 }
 
-// dryRun shows how many messages a command would change, in which groups. The parameter
-// verb names the change, such as "discard".
 func (a *app) dryRun(verb string, groups []groupJSON) error {
 	matched, skipped := 0, 0
 	for _, g := range groups {
@@ -117,7 +119,7 @@ func (a *app) dryRun(verb string, groups []groupJSON) error {
 	if matched == 0 {
 		return a.print(changeJSON{DryRun: true}, "No message matches.\n")
 	}
-	text := groupTable(a.width, groups)
+	text := largestGroups(a.width, groups)
 	text += fmt.Sprintf("\nThis would %s %s.", verb, counted(matched-skipped, "message", "messages"))
 	if skipped > 0 {
 		text += fmt.Sprintf(" %s would need --force.", counted(skipped, "more message", "more messages"))
@@ -149,7 +151,6 @@ func (a *app) done(ctx context.Context, verb string, change changeJSON, howToCon
 	return nil
 }
 
-// idList returns the first IDs of a list as text.
 func idList(ids []int64) string {
 	const most = 20
 	text := strings.Trim(strings.ReplaceAll(fmt.Sprint(ids[:min(len(ids), most)]), " ", ", "), "[]")
@@ -157,4 +158,87 @@ func idList(ids []int64) string {
 		text += fmt.Sprintf(" and %d more", len(ids)-most)
 	}
 	return text
+}
+
+// act contains the flags of the commands that change messages.
+type act struct {
+	all, yes bool
+}
+
+// who returns the values for the audit log: the name of the person and the reason.
+func (a *app) who() (operate.Act, error) {
+	actor, err := a.actor()
+	return operate.Act{Actor: actor, Why: a.settings.why}, err
+}
+
+func (a *app) addActFlags(cmd *cobra.Command, to *act) {
+	flags := cmd.Flags()
+	flags.BoolVar(&to.all, "all", false, "select all messages")
+	flags.BoolVar(&to.yes, "yes", false, "change what the filters select; without it the command only shows what matches")
+	flags.StringVar(&a.settings.why, "why", "", "the reason, for the audit log")
+}
+
+func (to *act) selected(cmd *cobra.Command, args, conditions []string) ([]int64, error) {
+	ids, err := parseIDs(args)
+	if err != nil {
+		return nil, err
+	}
+	filtered := slices.ContainsFunc(conditions, cmd.Flags().Changed)
+	switch {
+	case len(ids) > 0 && (filtered || to.all):
+		return nil, usagef("give IDs or filters, not both")
+	case to.all && filtered:
+		return nil, usagef("--all selects everything: leave it out, or leave out the filters")
+	case len(ids) == 0 && !filtered && !to.all:
+		return nil, usagef("say which messages: give IDs, filters such as --%s, or --all", conditions[0])
+	}
+	return ids, nil
+}
+
+// needWhy returns an error if required is true and --why is empty. Callers
+// pass false for a dry run, because it needs no reason.
+func (a *app) needWhy(required bool) error {
+	if required && strings.TrimSpace(a.settings.why) == "" {
+		return usagef("say why with --why: the reason is written to the audit log")
+	}
+	return nil
+}
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
+
+// progress shows the progress of a replay on standard error.
+type progress struct {
+	out      io.Writer
+	terminal bool
+	shown    time.Time
+}
+
+// progressEvery is the shortest time between two lines if there is no terminal.
+const progressEvery = 10 * time.Second
+
+func (a *app) progress() *progress {
+	return &progress{out: a.stderr, terminal: a.width > 0, shown: time.Now()}
+}
+
+func (p *progress) show(r operate.Report) {
+	p.line(fmt.Sprintf("replay %d: %d of %d replayed, %d resolved, %d failed, %d stale",
+		r.ID, r.Changed, r.Total, r.Resolved, r.Failed, r.Stale))
+}
+
+// line overwrites the current line of a terminal. If there is no terminal, it writes a
+// new line, but at most one line in each period of progressEvery.
+func (p *progress) line(text string) {
+	switch {
+	case p.terminal:
+		fmt.Fprintf(p.out, "\r%s\x1b[K", text)
+	case time.Since(p.shown) >= progressEvery:
+		p.shown = time.Now()
+		fmt.Fprintln(p.out, text)
+	}
+}
+
+func (p *progress) end() {
+	if p.terminal {
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 var consoleURL = regexp.MustCompile(`http://(\S+)/\?secret=(\S+)`)
@@ -31,7 +31,7 @@ func (s *shell) serveConsole(args ...string) string {
 			s.Errorf("once console ended with %d:\n%s", got, stderr.String())
 		}
 	})
-	testkit.Eventually(s, time.Minute, "the console serves", func() bool { return consoleURL.MatchString(stdout.String()) })
+	kit.Eventually(s, time.Minute, "the console serves", func() bool { return consoleURL.MatchString(stdout.String()) })
 	return consoleURL.FindString(stdout.String())
 }
 
@@ -71,7 +71,7 @@ func open(t *testing.T, client *http.Client, method, address, host string, form 
 }
 
 func TestConsoleNeedsTheSecret(t *testing.T) {
-	s := newShell(t, testkit.SQLite(t))
+	s := newShell(t, kit.SQLite(t))
 	address := s.serveConsole("--environment", "staging", "--color", "red")
 	base, _, _ := strings.Cut(address, "?")
 	stranger, ann := browser(t), browser(t)
@@ -99,7 +99,7 @@ func TestConsoleNeedsTheSecret(t *testing.T) {
 }
 
 func TestConsoleWritesInTheNameOfTheActor(t *testing.T) {
-	s := newShell(t, testkit.SQLite(t))
+	s := newShell(t, kit.SQLite(t))
 	address := s.serveConsole("--write", "--actor", "bob")
 	base, _, _ := strings.Cut(address, "?")
 	ann := browser(t)

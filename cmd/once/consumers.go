@@ -2,12 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/watermill-once/once/parked"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/parked"
+	"github.com/watermill-once/once/operate/status"
 )
 
 // consumerJSON describes a consumer of one topic. The counts stop at CountLimit.
@@ -30,6 +34,30 @@ type consumerJSON struct {
 	Failing      int                `json:"failing"`
 	Quarantined  int                `json:"quarantined"`
 	LagSeconds   float64            `json:"lag_seconds"`
+	Paused       *consumerPauseJSON `json:"paused,omitempty"`
+}
+
+// consumerPauseJSON says who paused a consumer, and why.
+type consumerPauseJSON struct {
+	Actor string    `json:"actor"`
+	Why   string    `json:"why"`
+	Since time.Time `json:"since"`
+}
+
+// pausedConsumerJSON is a paused consumer in the JSON output of "once status".
+type pausedConsumerJSON struct {
+	Consumer string    `json:"consumer"`
+	Topic    string    `json:"topic"`
+	Actor    string    `json:"actor"`
+	Why      string    `json:"why"`
+	Since    time.Time `json:"since"`
+}
+
+// pausedTopicsJSON is the JSON output of "once consumers pause" and "once consumers
+// resume". Topics contains the topics whose pause was changed.
+type pausedTopicsJSON struct {
+	Consumer string   `json:"consumer"`
+	Topics   []string `json:"topics"`
 }
 
 // consumerInstance is an instance of a consumer.
@@ -54,8 +82,8 @@ type removedJSON struct {
 }
 
 func (a *app) consumersCommand() *cobra.Command {
-	return group("consumers", "Consumers with their instances and messages: list, remove",
-		a.consumersListCommand(), a.consumersRemoveCommand())
+	return group("consumers", "Consumers with their instances and messages: list, pause, remove",
+		a.consumersListCommand(), a.consumersPauseCommand(), a.consumersResumeCommand(), a.consumersRemoveCommand())
 }
 
 func consumerOf(c *parked.Consumer) consumerJSON {
@@ -65,13 +93,15 @@ func consumerOf(c *parked.Consumer) consumerJSON {
 		CountLimit: c.CountLimit, Waiting: c.Waiting, Claimed: c.Claimed, Held: c.Held, Failing: c.Failing, Quarantined: c.Quarantined,
 		LagSeconds: c.Lag.Round(time.Millisecond).Seconds(),
 	}
+	if c.Pause != nil {
+		j.Paused = &consumerPauseJSON{c.Pause.Actor, c.Pause.Why, c.Pause.Since}
+	}
 	for _, i := range c.Instances {
 		j.Instances = append(j.Instances, consumerInstance(i))
 	}
 	return j
 }
 
-// limited returns a count as text, with a "+" if it has reached the limit.
 func limited(n, limit int) string {
 	if n >= limit {
 		return fmt.Sprintf("%d+", n)
@@ -79,13 +109,15 @@ func limited(n, limit int) string {
 	return fmt.Sprint(n)
 }
 
-// runs returns the number of running instances as text.
 func runs(c *parked.Consumer) string {
 	n := 0
 	for _, i := range c.Instances {
 		if i.Running {
 			n++
 		}
+	}
+	if c.Pause != nil {
+		return fmt.Sprintf("%d, paused", n)
 	}
 	return fmt.Sprint(n)
 }
@@ -100,7 +132,7 @@ known from the first subscription through retry's Subscriber on, and from their 
 messages. Counts stop at 1000, or at 100 if there are more than 100 consumers: 1000+
 stands for at least so many. An instance that died counts as running for two minutes.`,
 		Args: noArgs,
-		RunE: a.withParked(func(ctx context.Context, m *parked.Messages, _ []string) error {
+		RunE: with(a, parked.New, nil, func(ctx context.Context, m *parked.Messages, _ []string) error {
 			consumers, err := m.Consumers(ctx)
 			if err != nil {
 				return err
@@ -134,6 +166,7 @@ stands for at least so many. An instance that died counts as running for two min
 			text := table(a.width, []string{
 				"CONSUMER", "TOPIC", "RUN", "SEEN (UTC)", "WAITING", "CLAIMED", "HELD", "FAILING", "QUARANTINE", "LAG", "HANDLER", "PROGRAM",
 			}, rows)
+			text += pausedText(consumers)
 			if instances && len(owners) > 0 {
 				text += "\n" + table(a.width, []string{"CONSUMER", "TOPIC", "INSTANCE", "STATE", "STARTED (UTC)", "SEEN (UTC)", "PROGRAM"}, owners)
 			}
@@ -141,6 +174,112 @@ stands for at least so many. An instance that died counts as running for two min
 		}),
 	}
 	cmd.Flags().BoolVar(&instances, "instances", false, "also list the instances; --json always has them")
+	return cmd
+}
+
+// pausedText lists the paused consumers. It returns "" if none is paused.
+func pausedText(consumers []parked.Consumer) string {
+	var b strings.Builder
+	for _, c := range consumers {
+		if p := c.Pause; p != nil {
+			fmt.Fprintf(&b, "\nConsumer %q of topic %q is paused since %s UTC, by %s: %s",
+				c.Name, c.Topic, at(p.Since), plain(p.Actor), plain(p.Why))
+		}
+	}
+	if b.Len() > 0 {
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// notePaused tells that the replayed messages of paused consumers wait. If consumer is
+// not "", it tells only about this consumer.
+func (a *app) notePaused(ctx context.Context, db database, consumer string) error {
+	reader, err := status.New(db.DB, db.tables)
+	if err != nil {
+		return err
+	}
+	now, err := reader.Read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range now.PausedConsumers {
+		if consumer == "" || consumer == p.Consumer {
+			fmt.Fprintf(a.stderr, "once: consumer %q of topic %q is paused, by %s: %s. Its replayed messages wait until: once consumers resume %s\n",
+				p.Consumer, p.Topic, plain(p.Actor), plain(p.Why), plain(p.Consumer))
+		}
+	}
+	return nil
+}
+
+func (a *app) consumersChangePause(
+	use, done string, needsWhy bool,
+	change func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) ([]string, error),
+) *cobra.Command {
+	topic := ""
+	cmd := &cobra.Command{
+		Use: use + " CONSUMER",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" {
+				return usagef("%s needs the name of a consumer", cmd.CommandPath())
+			}
+			return nil
+		},
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := a.needWhy(needsWhy); err != nil {
+			return err
+		}
+		who, err := a.who()
+		if err != nil {
+			return err
+		}
+		return with(a, parked.New, nil, func(ctx context.Context, m *parked.Messages, args []string) error {
+			topics, err := change(ctx, m, who, args[0], topic)
+			if err != nil {
+				return err
+			}
+			text := fmt.Sprintf("Consumer %q was already paused.\n", args[0])
+			for i, topic := range topics {
+				if i == 0 {
+					text = ""
+				}
+				text += fmt.Sprintf("%s consumer %q of topic %q.\n", done, args[0], topic)
+			}
+			return a.print(pausedTopicsJSON{args[0], append([]string{}, topics...)}, text)
+		})(cmd, args)
+	}
+	cmd.Flags().StringVar(&topic, "topic", "", "only this topic of the consumer")
+	cmd.Flags().StringVar(&a.settings.why, "why", "", "the reason, for the audit log")
+	return cmd
+}
+
+func (a *app) consumersPauseCommand() *cobra.Command {
+	cmd := a.consumersChangePause("pause", "Paused", true,
+		func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) ([]string, error) {
+			return m.PauseConsumer(ctx, who, name, topic)
+		})
+	cmd.Short = "Let a consumer start no messages until it is resumed; needs --why"
+	cmd.Long = `Let a consumer start no messages until it is resumed, for example because a service that
+its handler calls is down. Every instance sees the pause within a second, and after a
+restart too. Handlers that run finish. No attempts are counted. New messages stay in the
+broker, and parked and replayed messages stay in the table.
+
+  once consumers pause payments --why "the payment provider is down"
+  once consumers resume payments`
+	return cmd
+}
+
+func (a *app) consumersResumeCommand() *cobra.Command {
+	cmd := a.consumersChangePause("resume", "Resumed", false,
+		func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) ([]string, error) {
+			topics, err := m.ResumeConsumer(ctx, who, name, topic)
+			if errors.Is(err, parked.ErrNotPaused) {
+				err = fmt.Errorf("%w (once consumers list shows the pauses)", err)
+			}
+			return topics, err
+		})
+	cmd.Short = "Let a paused consumer handle its messages again"
 	return cmd
 }
 
@@ -163,12 +302,12 @@ held or in quarantine.`,
 		if err := a.needWhy(true); err != nil {
 			return err
 		}
-		return a.withParked(func(ctx context.Context, m *parked.Messages, args []string) error {
+		return with(a, parked.New, nil, func(ctx context.Context, m *parked.Messages, args []string) error {
 			actor, err := a.actor()
 			if err != nil {
 				return err
 			}
-			err = m.RemoveConsumer(ctx, parked.Act{Actor: actor, Why: a.settings.why}, args[0], args[1], opts)
+			err = m.RemoveConsumer(ctx, operate.Act{Actor: actor, Why: a.settings.why}, args[0], args[1], opts)
 			if err != nil {
 				return err
 			}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,11 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/watermill-once/once/internal/dsn"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/mover"
+	"github.com/watermill-once/once/operate/parked"
+	"github.com/watermill-once/once/operate/reconcile"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -33,13 +39,11 @@ type database struct {
 	withoutContent bool
 }
 
-// sqlite reports whether the database is SQLite.
 func (d database) sqlite() bool { return d.tables.Dialect == schema.SQLite }
 
-// table returns the quoted name of a table.
 func (d database) table(name string) string { return d.tables.Table(name) }
 
-// connector returns the driver's connector for --dsn. If the parameter create is true,
+// connector returns the driver's connector for --dsn. If create is true,
 // opening a missing SQLite file creates it.
 func (a *app) connector(create bool) (driver.Connector, schema.Dialect, error) {
 	name := a.settings.dsn
@@ -69,7 +73,6 @@ func (a *app) connector(create bool) (driver.Connector, schema.Dialect, error) {
 	return nil, "", usagef("the database's address (not shown, it may contain a password) must begin with postgres:// or sqlite:")
 }
 
-// open connects to --dsn. It does not check the tables.
 func (a *app) open(ctx context.Context, create bool) (database, error) {
 	connector, dialect, err := a.connector(create)
 	if err != nil {
@@ -89,8 +92,6 @@ func (a *app) open(ctx context.Context, create bool) (database, error) {
 	return db, nil
 }
 
-// withDatabase returns a function for cobra's RunE. The returned function opens the
-// database, calls the function work, and closes the database.
 func (a *app) withDatabase(work func(ctx context.Context, db database, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) (err error) {
 		db, err := a.open(cmd.Context(), false)
@@ -119,7 +120,6 @@ func (a *app) withTables(work func(ctx context.Context, db database, args []stri
 	})
 }
 
-// findRights checks whether the user may read messages, and sets withoutContent.
 func (d *database) findRights(ctx context.Context) error {
 	if d.sqlite() {
 		return nil
@@ -133,12 +133,12 @@ func (d *database) findRights(ctx context.Context) error {
 	return nil
 }
 
-// remedy returns the command or flag that solves the problem, in brackets. The
-// parameter err is an error of schema.Check. For other errors, remedy returns "".
 func remedy(err error) string {
 	switch {
 	case errors.Is(err, schema.ErrMissing):
 		return " (run: once migrate up; or check --schema and --prefix)"
+	case errors.Is(err, schema.ErrAmbiguous):
+		return " (add --schema, or set ONCE_SCHEMA)"
 	case errors.Is(err, schema.ErrOutdated):
 		return " (run: once migrate up)"
 	case errors.Is(err, schema.ErrNewer):
@@ -168,8 +168,6 @@ func (a *app) hide(text string) string {
 // password could be a part of other words.
 const shortestSecret = 4
 
-// secrets returns the passwords in addresses, as plain text and in the form that a URL
-// contains.
 func secrets(addresses ...string) (all []string) {
 	for _, address := range addresses {
 		var found []string
@@ -190,4 +188,43 @@ func secrets(addresses ...string) (all []string) {
 		}
 	}
 	return all
+}
+
+// connectError means that the database cannot be reached, or refuses the login.
+type connectError struct {
+	cause   error
+	dialect schema.Dialect
+}
+
+func (e connectError) Error() string {
+	return fmt.Sprintf("connect to the database: %v", dsn.Hide(e.cause))
+}
+
+func (e connectError) Unwrap() error { return e.cause }
+
+// hint returns the command or flag that solves the problem, in brackets, or "". The text
+// of err does not name it, because err comes from the library, and the library does not
+// know this command line.
+func hint(cmd *cobra.Command, err error) string {
+	is := func(targets ...error) bool {
+		return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+	}
+	connect, unreachable := errors.AsType[connectError](err)
+	switch {
+	case unreachable && connect.dialect == schema.SQLite:
+		return " (check the file in ONCE_DSN or --dsn; once migrate up creates a new one)"
+	case unreachable:
+		return " (check the address and the user in ONCE_DSN or --dsn)"
+	case is(operate.ErrNotFound, operate.ErrNotFound, operate.ErrNotFound, operate.ErrNotFound, operate.ErrReplayNotFound) && cmd.HasParent():
+		return fmt.Sprintf(" (%s list shows the IDs)", cmd.Parent().CommandPath())
+	case is(dead.ErrNotBlocked):
+		return " (once outbox blocked shows the blocked keys)"
+	case is(parked.ErrConsumerNotFound):
+		return " (once consumers list shows the consumers and their topics)"
+	case is(reconcile.ErrNoLog):
+		return " (once forward has the flag --keep-sent)"
+	case is(mover.ErrNoTable):
+		return " (check --forwarder-topic, or name the table with --messages-table)"
+	}
+	return ""
 }

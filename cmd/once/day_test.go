@@ -1,36 +1,42 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // An operator works for a day with the command line only. The files in testdata/day
 // contain the commands, their output, and notes about everything else that happens.
 func TestOperatorsDay(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
 	orders, payments, ordersDB, service := newShop(t)
 	d, quarantined := &day{T: t}, 0
 	sent := func() {
 		t.Helper()
-		testkit.Eventually(t, time.Minute, "everything is sent", func() bool { return waiting(orders) == 0 })
+		kit.Eventually(t, time.Minute, "everything is sent", func() bool { return waiting(orders) == 0 })
 	}
 	hasAllSlots := func() {
 		t.Helper()
-		testkit.Eventually(t, time.Minute, "one forwarder has all slots", func() bool {
+		kit.Eventually(t, time.Minute, "one forwarder has all slots", func() bool {
 			f := object[statusJSON](orders, exitDone, "status").Forwarders
 			return len(f) == 1 && f[0].Slots == 64
 		})
 	}
 	charged := func(n int) {
 		t.Helper()
-		testkit.Eventually(t, 3*time.Minute, fmt.Sprint(n, " orders are charged"), func() bool { return service.charges(t) == n })
+		kit.Eventually(t, 3*time.Minute, fmt.Sprint(n, " orders are charged"), func() bool { return service.charges(t) == n })
 	}
 
 	d.chapter("1-tables.txt", "Two new services: orders sends, payments handles. Each has its own database.")
@@ -75,7 +81,7 @@ func TestOperatorsDay(t *testing.T) {
 	} {
 		quarantined += len(some)
 		place(orders, ordersDB, some...)
-		testkit.Eventually(t, 3*time.Minute, fmt.Sprint(quarantined, " messages are in quarantine"), func() bool {
+		kit.Eventually(t, 3*time.Minute, fmt.Sprint(quarantined, " messages are in quarantine"), func() bool {
 			return object[countJSON](payments, exitDone, "quarantine", "count").Count == quarantined
 		})
 	}
@@ -120,7 +126,7 @@ func TestOperatorsDay(t *testing.T) {
 	d.types(payments, exitDone, "audit", "--message-id", "order-4001")
 
 	d.chapter("7-export-and-import.txt", "Another team repairs the other 54. It gets them as a file, and has a database of its own.")
-	repair := &shell{T: t, env: map[string]string{"PROMPT": "repair", "ONCE_DSN": testkit.SQLite(t).DSN, "ONCE_ACTOR": "bob"}}
+	repair := &shell{T: t, env: map[string]string{"PROMPT": "repair", "ONCE_DSN": kit.SQLite(t).DSN, "ONCE_ACTOR": "bob"}}
 	file := filepath.Join(t.TempDir(), "negative.jsonl")
 	negative := d.group(payments, "the amount is negative")
 	d.types(payments, exitDone, "quarantine", "export", "--group", negative, "--file", file)
@@ -170,7 +176,7 @@ func TestOperatorsDay(t *testing.T) {
 	d.types(orders, exitDone, "migrate", "check")
 	d.note("A forwarder of the new release is started, and then the old one is stopped.")
 	stopNew := next.start("forward", "--keep-sent", "24h", "--listen", "127.0.0.1:0")
-	testkit.Eventually(t, time.Minute, "both forwarders have slots", func() bool {
+	kit.Eventually(t, time.Minute, "both forwarders have slots", func() bool {
 		f := object[statusJSON](orders, exitDone, "status").Forwarders
 		return len(f) == 2 && f[0].Slots == 32 && f[1].Slots == 32
 	})
@@ -185,4 +191,119 @@ func TestOperatorsDay(t *testing.T) {
 	d.types(orders, exitDone, "status")
 	stopNew()
 	d.chapter("", "")
+}
+
+// buildWith builds the command with one more migration for PostgreSQL.
+func buildWith(t *testing.T, name, migration string) (path string) {
+	t.Helper()
+	dir := t.TempDir()
+	tables, err := filepath.Abs("../../schema")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, overlay := filepath.Join(dir, name), filepath.Join(dir, "overlay.json")
+	text, err := json.Marshal(map[string]any{"Replace": map[string]string{
+		filepath.Join(tables, "postgres", name): file, filepath.Join(tables, "sqlite", name): file,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, content := range map[string]string{file: migration, overlay: string(text)} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path = filepath.Join(dir, "once")
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay, "-o", path, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	return path
+}
+
+// refusedForLong waits until the broker has refused all messages. It then changes their
+// rows as if the broker had refused them 11 times within 20 minutes, so that the test
+// need not wait that long.
+func refusedForLong(t *testing.T, db kit.Database) {
+	t.Helper()
+	kit.Eventually(t, time.Minute, "all messages were refused and wait", func() bool {
+		result, err := db.ExecContext(t.Context(), `
+			UPDATE once_outbox SET attempts = 11, due_at = now() + interval '4 minutes', failing_since = now() - interval '20 minutes'
+			WHERE (SELECT COUNT(*) FROM once_outbox WHERE due_at > now() + interval '300 milliseconds') = (SELECT COUNT(*) FROM once_outbox)`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := result.RowsAffected()
+		return err == nil && n > 0
+	})
+}
+
+// later makes all rows three hours older.
+func later(t *testing.T, orders, payments kit.Database) {
+	t.Helper()
+	for _, statement := range []struct {
+		db    kit.Database
+		query string
+	}{
+		{orders, `UPDATE once_outbox_sent SET sent_at = sent_at - interval '3 hours', created_at = created_at - interval '3 hours'`},
+		{payments, `UPDATE once_inbox SET processed_at = processed_at - interval '3 hours'`},
+		{payments, `UPDATE once_consumers SET registered_at = registered_at - interval '3 hours'`},
+		{payments, `UPDATE once_parked SET created_at = created_at - interval '3 hours', finished_at = finished_at - interval '3 hours'`},
+	} {
+		if _, err := statement.db.ExecContext(t.Context(), statement.query); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// binary is the command of another release.
+type binary struct {
+	*shell
+
+	path string
+}
+
+func (b *binary) command(args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), b.path, args...)
+	cmd.Env = os.Environ()
+	for name, value := range b.env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	return cmd
+}
+
+// newer works like the method types, but runs the command of another release.
+func (d *day) newer(b *binary, code int, args ...string) {
+	d.Helper()
+	var stdout, stderr strings.Builder
+	cmd := b.command(args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		d.Fatal(err)
+	}
+	d.text.WriteString(d.block("orders (new release)", args, result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}, code))
+}
+
+// start starts a command. The returned function stop interrupts the command, and fails
+// the test unless the command ends with exit code 0.
+func (b *binary) start(args ...string) (stop func()) {
+	b.Helper()
+	var stderr buffer
+	cmd := b.command(args...)
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	var ended atomic.Bool
+	b.Cleanup(func() {
+		if !ended.Load() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return func() {
+		ended.Store(true)
+		if err := errors.Join(cmd.Process.Signal(os.Interrupt), cmd.Wait()); err != nil {
+			b.Errorf("%v\n%s", err, stderr.String())
+		}
+	}
 }

@@ -8,20 +8,15 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
 )
-
-// deadAct returns the values for the audit log: the name of the person and the reason.
-func (a *app) deadAct() (deadletter.Act, error) {
-	actor, err := a.actor()
-	return deadletter.Act{Actor: actor, Why: a.settings.why}, err
-}
 
 // outboxReplay contains the flags of a replay into the outbox.
 type outboxReplay struct {
-	config deadletter.Config
-	filter deadletter.Filter
-	plan   deadletter.Plan
+	config operate.Config
+	filter operate.Filter
+	plan   operate.Plan
 	act    act
 }
 
@@ -36,7 +31,7 @@ func (r *outboxReplay) addFlags(flags *pflag.FlagSet) {
 // adds the help texts and the filters. The function run gets the name of the person and
 // the IDs of the messages, and returns the function that replays these messages.
 func (a *app) outboxReplayCommand(
-	r *outboxReplay, conditions []string, run func(who deadletter.Act, ids []int64) func(*cobra.Command, []string) error,
+	r *outboxReplay, conditions []string, run func(who operate.Act, ids []int64) func(*cobra.Command, []string) error,
 ) *cobra.Command {
 	cmd := &cobra.Command{Use: "replay [ID...]", Args: cobra.ArbitraryArgs}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -44,7 +39,7 @@ func (a *app) outboxReplayCommand(
 		if err != nil {
 			return err
 		}
-		who, err := a.deadAct()
+		who, err := a.who()
 		if err != nil {
 			return err
 		}
@@ -58,31 +53,33 @@ func (a *app) outboxReplayCommand(
 
 // replayable is implemented by the dead letters and by the sent log.
 type replayable interface {
-	Replay(ctx context.Context, act deadletter.Act, ids ...int64) error
-	ReplayMatching(ctx context.Context, act deadletter.Act, f deadletter.Filter, plan deadletter.Plan) (deadletter.Report, error)
+	Replay(ctx context.Context, act operate.Act, ids ...int64) error
+	ReplayMatching(ctx context.Context, act operate.Act, f operate.Filter, plan operate.Plan) (operate.Replay, error)
+	Resume(ctx context.Context, act operate.Act, id int64, progress func(operate.Report)) (operate.Replay, error)
 }
 
 func (a *app) replayToOutbox(
-	ctx context.Context, from replayable, who deadletter.Act, ids []int64, r *outboxReplay,
+	ctx context.Context, from replayable, who operate.Act, ids []int64, r *outboxReplay,
 	groups func() ([]groupJSON, error),
 ) error {
 	return a.replay(ctx, ids, r.plan.Force || r.plan.Rate > 0, r.act.yes, replay{
 		named:  func() error { return from.Replay(ctx, who, ids...) },
 		groups: groups,
-		matching: func(progress func(deadletter.Report)) (deadletter.Report, error) {
+		matching: func(progress func(operate.Report)) (operate.Replay, error) {
 			r.plan.Progress = progress
 			return from.ReplayMatching(ctx, who, r.filter, r.plan)
 		},
 	})
 }
 
+//nolint:dupl // dead letters and sent messages have different types and texts
 func (a *app) deadReplayCommand() *cobra.Command {
 	var r outboxReplay
-	cmd := a.outboxReplayCommand(&r, deadConditions, func(who deadletter.Act, ids []int64) func(*cobra.Command, []string) error {
-		return a.withDead(&r.config, func(ctx context.Context, l *deadletter.Letters, _ []string) error {
+	cmd := a.outboxReplayCommand(&r, deadConditions, func(who operate.Act, ids []int64) func(*cobra.Command, []string) error {
+		return with(a, dead.New, &r.config, func(ctx context.Context, l *dead.Letters, _ []string) error {
 			return a.replayToOutbox(ctx, l, who, ids, &r, func() ([]groupJSON, error) {
 				groups, err := l.DryRun(ctx, r.filter, r.plan)
-				return deadGroupsOf(groups), err
+				return groupsOf(groups), err
 			})
 		})
 	})
@@ -92,14 +89,14 @@ you name by ID are replayed at once. With filters, the command says which letter
 would replay. With --yes, it replays them. Letters that need --force are left alone.
 
   once dead replay 17 18
-  once dead replay --group "exhausted: no queue" --rate 100 --yes`
+  once dead replay --group 9fd80eaee259311e --rate 100 --yes`
 	addDeadFilter(cmd, &r.filter)
 	return cmd
 }
 
 func (a *app) deadDiscardCommand() *cobra.Command {
 	var (
-		filter deadletter.Filter
+		filter operate.Filter
 		to     act
 	)
 	cmd := &cobra.Command{
@@ -118,16 +115,16 @@ filters, the command says which letters it would delete. With --yes, it deletes 
 			return err
 		}
 		filter.All = to.all
-		return a.withDead(&deadletter.Config{}, func(ctx context.Context, l *deadletter.Letters, _ []string) error {
-			who, err := a.deadAct()
+		return with(a, dead.New, nil, func(ctx context.Context, l *dead.Letters, _ []string) error {
+			who, err := a.who()
 			if err != nil {
 				return err
 			}
 			return a.discard(ctx, ids, to.yes, discard{
 				named: func() error { return l.Discard(ctx, who, ids...) },
 				groups: func() ([]groupJSON, error) {
-					groups, err := l.DryRun(ctx, filter, deadletter.Plan{Force: true})
-					return deadGroupsOf(groups), err
+					groups, err := l.DryRun(ctx, filter, operate.Plan{Force: true})
+					return groupsOf(groups), err
 				},
 				matching: func() (int, error) { return l.DiscardMatching(ctx, who, filter) },
 			})
@@ -154,8 +151,8 @@ func (a *app) deadReleaseCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: a.withDead(&deadletter.Config{}, func(ctx context.Context, l *deadletter.Letters, args []string) error {
-			who, err := a.deadAct()
+		RunE: with(a, dead.New, nil, func(ctx context.Context, l *dead.Letters, args []string) error {
+			who, err := a.who()
 			if err != nil {
 				return err
 			}
@@ -171,7 +168,7 @@ func (a *app) deadReleaseCommand() *cobra.Command {
 
 func (a *app) deadExportCommand() *cobra.Command {
 	var (
-		filter deadletter.Filter
+		filter operate.Filter
 		file   string
 	)
 	cmd := &cobra.Command{
@@ -180,7 +177,7 @@ func (a *app) deadExportCommand() *cobra.Command {
 		Long: `Write dead letters as JSON lines, with their messages: protect the file as you protect
 the messages. Without filters all letters are written.`,
 		Args: noArgs,
-		RunE: a.withDead(&deadletter.Config{}, func(ctx context.Context, l *deadletter.Letters, _ []string) error {
+		RunE: with(a, dead.New, nil, func(ctx context.Context, l *dead.Letters, _ []string) error {
 			return a.export(file, func(w io.Writer) (int, error) { return l.Export(ctx, filter, w) })
 		}),
 	}

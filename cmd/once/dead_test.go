@@ -5,7 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +16,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -35,7 +38,7 @@ func (broker) Publish(topic string, _ ...*message.Message) error {
 func (broker) Close() error { return nil }
 
 // commit stores messages in the outbox.
-func commit(s *shell, db testkit.Database, topic string, ids ...string) {
+func commit(s *shell, db kit.Database, topic string, ids ...string) {
 	s.Helper()
 	box, err := outbox.New(outbox.Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}})
 	if err != nil {
@@ -57,7 +60,7 @@ func commit(s *shell, db testkit.Database, topic string, ids ...string) {
 }
 
 // forwarded runs a forwarder until the outbox is empty.
-func forwarded(s *shell, db testkit.Database) {
+func forwarded(s *shell, db kit.Database) {
 	s.Helper()
 	fwd, err := forwarder.New(db.DB, broker{}, forwarder.Config{
 		Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, KeepSent: time.Hour, Logger: watermill.NopLogger{},
@@ -67,7 +70,7 @@ func forwarded(s *shell, db testkit.Database) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- fwd.Run(context.WithoutCancel(s.Context())) }()
-	testkit.Eventually(s, time.Minute, "the outbox is empty", func() bool { return waiting(s) == 0 })
+	kit.Eventually(s, time.Minute, "the outbox is empty", func() bool { return waiting(s) == 0 })
 	if err := errors.Join(fwd.Close(), <-ended); err != nil {
 		s.Fatal(err)
 	}
@@ -80,7 +83,7 @@ func waiting(s *shell) int {
 
 func TestDeadLetters(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	eachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newShell(t, db)
 		s.says(s.once(exitDone, "dead", "list"), "No dead letter matches.")
 		commit(s, db, "bad", "m1", "m2", "m3")
@@ -143,7 +146,7 @@ func TestDeadLetters(t *testing.T) {
 
 func TestSentLog(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	eachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newShell(t, db)
 		s.says(s.once(exitDone, "sent", "list"), "unless the forwarder keeps sent messages")
 		commit(s, db, "good", "m1", "m2")
@@ -171,4 +174,132 @@ func TestSentLog(t *testing.T) {
 			t.Errorf("replay %+v", late)
 		}
 	})
+}
+
+// A dry run may have any number of groups. It shows the largest ones, and counts the
+// others.
+func TestDryRunShowsTheLargestGroups(t *testing.T) {
+	t.Parallel()
+	var groups []groupJSON
+	for n := range 500 {
+		groups = append(groups, groupJSON{Group: fmt.Sprintf("group-%03d.", n), Count: n + 1, Topics: []string{"t"}})
+	}
+	text := largestGroups(80, groups)
+	for n, want := range map[int]bool{499: true, 480: true, 479: false, 0: false} {
+		if got := strings.Contains(text, groups[n].Group); got != want {
+			t.Errorf("%s is shown: %t, want %t", groups[n].Group, got, want)
+		}
+	}
+	if want := "and 480 smaller groups with 115440 messages"; !strings.Contains(text, want) {
+		t.Errorf("%q is missing:\n%s", want, text)
+	}
+	if strings.Index(text, groups[499].Group) > strings.Index(text, groups[498].Group) {
+		t.Errorf("the largest group is not the first:\n%s", text)
+	}
+}
+
+// A replay of dead letters or of sent messages that was stopped by another process
+// continues where it stopped, and puts no message into the outbox twice.
+func TestStoppedReplayOfTheOutboxIsResumed(t *testing.T) {
+	t.Parallel()
+	// At one message a second, the replay runs until it is stopped, also on a slow machine.
+	ids := make([]string, 20)
+	for n := range ids {
+		ids[n] = fmt.Sprint("m", n)
+	}
+	for source, topic := range map[string]string{"dead": "bad", "sent": "good"} {
+		t.Run(source, func(t *testing.T) {
+			if source != "sent" {
+				kit.Long(t) // it waits for 20 messages, one a second
+			}
+			t.Parallel()
+			eachDatabase(t, func(t *testing.T, db kit.Database) {
+				s := newShell(t, db)
+				commit(s, db, topic, ids...)
+				forwarded(s, db)
+				ended := make(chan result, 1)
+				go func() { ended <- s.run(t.Context(), source, "replay", "--topic", topic, "--rate", "1", "--yes") }()
+				kit.Eventually(t, time.Minute, "the replay has begun", func() bool {
+					list := object[replaysJSON](s, exitDone, "replays", "list").Replays
+					return len(list) == 1 && list[0].Replayed > 0
+				})
+				s.says(s.once(exitFailed, "replays", "resume", "1"), "a replay is running: 1")
+				s.says(s.once(exitDone, "replays", "stop", "1", "--why", "lunch"), "Replay 1 is stopped: ")
+				got := <-ended
+				if got.code != exitFailed || !strings.Contains(got.stderr, "by ann: lunch; resume it with: once replays resume 1") {
+					t.Fatalf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
+				}
+				before := waiting(s)
+				if before == 0 || before == len(ids) {
+					t.Fatalf("%d messages were replayed before the stop", before)
+				}
+				s.says(s.once(exitFound, "replays", "watch", "1"), "Replay 1 stopped", "once replays resume 1")
+
+				resumed := object[changeJSON](s, exitDone, "replays", "resume", "1", "--why", "after lunch")
+				if resumed.Changed != len(ids) || resumed.Matched != len(ids) || resumed.ReplayID != 1 {
+					t.Errorf("resume %+v", resumed)
+				}
+				var n, distinct int
+				err := db.QueryRowContext(t.Context(), `SELECT COUNT(*), COUNT(DISTINCT message_id) FROM once_outbox`).Scan(&n, &distinct)
+				if err != nil || n != len(ids) || distinct != len(ids) {
+					t.Errorf("%d rows of %d messages in the outbox, %v", n, distinct, err)
+				}
+				s.says(s.once(exitDone, "audit", "--action", "resume"), "ann", "after lunch")
+				s.says(s.once(exitFailed, "replays", "resume", "1"), "the replay has finished")
+			})
+		})
+	}
+}
+
+// interruptsReplay runs a replay in another process, and interrupts it with a signal, as
+// Ctrl-C does. It fails the test unless the replay and the audit log say who ran the
+// replay, why, and which signal paused it.
+func (s *shell) interruptsReplay(message string, args ...string) {
+	s.Helper()
+	var output buffer
+	cmd := exec.CommandContext(s.Context(), os.Args[0], append(args, "--rate", "1", "--yes", "--why", "mended")...)
+	cmd.Stdout, cmd.Stderr, cmd.Env = &output, &output, append(os.Environ(), asCommand+"=1")
+	for name, value := range s.env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	if err := cmd.Start(); err != nil {
+		s.Fatal(err)
+	}
+	kit.Eventually(s, time.Minute, "the replay has begun", func() bool {
+		list := object[replaysJSON](s, exitDone, "replays", "list").Replays
+		return len(list) == 1 && list[0].Replayed > 0
+	})
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		s.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(output.String(), message) {
+		s.Fatalf("exit code %d, without %q:\n%s", code, message, &output)
+	}
+
+	const reason = "interrupted: interrupt signal received"
+	r := object[replaysJSON](s, exitDone, "replays", "list").Replays[0]
+	if r.State != "paused" || r.StopReason != reason || r.Actor != "ann" || r.Why != "mended" {
+		s.Errorf("replay %+v", r)
+	}
+	records := object[auditJSON](s, exitDone, "audit", "--action", "pause").Records
+	if len(records) != 1 || records[0].Actor != "ann" || records[0].Subject != "replay:1" || records[0].ReplayID != 1 ||
+		records[0].Consumer != r.Consumer || records[0].Why != reason+"; reason of the replay: mended" {
+		s.Errorf("audit %+v", records)
+	}
+}
+
+func TestInterruptPausesAReplayOfTheOutbox(t *testing.T) {
+	t.Parallel()
+	for source, topic := range map[string]string{"dead": "bad", "sent": "good"} {
+		t.Run(source, func(t *testing.T) {
+			t.Parallel()
+			eachDatabase(t, func(t *testing.T, db kit.Database) {
+				s := newShell(t, db)
+				commit(s, db, topic, "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9")
+				forwarded(s, db)
+				s.interruptsReplay("once replays resume 1", source, "replay", "--topic", topic)
+			})
+		})
+	}
 }

@@ -23,8 +23,9 @@ type finding struct {
 
 // doctorJSON is the JSON output of "once doctor".
 type doctorJSON struct {
-	Skipped  []string  `json:"skipped"` // checks that could not be made, and why
-	Checks   []string  `json:"checks"`  // names of the checks that were made
+	Schema   string    `json:"schema,omitempty"` // PostgreSQL schema that contains the tables
+	Skipped  []string  `json:"skipped"`          // checks that could not be made, and why
+	Checks   []string  `json:"checks"`           // names of the checks that were made
 	Findings []finding `json:"findings"`
 }
 
@@ -61,6 +62,7 @@ var (
 		{"durability", (*doctor).durability},
 		{"forwarders", (*doctor).forwarders},
 		{"pauses", (*doctor).pauses},
+		{"blocked keys", (*doctor).deadKeys},
 		{"refused", (*doctor).refused},
 		{"dead letters", (*doctor).deadLetters},
 		{"quarantine", (*doctor).quarantine},
@@ -69,6 +71,8 @@ var (
 		{"consumers", (*doctor).consumers},
 	}
 	postgresChecks = []check{
+		{"schemas", (*doctor).schemas},
+		{"row security", (*doctor).rowSecurity},
 		{"rights", (*doctor).rights},
 		{"days", (*doctor).days},
 		{"connections", (*doctor).connections},
@@ -133,10 +137,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-// skip records that a check could not be made. The parameter text contains the reason.
 func (d *doctor) skip(text string) { d.skipped = append(d.skipped, text) }
 
-// run makes all checks.
 func (d *doctor) run(ctx context.Context) doctorJSON {
 	out := doctorJSON{Checks: []string{"tables"}, Findings: []finding{}}
 	checks := tableChecks
@@ -152,6 +154,9 @@ func (d *doctor) run(ctx context.Context) doctorJSON {
 		checks = nil
 	} else if err := d.db.findRights(ctx); err != nil {
 		d.skip(d.app.hide(err.Error()))
+	}
+	if found, err := schema.Find(ctx, d.db.DB, d.db.tables); err == nil {
+		out.Schema = found.Schema
 	}
 	if d.app.settings.amqpURL != "" {
 		checks = append(slices.Clip(checks), brokerChecks...)
@@ -183,19 +188,21 @@ func (d *doctor) run(ctx context.Context) doctorJSON {
 // asWatcher is the advice for a check that could not be made.
 const asWatcher = "Run once doctor with a login that has the role watcher (docs/roles.md), or repair the cause."
 
-// repair returns the advice for an error of schema.Check.
 func repair(err error) string {
 	text := strings.Trim(remedy(err), " ()")
 	switch {
 	case text != "":
 		return strings.ToUpper(text[:1]) + text[1:] + "."
+	case errors.Is(err, schema.ErrRowSecurity):
+		return "Disable row level security, or exempt the login, as the text says."
+	case errors.Is(err, schema.ErrSequence):
+		return "Run the SQL in the text as the owner of the tables."
 	case errors.Is(err, schema.ErrEncoding):
 		return "Change the encoding, as the text says."
 	}
 	return asWatcher
 }
 
-// doctorText returns the findings as text for people.
 func doctorText(out doctorJSON) string {
 	var b strings.Builder
 	for _, f := range out.Findings {
@@ -205,6 +212,9 @@ func doctorText(out doctorJSON) string {
 		fmt.Fprintf(&b, "Not looked at: %s.\n", plain(text))
 	}
 	checked := strings.Join(out.Checks, ", ")
+	if out.Schema != "" {
+		checked += fmt.Sprintf(" (schema %q)", out.Schema)
+	}
 	if len(out.Findings) == 0 {
 		return b.String() + "Nothing was found. Checked: " + checked + ".\n"
 	}

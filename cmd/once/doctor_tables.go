@@ -6,11 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/watermill-once/once/status"
+	"github.com/watermill-once/once/operate/status"
 )
 
-// seconds returns an SQL expression for the number of seconds since the time in a
-// column.
 func (d database) seconds(column string) string {
 	if d.sqlite() {
 		return `CAST(unixepoch('subsec') - ` + column + ` / 1000.0 AS INTEGER)`
@@ -18,9 +16,8 @@ func (d database) seconds(column string) string {
 	return `CAST(EXTRACT(EPOCH FROM now() - ` + column + `) AS bigint)`
 }
 
-// status reads the state of the tables.
 func (d *doctor) status(ctx context.Context) (status.Status, error) {
-	reader, err := status.New(d.db.DB, status.Config{Schema: d.db.tables})
+	reader, err := status.New(d.db.DB, d.db.tables)
 	if err != nil {
 		return status.Status{}, err
 	}
@@ -45,7 +42,6 @@ func (d *doctor) forwarders(ctx context.Context) ([]finding, error) {
 	}}, nil
 }
 
-// twoDestinations finds forwarders of one outbox that send to different brokers.
 func twoDestinations(instances []status.Forwarder) []finding {
 	seen := map[string]string{}
 	for _, i := range instances {
@@ -87,6 +83,35 @@ func (d *doctor) pauses(ctx context.Context) (found []finding, err error) {
 			})
 		}
 	}
+	for _, p := range now.PausedConsumers {
+		if paused := now.At.Sub(p.Since); paused >= longPause {
+			found = append(found, finding{
+				What: fmt.Sprintf("Consumer %q of topic %q has been paused for %s, by %s: %s", p.Consumer, p.Topic, age(paused), p.Actor, p.Why),
+				Why:  "It handles no messages. They stay in the broker and in the table of parked messages.",
+				Do:   fmt.Sprintf("If the reason is gone: once consumers resume %s --topic %s", p.Consumer, p.Topic),
+			})
+		}
+	}
+	return found, nil
+}
+
+func (d *doctor) deadKeys(ctx context.Context) (found []finding, err error) {
+	now, err := d.status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	keys := now.Outbox.DeadKeys
+	for i, k := range keys {
+		what := "The " + k.String() + "."
+		if n := now.Outbox.BlockedByDead; i == len(keys)-1 && n.N > len(keys) {
+			what += " Dead letters block " + atMost(n, "ordering key", "ordering keys") + " in all: once outbox blocked"
+		}
+		found = append(found, finding{
+			What: what,
+			Why:  "Later messages of the key stay in the outbox until a person decides. This is not a fault of the forwarder.",
+			Do:   "Fix the cause. Then: " + k.Remedy(),
+		})
+	}
 	return found, nil
 }
 
@@ -96,8 +121,8 @@ func (d *doctor) refused(ctx context.Context) (found []finding, err error) {
 		cause = `'the user may not read the error'`
 	}
 	rows, err := d.db.QueryContext(ctx, `
-		SELECT topic, COUNT(*), MAX(`+d.db.seconds("failing_since")+`), MAX(cause)
-		FROM (SELECT topic, failing_since, `+cause+` AS cause FROM `+d.db.table("outbox")+`
+		SELECT topic, COUNT(*), MAX(`+d.db.seconds("failing_since")+`), MAX(attempts), MAX(cause)
+		FROM (SELECT topic, failing_since, attempts, `+cause+` AS cause FROM `+d.db.table("outbox")+`
 		      WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 10000) AS failing
 		GROUP BY topic ORDER BY COUNT(*) DESC LIMIT 20`)
 	if err != nil {
@@ -106,17 +131,22 @@ func (d *doctor) refused(ctx context.Context) (found []finding, err error) {
 	defer rows.Close()
 	for rows.Next() {
 		var topic, last string
-		var n, since int
-		if err := rows.Scan(&topic, &n, &since, &last); err != nil {
+		var n, since, attempts int
+		if err := rows.Scan(&topic, &n, &since, &attempts, &last); err != nil {
 			return nil, err
 		}
-		found = append(found, finding{
+		f := finding{
 			What: fmt.Sprintf("%s, the first %s ago: %s",
 				counted(n, fmt.Sprintf("message of topic %q was refused", topic), fmt.Sprintf("messages of topic %q were refused", topic)),
 				age(time.Duration(since)*time.Second), last),
 			Why: "The forwarder tries them again with growing pauses, and gives up on them in the end. Later messages of their keys wait.",
 			Do:  "Repair what the error says. NO_ROUTE means that no queue receives the topic: declare and bind one.",
-		})
+		}
+		if attempts == 0 {
+			f.Why = "The forwarder counts no attempts and never gives up on them, because the error concerns the whole topic. The topic waits."
+			f.Do = "Repair what the error says. 403 means that the forwarder's user lacks a right, or that its token has expired."
+		}
+		found = append(found, f)
 	}
 	return found, rows.Err()
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/health"
+	"github.com/watermill-once/once/operate/health"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/schema"
 )
@@ -40,7 +40,6 @@ func (a *app) addBrokerFlags(flags *pflag.FlagSet, to *brokerOptions) {
 	fromEnv(flags, "amqp-url", "topology", "amqp-prefix")
 }
 
-// broker returns Watermill's configuration for the broker at --amqp-url.
 func (a *app) broker(o brokerOptions) (amqp.Config, error) {
 	if _, err := amqp091.ParseURI(a.settings.amqpURL); err != nil { // err may quote the password
 		return amqp.Config{}, usagef("the broker's address (not shown, it may contain a password) must be amqp:// or amqps://user@host/vhost")
@@ -98,7 +97,7 @@ func (a *app) forwardCommand() *cobra.Command {
 	flags.Var(duration(&o.forwarder.Lease), "lease", "time without the database after which another instance takes over")
 	flags.Var(oneOf(&o.afterDead, "send", "block"), "after-dead", "messages behind a dead letter of their ordering key: send or block them")
 	flags.StringVar(&o.forwarder.Destination, "destination", "", "name of the broker (default: its address without credentials)")
-	flags.StringSliceVar(&o.forwarder.Topics, "topics", nil, "topics with metrics of their own, separated by commas")
+	flags.Var(nameList(&o.forwarder.Topics), "topics", "topics with metrics of their own, separated by commas")
 	flags.Var(atLeast(&o.connections, 4), "connections", "most connections to the database")
 	flags.Var(duration(&o.grace), "grace", "longest time that stopping takes")
 	flags.Var(duration(&o.maxLag), "max-lag", "/health/ready says degraded if a message waits for longer")
@@ -109,7 +108,6 @@ func (a *app) forwardCommand() *cobra.Command {
 	return cmd
 }
 
-// forward runs a forwarder until ctx ends or a part fails.
 func (a *app) forward(ctx context.Context, o forwardOptions) error {
 	switch {
 	case a.settings.json:
@@ -176,7 +174,6 @@ func (a *app) forward(ctx context.Context, o forwardOptions) error {
 	return errors.Join(err, metrics.close())
 }
 
-// logger returns a logger that writes to standard error, without passwords.
 func (a *app) logger(format, level string) *slog.Logger {
 	var least slog.Level
 	_ = least.UnmarshalText([]byte(level)) // the flag allows valid levels only

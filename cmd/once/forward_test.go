@@ -11,7 +11,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 var listens = regexp.MustCompile(`listen=(127\.0\.0\.1:\d+)`)
@@ -32,7 +32,7 @@ func startForward(s *shell, args ...string) *forwarding {
 	f := &forwarding{shell: s, stop: stop, ended: make(chan int, 1), stderr: &buffer{}}
 	a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: f.stderr, env: func(name string) string { return s.env[name] }}
 	go func() { f.ended <- a.run(ctx, append([]string{"forward", "--listen", "127.0.0.1:0"}, args...)) }()
-	testkit.Eventually(s, time.Minute, "the endpoints listen", func() bool {
+	kit.Eventually(s, time.Minute, "the endpoints listen", func() bool {
 		if found := listens.FindStringSubmatch(f.stderr.String()); found != nil {
 			f.url = "http://" + found[1]
 		}
@@ -64,7 +64,7 @@ func (f *forwarding) get(path string) (status int, body string) {
 // A signal stops it with exit code 0.
 func TestForward(t *testing.T) {
 	t.Parallel()
-	db, broker := testkit.Postgres(t), testkit.Rabbit(t)
+	db, broker := kit.Postgres(t), kit.Rabbit(t)
 	s := newShell(t, db)
 	s.env["ONCE_AMQP_URL"] = broker.URL
 	prefix := broker.Name("cmd") + "."
@@ -83,11 +83,11 @@ func TestForward(t *testing.T) {
 	commit(s, db, "orders", "m1", "m2", "m3")
 
 	f := startForward(s, "--topology", "queue", "--amqp-prefix", prefix, "--keep-sent", "1h")
-	testkit.Eventually(t, time.Minute, "the forwarder is ready", func() bool {
+	kit.Eventually(t, time.Minute, "the forwarder is ready", func() bool {
 		status, _ := f.get("/health/ready")
 		return status == http.StatusOK
 	})
-	testkit.Eventually(t, time.Minute, "the messages are sent", func() bool { return waiting(s) == 0 })
+	kit.Eventually(t, time.Minute, "the messages are sent", func() bool { return waiting(s) == 0 })
 	if queue, err := channel.QueueDeclarePassive(prefix+"orders", true, false, false, false, nil); err != nil || queue.Messages != 3 {
 		t.Errorf("%v, the queue has %d messages", err, queue.Messages)
 	}
@@ -125,7 +125,7 @@ func TestForward(t *testing.T) {
 // A broker that refuses the login ends the process, and no password is in the log.
 func TestForwardRefusedLogin(t *testing.T) {
 	t.Parallel()
-	db, broker := testkit.Postgres(t), testkit.Rabbit(t)
+	db, broker := kit.Postgres(t), kit.Rabbit(t)
 	s := newShell(t, db)
 	uri, err := amqp091.ParseURI(broker.URL)
 	if err != nil {

@@ -1,9 +1,19 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/quarantine"
 )
 
 // groupJSON is a failure group, or the sent messages of one topic.
@@ -31,8 +41,6 @@ type groupsJSON struct {
 	Next    string      `json:"next,omitempty"`    // --after of the next page
 }
 
-// notSearched returns the warning that only the latest messages were searched. If the
-// parameter partial is false, it returns "".
 func notSearched(partial bool) string {
 	if !partial {
 		return ""
@@ -46,11 +54,10 @@ type countJSON struct {
 	Count int `json:"count"`
 }
 
-// groupTable returns failure groups, or the groups of sent messages, as a table.
 func groupTable(width int, groups []groupJSON) string {
-	head := []string{"COUNT", "TOPIC", "LAST (UTC)", "GROUP"}
+	var head []string
 	var rows [][]string
-	for _, g := range groups {
+	for _, g := range largestFirst(groups) {
 		count, topics := fmt.Sprint(g.Count), strings.Join(g.Topics, " ")
 		if g.More {
 			count += "+"
@@ -63,8 +70,182 @@ func groupTable(width int, groups []groupJSON) string {
 			head = []string{"COUNT", "FIRST (UTC)", "LAST (UTC)", "TOPIC"}
 			rows = append(rows, []string{count, at(g.FirstSentAt), at(g.LastSentAt), topics})
 		default:
-			rows = append(rows, []string{count, topics, at(g.LastFailedAt), g.Group})
+			head = []string{"GROUP", "COUNT", "TOPIC", "LAST (UTC)", "REASON", "ERROR"}
+			rows = append(rows, []string{g.Group, count, topics, at(g.LastFailedAt), g.Reason, g.Error})
 		}
 	}
 	return table(width, head, rows)
+}
+
+func largestGroups(width int, groups []groupJSON) string {
+	const most = 20
+	groups = largestFirst(groups)
+	shown := groups[:min(len(groups), most)]
+	text := groupTable(width, shown)
+	if rest := groups[len(shown):]; len(rest) > 0 {
+		n := 0
+		for _, g := range rest {
+			n += g.Count
+		}
+		text += fmt.Sprintf("\nand %s with %s: add --json to see all\n",
+			counted(len(rest), "smaller group", "smaller groups"), counted(n, "message", "messages"))
+	}
+	return text
+}
+
+func largestFirst(groups []groupJSON) []groupJSON {
+	return slices.SortedStableFunc(slices.Values(groups), func(a, b groupJSON) int { return cmp.Compare(b.Count, a.Count) })
+}
+
+// printGroups prints a page of groups, or the text none if there is no group. If the
+// page has as many groups as the limit, the output says how to continue.
+func (a *app) printGroups(out groupsJSON, limit int, none string) error {
+	if len(out.Groups) == 0 {
+		return a.print(out, none+"\n"+notSearched(out.Partial))
+	}
+	text := groupTable(a.width, out.Groups) + notSearched(out.Partial)
+	if n := len(out.Groups); n == limit {
+		out.Next = out.Groups[n-1].Group
+		text += "\nThere may be more: add --after " + out.Next + "\n"
+	}
+	return a.print(out, text)
+}
+
+func groupsOf(groups []operate.Group) []groupJSON {
+	all := []groupJSON{}
+	for _, g := range groups {
+		all = append(all, groupJSON{
+			Group: g.Fingerprint, Count: g.Count, More: g.More, Consumers: g.Consumers, Topics: g.Topics, Reason: g.Reason,
+			ErrorType: g.ErrorType, Error: g.Error, FirstFailedAt: g.FirstFailedAt, LastFailedAt: g.LastFailedAt, Skipped: g.Skipped,
+		})
+	}
+	return all
+}
+
+// groupsCommand returns a command that lists failure groups. none is the output if no
+// message matches.
+func groupsCommand[T any](
+	a *app, short, none string, addFilter func(*cobra.Command, *operate.Filter),
+	open func(*sql.DB, operate.Config) (T, error), groups func(T, context.Context, operate.Filter) (operate.GroupPage, error),
+) *cobra.Command {
+	filter := operate.Filter{Limit: 100}
+	cmd := &cobra.Command{
+		Use:   "groups",
+		Short: short,
+		Args:  noArgs,
+		RunE: with(a, open, nil, func(ctx context.Context, t T, _ []string) error {
+			page, err := groups(t, ctx, filter)
+			if err != nil {
+				return err
+			}
+			return a.printGroups(groupsJSON{Groups: groupsOf(page.Groups), Partial: page.Partial}, filter.Limit, none)
+		}),
+	}
+	addFilter(cmd, &filter)
+	cmd.Flags().Var(atLeast(&filter.Limit, 1), "limit", "largest number of groups")
+	cmd.Flags().StringVar(&filter.AfterGroup, "after", "", "begin after this group")
+	return cmd
+}
+
+func countCommand[T any](
+	a *app, short string, addFilter func(*cobra.Command, *operate.Filter),
+	open func(*sql.DB, operate.Config) (T, error), count func(T, context.Context, operate.Filter) (operate.Count, error),
+) *cobra.Command {
+	var filter operate.Filter
+	cmd := &cobra.Command{
+		Use:   "count",
+		Short: short,
+		Args:  noArgs,
+		RunE: with(a, open, nil, func(ctx context.Context, t T, _ []string) error {
+			n, err := countAll(ctx, filter, func(ctx context.Context, f operate.Filter) (operate.Count, error) { return count(t, ctx, f) })
+			if err != nil {
+				return err
+			}
+			return a.print(countJSON{n}, fmt.Sprintln(n))
+		}),
+	}
+	addFilter(cmd, &filter)
+	return cmd
+}
+
+func (a *app) deadGroupsCommand() *cobra.Command {
+	return groupsCommand(a, "List the groups of dead letters with one cause", "No dead letter matches.",
+		addDeadFilter, dead.New, (*dead.Letters).Groups)
+}
+
+func (a *app) deadCountCommand() *cobra.Command {
+	return countCommand(a, "Count dead letters", addDeadFilter, dead.New, (*dead.Letters).Count)
+}
+
+func (a *app) quarantineGroupsCommand() *cobra.Command {
+	return groupsCommand(a, "List the failure groups: entries with one cause", "No message in quarantine matches.",
+		addQuarantineFilter, quarantine.New, (*quarantine.Entries).Groups)
+}
+
+func (a *app) quarantineCountCommand() *cobra.Command {
+	return countCommand(a, "Count entries", addQuarantineFilter, quarantine.New, (*quarantine.Entries).Count)
+}
+
+// with returns the function of a command that works with one of the operators' packages:
+// open is its function New. config may be nil.
+func with[T any](
+	a *app, open func(*sql.DB, operate.Config) (T, error), config *operate.Config,
+	work func(ctx context.Context, t T, args []string) error,
+) func(*cobra.Command, []string) error {
+	if config == nil {
+		config = &operate.Config{}
+	}
+	return a.withTables(func(ctx context.Context, db database, args []string) error {
+		config.Schema, config.WithoutContent = db.tables, db.withoutContent
+		t, err := open(db.DB, *config)
+		if err != nil {
+			return err
+		}
+		return work(ctx, t, args)
+	})
+}
+
+// countAll counts all messages that match f, at most f.Limit.
+func countAll(
+	ctx context.Context, f operate.Filter, count func(context.Context, operate.Filter) (operate.Count, error),
+) (n int, err error) {
+	limit := f.Limit
+	for more := true; more; more = f.AfterID > 0 && (limit == 0 || n < limit) {
+		part, err := count(ctx, f)
+		if err != nil {
+			return 0, err
+		}
+		n, f.AfterID = n+part.N, part.Next
+	}
+	if limit > 0 {
+		n = min(n, limit)
+	}
+	return n, nil
+}
+
+// eachRow calls the function each for the rows of pages, until f.Limit rows were listed. It
+// returns the ID after which more rows may follow, or 0.
+func eachRow[Row any](
+	ctx context.Context, f operate.Filter, after int, list func(context.Context, operate.Filter) (operate.Page[Row], error), each func(*Row),
+) (next int64, err error) {
+	f.AfterID = int64(after)
+	for more := true; more && f.Limit > 0; more = next > 0 {
+		page, err := list(ctx, f)
+		if err != nil {
+			return 0, err
+		}
+		for i := range page.Rows {
+			each(&page.Rows[i])
+		}
+		next, f.AfterID, f.Limit = page.Next, page.Next, f.Limit-len(page.Rows)
+	}
+	return next, nil
+}
+
+// printList prints a list, or the text none if it has no rows.
+func (a *app) printList(out any, next int64, head []string, rows [][]string, none string) error {
+	if len(rows) == 0 {
+		return a.print(out, none+"\n")
+	}
+	return a.print(out, table(a.width, head, rows)+more(next))
 }

@@ -1,10 +1,6 @@
 // Command once operates the tables of this library: migrations, a ready-made forwarder
 // process, dead letters, the sent log, the quarantine, and checks. docs/command-line.md
 // describes each command.
-//
-// To read the code, start with app.go (flags, environment, exit codes), database.go and
-// output.go. Each of the other files contains commands of one group, such as dead or
-// outbox.
 package main
 
 import (

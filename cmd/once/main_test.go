@@ -8,17 +8,25 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
 var update = flag.Bool("update", false, "write the golden files in testdata")
 
+// asCommand is an environment variable. If it is set, the program of the tests is the
+// command once, with its flags.
+const asCommand = "ONCE_TEST_AS_COMMAND"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
 	if name := os.Getenv(stallingWriter); name != "" {
 		_, _ = writeFile(name, half{}) // until it is killed
 		os.Exit(1)
@@ -26,7 +34,19 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(archivingTo); dir != "" {
 		os.Exit(archiveUntilKilled(dir))
 	}
-	testkit.MainWithTables(m, testkit.StockAMQP)
+	kit.MainWithTables(m, kit.StockAMQP)
+}
+
+// eachDatabase is like [kit.EachDatabase]. make test leaves out PostgreSQL, because each
+// command opens its own sessions, and the tests of package operate and of its folders
+// run the same statements with both kinds of database.
+func eachDatabase(t *testing.T, test func(t *testing.T, db kit.Database)) {
+	t.Helper()
+	t.Run("sqlite", func(t *testing.T) { test(t, kit.SQLite(t)) })
+	t.Run("postgres", func(t *testing.T) {
+		kit.Long(t)
+		test(t, kit.Postgres(t))
+	})
 }
 
 // shell runs the command as a shell would, with an environment of its own.
@@ -38,7 +58,7 @@ type shell struct {
 }
 
 // newShell returns a shell for a database. It creates the tables.
-func newShell(t *testing.T, db testkit.Database) *shell {
+func newShell(t *testing.T, db kit.Database) *shell {
 	t.Helper()
 	if err := schema.Up(t.Context(), db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)}); err != nil {
 		t.Fatal(err)
@@ -70,6 +90,11 @@ func (b *buffer) String() string {
 	return b.text.String()
 }
 
+// doubledPrefix matches an error in which the name of the command, or two packages in a
+// row, wrote the same prefix.
+var doubledPrefix = regexp.MustCompile(`(?m)^once: once\b|\b(?:once: once|quarantine: quarantine|dead: dead|outbox: outbox|` +
+	`parked: parked|schema: schema|forwarder: forwarder|reconcile: reconcile|trace: trace|status: status|audit: audit|rabbit: rabbit): `)
+
 func (s *shell) run(ctx context.Context, args ...string) result {
 	var stdout, stderr buffer
 	a := &app{
@@ -77,11 +102,14 @@ func (s *shell) run(ctx context.Context, args ...string) result {
 		env: func(name string) string { return s.env[name] },
 	}
 	code := a.run(ctx, args)
+	if doubled := doubledPrefix.FindString(stderr.String()); doubled != "" {
+		s.Errorf("once %s: the error begins twice with %q:\n%s", strings.Join(args, " "), doubled, stderr.String())
+	}
 	return result{code, stdout.String(), stderr.String()}
 }
 
 // once runs a command and returns its output. It fails the test unless the command ends
-// with the exit code in the parameter code.
+// with the exit code in code.
 func (s *shell) once(code int, args ...string) string {
 	s.Helper()
 	got := s.run(s.Context(), args...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +13,8 @@ import (
 
 // tablesJSON is the JSON output of "once migrate up" and "once migrate check".
 type tablesJSON struct {
-	Version int    `json:"version"` // version that this command needs
+	Version int    `json:"version"`          // version that this command needs
+	Schema  string `json:"schema,omitempty"` // PostgreSQL schema that contains the tables
 	OK      bool   `json:"ok"`
 	Problem string `json:"problem,omitempty"`
 }
@@ -47,8 +49,7 @@ and in several places at once.`,
 			if err := schema.Up(cmd.Context(), db.DB, db.tables); err != nil {
 				return fmt.Errorf("%w%s", err, remedy(err))
 			}
-			return a.print(tablesJSON{Version: schema.Version(), OK: true},
-				fmt.Sprintf("The tables have version %d.\n", schema.Version()))
+			return a.tablesFound(cmd.Context(), db, "The tables%s have version %d.\n")
 		},
 	})
 }
@@ -61,8 +62,7 @@ func (a *app) migrateCheckCommand() *cobra.Command {
 		RunE: a.withDatabase(func(ctx context.Context, db database, _ []string) error {
 			err := schema.Check(ctx, db.DB, db.tables)
 			if err == nil {
-				return a.print(tablesJSON{Version: schema.Version(), OK: true},
-					fmt.Sprintf("The tables work with version %d.\n", schema.Version()))
+				return a.tablesFound(ctx, db, "The tables%s work with version %d.\n")
 			}
 			if !tablesProblem(err) {
 				return err
@@ -76,11 +76,24 @@ func (a *app) migrateCheckCommand() *cobra.Command {
 	})
 }
 
+func (a *app) tablesFound(ctx context.Context, db database, text string) error {
+	found, err := schema.Find(ctx, db.DB, db.tables)
+	if err != nil {
+		return err
+	}
+	place := ""
+	if found.Schema != "" {
+		place = fmt.Sprintf(" in schema %q", found.Schema)
+	}
+	return a.print(tablesJSON{Version: schema.Version(), Schema: found.Schema, OK: true}, fmt.Sprintf(text, place, schema.Version()))
+}
+
 // tablesProblem reports whether an error of schema.Check is about the tables. If not,
 // the check itself has failed.
 func tablesProblem(err error) bool {
 	for _, problem := range []error{
-		schema.ErrMissing, schema.ErrOutdated, schema.ErrNewer, schema.ErrLayout, schema.ErrDialect, schema.ErrEncoding,
+		schema.ErrMissing, schema.ErrAmbiguous, schema.ErrOutdated, schema.ErrNewer, schema.ErrLayout, schema.ErrRowSecurity,
+		schema.ErrSequence, schema.ErrDialect, schema.ErrEncoding,
 	} {
 		if errors.Is(err, problem) {
 			return true
@@ -95,12 +108,14 @@ type sqlJSON struct {
 }
 
 func (a *app) migrateSQLCommand() *cobra.Command {
-	dialect, from := string(schema.PostgreSQL), 0
+	dialect, from, goose := string(schema.PostgreSQL), 0, false
 	cmd := &cobra.Command{
 		Use:   "sql",
 		Short: "Write the migrations as SQL, for your own migration tool",
 		Long: `Write the migrations as SQL, for your own migration tool. Apply the text in one
-transaction. It needs no database.`,
+transaction. It needs no database. With --goose, the text is a migration of goose.
+
+  once migrate sql --goose > migrations/00007_once.sql`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			config, err := a.tables(schema.Dialect(dialect))
@@ -114,9 +129,13 @@ transaction. It needs no database.`,
 			if err != nil {
 				return usageError{err}
 			}
+			if goose { // which would split the text at each semicolon, also inside of functions
+				text = "-- +goose Up\n-- +goose StatementBegin\n" + strings.TrimRight(text, "\n") + "\n-- +goose StatementEnd\n"
+			}
 			return a.print(sqlJSON{text}, text)
 		},
 	}
+	cmd.Flags().BoolVar(&goose, "goose", false, "write a migration of goose, with +goose Up, StatementBegin and StatementEnd")
 	cmd.Flags().Var(oneOf(&dialect, string(schema.PostgreSQL), string(schema.SQLite)), "dialect", "kind of database")
 	cmd.Flags().Var(atLeast(&from, 0), "from", "write only the migrations after this version")
 	return a.addSentLayout(cmd)
@@ -147,8 +166,6 @@ tables, after every migration. It needs no database.`,
 	return cmd
 }
 
-// tables returns the configuration of the tables from the flags. It needs no
-// connection.
 func (a *app) tables(dialect schema.Dialect) (schema.Config, error) {
 	config := schema.Config{
 		Dialect: dialect, Schema: a.settings.schema, Prefix: a.settings.prefix,

@@ -2,14 +2,15 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // stuck makes the message of a topic back off, and blocks its ordering key.
-func stuck(s *shell, db testkit.Database, id string) {
+func stuck(s *shell, db kit.Database, id string) {
 	s.Helper()
 	due, since := `now() + interval '1 hour'`, `now()`
 	if db.Dialect == "sqlite" {
@@ -28,7 +29,7 @@ func stuck(s *shell, db testkit.Database, id string) {
 }
 
 func TestOutboxPause(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	eachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newShell(t, db)
 		commit(s, db, "mails", "m1")
 		s.says(s.once(exitDone, "outbox", "paused"), "Nothing is paused.")
@@ -51,7 +52,7 @@ func TestOutboxPause(t *testing.T) {
 }
 
 func TestOutbox(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	eachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newShell(t, db)
 		s.says(s.once(exitDone, "outbox", "list"), "No message of the outbox matches.")
 		s.says(s.once(exitDone, "outbox", "blocked"), "No ordering key is blocked.")
@@ -112,7 +113,7 @@ func TestOutbox(t *testing.T) {
 
 // A message that a forwarder may be sending is cancelled only with --force.
 func TestOutboxCancelNeedsForce(t *testing.T) {
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	s := newShell(t, db)
 	commit(s, db, "orders", "m1")
 	if _, err := db.ExecContext(t.Context(),
@@ -123,4 +124,48 @@ func TestOutboxCancelNeedsForce(t *testing.T) {
 	s.says(s.once(exitDone, "outbox", "cancel", "--all"), "This would cancel 0 messages. 1 more message would need --force")
 	s.says(s.once(exitFound, "outbox", "cancel", "--all", "--why", "w", "--yes"), "1 message was skipped, because they need --force: 1.")
 	s.says(s.once(exitDone, "outbox", "cancel", "1", "--why", "w", "--force"), "Cancelled 1 message.")
+}
+
+// If messages wait because a dead letter blocks their ordering key, each command that
+// looks at the outbox names the key, the letter and the way out.
+func TestKeyBlockedByADeadLetterIsNamed(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db kit.Database) {
+		s := newShell(t, db)
+		for n := range 5 { // the positions are below those of the sequence
+			s.exec(db,
+				fmt.Sprintf(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts,
+					last_error, reason, unknown)
+					VALUES (-%[1]d, 'd%[1]d', 't', 'it''s-%[1]d', '', '{}', %[2]s, 1, 'e', 'exhausted', 1 = 0)`, n, daysAgo(db, 1)),
+				fmt.Sprintf(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
+					VALUES ('it''s-%[1]d', -%[1]d, -%[1]d, 'dead')`, n))
+		}
+		status := object[statusJSON](s, exitDone, "status")
+		if keys := status.Outbox.DeadKeys; len(keys) != 3 || keys[0] != (deadKeyJSON{"it's-0", 1}) || status.Outbox.BlockedByDead.N != 5 {
+			t.Errorf("status: %+v", status.Outbox)
+		}
+		const remedy = `once dead replay 1 sends the letter again, once dead discard 1 gives it up, and once dead release 'it'\''s-0' sends`
+		s.says(s.once(exitDone, "status"), `ordering key "it's-0" is blocked by dead letter 1: `+remedy,
+			"5 ordering keys in all: once outbox blocked")
+		s.says(s.once(exitDone, "outbox", "blocked"), "dead letter 1 ", "dead letter 5 ", remedy)
+		s.exec(db, `INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)
+			VALUES ('behind', 't', 'it''s-3', 0, '', '{}')`)
+		s.says(s.once(exitDone, "outbox", "list"), "blocked by dead letter 4")
+		page := object[pendingListJSON](s, exitDone, "outbox", "list")
+		if len(page.Messages) != 1 || page.Messages[0].BlockedBy != -3 || page.Messages[0].Letter != 4 {
+			t.Fatalf("outbox list: %+v", page)
+		}
+		s.says(s.once(exitDone, "outbox", "show", fmt.Sprint(page.Messages[0].ID)), "blocked by dead letter 4")
+		found := object[doctorJSON](s, exitFound, "doctor")
+		var all []string
+		for _, f := range found.Findings {
+			if f.Check == "blocked keys" {
+				all = append(all, f.What+" "+f.Do)
+			}
+		}
+		if text := strings.Join(all, "\n"); len(all) != 3 || !strings.Contains(text, `"it's-0" is blocked by dead letter 1`) ||
+			!strings.Contains(text, remedy) || !strings.Contains(text, "5 ordering keys in all") {
+			t.Errorf("doctor: %s", text)
+		}
+	})
 }

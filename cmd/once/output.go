@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,9 +12,11 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/watermill-once/once/internal/meta"
 )
 
-// terminalWidth returns the width of a terminal in characters. If the parameter file is
+// terminalWidth returns the width of a terminal in characters. If file is
 // not a terminal, it returns 0.
 func terminalWidth(file *os.File) int {
 	width, _, err := term.GetSize(int(file.Fd()))
@@ -23,8 +26,6 @@ func terminalWidth(file *os.File) int {
 	return width
 }
 
-// print writes the value v as one JSON object if --json is set. Otherwise it writes the
-// parameter text.
 func (a *app) print(v any, text string) error {
 	if !a.settings.json {
 		_, err := io.WriteString(a.stdout, text)
@@ -36,16 +37,21 @@ func (a *app) print(v any, text string) error {
 	return encoder.Encode(v)
 }
 
+// widest is the width to which columns are padded if the output is not cut. One long
+// cell must not make all rows as long.
+const widest = 120
+
 // table returns rows below a head. Each column is as wide as its widest cell. If width is
 // not 0, a row has at most width characters. To achieve this, table first makes the
-// widest columns narrower, but no column narrower than its head. Then it cuts the ends of
-// rows that are still too long.
+// columns narrower, those with times and ids last. Then it cuts the ends of rows that are
+// still too long.
 func table(width int, head []string, rows [][]string) string {
 	all := append([][]string{head}, rows...)
 	wide := make([]int, len(head))
+	most := cmp.Or(width, widest)
 	for _, row := range all {
 		for i, cell := range row {
-			wide[i] = max(wide[i], utf8.RuneCountInString(plain(cell)))
+			wide[i] = min(most, max(wide[i], utf8.RuneCountInString(plain(cell))))
 		}
 	}
 	fit(wide, head, width)
@@ -53,10 +59,13 @@ func table(width int, head []string, rows [][]string) string {
 	for _, row := range all {
 		var line strings.Builder
 		for i, cell := range row {
-			cell = cut(plain(cell), wide[i])
+			cell = plain(cell)
+			if width > 0 {
+				cell = cut(cell, wide[i])
+			}
 			line.WriteString(cell)
 			if i < len(row)-1 {
-				line.WriteString(strings.Repeat(" ", wide[i]-utf8.RuneCountInString(cell)+2))
+				line.WriteString(strings.Repeat(" ", max(0, wide[i]-utf8.RuneCountInString(cell))+2))
 			}
 		}
 		b.WriteString(cut(strings.TrimRight(line.String(), " "), width) + "\n")
@@ -64,28 +73,59 @@ func table(width int, head []string, rows [][]string) string {
 	return b.String()
 }
 
-// shortest is the smallest width to which a column is cut.
-const shortest = 8
+// Smallest widths to which a column is cut. Only if a table with columns of the width
+// short is too wide, its columns become shorter.
+const (
+	short    = 8
+	shortest = 5
+)
 
-// fit changes wide, the widths of the columns. It makes the widest columns narrower until
-// a row has at most width characters, or no column can become narrower.
+// fit changes wide, the widths of the columns. It makes columns narrower until a row has
+// at most width characters, or no column can become narrower: first the columns without
+// times and ids, then the ids of messages, and last times and the IDs of rows, which a
+// person needs for the next command.
 func fit(wide []int, head []string, width int) {
-	total := 2 * (len(wide) - 1)
-	for _, w := range wide {
-		total += w
-	}
-	for ; width > 0 && total > width; total-- {
-		widest := -1
-		for i, w := range wide {
-			if w > max(shortest, utf8.RuneCountInString(head[i])) && (widest < 0 || w >= wide[widest]) {
-				widest = i
+	for _, step := range []struct {
+		last  int // the columns with the highest rank are not cut in this step
+		least func(head string) int
+	}{
+		{0, func(head string) int { return max(short, utf8.RuneCountInString(head)) }},
+		{0, func(string) int { return shortest }},
+		{1, func(string) int { return short }},
+		{2, func(string) int { return short }},
+	} {
+		for total(wide) > width && width > 0 {
+			at := -1
+			for i, w := range wide {
+				if rank(head[i]) <= step.last && w > step.least(head[i]) && (at < 0 || w >= wide[at]) {
+					at = i
+				}
 			}
+			if at < 0 {
+				break
+			}
+			wide[at]--
 		}
-		if widest < 0 {
-			return // the rows are still too long, so table cuts their ends
-		}
-		wide[widest]--
 	}
+}
+
+// rank says how long a column keeps its width: columns of a higher rank are cut later.
+func rank(head string) int {
+	switch {
+	case head == "ID" || strings.HasSuffix(head, "(UTC)"):
+		return 2
+	case head == "MESSAGE":
+		return 1
+	}
+	return 0
+}
+
+func total(wide []int) int {
+	sum := 2 * (len(wide) - 1)
+	for _, w := range wide {
+		sum += w
+	}
+	return sum
 }
 
 // cut returns text, cut to at most width characters. If width is 0, it returns the
@@ -97,9 +137,12 @@ func cut(text string, width int) string {
 	return string([]rune(text)[:max(0, width-1)]) + "…"
 }
 
-// plain replaces all characters that could control a terminal or break a line. This is
-// needed because names and error texts come from other programs.
-func plain(text string) string {
+// plain replaces all characters that could control a terminal or break a line, and shows
+// blanks at the ends. This is needed because names and error texts come from other
+// programs.
+func plain(text string) string { return meta.ShowBlanks(printable(text)) }
+
+func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '·'
@@ -108,16 +151,15 @@ func plain(text string) string {
 	}, text)
 }
 
-// lines works like plain, for text of several lines.
 func lines(text string) string {
 	all := strings.Split(strings.ReplaceAll(text, "\t", "    "), "\n")
 	for i := range all {
-		all[i] = plain(all[i])
+		all[i] = printable(all[i])
 	}
 	return strings.Join(all, "\n")
 }
 
-// fields returns names and values as text, one pair per line. In the parameter pairs,
+// fields returns names and values as text, one pair per line. In pairs,
 // each name is followed by its value. Pairs with an empty value are left out.
 func fields(pairs ...string) string {
 	var b strings.Builder
@@ -129,7 +171,6 @@ func fields(pairs ...string) string {
 	return b.String()
 }
 
-// at returns a time in UTC as text, or "" if it is zero.
 func at(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -137,8 +178,6 @@ func at(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05")
 }
 
-// age returns a duration as text: from 48 hours on in days, from one hour on in hours and
-// minutes, and below that in minutes and seconds. It rounds down.
 func age(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:
@@ -150,7 +189,6 @@ func age(d time.Duration) string {
 	}
 }
 
-// counted returns a number and its noun as text, such as "1 message" or "2 messages".
 func counted(n int, noun, nouns string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -173,19 +211,44 @@ func contentOf(payload []byte) content {
 	return content{Payload: &text}
 }
 
-// messageText returns metadata and payload as text for people.
+// Limits of the bytes that messageText shows. Whoever can publish a message decides how
+// large its payload and metadata are.
+const (
+	shownPayload  = 64 << 10
+	shownMetadata = 500
+	shownValue    = 4 << 10
+)
+
 func messageText(metadata map[string]string, payload []byte) string {
 	var b strings.Builder
 	if len(metadata) > 0 {
 		b.WriteString("metadata:\n")
-		for _, key := range sortedKeys(metadata) {
-			fmt.Fprintf(&b, "  %s = %s\n", plain(key), plain(metadata[key]))
-		}
 	}
-	if utf8.Valid(payload) {
-		fmt.Fprintf(&b, "payload (%d bytes):\n%s\n", len(payload), lines(string(payload)))
-	} else {
+	for i, key := range sortedKeys(metadata) {
+		if i == shownMetadata {
+			fmt.Fprintf(&b, "  (%d more; --json shows them)\n", len(metadata)-i)
+			break
+		}
+		fmt.Fprintf(&b, "  %s = %s\n", plain(beginning(key, shownValue)), plain(beginning(metadata[key], shownValue)))
+	}
+	switch {
+	case !utf8.Valid(payload):
 		fmt.Fprintf(&b, "payload (%d bytes, not text; --json shows it in base64)\n", len(payload))
+	case len(payload) > shownPayload:
+		shown := beginning(string(payload[:shownPayload+1]), shownPayload)
+		fmt.Fprintf(&b, "payload (%d bytes; --json shows all of it):\n%s\n", len(payload), lines(shown))
+	default:
+		fmt.Fprintf(&b, "payload (%d bytes):\n%s\n", len(payload), lines(string(payload)))
 	}
 	return b.String()
+}
+
+func beginning(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return text[:limit] + "…"
 }

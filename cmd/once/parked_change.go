@@ -7,7 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/watermill-once/once/parked"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/parked"
 )
 
 // parkedChangeJSON is the JSON output of the commands "run", "cancel" and "discard" of
@@ -26,8 +27,8 @@ type parkedChange struct {
 	short, long string
 	done        string // verb in the output, such as "discarded"
 	needsWhy    bool
-	named       func(m *parked.Messages, ctx context.Context, who parked.Act, ids ...int64) error
-	matching    func(m *parked.Messages, ctx context.Context, who parked.Act, f parked.Filter, plan parked.Plan) (parked.Report, error)
+	named       func(m *parked.Messages, ctx context.Context, who operate.Act, ids ...int64) error
+	matching    func(m *parked.Messages, ctx context.Context, who operate.Act, f operate.Filter, plan operate.Plan) (operate.Report, error)
 }
 
 const whatIsClaimed = `
@@ -67,8 +68,8 @@ Messages behind them in the order of an ordering key continue.` + whatIsClaimed,
 
 func (a *app) parkedChangeCommand(c parkedChange) *cobra.Command {
 	var (
-		filter parked.Filter
-		plan   parked.Plan
+		filter operate.Filter
+		plan   operate.Plan
 		to     act
 	)
 	cmd := &cobra.Command{Use: string(c.do) + " [ID...]", Short: c.short, Long: c.long, Args: cobra.ArbitraryArgs}
@@ -81,18 +82,17 @@ func (a *app) parkedChangeCommand(c parkedChange) *cobra.Command {
 			return err
 		}
 		filter.All = to.all
-		return a.withParked(func(ctx context.Context, m *parked.Messages, _ []string) error {
-			actor, err := a.actor()
+		return with(a, parked.New, nil, func(ctx context.Context, m *parked.Messages, _ []string) error {
+			who, err := a.who()
 			if err != nil {
 				return err
 			}
-			who := parked.Act{Actor: actor, Why: a.settings.why}
 			switch {
 			case len(ids) > 0:
 				if err := c.named(m, ctx, who, ids...); err != nil {
 					return err
 				}
-				return a.parkedChanged(ctx, c, parked.Report{Changed: len(ids)}, nil)
+				return a.parkedChanged(ctx, c, operate.Report{Changed: len(ids)}, nil)
 			case !to.yes:
 				report, err := m.DryRun(ctx, c.do, filter)
 				if err != nil {
@@ -101,7 +101,7 @@ func (a *app) parkedChangeCommand(c parkedChange) *cobra.Command {
 				return a.parkedDryRun(c, report)
 			}
 			progress := a.progress()
-			plan.Progress = func(r parked.Report) { progress.line(counted(r.Changed, "message", "messages")) }
+			plan.Progress = func(r operate.Report) { progress.line(counted(r.Changed, "message", "messages")) }
 			report, err := c.matching(m, ctx, who, filter, plan)
 			progress.end()
 			return a.parkedChanged(ctx, c, report, err)
@@ -114,13 +114,11 @@ func (a *app) parkedChangeCommand(c parkedChange) *cobra.Command {
 	return cmd
 }
 
-func parkedChangeOf(r parked.Report) parkedChangeJSON {
+func parkedChangeOf(r operate.Report) parkedChangeJSON {
 	return parkedChangeJSON{Changed: r.Changed, Skipped: r.Skipped, Handled: r.Handled, Abandoned: r.Abandoned}
 }
 
-// parkedLists returns the IDs of messages that were not changed, and of messages that
-// need attention, as text.
-func parkedLists(r parked.Report) (text string) {
+func parkedLists(r operate.Report) (text string) {
 	for _, list := range []struct {
 		ids  []int64
 		what string
@@ -136,7 +134,7 @@ func parkedLists(r parked.Report) (text string) {
 	return text
 }
 
-func (a *app) parkedDryRun(c parkedChange, r parked.Report) error {
+func (a *app) parkedDryRun(c parkedChange, r operate.Report) error {
 	out := parkedChangeOf(r)
 	out.DryRun = true
 	if r.Changed == 0 && len(r.Skipped)+len(r.Handled) == 0 {
@@ -146,9 +144,7 @@ func (a *app) parkedDryRun(c parkedChange, r parked.Report) error {
 		counted(r.Changed, "message", "messages"))+parkedLists(r))
 }
 
-// parkedChanged prints the changes of a command, even if the command failed after some
-// of them.
-func (a *app) parkedChanged(ctx context.Context, c parkedChange, r parked.Report, err error) error {
+func (a *app) parkedChanged(ctx context.Context, c parkedChange, r operate.Report, err error) error {
 	if err == nil || r.Changed > 0 {
 		text := fmt.Sprintf("%s %s.\n", c.done, counted(r.Changed, "message", "messages"))
 		if err := a.print(parkedChangeOf(r), text+parkedLists(r)); err != nil {

@@ -3,18 +3,20 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	store "github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	store "github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
 // park stores messages of a consumer that are due in an hour.
-func park(s *shell, db testkit.Database, ids ...string) *store.Store {
+func park(s *shell, db kit.Database, ids ...string) *store.Store {
 	s.Helper()
 	parked, err := store.NewStore(db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)})
 	if err != nil {
@@ -32,7 +34,7 @@ func park(s *shell, db testkit.Database, ids ...string) *store.Store {
 
 // An operator finds messages that wait, and runs, cancels and discards them.
 func TestParked(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newShell(t, db)
 		s.says(s.once(exitDone, "parked", "list"), "No parked message matches.")
 		parked := park(s, db, "m1", "m2", "m3", "m4", "m5")
@@ -63,7 +65,7 @@ func TestParked(t *testing.T) {
 			t.Fatalf("%v, %d claimed", err, len(claimed))
 		}
 		s.says(s.once(exitDone, "parked", "list", "--message-id", "m1"), "its handler")
-		s.says(s.once(exitFailed, "parked", "discard", "1", "--why", "void"), "message 1: a consumer is handling it")
+		s.says(s.once(exitFailed, "parked", "discard", "1", "--why", "void"), "message 1: a handler is handling the message or a copy of it")
 		s.says(s.once(exitDone, "parked", "discard", "2", "--why", "void"), "Discarded 1 message.")
 		s.says(s.once(exitDone, "parked", "cancel", "3", "--why", "void"), "Cancelled 1 message.")
 		s.says(s.once(exitDone, "quarantine", "list", "--reason", "cancelled"), "m3", "cancelled by ann: void; last error: no answer")
@@ -85,12 +87,12 @@ func TestParked(t *testing.T) {
 // "once consumers list" shows each consumer with the numbers of its messages. A
 // consumer without an instance can be removed.
 func TestConsumers(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	eachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newShell(t, db)
 		s.says(s.once(exitDone, "consumers", "list"), "No consumer is known.")
 		startPayments(s, db)
 		var c consumerJSON
-		testkit.Eventually(t, time.Minute, "the instance is registered", func() bool {
+		kit.Eventually(t, time.Minute, "the instance is registered", func() bool {
 			list := object[consumersJSON](s, exitDone, "consumers", "list")
 			if len(list.Consumers) == 1 {
 				c = list.Consumers[0]
@@ -120,5 +122,45 @@ func TestConsumers(t *testing.T) {
 		if c.Waiting != 1 || c.Failing != 1 || c.LagSeconds != 0 {
 			t.Errorf("consumer %+v", c)
 		}
+	})
+}
+
+func TestConsumersPause(t *testing.T) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		s := newShell(t, db)
+		s.says(s.once(exitFailed, "consumers", "pause", "payments", "--why", "no provider"), `no such consumer: "payments"; known are none`)
+		s.exec(db,
+			`INSERT INTO once_consumers (consumer, topic) VALUES ('payments', 'orders'), ('payments', 'refunds')`,
+			`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
+				VALUES ('payments', 'orders', 'q1', '', 'x', 'quarantined', `+daysAgo(db, 0)+`)`)
+		s.says(s.once(exitUsage, "consumers", "pause", "payments"), "--why")
+		s.says(s.once(exitUsage, "consumers", "pause", "--why", "w"), "needs the name of a consumer")
+		s.says(s.once(exitFailed, "consumers", "pause", "payment", "--why", "w"),
+			`known are "payments" of topic "orders", "payments" of topic "refunds"`)
+
+		s.says(s.once(exitDone, "consumers", "pause", "payments", "--topic", "orders", "--why", "no provider"),
+			`Paused consumer "payments" of topic "orders".`)
+		out := object[pausedTopicsJSON](s, exitDone, "consumers", "pause", "payments", "--why", "a mistake")
+		if !slices.Equal(out.Topics, []string{"refunds"}) {
+			t.Errorf("paused %+v, want refunds", out)
+		}
+		s.says(s.once(exitDone, "consumers", "pause", "payments", "--why", "again"), "was already paused")
+		s.says(s.once(exitDone, "consumers", "list"), "0, paused",
+			`Consumer "payments" of topic "orders" is paused since`, "no provider", "a mistake")
+		s.says(s.once(exitDone, "status"), `consumer "payments" of topic "orders", by `, "no provider")
+		if got := object[statusJSON](s, exitDone, "status").Paused; len(got) != 2 || got[0].Consumer != "payments" {
+			t.Errorf("status %+v", got)
+		}
+		if c := object[consumersJSON](s, exitDone, "consumers", "list").Consumers[0]; c.Paused == nil || c.Paused.Why != "no provider" {
+			t.Errorf("consumer %+v", c)
+		}
+		r := s.run(t.Context(), "quarantine", "replay", "1", "--to-absent")
+		if !strings.Contains(r.stderr, `consumer "payments" of topic "orders" is paused`) {
+			t.Errorf("the replay says %q, want that the consumer is paused", r.stderr)
+		}
+
+		s.says(s.once(exitDone, "consumers", "resume", "payments"), `Resumed consumer "payments" of topic "orders".`, `of topic "refunds"`)
+		s.says(s.once(exitFailed, "consumers", "resume", "payments"), "not paused", "once consumers list shows")
+		s.says(s.once(exitDone, "audit", "--action", "consumer.paused"), "payments", "topic:orders", "no provider")
 	})
 }

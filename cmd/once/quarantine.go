@@ -1,12 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 )
 
 // quarantineConditions are the flags of addQuarantineFilter that select entries.
@@ -15,7 +23,7 @@ var quarantineConditions = []string{
 	"reason", "error-type", "group", "failed-after", "failed-before",
 }
 
-func addQuarantineFilter(cmd *cobra.Command, f *poison.Filter) {
+func addQuarantineFilter(cmd *cobra.Command, f *operate.Filter) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Consumer, "consumer", "", "only of this consumer")
 	flags.StringVar(&f.Topic, "topic", "", "only of this topic")
@@ -24,9 +32,9 @@ func addQuarantineFilter(cmd *cobra.Command, f *poison.Filter) {
 	flags.StringVar(&f.AggregateType, "aggregate-type", "", "only about aggregates of this type")
 	flags.StringVar(&f.AggregateID, "aggregate-id", "", "only about the aggregate with this id")
 	flags.StringVar(&f.EventType, "event-type", "", "only of this event type")
-	flags.Var(oneOf(&f.Reason, poison.ReasonExhausted, poison.ReasonFailed, poison.ReasonPermanent, poison.ReasonCrashed,
-		poison.ReasonInvalidID, poison.ReasonCollision, poison.ReasonUndecodable, poison.ReasonGap, poison.ReasonStale,
-		poison.ReasonCancelled),
+	flags.Var(oneOf(&f.Reason, chain.ReasonExhausted, chain.ReasonFailed, chain.ReasonPermanent, chain.ReasonCrashed,
+		chain.ReasonInvalidID, chain.ReasonCollision, chain.ReasonUndecodable, chain.ReasonGap, chain.ReasonStale,
+		chain.ReasonCancelled),
 		"reason", "only with this reason")
 	flags.StringVar(&f.ErrorType, "error-type", "", "only with this Go type of the error")
 	flags.StringVar(&f.Fingerprint, "group", "", "only of this failure group, see once quarantine groups")
@@ -41,66 +49,241 @@ func (a *app) quarantineCommand() *cobra.Command {
 		a.quarantineExportCommand(), a.quarantineImportCommand())
 }
 
-// withQuarantine works like withTables, but the function work gets the quarantine instead
-// of the database.
-func (a *app) withQuarantine(
-	config *poison.Config, work func(ctx context.Context, q *poison.Quarantine, args []string) error,
-) func(*cobra.Command, []string) error {
-	return a.withTables(func(ctx context.Context, db database, args []string) error {
-		config.Schema, config.WithoutContent = db.tables, db.withoutContent
-		q, err := poison.New(db.DB, *config)
-		if err != nil {
-			return err
-		}
-		return work(ctx, q, args)
-	})
-}
-
 func (a *app) quarantineListCommand() *cobra.Command {
-	filter := poison.Filter{Limit: 100}
+	filter := operate.Filter{Limit: 100}
 	after, replayed := 0, false
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List entries, in the order of their IDs",
 		Args:  noArgs,
-		RunE: a.withQuarantine(&poison.Config{}, func(ctx context.Context, q *poison.Quarantine, _ []string) error {
-			f := filter
-			f.AfterID = int64(after)
-			list := q.List
+		RunE: with(a, quarantine.New, nil, func(ctx context.Context, q *quarantine.Entries, _ []string) error {
+			list, none := q.List, "No message in quarantine matches."
 			if replayed {
-				list = q.Replayed
+				list, none = q.Replayed, "No replayed message waits for its consumer."
 			}
 			out := entriesJSON{Entries: []entryJSON{}}
 			var rows [][]string
-			for more := true; more && f.Limit > 0; more = out.Next > 0 {
-				page, err := list(ctx, f)
-				if err != nil {
-					return err
-				}
-				for _, e := range page.Entries {
-					out.Entries = append(out.Entries, entryOf(&e))
-					rows = append(rows, []string{
-						fmt.Sprint(e.ID), e.Consumer, e.Topic, e.MessageID, at(e.LastFailedAt), fmt.Sprint(e.Attempts), e.Reason, e.State, e.Error,
-					})
-				}
-				out.Next, f.AfterID, f.Limit = page.Next, page.Next, f.Limit-len(page.Entries)
+			next, err := eachRow(ctx, filter, after, list, func(e *quarantine.Entry) {
+				out.Entries = append(out.Entries, entryOf(e))
+				rows = append(rows, []string{
+					fmt.Sprint(e.ID), e.Consumer, e.Topic, e.MessageID, at(e.LastFailedAt), fmt.Sprint(e.Attempts), e.Reason, e.State, e.Error,
+				})
+			})
+			if err != nil {
+				return err
 			}
-			if len(rows) == 0 && replayed {
-				return a.print(out, "No replayed message waits for its consumer.\n")
-			}
-			if len(rows) == 0 {
-				return a.print(out, "No message in quarantine matches.\n")
-			}
-			text := table(a.width, []string{"ID", "CONSUMER", "TOPIC", "MESSAGE", "FAILED (UTC)", "TRIES", "REASON", "STATE", "ERROR"}, rows)
-			if out.Next > 0 {
-				text += fmt.Sprintf("\nThere may be more: add --after %d\n", out.Next)
-			}
-			return a.print(out, text)
+			out.Next = next
+			return a.printList(out, next,
+				[]string{"ID", "CONSUMER", "TOPIC", "MESSAGE", "FAILED (UTC)", "TRIES", "REASON", "STATE", "ERROR"}, rows, none)
 		}),
 	}
 	addQuarantineFilter(cmd, &filter)
 	cmd.Flags().BoolVar(&replayed, "replayed", false, "list the replayed and edited messages that were not handled since, instead")
 	cmd.Flags().Var(atLeast(&filter.Limit, 1), "limit", "largest number of entries")
 	cmd.Flags().Var(atLeast(&after, 0), "after", "begin after this ID")
+	return cmd
+}
+
+// entryJSON describes an entry of the quarantine. Lists leave out Stack, Metadata and
+// the payload.
+type entryJSON struct {
+	ID            int64             `json:"id"`
+	Consumer      string            `json:"consumer"`
+	Topic         string            `json:"topic"`
+	MessageID     string            `json:"message_id"`
+	Tenant        string            `json:"tenant,omitempty"`
+	State         string            `json:"state"`
+	Reason        string            `json:"reason"`
+	Error         string            `json:"error"`
+	ErrorType     string            `json:"error_type"`
+	Group         string            `json:"group"`
+	Stack         string            `json:"stack,omitempty"`
+	Attempts      int               `json:"attempts"`
+	Crashes       int               `json:"crashes"`
+	Replays       int               `json:"replays"`
+	BlocksKey     bool              `json:"blocks_key"`
+	CreatedAt     time.Time         `json:"created_at"`
+	FirstFailedAt time.Time         `json:"first_failed_at,omitzero"`
+	LastFailedAt  time.Time         `json:"last_failed_at,omitzero"`
+	FinishedAt    time.Time         `json:"finished_at,omitzero"`
+	EditedFrom    int64             `json:"edited_from,omitempty"`
+	ReplayID      int64             `json:"replay_id,omitempty"`
+	Damaged       string            `json:"damaged,omitempty"` // why the stored message cannot be read
+	Metadata      map[string]string `json:"metadata,omitempty"`
+	content
+}
+
+// entriesJSON is the JSON output of "once quarantine list".
+type entriesJSON struct {
+	Entries []entryJSON `json:"entries"`
+	Next    int64       `json:"next,omitempty"` // --after of the next page
+}
+
+func entryOf(e *quarantine.Entry) entryJSON {
+	j := entryJSON{
+		ID: e.ID, Consumer: e.Consumer, Topic: e.Topic, MessageID: e.MessageID, Tenant: e.Tenant, State: e.State,
+		Reason: e.Reason, Error: e.Error, ErrorType: e.ErrorType, Group: e.Fingerprint,
+		Attempts: e.Attempts, Crashes: e.Crashes, Replays: e.Replays, BlocksKey: e.BlocksKey,
+		CreatedAt: e.CreatedAt, FirstFailedAt: e.FirstFailedAt, LastFailedAt: e.LastFailedAt, FinishedAt: e.FinishedAt,
+		EditedFrom: e.EditedFrom, ReplayID: e.ReplayID,
+	}
+	if e.MessageErr != nil {
+		j.Damaged = e.MessageErr.Error()
+	}
+	return j
+}
+
+func (a *app) quarantineShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show ID",
+		Short: "Show one entry with its message, also after it was replayed or discarded",
+		Args:  oneID,
+		RunE: with(a, quarantine.New, nil, func(ctx context.Context, q *quarantine.Entries, args []string) error {
+			ids, err := parseIDs(args)
+			if err != nil {
+				return err
+			}
+			e, err := q.Get(ctx, ids[0])
+			if err != nil {
+				return err
+			}
+			j := entryOf(&e)
+			j.Stack = e.Stack
+			text := entryText(&j)
+			if e.Stack != "" {
+				text += "stack:\n" + strings.TrimRight(lines(e.Stack), "\n") + "\n"
+			}
+			if e.Message != nil {
+				j.Metadata, j.content = e.Message.Metadata, contentOf(e.Message.Payload)
+				text += messageText(e.Message.Metadata, e.Message.Payload)
+			}
+			return a.print(j, text)
+		}),
+	}
+}
+
+func entryText(e *entryJSON) string {
+	blocks := ""
+	if e.BlocksKey {
+		blocks = "later messages of its ordering key wait for it"
+	}
+	return fields(
+		"entry", fmt.Sprint(e.ID), "consumer", e.Consumer, "topic", e.Topic, "message id", e.MessageID, "tenant", e.Tenant,
+		"state", e.State, "reason", e.Reason, "error", e.Error, "error type", e.ErrorType, "group", e.Group,
+		"attempts", fmt.Sprint(e.Attempts), "crashes", number(int64(e.Crashes)), "replays", number(int64(e.Replays)),
+		"blocks", blocks, "damaged", e.Damaged, "edited from", number(e.EditedFrom), "replay", number(e.ReplayID),
+		"stored", at(e.CreatedAt), "first failed", at(e.FirstFailedAt), "last failed", at(e.LastFailedAt), "finished", at(e.FinishedAt),
+	)
+}
+
+func number(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
+}
+
+func oneID(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef("%s needs one ID, and got %d arguments", cmd.CommandPath(), len(args))
+	}
+	_, err := parseIDs(args)
+	return err
+}
+
+func (a *app) read(file string) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(a.stdin)
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return content, nil
+}
+
+// exportJSON is the JSON output of the commands named "export" if they write to a file.
+type exportJSON struct {
+	Exported int    `json:"exported"`
+	File     string `json:"file"`
+}
+
+func (a *app) export(file string, write func(w io.Writer) (int, error)) (err error) {
+	if file == "" {
+		if a.settings.json {
+			return usagef("--json needs --file: without it the exported lines are the output")
+		}
+		_, err := write(a.stdout)
+		return err
+	}
+	// The file must not exist, so that an export cannot replace another export.
+	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return usageError{err}
+	}
+	n, err := write(out)
+	if err := errors.Join(err, out.Close()); err != nil {
+		return fmt.Errorf("%s has %s and is not complete: %w", file, counted(n, "message", "messages"), err)
+	}
+	return a.print(exportJSON{n, file}, fmt.Sprintf("Exported %s to %s.\n", counted(n, "message", "messages"), file))
+}
+
+func (a *app) quarantineExportCommand() *cobra.Command {
+	var (
+		filter operate.Filter
+		file   string
+	)
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Write entries as JSON lines, with their messages",
+		Long: `Write entries as JSON lines, with their messages: protect the file as you protect the
+messages. Without filters all entries are written.`,
+		Args: noArgs,
+		RunE: with(a, quarantine.New, nil, func(ctx context.Context, q *quarantine.Entries, _ []string) error {
+			return a.export(file, func(w io.Writer) (int, error) { return q.Export(ctx, filter, w) })
+		}),
+	}
+	addQuarantineFilter(cmd, &filter)
+	cmd.Flags().Var(atLeast(&filter.Limit, 1), "limit", "largest number of entries")
+	cmd.Flags().StringVar(&file, "file", "", "new file to write (default: standard output)")
+	return cmd
+}
+
+// importJSON is the JSON output of "once quarantine import".
+type importJSON struct {
+	Imported int `json:"imported"`
+	Known    int `json:"known"`
+}
+
+func (a *app) quarantineImportCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "import FILE",
+		Short: "Read the output of export into this quarantine; known entries stay as they are",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("%s needs one file, or - for standard input", cmd.CommandPath())
+			}
+			return nil
+		},
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		input, err := a.read(args[0])
+		if err != nil {
+			return err
+		}
+		return with(a, quarantine.New, nil, func(ctx context.Context, q *quarantine.Entries, _ []string) error {
+			who, err := a.who()
+			if err != nil {
+				return err
+			}
+			var out importJSON
+			out.Imported, out.Known, err = q.Import(ctx, who, bytes.NewReader(input))
+			if err != nil {
+				return err
+			}
+			return a.print(out, fmt.Sprintf("Imported %s; %d were known.\n", counted(out.Imported, "message", "messages"), out.Known))
+		})(cmd, args)
+	}
+	cmd.Flags().StringVar(&a.settings.why, "why", "", "the reason, for the audit log")
 	return cmd
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/embedded"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
@@ -29,7 +29,7 @@ type payments struct {
 	handled   atomic.Int64
 }
 
-func startPayments(s *shell, db testkit.Database) *payments {
+func startPayments(s *shell, db kit.Database) *payments {
 	s.Helper()
 	tables := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 	p := &payments{}
@@ -82,7 +82,7 @@ func (p *payments) publish(s *shell, payload string, ids ...string) {
 // quarantined waits until n messages are in quarantine.
 func (s *shell) quarantined(n int) {
 	s.Helper()
-	testkit.Eventually(s, time.Minute, fmt.Sprint(n, " messages are in quarantine"), func() bool {
+	kit.Eventually(s, time.Minute, fmt.Sprint(n, " messages are in quarantine"), func() bool {
 		return object[countJSON](s, exitDone, "quarantine", "count").Count == n
 	})
 }
@@ -90,7 +90,7 @@ func (s *shell) quarantined(n int) {
 // An operator finds the causes, repairs them, and empties the quarantine.
 func TestQuarantine(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newShell(t, db)
 		s.says(s.once(exitDone, "quarantine", "groups"), "No message in quarantine matches.")
 		consumer := startPayments(s, db)
@@ -164,7 +164,7 @@ func TestQuarantine(t *testing.T) {
 		}
 		s.says(s.once(exitDone, "replays", "list"), "stopped", "finished", "ann")
 		s.says(s.once(exitFound, "replays", "watch", "2"), "Replay 2 stopped", "1 failed again", "once replays resume 2")
-		s.says(s.once(exitFailed, "quarantine", "replay", "--group", "unknown", "--yes"), `no such message in failure group "unknown"`)
+		s.says(s.once(exitFailed, "quarantine", "replay", "--group", "unknown", "--yes"), `failure group "unknown": not found`)
 		s.says(s.once(exitDone, "quarantine", "replay", "--topic", "unknown", "--yes"), "No message matches.")
 		if list := object[replaysJSON](s, exitDone, "replays", "list"); len(list.Replays) != 2 {
 			t.Errorf("a replay that matched nothing is kept: %+v", list)
@@ -175,9 +175,9 @@ func TestQuarantine(t *testing.T) {
 		if edited.EditedFrom != page.Entries[0].ID {
 			t.Errorf("edit %+v", edited)
 		}
-		testkit.Eventually(t, time.Minute, "the edited message is handled", func() bool { return consumer.handled.Load() == 4 })
+		kit.Eventually(t, time.Minute, "the edited message is handled", func() bool { return consumer.handled.Load() == 4 })
 		s.quarantined(0)
-		s.says(s.once(exitFailed, "quarantine", "edit", first, "--payload", "-", "--why", "again"), "no such message")
+		s.says(s.once(exitFailed, "quarantine", "edit", first, "--payload", "-", "--why", "again"), "not found in quarantine")
 		var acts int
 		if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_audit WHERE actor = 'ann'`).Scan(&acts); err != nil || acts < 5 {
 			t.Errorf("%d acts in the audit, %v", acts, err)
@@ -188,7 +188,7 @@ func TestQuarantine(t *testing.T) {
 // Entries are exported, imported into another database, and discarded there.
 func TestQuarantineExportImportDiscard(t *testing.T) {
 	t.Parallel()
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	eachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newShell(t, db)
 		consumer := startPayments(s, db)
 		consumer.publish(s, "-1", "m1", "m2", "m3")
@@ -203,15 +203,15 @@ func TestQuarantineExportImportDiscard(t *testing.T) {
 			t.Errorf("export\n%s", lines)
 		}
 
-		other := newShell(t, testkit.SQLite(t))
+		other := newShell(t, kit.SQLite(t))
 		if in := object[importJSON](other, exitDone, "quarantine", "import", file); in.Imported != 3 || in.Known != 0 {
 			t.Errorf("import %+v", in)
 		}
 		if in := object[importJSON](other, exitDone, "quarantine", "import", file); in.Imported != 0 || in.Known != 3 {
 			t.Errorf("second import %+v", in)
 		}
-		const absent = `once: poison: replay: the consumer is not running: consumer "payments" on topic "orders.placed" was never seen with ` +
-			"retry's Subscriber, which brings replayed messages; start it first, or set poison.Config.ReplayToAbsent " +
+		const absent = `once: quarantine: replay: the consumer is not running: consumer "payments" on topic "orders.placed" ` +
+			"was never seen with retry's Subscriber, which brings replayed messages; start it first, or set operate.Config.ReplayToAbsent " +
 			"(start the consumer, or add --to-absent)\n"
 		if got := other.once(exitFailed, "quarantine", "replay", "1"); got != absent {
 			t.Errorf("a replay to nobody says\n%s\nwant\n%s", got, absent)
@@ -222,14 +222,18 @@ func TestQuarantineExportImportDiscard(t *testing.T) {
 			t.Errorf("discard %+v", gone)
 		}
 		other.quarantined(0)
-		other.says(other.once(exitFailed, "quarantine", "discard", "1", "--why", "again"), "no such message")
+		other.says(other.once(exitFailed, "quarantine", "discard", "1", "--why", "again"), "not found in quarantine")
 	})
 }
 
 // Ctrl-C pauses a replay. The command then prints how to resume the replay.
 func TestInterruptPausesAReplay(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t)
+	eachDatabase(t, interruptReplay)
+}
+
+func interruptReplay(t *testing.T, db kit.Database) {
+	t.Helper()
 	s := newShell(t, db)
 	consumer := startPayments(s, db)
 	consumer.down.Store(true)
@@ -237,16 +241,7 @@ func TestInterruptPausesAReplay(t *testing.T) {
 	s.quarantined(6)
 	consumer.down.Store(false)
 
-	ctx, interrupt := context.WithCancel(t.Context())
-	defer interrupt()
-	done := make(chan result, 1)
-	go func() { done <- s.run(ctx, "quarantine", "replay", "--all", "--rate", "1", "--yes") }()
-	testkit.Eventually(t, time.Minute, "the first message is handled", func() bool { return consumer.handled.Load() > 0 })
-	interrupt()
-	got := <-done
-	if got.code != exitFailed || !strings.Contains(got.stderr, "replay 1 is paused; resume it with: once replays resume 1") {
-		t.Fatalf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
-	}
+	s.interruptsReplay("replay 1 is paused; resume it with: once replays resume 1", "quarantine", "replay", "--all")
 	if n := consumer.handled.Load(); n >= 6 {
 		t.Errorf("%d messages were handled before the interrupt", n)
 	}

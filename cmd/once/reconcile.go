@@ -9,14 +9,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/operate/reconcile"
 	"github.com/watermill-once/once/schema"
 )
 
 // reconcileJSON is the JSON output of "once reconcile run" and "once reconcile read".
 type reconcileJSON struct {
 	Reports []reconcile.Report `json:"reports"`
-	Next    string             `json:"next,omitempty"` // file with the next question
 }
 
 // receiverSide contains the flags that describe the consumers' tables.
@@ -42,7 +41,7 @@ is 3 if messages are missing, or were never sent.`
 }
 
 func addSenderFlags(flags *pflag.FlagSet, c *reconcile.SenderConfig) {
-	flags.StringSliceVar(&c.Topics, "topic", nil, "all topics that the consumers receive, separated by commas")
+	flags.Var(nameList(&c.Topics), "topic", "all topics that the consumers receive, separated by commas")
 	flags.Var(moment(&c.Since), "since", "compare from this time on (default: all that both sides remember)")
 	c.Recent = time.Hour
 	flags.Var(duration(&c.Recent), "recent", "leave out what was sent so recently")
@@ -51,7 +50,7 @@ func addSenderFlags(flags *pflag.FlagSet, c *reconcile.SenderConfig) {
 }
 
 func addReceiverFlags(flags *pflag.FlagSet, c *reconcile.ReceiverConfig) {
-	flags.StringSliceVar(&c.Consumers, "consumer", nil, "names of consumers, separated by commas")
+	flags.Var(nameList(&c.Consumers), "consumer", "names of consumers, separated by commas")
 	c.InboxRetention = 7 * 24 * time.Hour
 	flags.Var(duration(&c.InboxRetention), "inbox-retention", "how long all consumers remember ids")
 }
@@ -60,13 +59,19 @@ func addKeep(flags *pflag.FlagSet, keep *bool) {
 	flags.BoolVar(keep, "keep", false, "keep the reports in the sender's database: the console shows them")
 }
 
-// keepReports stores reports in the sender's database.
-func keepReports(ctx context.Context, db database, reports []reconcile.Report) error {
-	archive, err := reconcile.NewArchive(db.DB, db.tables)
-	if err != nil {
-		return err
+// report prints reports, and keeps them in the sender's database if keep is set. If a
+// report contains differences, it returns a foundError.
+func (a *app) report(ctx context.Context, db database, keep bool, reports []reconcile.Report) error {
+	if keep {
+		archive, err := reconcile.NewArchive(db.DB, db.tables)
+		if err == nil {
+			err = archive.Keep(ctx, reports...)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return archive.Keep(ctx, reports...)
+	return a.printReports(reconcileJSON{append([]reconcile.Report{}, reports...)})
 }
 
 func needsTopics(c *reconcile.SenderConfig) error {
@@ -118,12 +123,7 @@ func (a *app) reconcileRunCommand() *cobra.Command {
 					if err != nil {
 						return err
 					}
-					if keep {
-						if err := keepReports(ctx, db, reports); err != nil {
-							return err
-						}
-					}
-					return a.printReports(reconcileJSON{Reports: reports})
+					return a.report(ctx, db, keep, reports)
 				})
 			})),
 	}

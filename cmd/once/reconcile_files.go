@@ -1,13 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/operate/reconcile"
 )
 
 // reconcileFileJSON is the JSON output of "once reconcile ask" and "once reconcile
@@ -33,11 +38,11 @@ func (a *app) reconcileAskCommand() *cobra.Command {
 				if err != nil {
 					return usageError{err}
 				}
-				f, err := s.Question(ctx)
+				question, err := s.Question(ctx)
 				if err != nil {
 					return err
 				}
-				return a.writeStep(f, file)
+				return a.writeStep(question, file)
 			})),
 	}
 	addSenderFlags(cmd.Flags(), &config)
@@ -65,11 +70,11 @@ func (a *app) reconcileAnswerCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				f, err := r.Answer(ctx, question)
+				answer, err := r.Answer(ctx, question)
 				if err != nil {
-					return err
+					return ofFile(args[0], err)
 				}
-				return a.writeStep(f, file)
+				return a.writeStep(answer, file)
 			})),
 	}
 	addReceiverFlags(cmd.Flags(), &config)
@@ -80,15 +85,12 @@ func (a *app) reconcileAnswerCommand() *cobra.Command {
 func (a *app) reconcileReadCommand() *cobra.Command {
 	var (
 		config reconcile.SenderConfig
-		file   string
 		keep   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "read FILE",
 		Short: "Read an answer at the sender's side, and report the differences",
-		Long: `Read an answer at the sender's side, and report the differences. If very much differs,
-the next question is written to --file: answer it, and read that answer.`,
-		Args: oneFile,
+		Args:  oneFile,
 		RunE: checked(func() error { return needsTopics(&config) },
 			a.withTables(func(ctx context.Context, db database, args []string) error {
 				config.Schema = db.tables
@@ -100,33 +102,85 @@ the next question is written to --file: answer it, and read that answer.`,
 				if err != nil {
 					return err
 				}
-				result, err := s.Read(ctx, answer)
+				reports, err := s.Read(ctx, answer)
 				if err != nil {
-					return err
+					return ofFile(args[0], err)
 				}
-				out := reconcileJSON{Reports: append([]reconcile.Report{}, result.Reports...)}
-				if result.Question != nil {
-					if file == "" {
-						return errors.New("very much differs, so another question is necessary: repeat the command with --file NEXT")
-					}
-					if _, err := writeFile(file, result.Question); err != nil {
-						return err
-					}
-					out.Next = file
-				}
-				if keep {
-					if err := keepReports(ctx, db, out.Reports); err != nil {
-						return err
-					}
-				}
-				return a.printReports(out)
+				return a.report(ctx, db, keep, reports)
 			})),
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&config.Topics, "topic", nil, "the topics of the question, separated by commas")
+	flags.Var(nameList(&config.Topics), "topic", "the topics of the question, separated by commas")
 	config.LongestDelay = 24 * time.Hour
 	flags.Var(duration(&config.LongestDelay), "longest-delay", "longest time from sending to handling, for ids without a time")
-	flags.StringVar(&file, "file", "", "file to write the next question to, if one is necessary")
 	addKeep(flags, &keep)
 	return cmd
+}
+
+func oneFile(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return usagef("%s needs one file", cmd.CommandPath())
+	}
+	return nil
+}
+
+// mostStep is more than the size of any question or answer, see reconcile.Sender.Read.
+const mostStep = 257 << 20
+
+// readStep reads a question or an answer from a file. If name is "-", it reads from
+// standard input.
+func (a *app) readStep(name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(io.LimitReader(a.stdin, mostStep))
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, mostStep))
+}
+
+// ofFile adds the name of a file to an error that is about its content.
+func ofFile(name string, err error) error {
+	if name == "-" || !errors.Is(err, reconcile.ErrFile) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+// writeStep writes a question or an answer to a file. If name is "", it writes to
+// standard output.
+func (a *app) writeStep(step []byte, name string) error {
+	if name == "" {
+		_, err := a.stdout.Write(step)
+		return err
+	}
+	n, err := writeFile(name, bytes.NewReader(step))
+	if err != nil {
+		return err
+	}
+	return a.print(reconcileFileJSON{name, n}, fmt.Sprintf("Wrote %s, %d bytes.\n", name, n))
+}
+
+// writeFile writes the whole file or nothing. It writes to a temporary file and then
+// renames it. So if the process dies, an earlier file with this name remains unchanged.
+func writeFile(name string, from io.WriterTo) (n int64, err error) {
+	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(file.Name()))
+		}
+	}()
+	n, err = from.WriteTo(file)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return n, err
+	}
+	return n, os.Rename(file.Name(), name)
 }

@@ -3,12 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/operate/reconcile"
 )
 
 // ledgerJSON is the JSON output of "once reconcile ledger".
@@ -17,10 +18,7 @@ type ledgerJSON struct {
 }
 
 func (a *app) reconcileLedgerCommand() *cobra.Command {
-	var (
-		config reconcile.LedgerConfig
-		by     []string
-	)
+	var config reconcile.LedgerConfig
 	cmd := &cobra.Command{
 		Use:   "ledger",
 		Short: "Count what one database has sent, handled and parked",
@@ -31,9 +29,6 @@ The inbox knows neither topics nor event types. The command reads whole tables.
 		Args: noArgs,
 		RunE: a.withTables(func(ctx context.Context, db database, _ []string) error {
 			config.Schema = db.tables
-			for _, name := range by {
-				config.By = append(config.By, reconcile.Column(name))
-			}
 			lines, err := reconcile.Ledger(ctx, db.DB, config)
 			if err != nil {
 				return err
@@ -43,28 +38,21 @@ The inbox knows neither topics nor event types. The command reads whole tables.
 	}
 	run := cmd.RunE
 	cmd.RunE = checked(func() error {
-		for _, name := range by {
-			if !isColumn(name) {
+		for _, name := range config.By {
+			if !slices.Contains(ledgerColumns, name) {
 				return usagef("invalid --by %q: use day or hour, topic, consumer, tenant, type", name)
 			}
 		}
 		return nil
 	}, run)
 	flags := cmd.Flags()
-	flags.StringSliceVar(&by, "by", []string{"day"}, "columns, separated by commas: day or hour, topic, consumer, tenant, type")
+	flags.StringSliceVar(&config.By, "by", []string{"day"}, "columns, separated by commas: day or hour, topic, consumer, tenant, type")
 	flags.Var(moment(&config.From), "since", "only rows of this time or later: 2026-05-01T12:00:00Z, or 2h ago as 2h")
 	flags.Var(moment(&config.Until), "until", "only rows before this time")
 	return cmd
 }
 
-func isColumn(name string) bool {
-	for _, c := range reconcile.Columns() {
-		if string(c) == name {
-			return true
-		}
-	}
-	return false
-}
+var ledgerColumns = []string{"day", "hour", "topic", "consumer", "tenant", "type"}
 
 func (a *app) ledgerText(config reconcile.LedgerConfig, lines []reconcile.Line) string {
 	if len(lines) == 0 {
@@ -72,15 +60,15 @@ func (a *app) ledgerText(config reconcile.LedgerConfig, lines []reconcile.Line) 
 	}
 	head := []string{}
 	for _, c := range config.By {
-		head = append(head, strings.ToUpper(string(c)))
+		head = append(head, strings.ToUpper(c))
 	}
 	var rows [][]string
 	for _, l := range lines {
 		var row []string
 		for _, c := range config.By {
-			row = append(row, map[reconcile.Column]string{
-				reconcile.ByDay: l.Start.Format(time.DateOnly), reconcile.ByHour: at(l.Start), reconcile.ByTopic: l.Topic,
-				reconcile.ByConsumer: l.Consumer, reconcile.ByTenant: l.Tenant, reconcile.ByEventType: l.EventType,
+			row = append(row, map[string]string{
+				"day": l.Start.Format(time.DateOnly), "hour": at(l.Start), "topic": l.Topic,
+				"consumer": l.Consumer, "tenant": l.Tenant, "type": l.EventType,
 			}[c])
 		}
 		rows = append(rows, append(row, l.State, fmt.Sprint(l.N), at(l.First), at(l.Last)))

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/operate/reconcile"
 )
 
 // shownIDs is the number of differences that the text of a report shows.
@@ -18,9 +18,6 @@ func (a *app) printReports(out reconcileJSON) error {
 	for i := range out.Reports {
 		b.WriteString(a.reportText(&out.Reports[i]) + "\n")
 		found = found || out.Reports[i].Found()
-	}
-	if out.Next != "" {
-		fmt.Fprintf(&b, "Very much differs: another question was written to %s. Answer it, and read that answer.\n", out.Next)
 	}
 	if err := a.print(out, b.String()); err != nil {
 		return err
@@ -36,7 +33,7 @@ func (a *app) reportText(r *reconcile.Report) string {
 	for _, p := range r.Parked {
 		parked = append(parked, fmt.Sprintf("%d %s since %s", p.N, p.State, at(p.Oldest)))
 	}
-	outstanding := func(o reconcile.Outstanding) string {
+	outstanding := func(o reconcile.Count) string {
 		if o.N == 0 {
 			return ""
 		}
@@ -87,7 +84,7 @@ func (a *app) phantomText(all []reconcile.Phantom) string {
 		case p.Dead:
 			where = "is a dead letter"
 		}
-		rows = append(rows, []string{p.MessageID, p.State.String(), at(p.At), where})
+		rows = append(rows, []string{p.MessageID, p.State, at(p.At), where})
 	}
 	return "\nHandled or parked, and never sent:\n" + table(a.width, []string{"MESSAGE", "STATE", "SINCE (UTC)", "AT THE SENDER"}, rows) +
 		andMore(len(all))

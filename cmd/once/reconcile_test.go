@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -23,9 +23,9 @@ type pair struct {
 	receiver *shell
 }
 
-func newPair(t *testing.T, from, to testkit.Database) *pair {
+func newPair(t *testing.T, from, to kit.Database) *pair {
 	t.Helper()
-	insert := func(db testkit.Database, query string, ago time.Duration, ids ...string) {
+	insert := func(db kit.Database, query string, ago time.Duration, ids ...string) {
 		t.Helper()
 		var at any = time.Now().Add(-ago)
 		if db.Dialect == string(schema.SQLite) {
@@ -55,8 +55,11 @@ func (p *pair) file(name string) string { return filepath.Join(p.TempDir(), name
 
 func eachPair(t *testing.T, test func(p *pair)) {
 	t.Helper()
-	t.Run("postgres", func(t *testing.T) { test(newPair(t, testkit.Postgres(t), testkit.Postgres(t))) })
-	t.Run("sqlite", func(t *testing.T) { test(newPair(t, testkit.SQLite(t), testkit.SQLite(t))) })
+	t.Run("postgres", func(t *testing.T) {
+		kit.Long(t) // see eachDatabase
+		test(newPair(t, kit.Postgres(t), kit.Postgres(t)))
+	})
+	t.Run("sqlite", func(t *testing.T) { test(newPair(t, kit.SQLite(t), kit.SQLite(t))) })
 }
 
 func TestReconcileRun(t *testing.T) {
@@ -78,8 +81,8 @@ func TestReconcileByFiles(t *testing.T) {
 	eachPair(t, func(p *pair) {
 		delete(p.env, "ONCE_CONSUMER_DSN")
 		question, answer := p.file("question.json"), p.file("answer.json")
-		p.says(p.once(exitDone, "reconcile", "ask", "--topic", "orders.placed", "--file", question), "question 1 of the sender", "bytes")
-		p.says(p.receiver.once(exitDone, "reconcile", "answer", question, "--consumer", "payments", "--file", answer), "answer 1")
+		p.says(p.once(exitDone, "reconcile", "ask", "--topic", "orders.placed", "--file", question), "question.json", "bytes")
+		p.says(p.receiver.once(exitDone, "reconcile", "answer", question, "--consumer", "payments", "--file", answer), "answer.json")
 		p.says(p.once(exitFound, "reconcile", "read", answer, "--topic", "orders.placed", "--longest-delay", "1h"), "lost", "phantom")
 
 		p.says(p.once(exitFailed, "reconcile", "read", question, "--topic", "orders.placed"), "the side of the consumers answers it")
@@ -112,7 +115,7 @@ func TestReconcileLedger(t *testing.T) {
 // If a process is killed while it writes a file, the old file must remain unchanged,
 // and the next process must be able to repeat the step.
 func TestReconcileFilesAreWrittenWholly(t *testing.T) {
-	p := newPair(t, testkit.SQLite(t), testkit.SQLite(t))
+	p := newPair(t, kit.SQLite(t), kit.SQLite(t))
 	name := p.file("question.json")
 	if err := os.WriteFile(name, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
@@ -168,7 +171,7 @@ func TestReconcileHidesBothPasswords(t *testing.T) {
 	if got.code != exitFailed || strings.Contains(got.stdout+got.stderr, "pa55word") {
 		t.Errorf("%+v", got)
 	}
-	db := testkit.SQLite(t)
+	db := kit.SQLite(t)
 	s = newShell(t, db)
 	s.env["ONCE_CONSUMER_DSN"] = "postgres://ann:pa55word@127.0.0.1:1/d?sslmode=pa55word"
 	got = s.run(t.Context(), strings.Fields("reconcile run --topic t --consumer c")...)

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/operate"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/quarantine"
 )
 
 // replayJSON describes a replay of many messages. For a replay of dead letters or sent
@@ -39,9 +39,9 @@ type replaysJSON struct {
 	Next    int64        `json:"next,omitempty"` // --before of the next page
 }
 
-func replayOf(r *poison.Replay) replayJSON {
+func replayOf(r *operate.Replay) replayJSON {
 	return replayJSON{
-		ID: r.ID, Source: r.Source, State: r.State, StopReason: r.StopReason, Consumer: r.Consumer, Total: r.Total, Replayed: r.Replayed,
+		ID: r.ID, Source: r.Source, State: r.State, StopReason: r.StopReason, Consumer: r.Consumer, Total: r.Total, Replayed: r.Changed,
 		Resolved: r.Resolved, Failed: r.Failed, Stale: r.Stale, Waiting: r.Waiting, Actor: r.Actor, Why: r.Why,
 		StartedAt: r.StartedAt, EndedAt: r.EndedAt,
 	}
@@ -60,7 +60,7 @@ func (a *app) replaysListCommand() *cobra.Command {
 		Long: `List replays of the quarantine, of dead letters and of sent messages, the latest first.
 What became of the messages is known for the quarantine only.`,
 		Args: noArgs,
-		RunE: a.withQuarantine(&poison.Config{}, func(ctx context.Context, q *poison.Quarantine, _ []string) error {
+		RunE: with(a, quarantine.New, nil, func(ctx context.Context, q *quarantine.Entries, _ []string) error {
 			replays, err := q.Replays(ctx, int64(before))
 			if err != nil {
 				return err
@@ -69,7 +69,7 @@ What became of the messages is known for the quarantine only.`,
 			var rows [][]string
 			for _, r := range replays {
 				out.Replays = append(out.Replays, replayOf(&r))
-				row := []string{fmt.Sprint(r.ID), r.State, replayedFrom(&r), fmt.Sprint(r.Total), fmt.Sprint(r.Replayed)}
+				row := []string{fmt.Sprint(r.ID), r.State, replayedFrom(&r), fmt.Sprint(r.Total), fmt.Sprint(r.Changed)}
 				if r.Source == operate.SourceQuarantine {
 					row = append(row, fmt.Sprint(r.Resolved), fmt.Sprint(r.Failed), fmt.Sprint(r.Stale), fmt.Sprint(r.Waiting))
 				} else {
@@ -91,7 +91,7 @@ What became of the messages is known for the quarantine only.`,
 }
 
 func (a *app) replaysResumeCommand() *cobra.Command {
-	var config deadletter.Config
+	var config operate.Config
 	cmd := &cobra.Command{
 		Use:   "resume ID",
 		Short: "Continue a replay that was paused, stopped or abandoned",
@@ -104,11 +104,11 @@ has the filters, the rate and the other settings with which it began. Give
 			if err != nil {
 				return err
 			}
-			who, err := a.poisonAct()
+			who, err := a.who()
 			if err != nil {
 				return err
 			}
-			q, err := poison.New(db.DB, poison.Config{Schema: db.tables})
+			q, err := quarantine.New(db.DB, operate.Config{Schema: db.tables})
 			if err != nil {
 				return err
 			}
@@ -138,12 +138,12 @@ func (a *app) replaysStopCommand() *cobra.Command {
 		Long: `Stop a running replay, also that of another process, or of one that has died. Messages
 that were replayed before are still handled. once replays resume continues it.`,
 		Args: oneID,
-		RunE: a.withQuarantine(&poison.Config{}, func(ctx context.Context, q *poison.Quarantine, args []string) error {
+		RunE: with(a, quarantine.New, nil, func(ctx context.Context, q *quarantine.Entries, args []string) error {
 			ids, err := parseIDs(args)
 			if err != nil {
 				return err
 			}
-			who, err := a.poisonAct()
+			who, err := a.who()
 			if err != nil {
 				return err
 			}
@@ -152,7 +152,7 @@ that were replayed before are still handled. once replays resume continues it.`,
 				return err
 			}
 			return a.print(replayOf(&r), fmt.Sprintf("Replay %d is %s: %d of %s replayed.\n",
-				r.ID, r.State, r.Replayed, counted(r.Total, "message was", "messages were")))
+				r.ID, r.State, r.Changed, counted(r.Total, "message was", "messages were")))
 		}),
 	}
 	cmd.Flags().StringVar(&a.settings.why, "why", "", "the reason, for the audit log")
@@ -161,7 +161,7 @@ that were replayed before are still handled. once replays resume continues it.`,
 
 // replayed prints how a replay of many entries ended. The returned error decides the exit
 // code of the command.
-func (a *app) replayed(r poison.Replay, err error) error {
+func (a *app) replayed(r operate.Replay, err error) error {
 	switch {
 	case r.ID == 0 && err != nil: // the replay did not begin
 		return err
@@ -169,9 +169,9 @@ func (a *app) replayed(r poison.Replay, err error) error {
 		return a.print(changeJSON{}, "No message matches.\n")
 	}
 	j := replayOf(&r)
-	change := changeJSON{Matched: r.Total, Changed: r.Replayed, Replay: &j}
+	change := changeJSON{Matched: r.Total, Changed: r.Changed, Replay: &j}
 	text := fmt.Sprintf("Replay %d %s: %d of %s replayed; %d resolved, %d failed again, %d stale, %d waiting.\n",
-		r.ID, r.State, r.Replayed, counted(r.Total, "message", "messages"), r.Resolved, r.Failed, r.Stale, r.Waiting)
+		r.ID, r.State, r.Changed, counted(r.Total, "message", "messages"), r.Resolved, r.Failed, r.Stale, r.Waiting)
 	if printErr := a.print(change, text); printErr != nil {
 		return printErr
 	}
@@ -179,7 +179,7 @@ func (a *app) replayed(r poison.Replay, err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("replay %d is paused; %s", r.ID, resume)
-	case errors.Is(err, poison.ErrReplayStopped):
+	case errors.Is(err, operate.ErrReplayStopped):
 		return fmt.Errorf("%w; when the cause is repaired, %s", err, resume)
 	case err != nil:
 		return fmt.Errorf("%w; %s", err, resume)
@@ -187,4 +187,103 @@ func (a *app) replayed(r poison.Replay, err error) error {
 		return foundError{}
 	}
 	return nil
+}
+
+// replayedFrom returns the source of a replay as text.
+func replayedFrom(r *operate.Replay) string {
+	switch {
+	case r.Source == operate.SourceDead:
+		return "dead letters"
+	case r.Source == operate.SourceSent:
+		return "sent messages"
+	case r.Consumer == "":
+		return "all consumers"
+	default:
+		return r.Consumer
+	}
+}
+
+func (a *app) replaysWatchCommand() *cobra.Command {
+	every := time.Second
+	cmd := &cobra.Command{
+		Use:   "watch ID",
+		Short: "Follow a replay until it ends, also that of another process",
+		Long: `Follow a replay until it ends, also that of another process. Ctrl-C stops the command,
+not the replay: use once replays stop for that. The exit code is 3 if the replay ended
+without finishing, or if messages failed again. With --json, only the end is written.`,
+		Args: oneID,
+		RunE: with(a, quarantine.New, nil, func(ctx context.Context, q *quarantine.Entries, args []string) error {
+			ids, err := parseIDs(args)
+			if err != nil {
+				return err
+			}
+			return a.watchReplay(ctx, q, ids[0], every)
+		}),
+	}
+	cmd.Flags().Var(duration(&every), "every", "time between two looks")
+	return cmd
+}
+
+// watchReplay shows the progress of a replay until the replay has ended.
+func (a *app) watchReplay(ctx context.Context, q *quarantine.Entries, id int64, every time.Duration) error {
+	p := a.progress()
+	defer p.end()
+	look := time.NewTicker(every)
+	defer look.Stop()
+	for {
+		r, err := q.ReplayOf(ctx, id)
+		if err != nil {
+			return err
+		}
+		if r.State != operate.ReplayRunning {
+			p.end()
+			return a.watched(&r)
+		}
+		p.show(r.Report)
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return fmt.Errorf("stopped looking; replay %d still runs: %d of %s replayed",
+				id, r.Changed, counted(r.Total, "message", "messages"))
+		}
+	}
+}
+
+// watched prints how a replay ended.
+func (a *app) watched(r *operate.Replay) error {
+	text := fmt.Sprintf("Replay %d %s: %d of %s replayed", r.ID, r.State, r.Changed, counted(r.Total, "message", "messages"))
+	if r.Source == operate.SourceQuarantine {
+		text += fmt.Sprintf("; %d resolved, %d failed again, %d stale, %d waiting", r.Resolved, r.Failed, r.Stale, r.Waiting)
+	}
+	text += ".\n"
+	if r.StopReason != "" {
+		text += "It ended because: " + plain(r.StopReason) + "\n"
+	}
+	if r.State != operate.ReplayFinished {
+		text += fmt.Sprintf("Resume it with: once replays resume %d\n", r.ID)
+	}
+	if err := a.print(replayOf(r), text); err != nil {
+		return err
+	}
+	if r.State != operate.ReplayFinished || r.Failed+r.Stale > 0 {
+		return foundError{}
+	}
+	return nil
+}
+
+func (a *app) resumeOutboxReplay(
+	ctx context.Context, db database, who operate.Act, r *operate.Replay, config operate.Config,
+) error {
+	config.Schema = db.tables
+	var from replayable
+	from, err := dead.New(db.DB, config)
+	if r.Source == operate.SourceSent {
+		from, err = dead.NewSentLog(db.DB, config)
+	}
+	if err != nil {
+		return err
+	}
+	return a.replayMatching(ctx, func(progress func(operate.Report)) (operate.Replay, error) {
+		return from.Resume(ctx, who, r.ID, progress)
+	})
 }

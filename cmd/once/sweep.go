@@ -9,9 +9,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/spf13/cobra"
 
-	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/mover"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/mover"
 )
 
 // sweepJSON is the JSON output of "once sweep".
@@ -50,13 +51,13 @@ own the tables.`,
 			}
 			out, text := sweepJSON{Removed: removed}, fmt.Sprintf("Removed %s.\n", counted(int(removed), "row", "rows"))
 			if keepSent > 0 {
-				log, err := deadletter.NewSentLog(db.DB, deadletter.Config{Schema: db.tables})
+				log, err := dead.NewSentLog(db.DB, operate.Config{Schema: db.tables})
 				if err != nil {
 					return err
 				}
 				out.DroppedDays, err = log.SweepDays(ctx, keepSent)
 				switch {
-				case errors.Is(err, deadletter.ErrNotByDay):
+				case errors.Is(err, dead.ErrNotByDay):
 					text += "The sent log is not partitioned by day: the forwarders delete its old rows.\n"
 				case err != nil:
 					return err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/watermill-once/once/journey"
+	"github.com/watermill-once/once/operate/trace"
 )
 
 // traceJSON is the JSON output of "once trace".
@@ -55,7 +55,7 @@ type eventJSON struct {
 	Why      string    `json:"why,omitempty"`
 }
 
-func tracedOf(m *journey.Message) tracedJSON {
+func tracedOf(m *trace.Message) tracedJSON {
 	j := tracedJSON{
 		ID: m.ID, CausedBy: m.CausedBy, Depth: m.Depth, Topic: m.Topic, Tenant: m.Tenant, AggregateType: m.AggregateType,
 		AggregateID: m.AggregateID, EventType: m.EventType, Where: m.Where, Consumers: []atConsumerJSON{}, Events: []eventJSON{},
@@ -73,7 +73,7 @@ func tracedOf(m *journey.Message) tracedJSON {
 
 func (a *app) traceCommand() *cobra.Command {
 	var (
-		query     journey.Query
+		query     trace.Query
 		aggregate string
 	)
 	cmd := &cobra.Command{
@@ -114,11 +114,11 @@ If producer and consumers have databases of their own, run the command for each 
 			return usagef("say which message: give the id of a message, or --aggregate, or --tenant")
 		}
 		return a.withTables(func(ctx context.Context, db database, _ []string) error {
-			journeys, err := journey.New(db.DB, journey.Config{Schema: db.tables})
+			finder, err := trace.New(db.DB, db.tables)
 			if err != nil {
 				return err
 			}
-			answer, err := journeys.Find(ctx, query)
+			answer, err := finder.Find(ctx, query)
 			if err != nil {
 				return err
 			}
@@ -126,4 +126,73 @@ If producer and consumers have databases of their own, run the command for each 
 		})(cmd, args)
 	}
 	return cmd
+}
+
+func (a *app) printTrace(answer trace.Answer) error {
+	out := traceJSON{Messages: []tracedJSON{}, Notes: answer.Notes}
+	var text strings.Builder
+	for i := range answer.Messages {
+		j := tracedOf(&answer.Messages[i])
+		out.Messages = append(out.Messages, j)
+		if i > 0 {
+			text.WriteString("\n")
+		}
+		text.WriteString(traceText(a.width, &j))
+	}
+	if len(out.Messages) == 0 {
+		text.WriteString("No message matches.\n")
+	}
+	if len(out.Notes) > 0 {
+		text.WriteString("\n")
+	}
+	for _, note := range out.Notes {
+		text.WriteString(plain(note) + "\n")
+	}
+	return a.print(out, text.String())
+}
+
+func traceText(width int, m *tracedJSON) string {
+	aggregate := ""
+	if m.AggregateID != "" {
+		aggregate = m.AggregateType + "/" + m.AggregateID
+	}
+	text := fields(
+		"message", m.ID, "caused by", m.CausedBy, "topic", m.Topic, "event type", m.EventType, "aggregate", aggregate, "tenant", m.Tenant,
+	)
+	var rows [][]string
+	for _, e := range m.Events {
+		rows = append(rows, []string{e.At.Format("2006-01-02 15:04:05.000"), e.Place, e.Consumer, e.What, eventText(&e)})
+	}
+	indent := strings.Repeat("  ", m.Depth)
+	if len(rows) > 0 {
+		if width > 0 {
+			width = max(40, width-len(indent))
+		}
+		text += "\n" + table(width, []string{"TIME (UTC)", "PLACE", "CONSUMER", "WHAT", "DETAIL"}, rows)
+	}
+	where := []string{""}
+	for _, sentence := range m.Where {
+		where = append(where, plain(sentence))
+	}
+	text += strings.Join(where, "\n") + "\n"
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if line != "\n" {
+			b.WriteString(indent)
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+func eventText(e *eventJSON) string {
+	var parts []string
+	for _, part := range []struct{ name, value string }{
+		{"", e.Detail}, {"by ", e.Actor}, {"because ", e.Why}, {"", e.Reason}, {"attempts ", number(int64(e.Attempts))}, {"error: ", e.Error},
+	} {
+		if part.value != "" {
+			parts = append(parts, part.name+part.value)
+		}
+	}
+	return strings.Join(parts, ", ")
 }

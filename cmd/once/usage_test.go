@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // After a usage mistake, the command prints an error to standard error and ends with
@@ -164,7 +167,7 @@ func TestHelp(t *testing.T) {
 
 func TestVersionAndCompletion(t *testing.T) {
 	s := &shell{T: t}
-	s.says(s.once(exitDone, "--version"), "once ", "(tables of version 1)")
+	s.says(s.once(exitDone, "--version"), "once ", "(tables of version 2)")
 	for _, name := range []string{"bash", "zsh", "fish"} {
 		s.says(s.once(exitDone, "completion", name), "once")
 	}
@@ -181,8 +184,8 @@ func TestManPages(t *testing.T) {
 	s.says(string(page), "stop-on-failure", "SYNOPSIS")
 }
 
-// The widest columns are cut to the width of the terminal, and characters that control a
-// terminal are replaced.
+// Columns are cut to the width of the terminal, times and ids last. Characters that
+// control a terminal are replaced, and blanks at the ends are shown.
 func TestTable(t *testing.T) {
 	for _, test := range []struct {
 		width int
@@ -200,7 +203,7 @@ func TestTable(t *testing.T) {
 			40,
 			[]string{"ID", "MESSAGE", "TOPIC", "STATE"},
 			[][]string{{"1", "0198c3a4-1111-7abc-8def-0123456789ab", "orders.placed", "waiting"}},
-			"ID  MESSAGE        TOPIC         STATE\n1   0198c3a4-111…  orders.plac…  waiting\n",
+			"ID  MESSAGE                 TOPIC  STATE\n1   0198c3a4-1111-7abc-8d…  orde…  wait…\n",
 		},
 		{
 			0,
@@ -208,10 +211,105 @@ func TestTable(t *testing.T) {
 			[][]string{{"1", strings.Repeat("long", 20)}},
 			"ID  MESSAGE\n1   " + strings.Repeat("long", 20) + "\n",
 		},
-		{10, []string{"A", "LONG HEAD", "B"}, [][]string{{"1", "2", "3"}}, "A  LONG H…\n1  2     …\n"},
+		{10, []string{"A", "LONG HEAD", "B"}, [][]string{{"1", "2", "3"}}, "A  LONG… …\n1  2     …\n"},
+		{
+			80,
+			[]string{"ID", "CONSUMER", "TOPIC", "MESSAGE", "FAILED (UTC)", "TRIES", "REASON", "ERROR"},
+			[][]string{{
+				"1234567", "payments-of-orders", "orders.placed", strings.Repeat("m", 36), "2026-05-01 12:00:00", "3", "exhausted", "no card",
+			}},
+			"ID       CONS…  TOPIC  MESSAGE          FAILED (UTC)         TRIES  REAS…  ERROR\n" +
+				"1234567  paym…  orde…  mmmmmmmmmmmmmm…  2026-05-01 12:00:00  3      exha…  no c…\n",
+		},
+		{0, []string{"ID", "TOPIC"}, [][]string{{"1", " A1  "}, {"2", "A\n1"}}, "ID  TOPIC\n1   ␣A1␣␣\n2   A·1\n"},
 	} {
 		if got := table(test.width, test.head, test.rows); got != test.want {
 			t.Errorf("width %d: got\n%s", test.width, got)
 		}
 	}
+}
+
+// No output contains a password, whatever form the address has and whatever fails.
+func TestPasswordsAreNotShown(t *testing.T) {
+	t.Parallel()
+	kit.Postgres(t)
+	const secret = "c4nary/pass word"
+	for _, dsn := range []string{
+		"postgres://ann:c4nary%2Fpass%20word@127.0.0.1:1/shop?sslmode=disable",
+		"postgres://ann:c4nary%zz@127.0.0.1:1/shop",
+		"postgres://ann@127.0.0.1:1/shop?password=c4nary&sslmode=bogus",
+		"host=127.0.0.1 port=1 user=ann password='c4nary/pass word' sslmode=disable",
+		"host=127.0.0.1 port=x user=ann password=c4nary",
+		"host=127.0.0.1 user=ann password=c4nary more words",
+		"mysql://ann:c4nary@h/d",
+		"c4nary",
+		"file:///no/such/dir/x.db?password=c4nary",
+	} {
+		s := &shell{T: t, env: map[string]string{"ONCE_DSN": dsn, "ONCE_AMQP_URL": "amqp://ann:c4nary@127.0.0.1:1/"}}
+		for _, command := range [][]string{{"status"}, {"migrate", "up"}, {"doctor"}, {"forward", "--listen", "127.0.0.1:0"}} {
+			got := s.run(t.Context(), command...)
+			if got.code != exitFailed && got.code != exitUsage {
+				t.Errorf("%s: once %v: exit code %d", dsn, command, got.code)
+			}
+			for _, part := range []string{secret, "c4nary"} {
+				if text := got.stdout + got.stderr; strings.Contains(text, part) {
+					t.Errorf("%s: once %v shows the password:\n%s", dsn, command, text)
+				}
+			}
+		}
+	}
+}
+
+func TestHide(t *testing.T) {
+	a := &app{settings: settings{dsn: "host=h password='two words'", amqpURL: "amqp://ann:pa%2Fss@h/"}}
+	for text, want := range map[string]string{
+		"login with two words":           "login with ***",
+		"pa/ss and pa%2Fss":              "*** and ***",
+		"dial amqp://bob:x@h/: refused":  "dial amqp://***@h/: refused",
+		"set it to amqp://user@host/ or": "set it to amqp://user@host/ or",
+	} {
+		if got := a.hide(text); got != want {
+			t.Errorf("%q became %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Errors name the value and the remedy.
+func TestErrorsNameTheRemedy(t *testing.T) {
+	t.Parallel()
+	db := kit.Postgres(t)
+	s := newShell(t, db)
+	for command, says := range map[string]string{
+		"outbox show 99":                      "99: not found (once outbox list shows the IDs)",
+		"outbox retry 99":                     "99: not found (once outbox list shows the IDs)",
+		"dead discard 99 --why w":             "99: not found (once dead list shows the IDs)",
+		"sent replay 99":                      "99: not found (once sent list shows the IDs)",
+		"parked cancel 99 --why w":            "99: not found (once parked list shows the IDs)",
+		"quarantine show 99":                  "message 99: not found (once quarantine list shows the IDs)",
+		"quarantine edit 99 --why w --set a=": "message 99: not found (once quarantine list shows the IDs)",
+		"replays stop 99":                     "no such replay: 99 (once replays list shows the IDs)",
+		"dead release order-7":                `"order-7" (once outbox blocked shows the blocked keys)`,
+		"consumers remove payments t --why w": `consumer "payments" of topic "t": no such consumer (once consumers list`,
+		"reconcile ask --topic t":             "set forwarder.Config.KeepSent in all forwarders (once forward has the flag --keep-sent)",
+		"mover --once":                        `"watermill_forwarder_topic" (check --forwarder-topic, or name the table with --messages-table)`,
+		"status --inbox by_day":               "(leave out --inbox and ONCE_INBOX, or convert the inbox with once migrate up --inbox by_day)",
+		"status --dsn sqlite:/no/such/x.db":   "(check the file in ONCE_DSN or --dsn; once migrate up creates a new one)",
+	} {
+		got := s.run(t.Context(), strings.Fields(command)...)
+		if got.code != exitFailed || !strings.Contains(got.stderr, says) {
+			t.Errorf("once %s: exit code %d, %s\nwant %s", command, got.code, got.stderr, says)
+		}
+	}
+
+	address, err := url.Parse(db.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.Path = "/no_such_database"
+	s.says(s.once(exitFailed, "status", "--dsn", address.String()),
+		"no_such_database", "(check the address and the user in ONCE_DSN or --dsn)")
+
+	s.once(exitDone, "migrate", "up", "--inbox", "by_day")
+	s.says(s.once(exitFailed, "status"), "(add --inbox by_day, or set ONCE_INBOX=by_day)")
+	s.once(exitDone, "status", "--inbox", "by_day")
 }

@@ -24,7 +24,6 @@ func fromEnv(flags *pflag.FlagSet, names ...string) {
 	}
 }
 
-// envName returns the name of the environment variable for a flag, or "".
 func envName(f *pflag.Flag) string {
 	return strings.Join(f.Annotations[envKey], "")
 }
@@ -47,7 +46,6 @@ func (v *value) Set(text string) error {
 	return nil
 }
 
-// oneOf returns a flag value that must be one of the allowed names.
 func oneOf(target *string, allowed ...string) *value {
 	return &value{kind: "name", text: *target, set: func(text string) error {
 		if !slices.Contains(allowed, text) {
@@ -58,7 +56,6 @@ func oneOf(target *string, allowed ...string) *value {
 	}}
 }
 
-// atLeast returns a flag value that is a whole number of at least the parameter least.
 func atLeast(target *int, least int) *value {
 	v := &value{kind: "number", set: func(text string) error {
 		n, err := strconv.Atoi(text)
@@ -74,7 +71,6 @@ func atLeast(target *int, least int) *value {
 	return v
 }
 
-// duration returns a flag value that is a positive duration.
 func duration(target *time.Duration) *value {
 	v := &value{kind: "duration", set: func(text string) error {
 		d, err := parseDuration(text)
@@ -125,7 +121,61 @@ func moment(target *time.Time) *value {
 	}}
 }
 
-// parseIDs parses args, which are IDs of rows.
+// nameList returns a flag value for names that are separated by commas. The flag may be
+// repeated. A name with a comma or a quote is written in double quotes, with two quotes
+// for each quote in it. All other characters of a name are kept.
+func nameList(target *[]string) *value {
+	return &value{kind: "names", set: func(text string) error {
+		names, err := parseNames(text)
+		*target = append(*target, names...)
+		return err
+	}}
+}
+
+func parseNames(text string) (names []string, err error) {
+	for {
+		name, rest, more := strings.Cut(text, ",")
+		if strings.HasPrefix(text, `"`) {
+			if name, rest, more, err = parseQuoted(text); err != nil {
+				return nil, err
+			}
+		} else if strings.Contains(name, `"`) {
+			return nil, fmt.Errorf("the name %q has a quote: put the name in double quotes, and write two quotes for a quote in it", name)
+		}
+		if name == "" {
+			return nil, errors.New("a name is empty")
+		}
+		names = append(names, name)
+		if !more {
+			return names, nil
+		}
+		text = rest
+	}
+}
+
+func parseQuoted(text string) (name, rest string, more bool, err error) {
+	var b strings.Builder
+	for at := 1; at < len(text); at++ {
+		if text[at] != '"' {
+			b.WriteByte(text[at])
+			continue
+		}
+		after := text[at+1:]
+		switch {
+		case strings.HasPrefix(after, `"`):
+			b.WriteByte('"')
+			at++
+		case after == "":
+			return b.String(), "", false, nil
+		case after[0] == ',':
+			return b.String(), after[1:], true, nil
+		default:
+			return "", "", false, fmt.Errorf("%q follows a closing quote: put a comma between names", after)
+		}
+	}
+	return "", "", false, fmt.Errorf("the closing quote of %s is missing", text)
+}
+
 func parseIDs(args []string) ([]int64, error) {
 	var ids []int64
 	for _, arg := range args {

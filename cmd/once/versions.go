@@ -61,8 +61,6 @@ func addVersionFilter(flags *pflag.FlagSet, f *sequence.VersionFilter) {
 	flags.Var(atLeast(&f.Limit, 1), "limit", "largest number of rows")
 }
 
-// withVersions works like withTables, but the function work gets the versions of
-// aggregates instead of the database.
 func (a *app) withVersions(work func(ctx context.Context, v *sequence.Versions) error) func(*cobra.Command, []string) error {
 	return a.withTables(func(ctx context.Context, db database, _ []string) error {
 		versions, err := sequence.NewVersions(db.DB, sequence.VersionsConfig{Schema: db.tables})
@@ -73,8 +71,6 @@ func (a *app) withVersions(work func(ctx context.Context, v *sequence.Versions) 
 	})
 }
 
-// cutOff returns a line for the end of a list. The line says that --limit may have cut
-// the list. If the parameter more is false, cutOff returns "".
 func cutOff(more bool) string {
 	if !more {
 		return ""

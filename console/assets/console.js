@@ -87,7 +87,7 @@
   };
 
   // The keyboard
-  const pages = { v: "./", o: "outbox", d: "dead", s: "sent", f: "forwarders", c: "consumers", k: "parked", q: "quarantine", r: "replays", m: "life", e: "reconcile", a: "audit" };
+  const pages = { v: "./", o: "outbox", d: "dead", s: "sent", f: "forwarders", c: "consumers", k: "parked", q: "quarantine", r: "replays", m: "trace", e: "reconcile", a: "audit" };
   let going = 0;
   const rows = () => all("a.row");
   const move = (by) => {

@@ -72,7 +72,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	subscriber, err := rabbit.NewSubscriber(broker, rabbit.SubscriberConfig{})
+	subscriber, err := rabbit.NewSubscriber(broker, rabbit.SubscriberConfig{}) // with watermill-amqp v3, both are in amqpv3: see README.md
 	if err != nil {
 		return err
 	}

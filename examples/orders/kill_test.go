@@ -12,6 +12,8 @@ import (
 
 	"github.com/watermill-once/once/examples/orders/internal/testenv"
 	"github.com/watermill-once/once/examples/orders/service"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -153,7 +155,7 @@ func (v *victim) incomplete() int {
 // finish waits until all orders are handled, and stops the service.
 func (v *victim) finish() {
 	v.Helper()
-	quarantine, err := poison.New(v.db, poison.Config{Schema: v.tables})
+	entries, err := quarantine.New(v.db, operate.Config{Schema: v.tables})
 	if err != nil {
 		v.Fatal(err)
 	}
@@ -164,7 +166,7 @@ func (v *victim) finish() {
 		}
 	}()
 	testenv.Eventually(v, 3*time.Minute, "all orders are handled", func() bool {
-		v.replayCrashed(quarantine)
+		v.replayCrashed(entries)
 		u = v.undone()
 		return u.orders == 0 && u.unsent == 0 && u.parked == 0 &&
 			v.count(v.mail, `SELECT COUNT(DISTINCT reference) FROM mail_provider`) >=
@@ -181,15 +183,15 @@ func (v *victim) finish() {
 
 // replayCrashed replays the messages that are in quarantine because they were being
 // handled during too many kills. In production an operator would do this.
-func (v *victim) replayCrashed(quarantine *poison.Quarantine) {
+func (v *victim) replayCrashed(entries *quarantine.Entries) {
 	v.Helper()
-	page, err := quarantine.List(v.Context(), poison.Filter{Reason: poison.ReasonCrashed})
+	page, err := entries.List(v.Context(), operate.Filter{Reason: poison.ReasonCrashed})
 	if err != nil {
 		v.Fatal(err)
 	}
-	for _, e := range page.Entries {
+	for _, e := range page.Rows {
 		v.Logf("%s of %s is in quarantine after %d kills", e.MessageID, e.Consumer, e.Crashes)
-		if err := quarantine.Replay(v.Context(), poison.Act{Actor: "test", Why: "the kills of the test were the cause"}, e.ID); err != nil {
+		if err := entries.Replay(v.Context(), operate.Act{Actor: "test", Why: "the kills of the test were the cause"}, e.ID); err != nil {
 			v.Fatal(err)
 		}
 		v.replayed = true

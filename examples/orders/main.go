@@ -1,8 +1,5 @@
 // Command orders is an order service that you can copy. It also contains a demo, which
 // shows that no order is lost and no effect happens twice. See README.md and -help.
-//
-// To read the code, start with package service. Then read how this command puts the
-// parts together: options.go, app.go, open.go and part.go.
 package main
 
 import (

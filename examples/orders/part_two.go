@@ -56,7 +56,7 @@ func createBeside(ctx context.Context, dsn string) (string, error) {
 	return withDatabase(dsn, name), nil
 }
 
-// withDatabase returns dsn with another database. The parameter dsn is a URL, or a list
+// withDatabase returns dsn with another database. dsn is a URL, or a list
 // of key=value pairs.
 func withDatabase(dsn, name string) string {
 	if address, err := url.Parse(dsn); err == nil && strings.HasPrefix(address.Scheme, "postgres") {

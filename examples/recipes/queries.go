@@ -3,9 +3,12 @@ package recipes
 import (
 	"context"
 	"database/sql"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// This file has the shape of the code that sqlc generates. In a service, sqlc writes it.
+// This file has the shape of the code that sqlc generates. In a service, sqlc writes it,
+// either for database/sql or for pgx/v5.
 
 // DBTX is a database or a transaction that executes queries.
 type DBTX interface {
@@ -30,5 +33,22 @@ type CreateOrderParams struct {
 // CreateOrder inserts an order.
 func (q *Queries) CreateOrder(ctx context.Context, arg CreateOrderParams) error {
 	_, err := q.db.ExecContext(ctx, `INSERT INTO orders (id, total) VALUES ($1, $2)`, arg.ID, arg.Total)
+	return err
+}
+
+// PgxDBTX is DBTX for pgx/v5.
+type PgxDBTX interface {
+	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
+}
+
+// PgxQueries is Queries for pgx/v5.
+type PgxQueries struct{ db PgxDBTX }
+
+// NewPgxQueries returns queries that use db.
+func NewPgxQueries(db PgxDBTX) *PgxQueries { return &PgxQueries{db: db} }
+
+// CreateOrder inserts an order.
+func (q *PgxQueries) CreateOrder(ctx context.Context, arg CreateOrderParams) error {
+	_, err := q.db.Exec(ctx, `INSERT INTO orders (id, total) VALUES ($1, $2)`, arg.ID, arg.Total)
 	return err
 }

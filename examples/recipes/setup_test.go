@@ -25,29 +25,35 @@ func TestMain(m *testing.M) {
 // of the outbox, and a table of orders. It is on the server that PG_DSN names.
 func eachDriver(t *testing.T, test func(t *testing.T, db *sql.DB)) {
 	t.Helper()
+	for _, driver := range []string{"postgres", "pgx"} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			test(t, open(t, driver, newDatabase(t)))
+		})
+	}
+}
+
+// newDatabase creates a database for the test, and returns its DSN.
+func newDatabase(t *testing.T) string {
+	t.Helper()
 	server := os.Getenv("PG_DSN")
 	if server == "" {
 		t.Fatal("PG_DSN is empty: set it to the postgres:// URL of a server where the test may create a database")
 	}
-	for _, driver := range []string{"postgres", "pgx"} {
-		t.Run(driver, func(t *testing.T) {
-			t.Parallel()
-			name := "recipes_" + strings.ReplaceAll(outbox.NewID(), "-", "")
-			execute(t, open(t, driver, server), `CREATE DATABASE `+name)
-			t.Cleanup(func() { execute(t, open(t, driver, server), `DROP DATABASE `+name) })
-			address, err := url.Parse(server)
-			if err != nil {
-				t.Fatal(err)
-			}
-			address.Path = name
-			db := open(t, driver, address.String())
-			if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-				t.Fatal(err)
-			}
-			execute(t, db, `CREATE TABLE orders (id text PRIMARY KEY, total bigint NOT NULL)`)
-			test(t, db)
-		})
+	name := "recipes_" + strings.ReplaceAll(outbox.NewID(), "-", "")
+	execute(t, open(t, "postgres", server), `CREATE DATABASE `+name)
+	t.Cleanup(func() { execute(t, open(t, "postgres", server), `DROP DATABASE `+name) })
+	address, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
 	}
+	address.Path = name
+	db := open(t, "postgres", address.String())
+	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, db, `CREATE TABLE orders (id text PRIMARY KEY, total bigint NOT NULL)`)
+	return address.String()
 }
 
 func open(t *testing.T, driver, dsn string) *sql.DB {

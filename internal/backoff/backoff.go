@@ -1,4 +1,5 @@
-// Package backoff computes delays between attempts.
+// Package backoff computes delays between attempts, and the size of batches after
+// failures.
 package backoff
 
 import (
@@ -29,7 +30,7 @@ type Exponential struct {
 }
 
 // Delay returns the delay after the given number of attempts. A number below 1 counts
-// as 1. The delay is shortened by the fraction Jitter times chance, where the parameter
+// as 1. The delay is shortened by the fraction Jitter times chance, where
 // chance is a random number in [0, 1), or 0 for no jitter.
 func (e Exponential) Delay(attempts int, chance float64) time.Duration {
 	if e.Base <= 0 {
@@ -72,4 +73,24 @@ func (e Exponential) Total(attempts int) time.Duration {
 		sum += delay
 	}
 	return sum
+}
+
+// Limit limits the size of batches. A batch that fails, for example because of a
+// timeout, may succeed in smaller parts. Each failure halves the limit. Each success
+// doubles it, up to the full size. The zero value allows the full size.
+type Limit struct {
+	halvings int
+}
+
+// Of returns how many of n items to process at once. The result is at least 1.
+func (l *Limit) Of(n int) int { return max(1, n>>l.halvings) }
+
+// Did updates the limit after a batch has succeeded or failed.
+func (l *Limit) Did(succeeded bool) {
+	const maxHalvings = 12
+	if succeeded {
+		l.halvings = max(0, l.halvings-1)
+	} else {
+		l.halvings = min(maxHalvings, l.halvings+1)
+	}
 }

@@ -1,15 +1,19 @@
 // Package dialect hides the differences between PostgreSQL and SQLite: some words of
 // SQL, the form of list parameters, the start of transactions, and the meaning of
 // errors. All other code is the same for both.
-//
-// To read the code, start with dialect.go, list.go and statement.go (queries). Then
-// read tx.go and errors.go (transactions). The other files can be read in any order.
 package dialect
 
 import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
+
+	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/schema"
 )
@@ -18,6 +22,7 @@ import (
 type Dialect struct {
 	config schema.Config
 	plans  *plans
+	sample *Sample
 }
 
 // New returns the Dialect for config. It fails if config is invalid.
@@ -25,7 +30,7 @@ func New(config schema.Config) (Dialect, error) {
 	if err := config.Validate(); err != nil {
 		return Dialect{}, err
 	}
-	return Dialect{config: config.WithDefaults(), plans: &plans{slow: slowWork}}, nil
+	return Dialect{config: config.WithDefaults(), plans: &plans{slow: slowWork}, sample: &Sample{}}, nil
 }
 
 // SQLite reports whether the database is SQLite. SQLite has one writer at a time.
@@ -126,5 +131,125 @@ func (d Dialect) expand(name string, args []string) string {
 		return "FOR UPDATE SKIP LOCKED"
 	default:
 		return d.config.Table(name)
+	}
+}
+
+// Columns returns an item for the FROM clause of a query: a table named c. The lists in
+// $1, $2 and so on are its columns, see [Dialect.List] and [Dialect.Strings]. Each
+// argument is the name of a column and its PostgreSQL type, such as "id bigint".
+func (d Dialect) Columns(columns ...string) string {
+	var values, names []string
+	for i, column := range columns {
+		name, kind, _ := strings.Cut(column, " ")
+		if d.SQLite() {
+			values = append(values, fmt.Sprintf("json_extract($%d, '$[' || e.key || ']') AS %s", i+1, name))
+		} else {
+			values = append(values, fmt.Sprintf("$%d::text::%s[]", i+1, kind))
+		}
+		names = append(names, name)
+	}
+	if d.SQLite() {
+		return `(SELECT ` + strings.Join(values, ", ") + ` FROM json_each($1) AS e) AS c`
+	}
+	return `unnest(` + strings.Join(values, ", ") + `) AS c(` + strings.Join(names, ", ") + `)`
+}
+
+// List returns numbers as a single parameter of a query. Use the parameter in the
+// {list} placeholder or, in PostgreSQL, in a cast to bigint[]. A list of any length
+// then needs only one parameter, and does not need the array type of a driver.
+func (d Dialect) List(values []int64) string {
+	opening, closing := byte('{'), byte('}')
+	if d.SQLite() {
+		opening, closing = '[', ']'
+	}
+	b := make([]byte, 0, 2+8*len(values))
+	b = append(b, opening)
+	for i, v := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, v, 10)
+	}
+	return string(append(b, closing))
+}
+
+var arrayEscape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+// Strings is like [Dialect.List], for strings. The values must be valid UTF-8 without
+// NUL characters.
+func (d Dialect) Strings(values []string) string {
+	if d.SQLite() {
+		if values == nil {
+			values = []string{}
+		}
+		encoded, _ := json.Marshal(values) // encoding strings cannot fail
+		return string(encoded)
+	}
+	var b strings.Builder
+	b.WriteByte('{')
+	for i, v := range values {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('"')
+		_, _ = arrayEscape.WriteString(&b, v)
+		b.WriteByte('"')
+	}
+	b.WriteByte('}')
+	return b.String()
+}
+
+// numbered are the tables whose primary key gets its values from a sequence.
+var numbered = []string{"outbox", "outbox_dead", "outbox_sent", "parked", "audit", "replays", "reconciliations"}
+
+// ExplainNumber adds the remedy to err if a sequence of PostgreSQL has returned a number
+// that another row already has. The result then wraps schema.ErrSequence.
+func (d Dialect) ExplainNumber(err error) error {
+	if State(err) != "23505" || errors.Is(err, schema.ErrSequence) { // unique_violation
+		return err
+	}
+	for _, name := range numbered {
+		table := d.config.Prefix + name
+		if strings.Contains(err.Error(), table+"_pkey") {
+			return fmt.Errorf("%w, for example after logical replication or a restore: table %s already has the number of a new row: "+
+				"run `once doctor` or schema.Check, and then the setval statements that they print: %w", schema.ErrSequence, table, err)
+		}
+	}
+	return err
+}
+
+// EachRow executes query in tx, and calls the function row for each row of the result.
+// scan of the function row is the Scan method for the current row. EachRow
+// stops at the first error and returns it.
+func EachRow(
+	ctx context.Context, tx *sql.Tx, row func(scan func(dest ...any) error) error, query string, args ...any,
+) error {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// Affected returns the number of rows that a statement changed.
+func Affected(result sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// LogDurability logs an error if a crash of the database may lose commits, see
+// [schema.Durability]. Call it at the start, as soon as the database can be reached. It
+// ignores other errors, because the next query returns them, too.
+func (d Dialect) LogDurability(ctx context.Context, db *sql.DB, logger watermill.LoggerAdapter) {
+	if err := schema.Durability(ctx, db, d.config); errors.Is(err, schema.ErrNotDurable) {
+		logger.Error("The database may lose what was acknowledged", err, nil)
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { kit.Main(m) }
 
-func newDialect(t *testing.T, db testkit.Database) dialect.Dialect {
+func newDialect(t *testing.T, db kit.Database) dialect.Dialect {
 	t.Helper()
 	d, err := dialect.New(schema.Config{Dialect: schema.Dialect(db.Dialect)})
 	if err != nil {
@@ -24,7 +24,7 @@ func newDialect(t *testing.T, db testkit.Database) dialect.Dialect {
 }
 
 func TestListsArriveUnchanged(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		d := newDialect(t, db)
 		texts := []string{"", "a", `quote " and \ backslash`, "comma,brace{}", "NULL", "ünïcode 🐇", " space ", "'"}
 		got := collect[string](t, db, d.SQL(`SELECT * FROM {list $1 text} AS l`), d.Strings(texts))
@@ -50,7 +50,7 @@ func TestListsArriveUnchanged(t *testing.T) {
 	})
 }
 
-func collect[T string | int64](t *testing.T, db testkit.Database, query string, arg any) []T {
+func collect[T string | int64](t *testing.T, db kit.Database, query string, arg any) []T {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), query, arg)
 	if err != nil {
@@ -73,7 +73,7 @@ func collect[T string | int64](t *testing.T, db testkit.Database, query string, 
 }
 
 func TestTrap58PanicRollsBackAndIsNotRecovered(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		d := newDialect(t, db)
 		exec(t, db, `CREATE TABLE work (n integer)`)
 		func() {
@@ -100,7 +100,7 @@ func TestTrap58PanicRollsBackAndIsNotRecovered(t *testing.T) {
 }
 
 func TestRefusedCommitIsNotUnknown(t *testing.T) {
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	d := newDialect(t, db)
 	exec(t, db, `CREATE TABLE work (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
 	err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
@@ -116,7 +116,7 @@ func TestRefusedCommitIsNotUnknown(t *testing.T) {
 // error for this has no code, so this test fails if a new version of the driver changes
 // the text.
 func TestCommitOfFailedTransactionIsNotUnknown(t *testing.T) {
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	d := newDialect(t, db)
 	err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(t.Context(), `SELECT 1/0`); err == nil {
@@ -132,7 +132,7 @@ func TestCommitOfFailedTransactionIsNotUnknown(t *testing.T) {
 // If the connection is lost during the commit, the outcome is unknown. This does not
 // apply to a read.
 func TestCommitWithLostConnectionIsUnknown(t *testing.T) {
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	d := newDialect(t, db)
 	disconnected := func(tx *sql.Tx) error {
 		var pid int
@@ -155,7 +155,7 @@ func TestCommitWithLostConnectionIsUnknown(t *testing.T) {
 // After a restart of the server every idle connection of the pool is dead. Begin skips
 // them.
 func TestBeginSkipsDeadConnections(t *testing.T) {
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	d := newDialect(t, db)
 	const idle = 8
 	db.SetMaxIdleConns(idle)
@@ -195,7 +195,7 @@ func pid(t *testing.T, conn *sql.Conn) (n int) {
 	return n
 }
 
-func exec(t *testing.T, db testkit.Database, query string, args ...any) {
+func exec(t *testing.T, db kit.Database, query string, args ...any) {
 	t.Helper()
 	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func exec(t *testing.T, db testkit.Database, query string, args ...any) {
 // Write must see the changes of other transactions, whatever the default isolation level
 // is. InTx runs a function of the user, and keeps the default.
 func TestWriteUsesReadCommittedAndInTxTheDefault(t *testing.T) {
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	d := newDialect(t, db)
 	db.SetMaxOpenConns(1)
 	if _, err := db.ExecContext(t.Context(), `SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ`); err != nil {

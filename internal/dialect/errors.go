@@ -1,8 +1,16 @@
 package dialect
 
 import (
+	"context"
+	"database/sql"
 	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
 	"strings"
+
+	"github.com/watermill-once/once/schema"
 )
 
 // This package imports no driver, so it recognizes the errors of drivers by their
@@ -20,8 +28,17 @@ const (
 	sqliteFull   = 13
 )
 
-// State returns the SQLSTATE of a PostgreSQL error, or "" for other errors.
-func State(err error) string {
+// MySQL's error numbers, https://dev.mysql.com/doc/mysql-errors/8.4/en/server-error-reference.html.
+const (
+	mysqlLockTimeout = 1205
+	mysqlDeadlock    = 1213
+)
+
+// State returns the SQLSTATE of a PostgreSQL error, or "" for other errors. It also
+// returns "" if a method of err panics, because err may be an error of the user, such as
+// a nil pointer.
+func State(err error) (state string) {
+	defer func() { _ = recover() }()
 	var pg sqlStater
 	if errors.As(err, &pg) {
 		return pg.SQLState()
@@ -32,15 +49,36 @@ func State(err error) string {
 // Contended reports whether the work failed because of other transactions: a lock
 // timeout, a deadlock, a serialization failure, or SQLite busy. The same work may
 // succeed a moment later.
-func Contended(err error) bool {
+func Contended(err error) bool { return Conflicted(err) || State(err) == "55P03" } // lock_not_available
+
+// Conflicted is like [Contended], without PostgreSQL's lock timeout, because a handler
+// can wait for a lock that it holds itself through another connection. It also knows the
+// errors of MySQL, which a handler may use beside the database of this module.
+func Conflicted(err error) bool {
 	switch State(err) {
-	case "55P03", // lock_not_available
-		"40P01", // deadlock_detected
+	case "40P01", // deadlock_detected
 		"40001": // serialization_failure
 		return true
 	}
 	code := sqliteCode(err)
-	return code == sqliteBusy || code == sqliteLocked
+	return code == sqliteBusy || code == sqliteLocked || contendedMySQL(err)
+}
+
+// contendedMySQL looks for an error of the MySQL driver, whose number is in a field and
+// not in a method.
+func contendedMySQL(err error) bool {
+	if value := reflect.Indirect(reflect.ValueOf(err)); value.Kind() == reflect.Struct && value.Type().Name() == "MySQLError" {
+		if number := value.FieldByName("Number"); number.CanUint() {
+			return number.Uint() == mysqlLockTimeout || number.Uint() == mysqlDeadlock
+		}
+	}
+	switch wrapper := err.(type) { //nolint:errorlint // this is the loop over the chain
+	case interface{ Unwrap() error }:
+		return contendedMySQL(wrapper.Unwrap())
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(wrapper.Unwrap(), contendedMySQL)
+	}
+	return false
 }
 
 // Unavailable reports whether the database cannot be reached, or cannot do any work
@@ -76,6 +114,19 @@ func Undeployed(err error) bool {
 		return true
 	}
 	return false
+}
+
+func denied(err error) bool { return State(err) == "42501" } // insufficient_privilege
+
+// Denied returns err with a further remedy if the role of the session lacks a right. The
+// function of a user may have changed this role, in this transaction or in an earlier one
+// of the connection.
+func Denied(err error) error {
+	if !denied(err) {
+		return err
+	}
+	return fmt.Errorf("%w (if a function of yours runs SET ROLE, it must use SET LOCAL ROLE, "+
+		"and RESET ROLE before it publishes or returns)", err)
 }
 
 // Unstorable reports whether err means that a string cannot be converted to the
@@ -142,10 +193,62 @@ func refused(err error) bool {
 // itself. If it returns true, the commit did not happen.
 func CommitRefused(err error) bool { return refused(err) }
 
-func sqliteCode(err error) int {
+func sqliteCode(err error) (code int) {
+	defer func() { _ = recover() }() // see State
 	var lite coder
 	if errors.As(err, &lite) {
 		return lite.Code() & 0xff
 	}
 	return 0
+}
+
+// mysqlText matches the text of an error of MySQL or MariaDB. Such an error has no
+// method that could identify it.
+var mysqlText = regexp.MustCompile(`\bError \d+ \([0-9A-Z]{5}\): `)
+
+// kindError has the text of schema.ErrDialect. It also wraps the error of the database,
+// because callers examine that error.
+type kindError struct{ kind, cause error }
+
+func (e kindError) Error() string   { return e.kind.Error() }
+func (e kindError) Unwrap() []error { return []error{e.kind, e.cause} }
+
+// Explain returns schema.ErrDialect instead of err if the database is not of the kind
+// for which d writes SQL. In this case err only says that the database does not
+// understand the SQL. Explain also adds the remedy to the error of a sequence that is
+// behind its table. db is a *sql.DB or a *sql.Tx.
+func (d Dialect) Explain(ctx context.Context, db querier, err error) error {
+	if err == nil || !d.foreign(err) {
+		return d.ExplainNumber(err)
+	}
+	if kind := schema.Check(ctx, db, d.config); errors.Is(kind, schema.ErrDialect) {
+		return kindError{kind, err}
+	}
+	return err
+}
+
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// foreign reports whether err may come from a database for which d does not write SQL.
+func (d Dialect) foreign(err error) bool {
+	if d.SQLite() && State(err) != "" || !d.SQLite() && sqliteCode(err) != 0 {
+		return true
+	}
+	return mysqlText.MatchString(err.Error())
+}
+
+// ErrUnchanged means that a statement has not changed rows that it must change, although
+// they exist. The database reports no error in this case.
+var ErrUnchanged = errors.New("the database did not change rows and reported no error")
+
+// Unchanged returns an error that wraps [ErrUnchanged]. table is the name
+// of the table without a prefix, and did says what did not happen.
+func (d Dialect) Unchanged(table, did string) error { return Ignored(d.config.Table(table), did) }
+
+// Ignored is like Unchanged, for a table with any name.
+func Ignored(table, did string) error {
+	return fmt.Errorf("%w: %s in table %s: look for a trigger (BEFORE ... RETURN NULL), a rule (DO INSTEAD) or a policy "+
+		"of row level security on it, and remove it", ErrUnchanged, did, table)
 }

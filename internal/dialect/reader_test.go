@@ -3,6 +3,7 @@ package dialect_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +11,7 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -33,7 +34,7 @@ func eachReader(t *testing.T, test func(n numbers, driver string)) {
 	for _, driver := range []string{"postgres", "pgx"} {
 		t.Run(driver, func(t *testing.T) {
 			// Other tests change many tables. If a server cannot keep up with that, it makes all plans anew.
-			db, err := sql.Open(driver, testkit.PostgresAlone(t).DSN)
+			db, err := sql.Open(driver, kit.PostgresAlone(t).DSN)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -238,10 +239,68 @@ func TestOldPlansAreDiscarded(t *testing.T) {
 				n.Fatalf("%s: the plan does not come from the empty table, so this test shows nothing:\n%s", beginning, got)
 			}
 			// There is a minimum time between two discards.
-			testkit.Eventually(n.T, 10*time.Second, beginning+": the plan does not read the whole table", func() bool {
+			kit.Eventually(n.T, 10*time.Second, beginning+": the plan does not read the whole table", func() bool {
 				work(1, 2)
 				return !strings.Contains(plan(), "Seq Scan")
 			})
 		}
 	})
+}
+
+func TestPreparesRecognisesPgx(t *testing.T) {
+	t.Parallel()
+	database := kit.Postgres(t)
+	for name, want := range map[string]bool{"pgx": true, "postgres": false} {
+		db, err := sql.Open(name, database.DSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := dialect.Prepares(tx); got != want {
+			t.Errorf("%s: %t, want %t", name, got, want)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		_ = dialect.Prepares(tx) // no panic after the end
+	}
+}
+
+// Ended reads private fields of the drivers. So this test fails if a new version of a
+// driver has other fields.
+func TestEndedRecognisesEachDriver(t *testing.T) {
+	t.Parallel()
+	database := kit.Postgres(t)
+	ours, err := dialect.New(schema.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"pgx", "postgres"} {
+		db, err := sql.Open(name, database.DSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		tx, release, err := ours.BeginScope(t.Context(), db, ours.Check())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := dialect.Ended(tx); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := tx.ExecContext(t.Context(), `ROLLBACK`); err != nil {
+			t.Fatal(err)
+		}
+		if err := dialect.Ended(tx); !errors.Is(err, dialect.ErrEnded) {
+			t.Errorf("%s: after ROLLBACK Ended returns %v", name, err)
+		}
+		release()
+		if err := dialect.Ended(tx); err != nil {
+			t.Errorf("%s: after its end, the transaction is %v", name, err)
+		}
+	}
 }

@@ -21,13 +21,16 @@ type Statement struct {
 	order []int    // index of the argument after each part
 	size  int      // size of parts in bytes
 	name  string   // name of the prepared query, for PostgreSQL
+
+	prelude, template string // arguments of the method Statement
 }
 
 // Statement returns a Statement for the given query. It replaces the placeholders of
-// the query, see [Dialect.SQL]. The parameter prelude contains statements without
+// the query, see [Dialect.SQL]. prelude contains statements without
 // arguments, which are sent together with query. It is ignored with SQLite. A constant
 // in query must not contain line breaks, because the indentation of lines is removed.
 func (d Dialect) Statement(prelude, query string) Statement {
+	template := query
 	query = d.SQL(query)
 	withParameters := query
 	if d.SQLite() {
@@ -42,7 +45,9 @@ func (d Dialect) Statement(prelude, query string) Statement {
 	}
 	query = strings.Join(lines, " ")
 	digest := sha256.Sum256([]byte(withParameters))
-	s := Statement{query: withParameters, size: len(query), name: "once_" + hex.EncodeToString(digest[:12])}
+	s := Statement{
+		query: withParameters, size: len(query), name: "once_" + hex.EncodeToString(digest[:12]), prelude: prelude, template: template,
+	}
 	end := 0
 	for _, match := range parameter.FindAllStringSubmatchIndex(query, -1) {
 		n, _ := strconv.Atoi(query[match[2]:match[3]]) // the pattern matches only digits
@@ -88,7 +93,6 @@ func (s Statement) GetAll(ctx context.Context, tx *sql.Tx, dest []any, args ...a
 	return tx.QueryRowContext(ctx, text).Scan(dest...)
 }
 
-// call returns a statement that executes the prepared query.
 func (s Statement) call(args []any) (string, error) {
 	b := []byte("EXECUTE " + s.name)
 	var err error

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func everyByte() []byte {
@@ -20,7 +20,7 @@ func everyByte() []byte {
 
 // Arguments arrive unchanged, whatever the session's settings for strings are.
 func TestStatementArgumentsArriveUnchanged(t *testing.T) {
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	d := newDialect(t, db)
 	get := d.Statement("", `SELECT ($1::text IS NULL) || '|' || coalesce($1, '') || '|' || encode($2, 'hex') || '|' || coalesce($1, '')`)
 	texts := []string{
@@ -62,7 +62,7 @@ func TestStatementArgumentsArriveUnchanged(t *testing.T) {
 
 // A number gets the type of the column that it is compared with or stored in.
 func TestStatementNumbersTakeTypeOfContext(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		d := newDialect(t, db)
 		if _, err := db.ExecContext(t.Context(), `CREATE TABLE numbers (n bigint NOT NULL)`); err != nil {
 			t.Fatal(err)
@@ -91,7 +91,7 @@ func TestStatementNumbersTakeTypeOfContext(t *testing.T) {
 
 // A text that no column can hold is sent unchanged, and the server refuses it.
 func TestStatementRefusesInvalidText(t *testing.T) {
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	d := newDialect(t, db)
 	get := d.Statement("", `SELECT $1::text`)
 	for _, text := range []string{"a\x00b", "a\xffb", "\xc3", "\xed\xa0\x80"} {
@@ -114,7 +114,7 @@ func TestStatementRefusesInvalidText(t *testing.T) {
 
 // The statements before the query take effect, and do not change its result.
 func TestStatementResultBelongsToTheQuery(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		d := newDialect(t, db)
 		if _, err := db.ExecContext(t.Context(), `CREATE TABLE names (name text PRIMARY KEY)`); err != nil {
 			t.Fatal(err)

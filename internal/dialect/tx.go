@@ -34,24 +34,69 @@ func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) er
 	if !d.SQLite() { // SQLite has one writer at a time, and no isolation levels
 		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
-	return d.run(StartWithText(ctx), db, options, d.bounded(ctx, d.replanning(ctx, db, work)), d.Commit)
+	return d.run(StartWithText(ctx), db, options, d.bounded(ctx, db, d.replanning(ctx, db, work)), d.Commit)
 }
 
 // InTx is like [Dialect.Write], for a function of the user of this library. It has no
-// time limit, and uses the database's default isolation level.
+// time limit, and uses the database's default isolation level. If the function ends the
+// transaction with a statement, the error wraps [ErrEnded], and nothing is committed
+// after this statement. With plain lib/pq or pgx, a function that ends the transaction
+// and begins another one is only noticed in a [Sample] of the transactions.
 func (d Dialect) InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
-	return d.run(ctx, db, nil, work, d.Commit)
+	return d.Explain(ctx, db, d.inTx(ctx, db, work))
+}
+
+func (d Dialect) inTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) (err error) {
+	check := d.Check()
+	tx, release, err := d.BeginScope(ctx, db, check)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		Distrust(tx, err)
+		release()
+	}()
+	switch {
+	case check.Sent: // the driver sends the mark if it is needed
+	case d.SQLite() || d.sample.Next():
+		if _, err := tx.ExecContext(context.WithoutCancel(ctx), check.Mark); err != nil {
+			return fmt.Errorf("begin: %w", err)
+		}
+	default:
+		check = nil
+	}
+	if err := work(tx); err != nil {
+		return err
+	}
+	return d.commitChecked(ctx, tx, check)
 }
 
 // bounded adds a time limit to the function work: if no statement arrives for ten
 // seconds, the server ends the transaction, because the process may be frozen, or its
-// host may be gone.
-func (d Dialect) bounded(ctx context.Context, work func(tx *sql.Tx) error) func(tx *sql.Tx) error {
+// host may be gone. The function returned also restores the settings of the session.
+func (d Dialect) bounded(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) func(tx *sql.Tx) error {
 	if d.SQLite() {
 		return work
 	}
+	settings := `SET LOCAL idle_in_transaction_session_timeout = 10000`
+	if restore := d.restore(db); restore != "" {
+		settings += `; ` + restore
+	}
 	return func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, `SET LOCAL idle_in_transaction_session_timeout = 10000`); err != nil {
+		if _, err := tx.ExecContext(ctx, settings); err != nil {
+			return err
+		}
+		return work(tx)
+	}
+}
+
+func (d Dialect) restored(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) func(tx *sql.Tx) error {
+	restore := d.restore(db)
+	if restore == "" {
+		return work
+	}
+	return func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, restore); err != nil {
 			return err
 		}
 		return work(tx)
@@ -61,11 +106,15 @@ func (d Dialect) bounded(ctx context.Context, work func(tx *sql.Tx) error) func(
 // Read is like [Dialect.Write], for a function that changes nothing. With SQLite it
 // does not wait for the writer. It never returns [ErrCommitUnknown].
 func (d Dialect) Read(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
+	return d.read(ctx, db, sql.LevelReadCommitted, work)
+}
+
+func (d Dialect) read(ctx context.Context, db *sql.DB, level sql.IsolationLevel, work func(tx *sql.Tx) error) error {
 	options := &sql.TxOptions{ReadOnly: true}
 	if !d.SQLite() { // PostgreSQL needs no read-only transaction, because readers do not block writers
-		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+		options = &sql.TxOptions{Isolation: level}
 	}
-	return d.run(ctx, db, options, d.replanning(ctx, db, work), func(tx *sql.Tx) error {
+	return d.run(ctx, db, options, d.restored(ctx, db, d.replanning(ctx, db, work)), func(tx *sql.Tx) error {
 		if err := tx.Commit(); err != nil {
 			return fmt.Errorf("end of a read: %w", err)
 		}
@@ -99,15 +148,19 @@ func runTx(
 // it rolls back the transaction if the transaction is not committed, and returns the
 // connection to the pool.
 func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx, release func(), err error) {
+	tx, _, release, err = begin(ctx, db, options)
+	return tx, release, err
+}
+
+func begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx, conn *sql.Conn, release func(), err error) {
 	// After a restart of the database, every idle connection of the pool is dead, and
 	// fails when it is used. So Begin tries more often than there are idle connections.
 	for range db.Stats().Idle + 2 {
-		var conn *sql.Conn
 		if conn, err = db.Conn(ctx); err != nil {
 			break
 		}
 		if tx, err = conn.BeginTx(context.WithoutCancel(ctx), options); err == nil {
-			return tx, func() {
+			return tx, conn, func() {
 				_ = tx.Rollback() // after a commit it returns ErrTxDone; otherwise the caller returns the original error
 				_ = conn.Close()
 			}, nil
@@ -121,7 +174,7 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx,
 			break
 		}
 	}
-	return nil, nil, fmt.Errorf("begin: %w", dsn.Hide(err))
+	return nil, nil, nil, fmt.Errorf("begin: %w", dsn.Hide(err))
 }
 
 type startsWithText struct{}
@@ -162,4 +215,68 @@ func rolledBack(err error) bool {
 		return true
 	}
 	return false
+}
+
+// InOrder makes PostgreSQL read rows in the order of an index. This setting applies
+// until the end of the transaction. PostgreSQL assumes that the conditions of a query
+// are independent of each other, and so often expects too few matching rows. It would
+// then read and sort all matching rows to return one page.
+//
+// InOrder also makes PostgreSQL choose the index with the fewest rows. Some indexes
+// begin with a column such as the tenant and end with the id. PostgreSQL does not know
+// that such an index lists the rows of one tenant in the order in which they are stored
+// in the table. So it expects to read many pages in a random order, and would rather
+// read the rows of all tenants through the primary key.
+func (d Dialect) InOrder(ctx context.Context, tx *sql.Tx) error {
+	if d.SQLite() {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, `SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true),
+		set_config('random_page_cost', '0', true), set_config('seq_page_cost', '0', true)`)
+	return err
+}
+
+// Look is like [Dialect.Read], for queries whose result a person is waiting for.
+// PostgreSQL does not compile these queries. Compiling (JIT) takes up to a second, which
+// is longer than the query itself. PostgreSQL would compile them, because its estimate of
+// their cost is too high: it includes rows that the queries never read because of their
+// LIMIT clauses.
+func (d Dialect) Look(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
+	return d.Read(ctx, db, d.withoutJIT(ctx, work))
+}
+
+// Snapshot is like [Dialect.Look]. All statements of the function work see the tables as
+// they were at one moment. The level must be known when the transaction begins, because
+// [Dialect.Read] may execute a query before the function.
+func (d Dialect) Snapshot(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
+	return d.read(ctx, db, sql.LevelRepeatableRead, d.withoutJIT(ctx, work))
+}
+
+func (d Dialect) withoutJIT(ctx context.Context, work func(tx *sql.Tx) error) func(tx *sql.Tx) error {
+	if d.SQLite() {
+		return work
+	}
+	return func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `SET LOCAL jit = off`); err != nil {
+			return err
+		}
+		return work(tx)
+	}
+}
+
+// LeaveReplica closes the connection that was used last, if err means that its server
+// has become a replica. The server's address may lead to the new primary now, but every
+// write on the existing connection would fail. LeaveReplica returns err.
+func LeaveReplica(ctx context.Context, db *sql.DB, err error) error {
+	const readOnly = "25006"
+	if State(err) != readOnly {
+		return err
+	}
+	conn, failed := db.Conn(ctx) // the pool returns the most recently used connection
+	if failed != nil {
+		return err
+	}
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = conn.Close()
+	return err
 }

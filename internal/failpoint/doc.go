@@ -4,8 +4,6 @@
 // the environment variable ONCE_FAILPOINT names. With the value "name:3", the program
 // kills itself when it reaches the point "name" for the third time. Without the tag, a
 // point does nothing.
-//
-// To read the code, start with points.go (the list), then on.go and off.go.
 package failpoint
 
 // Variable is the name of the environment variable that contains the name of the point.

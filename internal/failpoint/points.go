@@ -35,6 +35,7 @@ var Points = []string{
 	"forwarder/answered",
 	"forwarder/remove",
 	"forwarder/key-unblocked",
+	"forwarder/sent-logged",
 	"forwarder/rows-deleted",
 	"forwarder/removed", // committed
 
@@ -52,25 +53,23 @@ var Points = []string{
 	"forwarder/given-up", // committed
 
 	// An operator replays or discards dead letters, or releases their keys.
-	"deadletter/replay-begun",
-	"deadletter/letters-put-back",
-	"deadletter/blocked-keys-moved",
+	"dead/letters-put-back",
+	"dead/blocked-keys-moved",
 	"operate/unblocking",
-	"deadletter/replay-advanced",
-	"deadletter/batch-changed",
-	"deadletter/batch-audited",
-	"deadletter/batch-committed",
-	"deadletter/key-released",
+	"dead/batch-changed",
+	"dead/batch-audited",
+	"dead/batch-committed",
+	"dead/key-released",
 
 	// An operator retries or cancels pending messages.
-	"pending/due",
-	"pending/barriers-locked",
-	"pending/burying",
-	"pending/cancelled", // committed
+	"operate/outbox/due",
+	"operate/outbox/barriers-locked",
+	"operate/outbox/burying",
+	"operate/outbox/cancelled", // committed
 
 	// An operator pauses or resumes a topic.
-	"pending/pause-changed",
-	"pending/pause-committed",
+	"operate/outbox/pause-changed",
+	"operate/outbox/pause-committed",
 
 	// Old entries are deleted from the log of sent messages.
 	"forwarder/sent-forgotten",
@@ -143,10 +142,9 @@ var Points = []string{
 	"parked/settled", // committed
 	"parked/forgotten",
 
-	// A message is quarantined, and a copy is published to a topic.
+	// A message is quarantined.
 	"poison/quarantine",
 	"parked/quarantined",
-	"poison/copied",
 	"poison/quarantined", // committed
 
 	// An operator runs, cancels and discards parked messages, and removes a consumer.
@@ -155,13 +153,20 @@ var Points = []string{
 	"parked/operated", // committed
 	"parked/consumer-removed",
 
+	// An operator pauses or resumes a consumer. The instances see it.
+	"parked/pause-changed",
+	"parked/pause-committed",
+	"parked/pauses-read",
+	"retry/pause",
+	"retry/paused", // the subscription to the transport is closed
+
 	// Entries leave the quarantine.
-	"poison/replay",
-	"poison/discard",
-	"poison/tombstone",
-	"poison/edited",
-	"poison/audited",
-	"poison/import",
+	"operate/quarantine/replay",
+	"operate/quarantine/discard",
+	"operate/quarantine/tombstone",
+	"operate/quarantine/edited",
+	"operate/quarantine/audited",
+	"operate/quarantine/import",
 
 	// Many entries are replayed.
 	"replay/begin",
@@ -177,6 +182,7 @@ var Points = []string{
 	"replay/stopped", // committed
 
 	// Expired ids are deleted from the inbox.
+	"dedup/keys-recorded",
 	"dedup/sweep",
 	"dedup/swept", // committed
 }

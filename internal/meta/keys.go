@@ -1,8 +1,5 @@
 // Package meta defines the metadata keys that several packages use. The public packages
 // export these keys, too.
-//
-// To read the code, start with keys.go and broker.go, then foreign.go (which keys are
-// passed on between services), stamps.go and steering.go.
 package meta
 
 // Keys that a producer may set.
@@ -39,6 +36,14 @@ const (
 	EditedFrom = "once_edited_from"
 )
 
+// Keys of Watermill's package components/delay, which sets both. DelayedUntil is a time
+// in RFC 3339 without fractions of a second, rounded down. DelayedFor is the duration
+// from the call that set the keys until then. An outbox obeys these keys like DueAt.
+const (
+	DelayedUntil = "_watermill_delayed_until"
+	DelayedFor   = "_watermill_delayed_for"
+)
+
 // Keys for the times at which a message was stored and sent. The forwarder sets these
 // keys when it sends the message, and replaces values that a handler has copied from
 // another message. Any sender can write these keys, so use them only for metrics and
@@ -51,14 +56,25 @@ const (
 	// PublishedAt is the time at which the message was last given to the publisher, by the
 	// clock of the forwarder.
 	PublishedAt = "once_published_at"
+
+	// Times is the header of a message in a broker that contains both times, see
+	// [JoinTimes]. It is never a key of the metadata that a handler sees. With one header
+	// in place of two, the broker needs less processor time for a message.
+	Times = "once_times"
 )
 
-// Keys of the copy that is published when a message is quarantined.
+// Keys that describe a delivery. The marshaler sets them from the broker's data, and
+// ignores headers of the message with these names.
 const (
-	QuarantineReason   = "once_quarantine_reason"
-	QuarantineConsumer = "once_quarantine_consumer"
-	QuarantineTopic    = "once_quarantine_topic"
-	QuarantineEntry    = "once_quarantine_entry"
-	QuarantineMessage  = "once_quarantine_message_id"
-	QuarantineError    = "once_quarantine_error"
+	// Redelivered is "true" if the broker has delivered the message before.
+	Redelivered = "once_redelivered"
+
+	// DeliveryCount is how many times the broker has delivered the message before. It is
+	// missing if the broker does not count deliveries.
+	DeliveryCount = "once_delivery_count"
+
+	// Copied is "true" in the metadata that a handler sees, if the metadata contains keys
+	// that may not be passed on. The metadata of a produced message has this key only if
+	// the handler has copied it, and then the outbox removes the copied headers.
+	Copied = "once_copied"
 )

@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 )
@@ -74,7 +75,7 @@ func Text(name string) string {
 }
 
 // Producer begins a span for an operation on messages to topic. The caller must end the
-// span. The parameter operation is this module's name of the operation, and kind is
+// span. operation is this module's name of the operation, and kind is
 // OpenTelemetry's type of the operation.
 func (t Tracer) Producer(
 	ctx context.Context, operation, kind, topic string, more ...attribute.KeyValue,
@@ -95,4 +96,108 @@ func (t Tracer) begin(
 		attribute.String("messaging.operation.type", kind),
 		attribute.String(Topic, topic),
 	))
+}
+
+type handlingKey struct{}
+
+// Handling is the span of one attempt to handle a message. The middlewares of a chain
+// share the span: the outermost middleware begins and ends it, and the innermost sets
+// the outcome.
+type Handling struct {
+	span   trace.Span // nil if no span is recorded
+	result *result
+	own    bool
+}
+
+type result struct {
+	outcome string
+	failed  bool
+}
+
+// Handle begins the span of an attempt. If the attempt already has a span, Handle uses
+// it. A new span continues the trace of ctx, or the trace in the message if ctx has no
+// span. If enabled is false, no span is recorded, but the returned
+// context still continues this trace. number is the number of the
+// attempt, which starts at 1, or 0 if it is unknown.
+func (t Tracer) Handle(
+	ctx context.Context, enabled bool, consumer, topic string, number int, msg *message.Message,
+) (context.Context, Handling) {
+	if h, ok := ctx.Value(handlingKey{}).(Handling); ok {
+		h.own = false
+		return ctx, h
+	}
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		ctx, _ = Extract(ctx, msg.Metadata)
+	}
+	if !enabled {
+		return ctx, Handling{}
+	}
+	ctx, span := t.begin(ctx, trace.SpanKindConsumer, "handle", "process", topic,
+		attribute.String(consumerGroup, Text(consumer)),
+		attribute.String(MessageID, Text(msg.UUID)),
+		attribute.Int(BodySize, len(msg.Payload)),
+	)
+	if number > 0 {
+		span.SetAttributes(attribute.Int(Attempt, number))
+	}
+	h := Handling{span: span, result: &result{}, own: true}
+	return context.WithValue(ctx, handlingKey{}, h), h
+}
+
+// End sets the outcome of the attempt. If several middlewares call End, only the first
+// outcome counts, and the middleware that began the span ends it. The span does not
+// contain the text of the error, because a handler's error may contain anything.
+func (h Handling) End(outcome string, failed bool) {
+	if h.span == nil {
+		return
+	}
+	if h.result.outcome == "" {
+		*h.result = result{outcome, failed}
+	}
+	if !h.own {
+		return
+	}
+	h.span.SetAttributes(attribute.String(Outcome, h.result.outcome))
+	if h.result.failed {
+		h.span.SetStatus(codes.Error, h.result.outcome)
+		h.span.SetAttributes(attribute.String(ErrorType, h.result.outcome))
+	}
+	h.span.End()
+}
+
+// Outcomes of quarantining a message.
+const (
+	Stored  = "stored"
+	Settled = "settled" // nothing had to be stored: the row was resolved or discarded, or another process has claimed it
+)
+
+// Quarantine begins the span for quarantining a message. The span continues the trace
+// in the message, unless ctx already has a span. msg may be nil. Call the
+// returned function end with the outcome. If the message could not be stored, call end
+// with the error.
+func (t Tracer) Quarantine(
+	ctx context.Context, enabled bool, consumer, topic, reason string, msg *message.Message,
+) (_ context.Context, end func(outcome string, err error)) {
+	if msg != nil && !trace.SpanContextFromContext(ctx).IsValid() {
+		ctx, _ = Extract(ctx, msg.Metadata)
+	}
+	if !enabled {
+		return ctx, func(string, error) {}
+	}
+	ctx, span := t.begin(ctx, trace.SpanKindClient, "quarantine", "settle", topic,
+		attribute.String(consumerGroup, Text(consumer)),
+		attribute.String(Reason, Text(reason)),
+	)
+	if msg != nil {
+		span.SetAttributes(attribute.String(MessageID, Text(msg.UUID)), attribute.Int(BodySize, len(msg.Payload)))
+	}
+	return ctx, func(outcome string, err error) {
+		if err != nil {
+			outcome = "failed"
+			span.SetStatus(codes.Error, outcome)
+			span.SetAttributes(attribute.String(ErrorType, outcome))
+		}
+		span.SetAttributes(attribute.String(Outcome, outcome))
+		span.End()
+	}
 }

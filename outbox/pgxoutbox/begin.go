@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -38,7 +40,6 @@ func (s *session) release() {
 
 var errLost = errors.New("the connection was lost before the transaction began")
 
-// begin sends BEGIN separately, if it was not sent yet.
 func (s *session) begin(ctx context.Context) error {
 	if err := s.open(ctx); err != nil {
 		return fmt.Errorf("pgxoutbox: %w", err)
@@ -123,7 +124,6 @@ func (s *session) exec(ctx context.Context, query string, args []any) (tag pgcon
 	return tag, done, err
 }
 
-// query is like exec, for a statement that returns rows.
 func (s *session) query(ctx context.Context, query string, args []any) (rows pgx.Rows, done bool, err error) {
 	if len(args) == 0 || special(args) {
 		return nil, false, s.begin(ctx)
@@ -154,3 +154,159 @@ func special(args []any) bool {
 	}
 	return false
 }
+
+// first is the result of the first statement of a transaction, which was sent together
+// with BEGIN.
+type first struct {
+	pgx.BatchResults
+
+	ctx    context.Context
+	conn   *pgx.Conn
+	stop   func() bool   // ends the watch of the context; may be nil
+	missed chan struct{} // closed when the watch has done its work
+	ended  bool
+}
+
+// sendFirst sends BEGIN and a statement. If sendFirst returns an error, the caller must
+// call end. Otherwise the caller must call end after it has read the result.
+//
+// Like pgx for a single statement, sendFirst watches ctx itself, and closes the
+// connection if ctx ends. If pgx watched the context of the batch, a goroutine of pgx
+// would remain after the batch.
+func sendFirst(ctx context.Context, conn *pgx.Conn, query string, args []any) (*first, error) {
+	f := &first{BatchResults: failedBatch{ctx.Err()}, ctx: ctx, conn: conn, missed: make(chan struct{})}
+	if err := ctx.Err(); err != nil {
+		return f, err
+	}
+	if ctx.Done() != nil {
+		wire := conn.PgConn().Conn()
+		f.stop = context.AfterFunc(ctx, func() {
+			defer close(f.missed)
+			_ = wire.SetDeadline(time.Unix(1, 0)) // a time in the past
+		})
+	}
+	batch := &pgx.Batch{}
+	batch.Queue("begin")
+	batch.Queue(query, args...)
+	f.BatchResults = conn.SendBatch(context.WithoutCancel(ctx), batch)
+	_, err := f.Exec()
+	return f, err
+}
+
+// end makes the connection ready for the next statement. It returns the first error of
+// the statement. If ctx has ended, the error says that this is the cause.
+func (f *first) end(err error) error {
+	if f.ended {
+		return err
+	}
+	f.ended = true
+	if closeErr := f.Close(); closeErr != nil {
+		_ = f.Close() // after an error of the rows, the first Close only returns that error
+		if err == nil {
+			err = closeErr
+		}
+	}
+	if f.stop != nil && !f.stop() {
+		<-f.missed
+		if !f.conn.IsClosed() {
+			_ = f.conn.PgConn().Conn().SetDeadline(time.Time{})
+		}
+	}
+	return f.caused(err)
+}
+
+func (f *first) caused(err error) error {
+	if ended := f.ctx.Err(); err != nil && ended != nil && f.conn.IsClosed() {
+		return fmt.Errorf("%w: %w", ended, err)
+	}
+	return err
+}
+
+// firstRows are the rows of a statement that was sent together with BEGIN.
+type firstRows struct {
+	pgx.Rows
+
+	first *first
+}
+
+// Next implements pgx.Rows.
+func (r *firstRows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+// Scan implements pgx.Rows.
+func (r *firstRows) Scan(dest ...any) error {
+	err := r.Rows.Scan(dest...)
+	if err != nil { // an error of Scan has closed the rows
+		r.Close()
+	}
+	return err
+}
+
+// Values implements pgx.Rows.
+func (r *firstRows) Values() ([]any, error) {
+	values, err := r.Rows.Values()
+	if err != nil { // an error of Values has closed the rows
+		r.Close()
+	}
+	return values, err
+}
+
+// Err implements pgx.Rows.
+func (r *firstRows) Err() error { return r.first.caused(r.Rows.Err()) }
+
+// Close implements pgx.Rows.
+func (r *firstRows) Close() {
+	r.Rows.Close()
+	_ = r.first.end(nil)
+}
+
+// firstRow is the row of a statement that was sent together with BEGIN.
+type firstRow struct{ rows pgx.Rows }
+
+// Scan implements pgx.Row.
+func (r firstRow) Scan(dest ...any) error {
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
+}
+
+// failedBatch is the result of a batch that was not sent.
+type failedBatch struct{ err error }
+
+func (f failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, f.err }
+func (f failedBatch) Query() (pgx.Rows, error)         { return failedRows(f), f.err }
+func (f failedBatch) QueryRow() pgx.Row                { return failedRows(f) }
+func (f failedBatch) Close() error                     { return f.err }
+
+// Tx returns nil. pgx.BatchResults has this method since pgx 5.12.
+func (failedBatch) Tx() pgx.Tx { return nil }
+
+// failedRows is the result of a statement that returns rows and was not sent.
+type failedRows struct{ err error }
+
+func (failedRows) Close()                                       {}
+func (f failedRows) Err() error                                 { return f.err }
+func (failedRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (failedRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (failedRows) Next() bool                                   { return false }
+func (f failedRows) Scan(...any) error                          { return f.err }
+func (f failedRows) Values() ([]any, error)                     { return nil, f.err }
+func (failedRows) RawValues() [][]byte                          { return nil }
+func (failedRows) Conn() *pgx.Conn                              { return nil }
+
+// TypeMap returns nil. pgx.Rows has this method since pgx 5.11.
+func (failedRows) TypeMap() *pgtype.Map { return nil }

@@ -15,7 +15,4 @@
 // If you already have a transaction, call Publisher with it. The forwarder, the
 // consumer and the calls for operators use database/sql: open a *sql.DB on the same
 // pool with stdlib.OpenDBFromPool.
-//
-// To read the code, start with intx.go, then tx.go and publisher.go. begin.go and
-// first.go send BEGIN with the first statement.
 package pgxoutbox

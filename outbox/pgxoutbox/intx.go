@@ -30,11 +30,15 @@ import (
 // BEGIN is sent together with the first statement of the function work, which saves a
 // round trip. If the connection is dead, the transaction begins on another connection.
 //
-// The function work must not commit or roll back tx. After work has returned, tx and
-// events return errors. The parameter ctx limits the wait for a connection. If ctx
-// should also limit the statements in the function work, pass ctx to these statements.
-// If ctx ends, COMMIT is not interrupted, because the outcome of the commit would then
-// be unknown. Messages whose context has no trace get the trace of ctx.
+// The function work must not commit or roll back tx, not even with a statement such as
+// ROLLBACK: InTx then returns an error, and does not store the messages. The messages are
+// stored in the tables that the search path of the connections in pool leads to, even if
+// work has changed the search path. After work has returned, tx and events return errors.
+//
+// ctx limits the wait for a connection. If ctx should also limit the
+// statements in the function work, pass ctx to these statements. If ctx ends, COMMIT is
+// not interrupted, because the outcome of the commit would then be unknown. Messages
+// whose context has no trace get the trace of ctx.
 //
 // If the connection is lost during the commit, the error wraps outbox.ErrCommitUnknown.
 // After the commit and after ErrCommitUnknown, InTx calls the functions in hints, such
@@ -45,12 +49,13 @@ func (o *Outbox) InTx(
 	if pool == nil || work == nil {
 		return errors.New("pgxoutbox: InTx needs pool and work, one of them is nil")
 	}
+	named := o.named(ctx, pool)
 	session, err := newSession(ctx, pool)
 	if err != nil {
 		return fmt.Errorf("pgxoutbox: %w", err)
 	}
 	defer session.release()
-	t := &tx{session: session, outbox: o, ctx: ctx}
+	t := &tx{session: session, outbox: named, ctx: ctx}
 	err = t.run(work)
 	if err != nil {
 		session.rollBack()
@@ -100,7 +105,6 @@ var (
 	errFailed = errors.New("a statement of the transaction has failed and work has ignored its error, so nothing can be committed")
 )
 
-// commit sends the events that were not sent yet and COMMIT, in one round trip.
 func (t *tx) commit() (err error) {
 	defer func() { err = t.sent(err) }()
 	if t.pending {
@@ -123,13 +127,17 @@ func (t *tx) commit() (err error) {
 	switch status := conn.PgConn().TxStatus(); {
 	case conn.IsClosed():
 		return errors.New("the connection was closed before the commit: nothing took effect")
-	case status == idle:
+	case status == idle, t.replaced:
+		t.rollBack()
 		return errEnded
 	case status != active:
 		t.rollBack()
 		return errFailed
 	}
 	batch := &pgx.Batch{}
+	if t.marked {
+		batch.Queue(dialect.CheckTransaction)
+	}
 	for _, s := range t.unsent {
 		batch.Queue(s.Query, s.Args...)
 	}
@@ -146,7 +154,7 @@ func (t *tx) commit() (err error) {
 		return errors.New("commit: the transaction was rolled back")
 	case dialect.CommitRefused(err), pgconn.SafeToRetry(err): // the server has refused the commit, or has not received the statements
 		t.rollBack()
-		return fmt.Errorf("commit: %w", err)
+		return fmt.Errorf("commit: %w", ended(err))
 	}
 	return fmt.Errorf("commit: %w: %w", outbox.ErrCommitUnknown, err)
 }

@@ -5,19 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"weak"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
-// Outbox stores messages in the tables of one schema.Config. It has no state, so you
-// can use one Outbox in any number of goroutines and for several pools.
+// Outbox stores messages in the tables of one schema.Config. You can use one Outbox in
+// any number of goroutines and for several pools.
 type Outbox struct {
+	config     outbox.Config
 	statements *outbox.Outbox
+	byPool     sync.Map // weak.Pointer[pgxpool.Pool] -> *outbox.Outbox that names the schema of its tables
 }
 
 // New returns an Outbox. If config is invalid, the error names every invalid field. The
@@ -30,7 +34,30 @@ func New(config outbox.Config) (*Outbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pgxoutbox: %w", err)
 	}
-	return &Outbox{statements}, nil
+	return &Outbox{config: config, statements: statements}, nil
+}
+
+// named returns an outbox.Outbox that names the schema of its tables, because a function
+// that uses a transaction can change the search path. If named does not find the tables,
+// it returns an outbox.Outbox that uses the search path.
+func (o *Outbox) named(ctx context.Context, pool *pgxpool.Pool) *outbox.Outbox {
+	key := weak.Make(pool)
+	if known, ok := o.byPool.Load(key); ok {
+		return known.(*outbox.Outbox) //nolint:forcetypeassert // nothing else is stored
+	}
+	config := o.config
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+	var err error
+	if config.Schema, err = schema.Find(ctx, db, config.Schema); err != nil {
+		return o.statements
+	}
+	found, err := outbox.New(config)
+	if err != nil { // the name of the schema has characters that Config.Schema does not allow
+		found = o.statements
+	}
+	o.byPool.Store(key, found)
+	return found
 }
 
 // standard returns the Outbox that the package functions use. The Outbox is created at
@@ -77,4 +104,51 @@ func (o *Outbox) LockKey(ctx context.Context, tx pgx.Tx, keys ...string) error {
 		return fmt.Errorf("pgxoutbox: lock the ordering keys: %w", err)
 	}
 	return nil
+}
+
+// Publisher returns a publisher that stores messages in tx. The messages are sent if,
+// and only if, tx commits. If tx is nil, every Publish returns [ErrNoTransaction].
+//
+// Publish sends the statements immediately, in one round trip. It stores all messages
+// of a call, or returns an error. After an outbox.ErrInvalid, tx is unchanged; after
+// any other error, tx can only be rolled back. The context limits the statements: if
+// ctx ends during a statement, pgx closes the connection. Messages whose context has no
+// trace get the trace of ctx. Close does nothing.
+func (o *Outbox) Publisher(ctx context.Context, tx pgx.Tx) message.Publisher {
+	return publisher{outbox: o, ctx: ctx, tx: tx}
+}
+
+type publisher struct {
+	outbox *Outbox
+	ctx    context.Context
+	tx     pgx.Tx
+}
+
+func (p publisher) Publish(topic string, msgs ...*message.Message) error {
+	if p.tx == nil {
+		return ErrNoTransaction
+	}
+	statements, done, err := p.outbox.statements.Statements(p.ctx, topic, msgs...)
+	if err != nil {
+		return err
+	}
+	return done(send(p.ctx, p.tx, statements))
+}
+
+func (publisher) Close() error { return nil }
+
+// sender is a pgx.Tx or a *pgx.Conn.
+type sender interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+func send(ctx context.Context, to sender, statements []outbox.Statement) error {
+	if len(statements) == 0 {
+		return nil
+	}
+	batch := &pgx.Batch{}
+	for _, s := range statements {
+		batch.Queue(s.Query, s.Args...)
+	}
+	return to.SendBatch(ctx, batch).Close()
 }

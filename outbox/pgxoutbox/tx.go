@@ -3,6 +3,8 @@ package pgxoutbox
 import (
 	"context"
 	"errors"
+	"fmt"
+	"regexp"
 	"strings"
 	"sync/atomic"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -19,13 +22,15 @@ type tx struct {
 	*session
 
 	nested pgx.Tx // the same transaction, as pgx represents it; nil until inner is called
-	outbox *Outbox
+	outbox *outbox.Outbox
 	ctx    context.Context
 	ended  atomic.Bool // the function work has returned; atomic, because a goroutine that it has started may still run
 
-	atOnce bool                // a savepoint may be open, so messages are sent immediately
-	unsent []outbox.Statement  // statements to send together with COMMIT
-	done   []func(error) error // the done functions of the statements in unsent
+	marked   bool                // the mark of the transaction was sent, see dialect.Check
+	replaced bool                // work has ended the transaction and begun another one
+	atOnce   bool                // a savepoint may be open, so messages are sent immediately
+	unsent   []outbox.Statement  // statements to send together with COMMIT
+	done     []func(error) error // the done functions of the statements in unsent
 
 	stopped error // error that was passed to the method must, or nil
 }
@@ -50,7 +55,7 @@ func (e events) Publish(topic string, msgs ...*message.Message) error {
 	if t.ended.Load() {
 		return pgx.ErrTxClosed
 	}
-	statements, done, err := t.outbox.statements.Statements(t.ctx, topic, msgs...)
+	statements, done, err := t.outbox.Statements(t.ctx, topic, msgs...)
 	if err != nil {
 		return err
 	}
@@ -72,6 +77,9 @@ func (t *tx) sendAtOnce(ctx context.Context) error {
 		return nil
 	}
 	t.atOnce = true
+	if err := t.mark(ctx); err != nil { // statements on the connection do not call beforeStatement
+		return err
+	}
 	if len(t.unsent) == 0 {
 		return nil
 	}
@@ -82,10 +90,45 @@ func (t *tx) send(ctx context.Context, statements []outbox.Statement) error {
 	if err := t.begin(ctx); err != nil {
 		return err
 	}
-	return send(ctx, t.conn, statements)
+	if t.conn.Conn().PgConn().TxStatus() == idle {
+		return errEnded
+	}
+	if t.marked {
+		statements = append([]outbox.Statement{{Query: dialect.CheckTransaction}}, statements...)
+	}
+	err := ended(send(ctx, t.conn, statements))
+	t.replaced = t.replaced || errors.Is(err, errEnded)
+	return err
 }
 
-// sent finishes the calls of Publish whose statements were delayed. The parameter err
+// mayEnd matches statements that may end the transaction. A match by mistake costs only
+// a round trip.
+var mayEnd = regexp.MustCompile(`(?i)\b(commit|end|rollback|abort|prepare)\b`)
+
+// mark marks the transaction before a statement that may end it. A failed transaction
+// accepts no mark, so mark is also called before a statement that may create a savepoint,
+// because ROLLBACK TO can repair a failed transaction later. The mark is then missing at
+// COMMIT, and the check fails.
+func (t *tx) mark(ctx context.Context) error {
+	if t.marked {
+		return nil
+	}
+	if err := t.begin(ctx); err != nil {
+		return err
+	}
+	t.marked = true
+	_, _ = t.conn.Exec(ctx, dialect.MarkTransaction)
+	return nil
+}
+
+func ended(err error) error {
+	if dialect.Gone(err) {
+		return fmt.Errorf("%w: %w", errEnded, err)
+	}
+	return err
+}
+
+// sent finishes the calls of Publish whose statements were delayed. err
 // is the error with which these statements failed, or nil. sent passes it to the
 // function done of each call. If err is not nil, sent returns the result of the last of
 // these functions. If a table or a right is missing, this result says what to do.
@@ -101,7 +144,8 @@ func (t *tx) sent(err error) error {
 }
 
 // beforeStatement is called before each statement of the function work. If work has
-// returned, beforeStatement returns an error. If the statement may use a savepoint,
+// returned, beforeStatement returns an error. If the statement may end the
+// transaction, beforeStatement marks the transaction. If it may use a savepoint,
 // beforeStatement sends the unsent messages.
 func (t *tx) beforeStatement(ctx context.Context, query string) error {
 	if t.ended.Load() {
@@ -109,6 +153,9 @@ func (t *tx) beforeStatement(ctx context.Context, query string) error {
 	}
 	if strings.Contains(strings.ToLower(query), "savepoint") {
 		return t.sendAtOnce(ctx)
+	}
+	if mayEnd.MatchString(query) {
+		return t.mark(ctx)
 	}
 	return nil
 }

@@ -92,6 +92,7 @@ CREATE TABLE {outbox_dead} (
     attempts     integer     NOT NULL,
     last_error   text        NOT NULL,
     reason       text        NOT NULL,
+    fingerprint  text        NOT NULL DEFAULT 'unknown',
     unknown      boolean     NOT NULL,
     died_at      timestamptz NOT NULL DEFAULT now(),
     tenant         text COLLATE "C" NOT NULL DEFAULT '',
@@ -107,15 +108,14 @@ CREATE INDEX {index dead_aggregate} ON {outbox_dead} (aggregate_id, id) WHERE ag
 CREATE INDEX {index dead_causation} ON {outbox_dead} (causation_id) WHERE causation_id <> '';
 
 -- List the dead letters of a topic, a tenant, an aggregate type, an event type, a reason,
--- a group or a time page by page. An index cannot store long texts, so these indexes
--- contain only the beginning of the topic, and a digest of the texts that a group has in
--- common.
+-- a group or a time page by page. An index cannot store long texts, so it
+-- contains only the beginning of the topic.
 CREATE INDEX {index dead_topic} ON {outbox_dead} (left(topic, 255), id);
 CREATE INDEX {index dead_tenant} ON {outbox_dead} (tenant, id) WHERE tenant <> '';
 CREATE INDEX {index dead_type} ON {outbox_dead} (aggregate_type, id) WHERE aggregate_type <> '';
 CREATE INDEX {index dead_event} ON {outbox_dead} (event_type, id) WHERE event_type <> '';
 CREATE INDEX {index dead_reason} ON {outbox_dead} (reason, id);
-CREATE INDEX {index dead_group} ON {outbox_dead} (md5(reason || ': ' || last_error), id);
+CREATE INDEX {index dead_group} ON {outbox_dead} (fingerprint, id);
 CREATE INDEX {index dead_time} ON {outbox_dead} (died_at, id);
 
 -- Tells whether the dead letter that blocks a key still exists.
@@ -328,6 +328,10 @@ CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS N
 -- Tells whether a parked message has a business key that inbox retention would
 -- delete.
 CREATE INDEX {index parked_key} ON {parked} (dedup_key, consumer) WHERE dedup_key <> '';
+
+-- Finds the old entries whose business key is unknown. The || keeps the planner from
+-- choosing the index for other queries about a consumer.
+CREATE INDEX {index parked_unkeyed} ON {parked} (consumer, created_at) WHERE state || '' = 'quarantined' AND dedup_key IS NULL;
 
 -- The consumers that have subscribed, with the time at which each last renewed
 -- its registration. The embedded transport stores a message for every consumer

@@ -18,8 +18,8 @@ END $$;
 
 -- Revoke what an earlier version of this text has granted.
 REVOKE ALL ON {migrations}, {outbox}, {blocked_keys}, {pauses}, {outbox_dead}, {outbox_sent}, {forwarders}, {slots},
-              {inbox}, {versions}, {parked}, {parked_messages}, {consumers}, {consumer_instances}, {audit}, {replays}, {reconciliations},
-              {idempotency_keys}
+              {inbox}, {versions}, {parked}, {parked_messages}, {consumers}, {consumer_instances}, {consumer_pauses}, {audit}, {replays},
+              {reconciliations}, {idempotency_keys}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
 REVOKE ALL ON SEQUENCE {outbox_position}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
@@ -39,10 +39,11 @@ GRANT SELECT, INSERT, DELETE, UPDATE (status, header, body) ON {idempotency_keys
 -- times, the number and the errors of the attempts. It cannot read the contents of dead
 -- letters and of the sent log.
 GRANT SELECT, DELETE ON {outbox} TO {role forwarder};
+GRANT SELECT ON SEQUENCE {outbox_position} TO {role forwarder};
 GRANT UPDATE (due_at, attempts, unknown, last_error, failing_since) ON {outbox} TO {role forwarder};
 GRANT SELECT, INSERT, DELETE ON {blocked_keys} TO {role forwarder};
 GRANT UPDATE (position, successors_after, reason) ON {blocked_keys} TO {role forwarder};
-GRANT INSERT, SELECT (position, ordering_key) ON {outbox_dead} TO {role forwarder};
+GRANT INSERT, SELECT (id, position, ordering_key) ON {outbox_dead} TO {role forwarder};
 GRANT INSERT, DELETE, SELECT (id, sent_at) ON {outbox_sent} TO {role forwarder};
 GRANT SELECT, INSERT, DELETE ON {forwarders} TO {role forwarder};
 GRANT UPDATE (lease_until) ON {forwarders} TO {role forwarder};
@@ -63,6 +64,7 @@ GRANT UPDATE (envelope, ordering_key, state, priority_class, due_at, owner, toke
 GRANT SELECT (id, state) ON {replays} TO {role consumer};
 GRANT SELECT, INSERT, DELETE, UPDATE (embedded, key_order, program, handler, owner, seen_at) ON {consumers} TO {role consumer};
 GRANT SELECT, INSERT, DELETE, UPDATE (program, handler, seen_at) ON {consumer_instances} TO {role consumer};
+GRANT SELECT ON {consumer_pauses} TO {role consumer};
 
 -- The operator works on pending messages, quarantined messages, dead letters and the
 -- sent log. It cannot change the content of a message, but can replace the message by
@@ -78,15 +80,16 @@ GRANT SELECT (message_id, consumer, processed_at, tenant), INSERT, DELETE ON {in
 GRANT SELECT, INSERT, UPDATE ON {replays} TO {role operator};
 GRANT SELECT ON {forwarders}, {versions} TO {role operator};
 GRANT SELECT, DELETE ON {consumers}, {consumer_instances} TO {role operator};
+GRANT SELECT, INSERT (topic, consumer, actor, why), DELETE ON {consumer_pauses} TO {role operator};
 GRANT SELECT, DELETE, UPDATE (created_at),
-      INSERT (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts, last_error, reason, unknown,
+      INSERT (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts, last_error, reason, fingerprint, unknown,
               tenant, aggregate_type, aggregate_id, event_type, causation_id)
     ON {outbox_dead} TO {role operator};
 GRANT SELECT, UPDATE (created_at) ON {outbox_sent} TO {role operator};
 GRANT SELECT, DELETE, UPDATE (due_at), INSERT (message_id, topic, ordering_key, slot, payload, metadata, unknown)
     ON {outbox} TO {role operator};
 GRANT SELECT, UPDATE (lease_until) ON {slots} TO {role operator};
-GRANT USAGE ON SEQUENCE {outbox_position} TO {role operator};
+GRANT USAGE, SELECT ON SEQUENCE {outbox_position} TO {role operator};
 GRANT SELECT, INSERT (kind, name, actor, why), DELETE ON {pauses} TO {role operator};
 GRANT SELECT, DELETE ON {blocked_keys} TO {role operator};
 GRANT UPDATE (position, successors_after, reason) ON {blocked_keys} TO {role operator};
@@ -97,8 +100,10 @@ GRANT SELECT, DELETE, INSERT (consumer, missing, phantoms, report) ON {reconcili
 -- no error text, because a handler or a broker may have quoted contents in it.
 GRANT SELECT (position, message_id, topic, ordering_key, slot, created_at, due_at, attempts, unknown, failing_since)
     ON {outbox} TO {role watcher};
-GRANT SELECT ON {blocked_keys}, {pauses}, {forwarders}, {slots}, {versions}, {consumers}, {consumer_instances}, {audit}, {reconciliations} TO {role watcher};
-GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempts, reason, unknown, died_at,
+GRANT SELECT ON SEQUENCE {outbox_position} TO {role watcher};
+GRANT SELECT ON {blocked_keys}, {pauses}, {forwarders}, {slots}, {versions}, {consumers}, {consumer_instances}, {consumer_pauses}, {audit},
+                {reconciliations} TO {role watcher};
+GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempts, reason, fingerprint, unknown, died_at,
               tenant, aggregate_type, aggregate_id, event_type, causation_id)
     ON {outbox_dead} TO {role watcher};
 GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, sent_at,

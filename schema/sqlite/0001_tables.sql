@@ -66,6 +66,7 @@ CREATE TABLE {outbox_dead} (
     attempts     INTEGER NOT NULL,
     last_error   TEXT    NOT NULL,
     reason       TEXT    NOT NULL,
+    fingerprint  TEXT    NOT NULL DEFAULT 'unknown',
     unknown      INTEGER NOT NULL,
     died_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     tenant         TEXT  NOT NULL DEFAULT '',
@@ -87,7 +88,7 @@ CREATE INDEX {index dead_tenant} ON {outbox_dead} (tenant) WHERE tenant <> '';
 CREATE INDEX {index dead_type} ON {outbox_dead} (aggregate_type) WHERE aggregate_type <> '';
 CREATE INDEX {index dead_event} ON {outbox_dead} (event_type) WHERE event_type <> '';
 CREATE INDEX {index dead_reason} ON {outbox_dead} (reason);
-CREATE INDEX {index dead_group} ON {outbox_dead} (reason || ': ' || last_error);
+CREATE INDEX {index dead_group} ON {outbox_dead} (fingerprint);
 CREATE INDEX {index dead_time} ON {outbox_dead} (died_at);
 
 -- Tells whether the dead letter that blocks a key still exists.
@@ -289,6 +290,10 @@ CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS N
 -- Tells whether a parked message has a business key that inbox retention would
 -- delete.
 CREATE INDEX {index parked_key} ON {parked} (dedup_key, consumer) WHERE dedup_key <> '';
+
+-- Finds the old entries whose business key is unknown. The || keeps the planner from
+-- choosing the index for other queries about a consumer.
+CREATE INDEX {index parked_unkeyed} ON {parked} (consumer, created_at) WHERE state || '' = 'quarantined' AND dedup_key IS NULL;
 
 -- The consumers that have subscribed, with the time at which each last renewed
 -- its registration. The embedded transport stores a message for every consumer

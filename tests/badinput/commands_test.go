@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // commands maps the commands of the repository to their directories.
@@ -17,7 +17,7 @@ var commands = map[string]string{
 	"bench":        "tests/bench",
 	"chaos":        "tests/chaos",
 	"guards":       "tests/guards",
-	"with-servers": "internal/servers/cmd/with-servers",
+	"with-servers": "internal/test/servers/cmd/with-servers",
 }
 
 // line is a command line for a shell. $dir is an empty directory, $file is a file, and
@@ -201,7 +201,7 @@ func TestInvalidCommandLinesAreRefused(t *testing.T) {
 	for i, l := range mistyped {
 		t.Run(l.typed, func(t *testing.T) {
 			if i%4 > 0 {
-				testkit.Long(t)
+				kit.Long(t)
 			}
 			t.Parallel()
 			newShell(t, bin).refuses(t, l, 2)
@@ -217,13 +217,13 @@ func TestInvalidCommandLinesAreRefused(t *testing.T) {
 // The variables of the Makefile are passed to the commands, and the commands report
 // invalid values.
 func TestVariablesOfTheMakefile(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
 	if _, err := exec.LookPath("make"); err != nil {
-		testkit.Without(t, err)
+		kit.Without(t, err)
 	}
-	database, broker := testkit.Postgres(t), testkit.Rabbit(t) // the servers must exist, but the commands do not use them
-	bin := build(t)                                            // built only once, so that each case is fast
+	database, broker := kit.Postgres(t), kit.Rabbit(t) // the servers must exist, but the commands do not use them
+	bin := build(t)                                    // built only once, so that each case is fast
 	for _, l := range []line{
 		{`make demo BACKEND=kafka`, `BACKEND is 'kafka': embedded ...or servers`},
 		{`make demo ARGS='-orders many'`, `-orders: must be a whole number`},

@@ -14,17 +14,19 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/mover"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/oncetest"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/mover"
+	outboxops "github.com/watermill-once/once/operate/outbox"
+	"github.com/watermill-once/once/operate/parked"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/outbox"
-	"github.com/watermill-once/once/parked"
-	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
@@ -75,10 +77,11 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 	makeMover := func(db *sql.DB, c mover.Config) error { _, err := mover.New(db, c); return err }
 	makeDedup := func(db *sql.DB, c dedup.Config) error { _, err := dedup.New(db, c); return err }
 	makeRetry := func(db *sql.DB, c retry.Config) error { _, err := retry.New(db, c); return err }
-	makeLetters := func(db *sql.DB, c deadletter.Config) error { _, err := deadletter.New(db, c); return err }
-	makeParked := func(db *sql.DB, c parked.Config) error { _, err := parked.New(db, c); return err }
-	makePending := func(db *sql.DB, c pending.Config) error { _, err := pending.New(db, c); return err }
-	makeSentLog := func(db *sql.DB, c deadletter.Config) error { _, err := deadletter.NewSentLog(db, c); return err }
+	makeLetters := func(db *sql.DB, c operate.Config) error { _, err := dead.New(db, c); return err }
+	makeParked := func(db *sql.DB, c operate.Config) error { _, err := parked.New(db, c); return err }
+	makePending := func(db *sql.DB, c operate.Config) error { _, err := outboxops.New(db, c); return err }
+	makeSentLog := func(db *sql.DB, c operate.Config) error { _, err := dead.NewSentLog(db, c); return err }
+	makeQuarantine := func(db *sql.DB, c operate.Config) error { _, err := quarantine.New(db, c); return err }
 	makePoison := func(db *sql.DB, c poison.Config) error { _, err := poison.New(db, c); return err }
 	makeInbox := func(db *sql.DB, c durable.Config) error { _, err := durable.New(db, c); return err }
 	makeSequence := func(c sequence.Config) error { _, err := sequence.New(c); return err }
@@ -167,29 +170,30 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 		"retry: a class without Match": {makeRetry(db, retry.Config{Classes: []retry.Class{{Match: func(error) bool { return true }}, {}}}), "Classes[1].Match"},
 		"retry: a class without sense": {makeRetry(db, retry.Config{Classes: []retry.Class{{Match: func(error) bool { return true }, Policy: retry.Policy{Factor: 0.1}}}}), "Classes[0].Policy.Factor"},
 
-		"deadletter: all at once": {makeLetters(nil, deadletter.Config{Schema: badSchema, InboxRetention: -1}), "db Dialect Schema Prefix InboxRetention"},
-		"deadletter: the log":     {makeSentLog(nil, deadletter.Config{Schema: badSchema, InboxRetention: -1}), "db Dialect Schema Prefix InboxRetention"},
-		"parked: all at once":     {makeParked(nil, parked.Config{Schema: badSchema}), "db Dialect Schema Prefix"},
-		"pending: all at once":    {makePending(nil, pending.Config{Schema: badSchema}), "db Dialect Schema Prefix"},
-		"deadletter: long ago":    {makeLetters(db, deadletter.Config{InboxRetention: math.MinInt64}), "InboxRetention"},
-		"deadletter: short lease": {makeLetters(db, deadletter.Config{ReplayLease: 499 * time.Millisecond}), "ReplayLease"},
+		"dead: all at once":           {makeLetters(nil, operate.Config{Schema: badSchema, InboxRetention: -1}), "db Dialect Schema Prefix InboxRetention"},
+		"dead: the log":               {makeSentLog(nil, operate.Config{Schema: badSchema, InboxRetention: -1}), "db Dialect Schema Prefix InboxRetention"},
+		"parked: all at once":         {makeParked(nil, operate.Config{Schema: badSchema}), "db Dialect Schema Prefix"},
+		"operate/outbox: all at once": {makePending(nil, operate.Config{Schema: badSchema}), "db Dialect Schema Prefix"},
+		"dead: long ago":              {makeLetters(db, operate.Config{InboxRetention: math.MinInt64}), "InboxRetention"},
+		"dead: short lease":           {makeLetters(db, operate.Config{ReplayLease: 499 * time.Millisecond}), "ReplayLease"},
 
-		"poison: all at once":         {makePoison(nil, poison.Config{Schema: badSchema, UnackedWait: -1, ReplayLease: -1, CopyTo: "t"}), "db Dialect Schema Prefix UnackedWait ReplayLease CopyTo"},
-		"poison: a short ReplayLease": {makePoison(db, poison.Config{ReplayLease: 499 * time.Millisecond}), "ReplayLease"},
+		"poison: all at once":             {makePoison(nil, poison.Config{Schema: badSchema, UnackedWait: -1}), "db Dialect Schema Prefix UnackedWait"},
+		"quarantine: all at once":         {makeQuarantine(nil, operate.Config{Schema: badSchema, ReplayLease: -1}), "db Dialect Schema Prefix ReplayLease"},
+		"quarantine: a short ReplayLease": {makeQuarantine(db, operate.Config{ReplayLease: 499 * time.Millisecond}), "ReplayLease"},
 
 		"durable: all at once":   {makeInbox(nil, durable.Config{Schema: badSchema, BatchSize: -1, Ahead: -1, BatchWait: -1, KeepHandled: -1, UnackedWait: -1}), "db Dialect Schema Prefix BatchSize Ahead BatchWait KeepHandled UnackedWait"},
 		"durable: all too large": {makeInbox(db, durable.Config{BatchSize: math.MaxInt, Ahead: math.MaxInt, BatchWait: math.MaxInt64}), "BatchSize Ahead BatchWait"},
 
-		"sequence: all at once":       {makeSequence(sequence.Config{Schema: badSchema, Policy: -1, First: -1, Window: -1, AfterWindow: -1}), "Dialect Schema Prefix Tx Policy First Window AfterWindow"},
-		"sequence: all unknown":       {makeSequence(sequence.Config{Tx: tx, Policy: 9, First: 9, AfterWindow: 9}), "Policy First AfterWindow"},
+		"sequence: all at once":       {makeSequence(sequence.Config{Schema: badSchema, Policy: -1, Window: -1, AfterWindow: -1}), "Dialect Schema Prefix Tx Policy Window AfterWindow"},
+		"sequence: all unknown":       {makeSequence(sequence.Config{Tx: tx, Policy: 9, AfterWindow: 9}), "Policy AfterWindow"},
 		"sequence: OnGap and another": {makeSequence(sequence.Config{Tx: tx, AfterWindow: sequence.Apply, OnGap: func(context.Context, *sql.Tx, sequence.Gap) (sequence.AfterWindow, error) { return 0, nil }}), "AfterWindow OnGap"},
 
-		"embedded: all at once": {makeLocal(nil, embedded.Config{Schema: badSchema, PublishTimeout: -1}), "db Dialect Schema Prefix PublishTimeout"},
+		"embedded: all at once": {makeLocal(nil, embedded.Config{Schema: badSchema}), "db Dialect Schema Prefix"},
 
 		"once: all at once": {makeConsumer(nil, once.ConsumerConfig{
 			Durable: durable.Config{BatchSize: -1}, Dedup: dedup.Config{LockTimeout: -1}, Retry: retry.Config{CrashBudget: -1},
-			Poison: poison.Config{ReplayLease: -1}, Sequence: &sequence.Config{Window: -1},
-		}), "db BatchSize LockTimeout CrashBudget ReplayLease Window"},
+			Poison: poison.Config{UnackedWait: -1}, Sequence: &sequence.Config{Window: -1},
+		}), "db BatchSize LockTimeout CrashBudget UnackedWait Window"},
 		"once: parts of two schemas":         {makeConsumer(db, once.ConsumerConfig{Retry: retry.Config{Schema: schema.Config{Prefix: "other_"}}}), "Schema"},
 		"once: a schema that is none":        {makeConsumer(db, once.ConsumerConfig{Schema: badSchema}), "Dialect Schema Prefix"},
 		"once: a durable one without a name": {makeConsumer(db, once.ConsumerConfig{DurableConsumers: []string{"a", ""}}), "DurableConsumers"},
@@ -203,18 +207,16 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 
 		"publisher: all at once": {makePublisher(wamqp.Config{}, rabbit.PublisherConfig{
 			Window: -1, WindowBytes: -1, ConfirmTimeout: -1, ReadyTimeout: -1, DialTimeout: -1, WriteTimeout: -1, CloseTimeout: -1,
-			ReconnectMin: -1, ReconnectMax: -2,
 		}), "Connection.AmqpURI Exchange.GenerateName Publish.GenerateRoutingKey Window WindowBytes ConfirmTimeout ReadyTimeout DialTimeout " +
-			"WriteTimeout CloseTimeout ReconnectMin ReconnectMax"},
+			"WriteTimeout CloseTimeout"},
 		"publisher: a large Window": {makePublisher(amqp, rabbit.PublisherConfig{Window: math.MaxInt}), "Window"},
 		"publisher: no AMQP":        {makePublisher(wamqp.NewDurableQueueConfig("redis://localhost"), rabbit.PublisherConfig{}), "Connection.AmqpURI"},
 		"publisher: a broken port":  {makePublisher(wamqp.NewDurableQueueConfig("amqp://localhost:port"), rabbit.PublisherConfig{}), "Connection.AmqpURI"},
 
 		"subscriber: all at once": {makeSubscriber(wamqp.Config{Consume: wamqp.ConsumeConfig{Qos: wamqp.QosConfig{PrefetchCount: -1, PrefetchSize: 1}}}, rabbit.SubscriberConfig{
-			InFlight: -1, NackMin: -1, NackMax: -2, LongestUnackedWait: -1, ReadyTimeout: -1, CloseTimeout: -1, DialTimeout: -1, WriteTimeout: -1,
-			ReconnectMin: -1, ReconnectMax: -2,
-		}), "Connection.AmqpURI Queue.GenerateName Exchange.GenerateName PrefetchCount PrefetchSize InFlight NackMin NackMax LongestUnackedWait " +
-			"ReadyTimeout CloseTimeout DialTimeout WriteTimeout ReconnectMin ReconnectMax"},
+			InFlight: -1, NackMin: -1, NackMax: -2, ReadyTimeout: -1, CloseTimeout: -1, DialTimeout: -1, WriteTimeout: -1,
+		}), "Connection.AmqpURI Queue.GenerateName Exchange.GenerateName PrefetchCount PrefetchSize InFlight NackMin NackMax " +
+			"ReadyTimeout CloseTimeout DialTimeout WriteTimeout"},
 		"subscriber: a large InFlight": {makeSubscriber(amqp, rabbit.SubscriberConfig{InFlight: math.MaxInt}), "InFlight"},
 	}
 }
@@ -223,7 +225,7 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 // constructor does not panic.
 func TestInvalidConfigsAreRefused(t *testing.T) {
 	t.Parallel()
-	for name, s := range settings(t, testkit.SQLite(t).DB) {
+	for name, s := range settings(t, kit.SQLite(t).DB) {
 		t.Run(name, func(t *testing.T) {
 			if s.err == nil {
 				t.Fatal("accepted")
@@ -241,7 +243,7 @@ func TestInvalidConfigsAreRefused(t *testing.T) {
 // that a table cannot store unchanged would never be found again.
 func TestInvalidConsumerNamesAreRefused(t *testing.T) {
 	t.Parallel()
-	db := testkit.SQLite(t).DB
+	db := kit.SQLite(t).DB
 	config := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db, config); err != nil {
 		t.Fatal(err)

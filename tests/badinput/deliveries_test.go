@@ -9,8 +9,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
 )
 
 // delivery is a message of a foreign sender, with the fate that the test expects.
@@ -172,7 +172,7 @@ func (w *world) stranger(p amqp.Publishing) error {
 // the name of its case, except in two cases.
 func TestDeliveriesOfForeignSenders(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testkit.Postgres(t), testkit.Rabbit(t).URL, lease)
+	w := newWorld(t, kit.Postgres(t), kit.Rabbit(t).URL, lease)
 	w.consume()
 	conn, err := amqp.Dial(w.broker)
 	if err != nil {
@@ -235,11 +235,11 @@ func TestDeliveriesOfForeignSenders(t *testing.T) {
 			}
 		})
 	}
-	page, err := w.consumer.Quarantine().List(t.Context(), poison.Filter{Limit: 1000})
+	page, err := w.consumer.Quarantine().List(t.Context(), operate.Filter{Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range page.Entries { // the quarantine also keeps data that a text column cannot store
+	for _, e := range page.Rows { // the quarantine also keeps data that a text column cannot store
 		if d := cases[string(e.Message.Payload)]; d.MessageId != "" && e.Message.UUID != d.MessageId {
 			t.Errorf("%q is in quarantine as %q", d.MessageId, e.Message.UUID)
 		}

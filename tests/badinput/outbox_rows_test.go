@@ -5,7 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -13,14 +14,14 @@ import (
 type fate string
 
 const (
-	refused     fate = "refused"   // the database refuses the edit, and the row stays unchanged
-	delivered   fate = "delivered" // the message is unusual, but valid
-	waits       fate = "waits"     // the message stays in the outbox
-	unroutable  fate = "exhausted" // the message becomes a dead letter
-	dead        fate = "unacceptable"
-	invalidID   fate = poison.ReasonInvalidID // the message goes to the consumer's quarantine
-	collision   fate = poison.ReasonCollision
-	undecodable fate = poison.ReasonUndecodable
+	refused      fate = "refused"   // the database refuses the edit, and the row stays unchanged
+	delivered    fate = "delivered" // the message is unusual, but valid
+	waits        fate = "waits"     // the message stays in the outbox
+	unroutable   fate = "exhausted" // the message becomes a dead letter
+	unacceptable fate = "unacceptable"
+	invalidID    fate = poison.ReasonInvalidID // the message goes to the consumer's quarantine
+	collision    fate = poison.ReasonCollision
+	undecodable  fate = poison.ReasonUndecodable
 )
 
 // edit is a change of one row by hand.
@@ -63,14 +64,14 @@ var outboxEdits = map[string]edit{
 	"id with line ends":           {set: "message_id = 'a\r\n\tb'", want: delivered},
 	"id with quotes":              {set: `message_id = '"\''{},'`, want: delivered},
 	"id of emoji":                 {set: `message_id = '🜚日本'`, want: delivered},
-	"id with bytes of no text":    {set: `message_id = CAST(x'ff00fe' AS TEXT)`, want: skip, lite: dead},
-	"id with a NUL":               {set: `message_id = 'a' || char(0) || 'b'`, want: refused, lite: dead},
-	"topic with bytes of no text": {set: `topic = CAST(x'ff00fe' AS TEXT)`, want: skip, lite: dead},
-	"key with bytes of no text":   {set: `ordering_key = CAST(x'ff00fe' AS TEXT)`, want: skip, lite: dead},
+	"id with bytes of no text":    {set: `message_id = CAST(x'ff00fe' AS TEXT)`, want: skip, lite: unacceptable},
+	"id with a NUL":               {set: `message_id = 'a' || char(0) || 'b'`, want: refused, lite: unacceptable},
+	"topic with bytes of no text": {set: `topic = CAST(x'ff00fe' AS TEXT)`, want: skip, lite: unacceptable},
+	"key with bytes of no text":   {set: `ordering_key = CAST(x'ff00fe' AS TEXT)`, want: skip, lite: unacceptable},
 
 	"topic is empty":         {set: `topic = ''`, want: unroutable},
 	"topic is NULL":          {set: `topic = NULL`, want: refused},
-	"topic of 300 bytes":     {set: `topic = ` + quoted(long), want: dead, lite: unroutable},
+	"topic of 300 bytes":     {set: `topic = ` + quoted(long), want: unacceptable, lite: unroutable},
 	"topic of nobody":        {set: `topic = 'nobody'`, want: unroutable},
 	"topic of spaces":        {set: `topic = ' '`, want: unroutable},
 	"topic of other letters": {set: `topic = 'EVENTS'`, want: unroutable},
@@ -99,33 +100,33 @@ var outboxEdits = map[string]edit{
 	"payload is text": {set: `payload = 'payload is text'`, want: delivered},
 
 	"metadata is NULL":              {set: `metadata = NULL`, want: refused},
-	"metadata is empty":             {set: `metadata = ''`, want: refused, lite: dead},
-	"metadata is no JSON":           {set: `metadata = '{'`, want: refused, lite: dead},
-	"metadata has a comma too many": {set: `metadata = '{"a":"b",}'`, want: refused, lite: dead},
-	"metadata is two objects":       {set: `metadata = '{}{}'`, want: refused, lite: dead},
-	"metadata is an array":          {set: `metadata = '[]'`, want: dead},
-	"metadata is a number":          {set: `metadata = '1'`, want: dead},
-	"metadata is text":              {set: `metadata = '"{}"'`, want: dead},
-	"metadata is true":              {set: `metadata = 'true'`, want: dead},
+	"metadata is empty":             {set: `metadata = ''`, want: refused, lite: unacceptable},
+	"metadata is no JSON":           {set: `metadata = '{'`, want: refused, lite: unacceptable},
+	"metadata has a comma too many": {set: `metadata = '{"a":"b",}'`, want: refused, lite: unacceptable},
+	"metadata is two objects":       {set: `metadata = '{}{}'`, want: refused, lite: unacceptable},
+	"metadata is an array":          {set: `metadata = '[]'`, want: unacceptable},
+	"metadata is a number":          {set: `metadata = '1'`, want: unacceptable},
+	"metadata is text":              {set: `metadata = '"{}"'`, want: unacceptable},
+	"metadata is true":              {set: `metadata = 'true'`, want: unacceptable},
 	"metadata is null":              {set: `metadata = 'null'`, want: delivered},
-	"metadata with a number":        {set: `metadata = '{"a":1}'`, want: dead},
-	"metadata with an array":        {set: `metadata = '{"a":["b"]}'`, want: dead},
-	"metadata with an object":       {set: `metadata = '{"a":{"b":"c"}}'`, want: dead},
-	"metadata with true":            {set: `metadata = '{"a":true}'`, want: dead},
+	"metadata with a number":        {set: `metadata = '{"a":1}'`, want: unacceptable},
+	"metadata with an array":        {set: `metadata = '{"a":["b"]}'`, want: unacceptable},
+	"metadata with an object":       {set: `metadata = '{"a":{"b":"c"}}'`, want: unacceptable},
+	"metadata with true":            {set: `metadata = '{"a":true}'`, want: unacceptable},
 	"metadata with null":            {set: `metadata = '{"a":null}'`, want: delivered},
 	"metadata with an empty key":    {set: `metadata = '{"":""}'`, want: delivered},
 	"metadata with a key twice":     {set: `metadata = '{"a":"b","a":"c"}'`, want: delivered},
 	"metadata with a NUL escape":    {set: `metadata = '{"a":"\u0000"}'`, want: delivered},
 	"metadata with half an emoji":   {set: `metadata = '{"a":"\ud83d"}'`, want: delivered},
 	"metadata with spaces":          {set: "metadata = ' {\n\"a\" :\t\"b\" } '", want: delivered},
-	"metadata with a long key":      {set: `metadata = '{"` + long + `":"b"}'`, want: dead, lite: delivered},
-	"metadata with a long value":    {set: `metadata = '{"a":"` + bulky + `"}'`, want: dead, lite: delivered},
-	"metadata with many keys":       {set: `metadata = '` + manyKV + `'`, want: dead, lite: delivered},
-	"metadata with BCC":             {set: `metadata = '{"BCC":"events_worker","bcc":"q"}'`, want: dead, lite: delivered},
-	"metadata with CC":              {set: `metadata = '{"CC":"events_worker"}'`, want: dead, lite: delivered},
-	"metadata with x-death":         {set: `metadata = '{"x-death":"[]","x-delivery-count":"1000"}'`, want: dead, lite: delivered},
-	"metadata with an expiration":   {set: `metadata = '{"expiration":"soon"}'`, want: dead, lite: delivered},
-	"metadata with a user":          {set: `metadata = '{"user-id":"nobody"}'`, want: dead, lite: delivered},
+	"metadata with a long key":      {set: `metadata = '{"` + long + `":"b"}'`, want: unacceptable, lite: delivered},
+	"metadata with a long value":    {set: `metadata = '{"a":"` + bulky + `"}'`, want: unacceptable, lite: delivered},
+	"metadata with many keys":       {set: `metadata = '` + manyKV + `'`, want: unacceptable, lite: delivered},
+	"metadata with BCC":             {set: `metadata = '{"BCC":"events_worker","bcc":"q"}'`, want: unacceptable, lite: delivered},
+	"metadata with CC":              {set: `metadata = '{"CC":"events_worker"}'`, want: unacceptable, lite: delivered},
+	"metadata with x-death":         {set: `metadata = '{"x-death":"[]","x-delivery-count":"1000"}'`, want: unacceptable, lite: delivered},
+	"metadata with an expiration":   {set: `metadata = '{"expiration":"soon"}'`, want: unacceptable, lite: delivered},
+	"metadata with a user":          {set: `metadata = '{"user-id":"nobody"}'`, want: unacceptable, lite: delivered},
 	"metadata with another id":      {set: `metadata = '{"_watermill_message_uuid":"other"}'`, want: delivered},
 	"metadata with our answers":     {set: `metadata = '{"once_redelivered":"true","once_delivery_count":"-1"}'`, want: delivered, lite: delivered},
 	"metadata with a due time":      {set: `metadata = '{"once_due_at":"never"}'`, want: delivered},
@@ -244,11 +245,11 @@ func (w *world) fates() map[string][]fate {
 	for _, l := range letters {
 		note(l.Payload, fate(l.Reason))
 	}
-	page, err := w.consumer.Quarantine().List(w.Context(), poison.Filter{Limit: 1000})
+	page, err := w.consumer.Quarantine().List(w.Context(), operate.Filter{Limit: 1000})
 	if err != nil {
 		w.Fatal(err)
 	}
-	for _, e := range page.Entries {
+	for _, e := range page.Rows {
 		if e.Message == nil {
 			note([]byte(e.MessageID), fate(e.Reason))
 		} else {
@@ -258,18 +259,18 @@ func (w *world) fates() map[string][]fate {
 	return found
 }
 
-func (w *world) letters() ([]deadletter.Letter, error) {
-	d, err := deadletter.New(w.db, deadletter.Config{Schema: w.config})
+func (w *world) letters() ([]dead.Letter, error) {
+	d, err := dead.New(w.db, operate.Config{Schema: w.config})
 	if err != nil {
 		return nil, err
 	}
-	page, err := d.List(w.Context(), deadletter.Filter{Limit: 1000})
-	for i := range page.Letters {
+	page, err := d.List(w.Context(), operate.Filter{Limit: 1000})
+	for i := range page.Rows {
 		if err == nil {
-			page.Letters[i], err = d.Get(w.Context(), page.Letters[i].ID)
+			page.Rows[i], err = d.Get(w.Context(), page.Rows[i].ID)
 		}
 	}
-	return page.Letters, err
+	return page.Rows, err
 }
 
 // neighbours checks that the valid messages before and after a case were handled once.

@@ -9,7 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -130,7 +131,7 @@ func (w *world) sql(text string) string {
 func TestParkedRowsEditedByHand(t *testing.T) {
 	const lease = time.Second // the test waits until the leases of invalid rows have ended
 	eachWorld(t, lease, func(w *world) {
-		store, err := parked.NewStore(w.db, w.config)
+		store, err := parkedrows.NewStore(w.db, w.config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,18 +177,18 @@ func TestParkedRowsEditedByHand(t *testing.T) {
 				}
 			})
 		}
-		page, err := w.consumer.Quarantine().List(t.Context(), poison.Filter{Limit: 1000})
+		page, err := w.consumer.Quarantine().List(t.Context(), operate.Filter{Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range page.Entries {
+		for _, e := range page.Rows {
 			if kept := hex.EncodeToString(e.Envelope); kept != envelopes[e.MessageID] {
 				t.Errorf("%q: the envelope was %s, and is %s", e.MessageID, envelopes[e.MessageID], kept)
 			}
 		}
 		var exported strings.Builder
-		if n, err := w.consumer.Quarantine().Export(t.Context(), poison.Filter{}, &exported); err != nil || n != len(page.Entries) {
-			t.Errorf("%d of %d were exported: %v", n, len(page.Entries), err)
+		if n, err := w.consumer.Quarantine().Export(t.Context(), operate.Filter{}, &exported); err != nil || n != len(page.Rows) {
+			t.Errorf("%d of %d were exported: %v", n, len(page.Rows), err)
 		}
 	})
 }

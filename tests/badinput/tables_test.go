@@ -8,11 +8,10 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/deadletter"
-	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/parked"
 	"github.com/watermill-once/once/outbox"
-	"github.com/watermill-once/once/parked"
-	"github.com/watermill-once/once/poison"
 )
 
 // sabotage is a statement that damages a table. If refused is true, the database must
@@ -114,6 +113,9 @@ func TestTablesEditedByHand(t *testing.T) {
 				}
 			})
 		}
+		if !w.lite() { // parts refuse to start while the sequence is behind the table of blocked keys
+			w.exec(`SELECT setval(pg_get_serial_sequence('once_outbox', 'position'), 10000)`)
+		}
 		w.exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('done before', 'worker', 'of something else')`)
 
 		// These messages use every slot, and the blocked keys.
@@ -158,11 +160,11 @@ func name(n int) string { return fmt.Sprintf("m-%03d", n) }
 // checkReads checks that all functions that read the tables still work.
 func (w *world) checkReads() {
 	w.Helper()
-	letters, err := deadletter.New(w.db, deadletter.Config{Schema: w.config})
+	letters, err := dead.New(w.db, operate.Config{Schema: w.config})
 	if err != nil {
 		w.Fatal(err)
 	}
-	for name, f := range map[string]deadletter.Filter{
+	for name, f := range map[string]operate.Filter{
 		"all": {}, "tenant": {Tenant: "t"}, "aggregate": {AggregateType: "a", AggregateID: "b"}, "event": {EventType: "e"},
 	} {
 		if _, err := letters.List(w.Context(), f); err != nil {
@@ -173,52 +175,42 @@ func (w *world) checkReads() {
 		}
 	}
 	w.checkLetters(letters)
-	quarantine := w.consumer.Quarantine()
-	if _, err := quarantine.Groups(w.Context(), poison.Filter{}); err != nil {
+	entries := w.consumer.Quarantine()
+	if _, err := entries.Groups(w.Context(), operate.Filter{}); err != nil {
 		w.Errorf("groups: %v", err)
 	}
-	if _, err := quarantine.Replays(w.Context(), 0); err != nil {
+	if _, err := entries.Replays(w.Context(), 0); err != nil {
 		w.Errorf("replays: %v", err)
 	}
-	messages, err := parked.New(w.db, parked.Config{Schema: w.config})
+	messages, err := parked.New(w.db, operate.Config{Schema: w.config})
 	if err != nil {
 		w.Fatal(err)
 	}
-	if _, err := messages.List(w.Context(), parked.Filter{}); err != nil {
+	if _, err := messages.List(w.Context(), operate.Filter{}); err != nil {
 		w.Errorf("parked messages: %v", err)
 	}
 	if _, err := messages.Consumers(w.Context()); err != nil {
 		w.Errorf("consumers: %v", err)
 	}
-	f, err := forwarder.New(w.db, discard{}, forwarder.Config{Schema: w.config})
-	if err != nil {
-		w.Fatal(err)
-	}
-	if _, err := f.Stats(w.Context()); err != nil {
-		w.Errorf("stats: %v", err)
-	}
-	if err := f.Close(); err != nil {
-		w.Error(err)
-	}
 }
 
 // checkLetters checks that unusual dead letters can be grouped, exported, and counted by a dry
 // run.
-func (w *world) checkLetters(letters *deadletter.Letters) {
+func (w *world) checkLetters(letters *dead.Letters) {
 	w.Helper()
-	page, err := letters.Groups(w.Context(), deadletter.Filter{Limit: 1000})
+	page, err := letters.Groups(w.Context(), operate.Filter{Limit: 1000})
 	if err != nil {
 		w.Errorf("groups of dead letters: %v", err)
 	}
 	for _, g := range page.Groups {
-		if found, err := letters.List(w.Context(), deadletter.Filter{Fingerprint: g.Fingerprint}); err != nil || len(found.Letters) == 0 {
-			w.Errorf("dead letters of the group %q: %d, %v", g.Fingerprint, len(found.Letters), err)
+		if found, err := letters.List(w.Context(), operate.Filter{Fingerprint: g.Fingerprint}); err != nil || len(found.Rows) == 0 {
+			w.Errorf("dead letters of the group %q: %d, %v", g.Fingerprint, len(found.Rows), err)
 		}
 	}
-	if _, err := letters.DryRun(w.Context(), deadletter.Filter{All: true}, deadletter.Plan{}); err != nil {
+	if _, err := letters.DryRun(w.Context(), operate.Filter{All: true}, operate.Plan{}); err != nil {
 		w.Errorf("dry run of dead letters: %v", err)
 	}
-	if _, err := letters.Export(w.Context(), deadletter.Filter{}, io.Discard); err != nil {
+	if _, err := letters.Export(w.Context(), operate.Filter{}, io.Discard); err != nil {
 		w.Errorf("export of dead letters: %v", err)
 	}
 }

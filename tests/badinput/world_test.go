@@ -16,14 +16,14 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 const (
 	topic    = "events"
@@ -37,7 +37,7 @@ type world struct {
 	db     *sql.DB
 	config schema.Config
 	broker string // URL of RabbitMQ; if it is empty, messages go through the database
-	logs   *testkit.Logs
+	logs   *kit.Logs
 
 	consumer *once.Consumer
 	router   *message.Router
@@ -52,18 +52,18 @@ const lease = 10 * time.Second
 func eachWorld(t *testing.T, lease time.Duration, test func(w *world)) {
 	t.Helper()
 	t.Run("servers", func(t *testing.T) {
-		test(newWorld(t, testkit.Postgres(t), testkit.Rabbit(t).URL, lease))
+		test(newWorld(t, kit.Postgres(t), kit.Rabbit(t).URL, lease))
 	})
 	t.Run("sqlite", func(t *testing.T) {
-		test(newWorld(t, testkit.SQLite(t), "", lease))
+		test(newWorld(t, kit.SQLite(t), "", lease))
 	})
 }
 
 // newWorld returns a world whose tables exist. Its consumer and its forwarder are not running yet.
-func newWorld(t *testing.T, db testkit.Database, broker string, lease time.Duration) *world {
+func newWorld(t *testing.T, db kit.Database, broker string, lease time.Duration) *world {
 	t.Helper()
 	w := &world{
-		T: t, db: db.DB, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}, broker: broker, logs: &testkit.Logs{},
+		T: t, db: db.DB, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}, broker: broker, logs: &kit.Logs{},
 	}
 	if err := schema.Up(t.Context(), w.db, w.config); err != nil {
 		t.Fatal(err)
@@ -149,7 +149,11 @@ func (w *world) consume() {
 	w.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- w.router.Run(context.WithoutCancel(w.Context())) }()
-	<-w.router.Running()
+	select {
+	case <-w.router.Running():
+	case err := <-ended:
+		w.Fatalf("router: %v", err)
+	}
 	w.Cleanup(func() {
 		if err := w.router.Close(); err != nil {
 			w.Errorf("router: %v", err)
@@ -232,7 +236,7 @@ func (w *world) count(query string) int {
 
 func (w *world) eventually(what string, cond func() bool) {
 	w.Helper()
-	testkit.Eventually(w.T, 5*time.Minute, what, cond)
+	kit.Eventually(w.T, 5*time.Minute, what, cond)
 }
 
 // tell logs the error lines and the remaining rows if the test has failed.

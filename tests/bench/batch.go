@@ -69,7 +69,6 @@ func payAll(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*messag
 	return nil, err
 }
 
-// oneAtATime adds a handler that gets one message at a time.
 func oneAtATime(c *once.Consumer, router *message.Router, topic string, sub message.Subscriber) *message.Handler {
 	h := c.AddHandler(router, "payments", topic, sub, pay)
 	var turn sync.Mutex
@@ -110,10 +109,12 @@ func (b *bench) paid(ctx context.Context, kind string, messages int, add adding)
 	if err != nil {
 		return 0, err
 	}
+	spent := measureCost(ctx)
 	took, err := s.pay(ctx, kind, messages, add)
 	if err != nil {
 		return 0, err
 	}
+	spent(messages)
 	var paid, left int
 	err = s.db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM payments), (SELECT count(*) FROM once_parked)`).Scan(&paid, &left)
 	if err != nil {

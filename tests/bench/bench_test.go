@@ -15,7 +15,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -23,13 +23,13 @@ func TestMain(m *testing.M) {
 	if os.Getenv(drainerVariable) != "" {
 		os.Exit(command(nil))
 	}
-	testkit.Main(m)
+	kit.Main(m)
 }
 
 // tiny returns a bench with minimal sizes.
-func tiny(t *testing.T) (*bench, testkit.Broker) {
+func tiny(t *testing.T) (*bench, kit.Broker) {
 	t.Helper()
-	db, broker := testkit.Postgres(t), testkit.Rabbit(t)
+	db, broker := kit.Postgres(t), kit.Rabbit(t)
 	return &bench{
 		progress: t.Output(),
 		options: options{
@@ -45,7 +45,7 @@ func tiny(t *testing.T) (*bench, testkit.Broker) {
 	}, broker
 }
 
-func nothingIsLeft(t *testing.T, broker testkit.Broker) {
+func nothingIsLeft(t *testing.T, broker kit.Broker) {
 	t.Helper()
 	for _, what := range []string{"list_queues", "list_exchanges"} {
 		if left := broker.Ctl(t, what, "--vhost", broker.VHost, "--quiet", "name"); strings.Contains(left, "once-bench") {
@@ -93,9 +93,9 @@ func (b *bench) longer(times int) *bench {
 }
 
 func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	b, broker := tiny(t)
-	docs, err := os.ReadFile(filepath.Join("..", "..", "docs", "benchmarks.md"))
+	docs, err := os.ReadFile(filepath.Join("..", "..", "docs", "contributing", "benchmarks.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
 
 // An interrupted measurement ends soon, and removes what it has created.
 func TestInterruptedMeasurementLeavesNothingBehind(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	for _, g := range groups() {
 		if !slices.Contains([]string{"drain", "snapshot", "producer", "memory"}, g.name) {
 			continue // their messages wait in the same table as the messages of a listed group

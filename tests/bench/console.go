@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -60,7 +62,6 @@ func (b *bench) consoles(ctx context.Context) (_ []row, err error) {
 	return append(append(rows, drained.rows(0.98, 1.02)...), consumed.rows(0.98, 1.02)...), nil
 }
 
-// fillFailures inserts dead letters, entries of the quarantine and sent messages.
 func (i *filledInbox) fillFailures(ctx context.Context, n int) error {
 	for _, query := range []string{
 		`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, reason, error, fingerprint,
@@ -84,7 +85,6 @@ func newConsole(db *sql.DB) (*console.Console, error) {
 	return console.Handler(db, console.Config{Authorize: console.ReadOnly, Logger: watermill.NopLogger{}})
 }
 
-// loadPage loads a page and returns its text.
 func loadPage(ctx context.Context, c *console.Console, page string) (string, error) {
 	answer := httptest.NewRecorder()
 	c.ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodGet, "/"+page, nil))
@@ -141,4 +141,109 @@ func (b *bench) overviewTime(ctx context.Context, large *filledInbox) (_ float64
 	}
 	used := after.minus(before)
 	return 100 * (used.own + used.postgres).Seconds() / time.Since(start).Seconds(), err
+}
+
+// overview simulates a browser that opens and closes the overview page of a console. The
+// console has a pool of its own with one connection.
+type overview struct {
+	console *console.Console
+	pool    *sql.DB
+	every   time.Duration // the time between two requests of an open page
+	held    *sql.Conn     // the connection, while the page is closed
+}
+
+// openOverview opens the page. It returns when the console has counted the messages of
+// the last 30 days, because this work is done only once and must not be measured.
+func (s *scene) openOverview(ctx context.Context) (_ *overview, err error) {
+	o := &overview{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, o.Close())
+		}
+	}()
+	if o.pool, err = open(s.db.dsn); err != nil {
+		return nil, err
+	}
+	o.pool.SetMaxOpenConns(1)
+	if o.console, err = newConsole(o.pool); err != nil {
+		return nil, err
+	}
+	text, err := loadPage(ctx, o.console, "")
+	if err != nil {
+		return nil, err
+	}
+	if o.every, err = requestsEvery(text); err != nil {
+		return nil, err
+	}
+	return o, o.countDays(ctx)
+}
+
+// live matches the attribute that tells htmx how often to load the page again.
+var live = regexp.MustCompile(`hx-trigger="every ([0-9]+s)"`)
+
+func requestsEvery(page string) (time.Duration, error) {
+	found := live.FindStringSubmatch(page)
+	if found == nil {
+		return 0, fmt.Errorf("the overview does not say how often it is loaded again: %s", page)
+	}
+	return time.ParseDuration(found[1])
+}
+
+func (o *overview) countDays(ctx context.Context) error {
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for {
+		text, err := loadPage(ctx, o.console, "days")
+		if err != nil || strings.Contains(text, "<td") {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-again.C:
+		}
+	}
+}
+
+// hide closes the page. The console would continue to read the tables for an hour after
+// the last request. To prevent this, hide takes away the console's only connection.
+func (o *overview) hide(ctx context.Context) (err error) {
+	if o.held == nil {
+		o.held, err = o.pool.Conn(ctx)
+	}
+	return err
+}
+
+func (o *overview) show() error {
+	if o.held == nil {
+		return nil
+	}
+	held := o.held
+	o.held = nil
+	return held.Close()
+}
+
+// look makes the requests that an open page makes during a period. It makes the first
+// request immediately.
+func (o *overview) look(ctx context.Context, period time.Duration) error {
+	for start, at := time.Now(), time.Duration(0); at < period; at += o.every {
+		if err := wait(ctx, start.Add(at)); err != nil {
+			return err
+		}
+		if _, err := loadPage(ctx, o.console, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *overview) Close() (err error) {
+	if o.pool == nil {
+		return nil
+	}
+	err = o.show()
+	if o.console != nil {
+		err = errors.Join(err, o.console.Close())
+	}
+	return errors.Join(err, o.pool.Close())
 }

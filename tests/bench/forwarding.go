@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,7 +38,7 @@ type forwarding struct {
 	ended     chan error
 }
 
-// forward returns a forwarding that is not started yet. The parameter target is the
+// forward returns a forwarding that is not started yet. target is the
 // number of confirmed messages for which its method await waits.
 func forward(db *sql.DB, config wamqp.Config, topic string, target int) (*forwarding, error) {
 	publisher, err := newPublisher(config, topic)
@@ -80,8 +81,6 @@ func (f *forwarding) await(ctx context.Context) error {
 // messages.
 func (f *forwarding) stop() error { return f.fwd.Close() }
 
-// Close closes the forwarder and the publisher. It returns an error if a publish has
-// failed.
 func (f *forwarding) Close() error {
 	err := f.fwd.Close()
 	if f.started {
@@ -122,3 +121,57 @@ func (p *counted) PublishAsync(topic string, msg *message.Message, done func(err
 }
 
 func rate(messages int, took time.Duration) float64 { return float64(messages) / took.Seconds() }
+
+// streamParts decides how many messages keepAhead writes in one transaction. If keepAhead
+// must keep 2,000 messages waiting, a transaction writes 2,000/streamParts messages.
+const streamParts = 20
+
+// stream writes messages to the outbox during a measurement.
+type stream struct {
+	once    sync.Once
+	stop    chan struct{}
+	ended   chan struct{}
+	err     error // err and starved are set before ended is closed
+	starved int   // number of checks that found no waiting message
+}
+
+// keepAhead starts a goroutine that writes new messages whenever fewer messages than
+// ahead wait in the outbox. The caller must have stored this number of
+// messages before. confirmed is a function that returns the number of
+// messages that were confirmed so far.
+func (s *scene) keepAhead(ctx context.Context, ahead int, confirmed func() int64) *stream {
+	st := &stream{stop: make(chan struct{}), ended: make(chan struct{})}
+	batch := max(1, ahead/streamParts)
+	go func() {
+		defer close(st.ended)
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for written := ahead; ; {
+			waiting := written - int(confirmed())
+			if waiting <= 0 {
+				st.starved++
+			}
+			if waiting < ahead {
+				if st.err = s.add(ctx, batch, 0); st.err != nil {
+					return
+				}
+				written += batch
+			}
+			if waiting > ahead-batch {
+				<-tick.C
+			}
+			select {
+			case <-st.stop:
+				return
+			default:
+			}
+		}
+	}()
+	return st
+}
+
+func (st *stream) Close() error {
+	st.once.Do(func() { close(st.stop) })
+	<-st.ended
+	return st.err
+}

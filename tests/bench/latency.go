@@ -14,7 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/hint"
+	"github.com/watermill-once/once/forwarder/hint"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -23,8 +23,6 @@ const (
 	committers       = 4
 )
 
-// latencies measures the time from the commit of a message to its arrival at the
-// consumer.
 func (b *bench) latencies(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	quantiles := func(id, what string) []*series {
@@ -99,28 +97,28 @@ func (b *bench) latency(ctx context.Context, kind string, pool func(s *scene) *s
 	}
 	defer closing(f, &err)
 	warmUp := perSecondCommits // messages of one second, in which connections are opened
-	journeys := newJourneys(warmUp + int(b.delivering.Seconds()*perSecondCommits))
+	trips := newTrips(warmUp + int(b.delivering.Seconds()*perSecondCommits))
 	if hints != nil {
 		call, end, failed := hints(f.fwd)
 		if failed != nil {
 			return nil, failed
 		}
 		defer func() { err = errors.Join(err, end()) }()
-		journeys.hints = append(journeys.hints, call)
+		trips.hints = append(trips.hints, call)
 	}
 	f.start(ctx)
-	arrived, err := s.queue.consume(ctx, journeys)
+	arrived, err := s.queue.consume(ctx, trips)
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(s.commit(ctx, db, journeys), <-arrived); err != nil {
+	if err := errors.Join(s.commit(ctx, db, trips), <-arrived); err != nil {
 		return nil, err
 	}
-	return journeys.quantiles(warmUp, 0.5, 0.99), nil
+	return trips.quantiles(warmUp, 0.5, 0.99), nil
 }
 
-// journeys contains messages, and when each was committed and delivered.
-type journeys struct {
+// trips contains messages, and when each was committed and delivered.
+type trips struct {
 	msgs      []*message.Message
 	number    map[string]int // index of a message, by id
 	committed []time.Time
@@ -128,8 +126,8 @@ type journeys struct {
 	hints     []func()
 }
 
-func newJourneys(count int) *journeys {
-	j := &journeys{
+func newTrips(count int) *trips {
+	j := &trips{
 		msgs:      newMessages(count),
 		number:    make(map[string]int, count),
 		committed: make([]time.Time, count),
@@ -141,7 +139,7 @@ func newJourneys(count int) *journeys {
 	return j
 }
 
-func (j *journeys) quantiles(from int, shares ...float64) []float64 {
+func (j *trips) quantiles(from int, shares ...float64) []float64 {
 	var took []float64
 	for n := from; n < len(j.msgs); n++ {
 		took = append(took, float64(j.delivered[n].Sub(j.committed[n]))/float64(time.Millisecond))
@@ -167,7 +165,7 @@ func quantile(sorted []float64, share float64) float64 {
 // commit commits each message in its own transaction, at a random moment. At regular
 // moments, the commits could always fall shortly before or shortly after the polls of the
 // forwarder.
-func (s *scene) commit(ctx context.Context, db *sql.DB, j *journeys) error {
+func (s *scene) commit(ctx context.Context, db *sql.DB, j *trips) error {
 	const pause = time.Second / perSecondCommits
 	var (
 		working sync.WaitGroup
@@ -188,7 +186,7 @@ func (s *scene) commit(ctx context.Context, db *sql.DB, j *journeys) error {
 	return errors.Join(errs[:]...)
 }
 
-func (s *scene) commitOne(ctx context.Context, db *sql.DB, j *journeys, n int) error {
+func (s *scene) commitOne(ctx context.Context, db *sql.DB, j *trips, n int) error {
 	done := func() { j.committed[n] = time.Now() }
 	return outbox.InTx(ctx, db, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(s.queue.name, j.msgs[n])
@@ -208,7 +206,7 @@ func wait(ctx context.Context, until time.Time) error {
 
 // consume starts a consumer. The returned channel receives nil when all messages have
 // arrived, or an error.
-func (q *queue) consume(ctx context.Context, j *journeys) (<-chan error, error) {
+func (q *queue) consume(ctx context.Context, j *trips) (<-chan error, error) {
 	channel, err := q.conn.Channel()
 	if err != nil {
 		return nil, err
@@ -228,7 +226,7 @@ func (q *queue) consume(ctx context.Context, j *journeys) (<-chan error, error) 
 // patience is how long the consumer waits for the next delivery.
 const patience = 30 * time.Second
 
-func (j *journeys) arrive(ctx context.Context, deliveries <-chan amqp.Delivery) error {
+func (j *trips) arrive(ctx context.Context, deliveries <-chan amqp.Delivery) error {
 	for left := len(j.msgs); left > 0; {
 		select {
 		case delivery, ok := <-deliveries:

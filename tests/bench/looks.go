@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/watermill-once/once/deadletter"
-	"github.com/watermill-once/once/journey"
-	"github.com/watermill-once/once/parked"
-	"github.com/watermill-once/once/pending"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/outbox"
+	"github.com/watermill-once/once/operate/parked"
+	"github.com/watermill-once/once/operate/quarantine"
+	"github.com/watermill-once/once/operate/status"
+	"github.com/watermill-once/once/operate/trace"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/schema"
-	"github.com/watermill-once/once/status"
 )
 
 // looks measures how long an operator waits for lists, groups and the status if the tables are
@@ -102,50 +103,50 @@ type operator struct {
 	searches  []look // calls that find only a few of the rows
 	status    func(ctx context.Context) error
 	consumers func(ctx context.Context) error
-	journeys  *journey.Journeys
+	finder    *trace.Finder
 }
 
 func newOperator(db *database) (*operator, error) {
-	quarantine, err1 := poison.New(db.DB, poison.Config{})
-	letters, err2 := deadletter.New(db.DB, deadletter.Config{})
-	sent, err7 := deadletter.NewSentLog(db.DB, deadletter.Config{})
-	messages, err3 := parked.New(db.DB, parked.Config{})
-	waiting, err4 := pending.New(db.DB, pending.Config{})
-	state, err5 := status.New(db.DB, status.Config{})
-	journeys, err6 := journey.New(db.DB, journey.Config{})
+	entries, err1 := quarantine.New(db.DB, operate.Config{})
+	letters, err2 := dead.New(db.DB, operate.Config{})
+	sent, err7 := dead.NewSentLog(db.DB, operate.Config{})
+	messages, err3 := parked.New(db.DB, operate.Config{})
+	waiting, err4 := outbox.New(db.DB, operate.Config{})
+	state, err5 := status.New(db.DB, schema.Config{})
+	finder, err6 := trace.New(db.DB, schema.Config{})
 	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
 		return nil, err
 	}
 	consumers := func(ctx context.Context) error { _, err := messages.Consumers(ctx); return err }
 	return &operator{
 		status:    func(ctx context.Context) error { _, err := state.Read(ctx); return err },
-		searches:  append(newSearches(quarantine, letters, sent), newWideSearches(quarantine, letters)...),
+		searches:  append(newSearches(entries, letters, sent), newWideSearches(entries, letters)...),
 		consumers: consumers,
-		journeys:  journeys,
+		finder:    finder,
 		looks: []look{
 			{"quarantine-groups", "groups of the quarantine", func(ctx context.Context) error {
-				listed, err := quarantine.Groups(ctx, poison.Filter{})
+				listed, err := entries.Groups(ctx, operate.Filter{})
 				return expect(len(listed.Groups), failureGroups, err)
 			}},
 			{"quarantine-list", "the first page of the quarantine", func(ctx context.Context) error {
-				listed, err := quarantine.List(ctx, poison.Filter{Limit: 100})
-				return expect(len(listed.Entries), 100, err)
+				listed, err := entries.List(ctx, operate.Filter{Limit: 100})
+				return expect(len(listed.Rows), 100, err)
 			}},
 			{"dead-groups", "groups of the dead letters", func(ctx context.Context) error {
-				listed, err := letters.Groups(ctx, deadletter.Filter{})
+				listed, err := letters.Groups(ctx, operate.Filter{})
 				return expect(len(listed.Groups), failureGroups+1, err)
 			}},
 			{"dead-list", "the first page of the dead letters", func(ctx context.Context) error {
-				page, err := letters.List(ctx, deadletter.Filter{Limit: 100})
-				return expect(len(page.Letters), 100, err)
+				page, err := letters.List(ctx, operate.Filter{Limit: 100})
+				return expect(len(page.Rows), 100, err)
 			}},
 			{"parked-list", "a page of the parked messages", func(ctx context.Context) error {
-				_, err := messages.List(ctx, parked.Filter{State: parked.Quarantined})
+				_, err := messages.List(ctx, operate.Filter{State: parked.Quarantined})
 				return err
 			}},
 			{"consumers", "the consumers with their backlogs", consumers},
 			{"outbox-list", "a page of the outbox", func(ctx context.Context) error {
-				_, err := waiting.List(ctx, pending.Filter{})
+				_, err := waiting.List(ctx, operate.Filter{})
 				return err
 			}},
 		},
@@ -233,7 +234,7 @@ func (b *bench) beside(ctx context.Context) (_ []row, err error) {
 
 // watch simulates one operator until the returned function stop is called. Every two
 // seconds the operator reads the status and one of the lists. The function stop adds an
-// error of these calls to err. If the parameter look is false, watch does nothing.
+// error of these calls to err. If look is false, watch does nothing.
 func watch(ctx context.Context, db *database, look bool, err *error) (stop func()) {
 	if !look {
 		return func() {}

@@ -3,12 +3,6 @@
 // ratios: the absolute figures depend on the machine.
 //
 // PG_DSN and AMQP_URL name the servers. `make bench` sets them.
-//
-// To read the code, start with options.go, groups.go, turns.go (each measurement in
-// turns with the others), row.go and table.go. scene.go, database.go and queue.go make
-// the database and the queue of a measurement. forwarding.go and consuming.go run this
-// module. stock.go runs Watermill's forwarder, and raw.go publishes without either of
-// them. Each group has a file, such as drain.go or latency.go.
 package main
 
 import (
@@ -19,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -76,7 +71,6 @@ type bench struct {
 	progress io.Writer
 }
 
-// compare prints which ratios are worse than in the baseline.
 func (b *bench) compare(out io.Writer, rows []row) error {
 	if b.before == "" {
 		return nil
@@ -117,4 +111,81 @@ func (b *bench) run(ctx context.Context, out io.Writer) error {
 		err = writeJSON(b.out, rows)
 	}
 	return err
+}
+
+// group is a list of measurements that are compared. They run alternately, so that a
+// disturbance of the machine affects all of them.
+type group struct {
+	name    string
+	about   string
+	measure func(b *bench, ctx context.Context) ([]row, error)
+}
+
+func groups() []group {
+	return []group{
+		{"drain", "a backlog is forwarded: raw protocol, rabbit.Publisher alone, stock forwarder, ours; each kind of queue", (*bench).drain},
+		{"backlog", "forwarding with a million waiting, against a few thousand", (*bench).backlogs},
+		{"snapshot", "forwarding while another session holds a snapshot open and dead rows pile up", (*bench).snapshots},
+		{"idle", "forwarding while another session has an idle write transaction open, beside the stock forwarder", (*bench).idles},
+		{"keys", "forwarding with ordering keys: a thousand, and one hot one", (*bench).keys},
+		{"producer", "business transactions with an event, against the same without", (*bench).producers},
+		{"rest", "processor time and transaction ids of a forwarder that has nothing to do", (*bench).rests},
+		{"batch", "consuming one message a transaction, and in batches", (*bench).batches},
+		{"latency", "from commit to consumer, with a hint and without", (*bench).latencies},
+		{"consumer", "consuming: a bare transaction, a table of ids by hand, stock, ours; pgbench beside it", (*bench).consumers},
+		{"duplicates", "messages that were handled before, against new ones", (*bench).duplicates},
+		{"poison", "consuming with one message in a hundred that always fails, against none", (*bench).poisons},
+		{"inbox", "consuming with ten million ids in the inbox, against none", (*bench).inboxes},
+		{"retention", "forgetting a day of five million ids while messages are claimed", (*bench).retentions},
+		{"reconcile", "finding the ids that differ between a sent log and an inbox in another database", (*bench).reconciliations},
+		{"look", "lists, groups and status with very many rows, and what a forwarder and a consumer notice", (*bench).looks},
+		{"durable", "a consumer that stores its messages first, against one that handles them directly", (*bench).durables},
+		{"modes", "a consumer that keeps the order of keys, or compares versions, against one that does neither", (*bench).modes},
+		{"fairness", "a few messages of one tenant while another has a million waiting, against none", (*bench).fairness},
+		{"outbox-fair", "a few messages of one tenant in the outbox while another has a million there, against none", (*bench).outboxFairness},
+		{"console", "the overview of the console with ten million ids: its time, and forwarding and consuming meanwhile", (*bench).consoles},
+		{"memory", "resident memory of a process that drains a million", (*bench).memories},
+	}
+}
+
+// measurement is run several times. Each run adds one value to each series in the field
+// into.
+type measurement struct {
+	into    []*series
+	measure func(ctx context.Context) ([]float64, error)
+}
+
+func single(into *series, measure func(ctx context.Context) (float64, error)) measurement {
+	return measurement{[]*series{into}, func(ctx context.Context) ([]float64, error) {
+		value, err := measure(ctx)
+		return []float64{value}, err
+	}}
+}
+
+// turns runs every measurement once, then every measurement once more, and so on for
+// b.runs rounds. So a temporary disturbance of the machine affects all measurements.
+func (b *bench) turns(ctx context.Context, measurements ...measurement) error {
+	found := findServers(b.pgDSN, b.amqpURL)
+	for n := range b.runs {
+		for _, m := range measurements {
+			runtime.GC() // the garbage of the previous measurement must not slow down this one
+			w := &costMeter{serverProcesses: found}
+			values, err := m.measure(context.WithValue(ctx, costKey{}, w))
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", m.into[0].what, err)
+			}
+			if c, ok := w.cost(); ok && len(m.into) == 1 {
+				m.into[0].costs = append(m.into[0].costs, c)
+			}
+			for i, value := range values {
+				s := m.into[i]
+				s.values = append(s.values, value)
+				fmt.Fprintf(b.progress, "run %d of %d: %-70s %8s %s\n", n+1, b.runs, s.what, number(value), s.unit)
+			}
+		}
+	}
+	return nil
 }

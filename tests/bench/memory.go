@@ -15,7 +15,6 @@ import (
 	"time"
 )
 
-// memories measures how much memory a forwarder needs for a long backlog.
 func (b *bench) memories(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	peak := series{

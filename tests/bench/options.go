@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/watermill-once/once/internal/cmdline"
-	"github.com/watermill-once/once/internal/servers"
+	"github.com/watermill-once/once/internal/test/cmdline"
+	"github.com/watermill-once/once/internal/test/servers"
 )
 
 // errUsage reports an invalid command line.
@@ -129,7 +129,7 @@ func newFlags() (*flag.FlagSet, *flagValues) {
 
 func help(w io.Writer) {
 	fmt.Fprint(w, "bench measures against the PostgreSQL of PG_DSN and the RabbitMQ of AMQP_URL,\n"+
-		"and prints a table; docs/benchmarks.md explains its rows.\n\nGroups:\n")
+		"and prints a table; docs/contributing/benchmarks.md explains its rows.\n\nGroups:\n")
 	for _, g := range groups() {
 		fmt.Fprintf(w, "  %-12s%s\n", g.name, g.about)
 	}
@@ -218,9 +218,6 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// choose returns the groups that the parameter list names, in the order in which the
-// function groups returns them. The names are separated by commas. An empty list selects
-// all groups.
 func choose(list string) ([]group, error) {
 	all := groups()
 	if list == "" {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func setServers(t *testing.T) {
@@ -106,7 +106,7 @@ func TestPasswordsOfTheServersAreNotPrinted(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	dsn := testkit.Postgres(t).DSN
+	dsn := kit.Postgres(t).DSN
 	for _, o := range []options{
 		{pgDSN: "postgres://u:canary@" + closed + "/d?sslmode=disable", amqpURL: "amqp://u:canary@" + closed},
 		{pgDSN: dsn, amqpURL: "amqp://u:canary@" + closed},

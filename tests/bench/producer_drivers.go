@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/lib/pq"
 
-	"github.com/watermill-once/once/lazytx"
 	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/outbox/pgxoutbox"
 )
 
@@ -53,7 +53,6 @@ func (p pools) Close() {
 
 const stockKind = "stock"
 
-// producerDrivers returns all drivers.
 func producerDrivers() []producerDriver {
 	bare := producerKind{name: "bare", what: "business transaction", once: transaction}
 	event := func(floors map[int]float64) producerKind {
@@ -180,7 +179,6 @@ func inTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// businessOfPgx does the same write as business, through pgx.
 func businessOfPgx(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, insertOrder, "a customer's name", 4200)
 	return err

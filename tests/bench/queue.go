@@ -51,7 +51,6 @@ func (q *queue) declare() error {
 
 func (q *queue) arguments() amqp.Table { return amqp.Table{amqp.QueueTypeArg: q.kind} }
 
-// Close deletes the queue, its messages and its exchange.
 func (q *queue) Close() error {
 	defer q.conn.Close()
 	channel, err := q.conn.Channel()
@@ -96,7 +95,6 @@ func (q *queue) awaitMessages(ctx context.Context, n int) error {
 	}
 }
 
-// purge removes the messages.
 func (q *queue) purge() error {
 	channel, err := q.conn.Channel()
 	if err != nil {
@@ -107,7 +105,6 @@ func (q *queue) purge() error {
 	return err
 }
 
-// config returns watermill-amqp's configuration for the queue.
 func (q *queue) config() wamqp.Config {
 	return wamqp.NewDurablePubSubConfig(q.url, wamqp.GenerateQueueNameConstant(q.name))
 }
@@ -120,7 +117,6 @@ func (q *queue) consumed() wamqp.Config {
 	return config
 }
 
-// publish publishes messages, and returns when all of them are in the queue.
 func (q *queue) publish(ctx context.Context, messages []*message.Message) (err error) {
 	config := q.config()
 	config.Marshaler = rabbit.Marshaler{}

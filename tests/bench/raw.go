@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/meta"
@@ -62,7 +65,7 @@ func (r *rawChannel) publish(ctx context.Context, publishing amqp.Publishing) (*
 	return r.channel.PublishWithDeferredConfirmWithContext(ctx, r.queue.name, "", true, false, publishing)
 }
 
-// pipelined publishes all messages. The parameter window is the maximum number of
+// pipelined publishes all messages. window is the maximum number of
 // messages that are unconfirmed at a time.
 func (r *rawChannel) pipelined(ctx context.Context, window int) error {
 	outstanding := make(chan *amqp.DeferredConfirmation, window)
@@ -86,7 +89,6 @@ func (r *rawChannel) pipelined(ctx context.Context, window int) error {
 	return errors.Join(failed, <-settled)
 }
 
-// oneByOne publishes each message after the confirm of the previous one.
 func (r *rawChannel) oneByOne(ctx context.Context) error {
 	for _, publishing := range r.publishings {
 		confirmation, err := r.publish(ctx, publishing)
@@ -122,10 +124,56 @@ func (b *bench) raw(
 		return 0, err
 	}
 	defer closing(r, &err)
-	start := time.Now()
+	spent, start := measureCost(ctx), time.Now()
 	if err := publish(ctx, r); err != nil {
 		return 0, err
 	}
 	took := time.Since(start)
+	spent(messages)
 	return rate(messages, took), q.awaitMessages(ctx, messages)
+}
+
+func (b *bench) publisherAlone(ctx context.Context, kind string, messages int) (_ float64, err error) {
+	q, err := newQueue(b.amqpURL, kind)
+	if err != nil {
+		return 0, err
+	}
+	defer closing(q, &err)
+	p, err := newPublisher(q.config(), q.name)
+	if err != nil {
+		return 0, err
+	}
+	defer closing(p, &err)
+	msgs := newMessages(messages)
+
+	spent, start := measureCost(ctx), time.Now()
+	if err := publishAll(p, q.name, msgs); err != nil {
+		return 0, errors.Join(err, ctx.Err())
+	}
+	took := time.Since(start)
+	spent(messages)
+	return rate(messages, took), q.awaitMessages(ctx, messages+1)
+}
+
+// publishAll publishes messages, and waits until each of them was confirmed or refused.
+// It returns the first error.
+func publishAll(p *rabbit.Publisher, topic string, messages []*message.Message) error {
+	var (
+		failure atomic.Pointer[error]
+		settled sync.WaitGroup
+	)
+	settled.Add(len(messages))
+	for _, msg := range messages {
+		p.PublishAsync(topic, msg, func(err error) {
+			if err != nil {
+				failure.CompareAndSwap(nil, &err)
+			}
+			settled.Done()
+		})
+	}
+	settled.Wait()
+	if failed := failure.Load(); failed != nil {
+		return *failed
+	}
+	return nil
 }

@@ -1,14 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/operate/reconcile"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -62,38 +61,21 @@ func reconciled(ctx context.Context, from, to *sql.DB, n int) ([]float64, error)
 		return []float64{0, 0}, err
 	}
 	began, size := time.Now(), 0
-	carry := func(f *reconcile.File) (*reconcile.File, error) {
-		var file bytes.Buffer
-		written, err := f.WriteTo(&file)
-		if err != nil {
-			return nil, err
-		}
-		size += int(written)
-		return reconcile.ReadFile(&file)
+	var reports []reconcile.Report
+	file, err := s.Question(ctx)
+	size += len(file)
+	if err == nil {
+		file, err = r.Answer(ctx, file)
+		size += len(file)
 	}
-	var result reconcile.Result
-	for f, err := s.Question(ctx); ; f = result.Question {
-		if err == nil {
-			f, err = carry(f)
-		}
-		if err == nil {
-			f, err = r.Answer(ctx, f)
-		}
-		if err == nil {
-			f, err = carry(f)
-		}
-		if err == nil {
-			result, err = s.Read(ctx, f)
-		}
-		if err != nil {
-			return []float64{0, 0}, err
-		}
-		if result.Question == nil {
-			break
-		}
+	if err == nil {
+		reports, err = s.Read(ctx, file)
+	}
+	if err != nil {
+		return []float64{0, 0}, err
 	}
 	took := time.Since(began)
-	if got := result.Reports[0]; got.Sent != n-neverSentIDs || len(got.Missing) != lostIDs || len(got.Phantoms) != neverSentIDs {
+	if got := reports[0]; got.Sent != n-neverSentIDs || len(got.Missing) != lostIDs || len(got.Phantoms) != neverSentIDs {
 		return []float64{0, 0}, fmt.Errorf("%d were compared, %d missing, %d never sent", got.Sent, len(got.Missing), len(got.Phantoms))
 	}
 	return []float64{float64(took) / float64(time.Millisecond), float64(size) / (1 << 20)}, nil

@@ -16,7 +16,6 @@ import (
 
 const stockTopic = "events"
 
-// fillStock stores messages for Watermill's own forwarder.
 func (s *scene) fillStock(ctx context.Context, messages int) error {
 	stored, err := wsql.NewPublisher(s.db.DB, wsql.PublisherConfig{
 		SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, AutoInitializeSchema: true,
@@ -124,7 +123,6 @@ func (p *stockCounted) Publish(topic string, messages ...*message.Message) error
 	return nil
 }
 
-// stockDrain measures Watermill's forwarder from its first publish to its last confirm.
 func (b *bench) stockDrain(ctx context.Context, kind string) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
@@ -139,12 +137,14 @@ func (b *bench) stockDrain(ctx context.Context, kind string) (_ float64, err err
 		return 0, err
 	}
 	defer closing(f, &err)
+	spent := measureCost(ctx)
 	f.start(ctx)
 	if reached, err := f.await(ctx, stockPatience); err != nil {
 		return 0, err
 	} else if !reached {
 		return 0, fmt.Errorf("%d of %d messages were forwarded within %v", f.publisher.confirmed.Load(), b.slow, stockPatience)
 	}
+	spent(b.slow)
 	return rate(b.slow, f.publisher.last.Sub(f.publisher.first)), s.queue.awaitMessages(ctx, b.slow)
 }
 

@@ -72,8 +72,8 @@ func medianOf(all []figures, figure func(f figures) float64) float64 {
 }
 
 // rows returns the rates and the processor times. Their ratios compare the work with an
-// open overview to the same work without one. The ratio of the rates must be at least the
-// parameter floor, and the ratio of the processor times at most the parameter limit. A
+// open overview to the same work without one. The ratio of the rates must be at least
+// floor, and the ratio of the processor times at most limit. A
 // ratio is the median of the ratios of neighboring windows.
 func (w *watched) rows(floor, limit float64) []row {
 	with := w.rate.with.against(w.rate.without, floor)
@@ -136,7 +136,6 @@ func (b *bench) alternate(ctx context.Context, o *overview, work work) (w window
 	return w, nil
 }
 
-// turn measures the work during one window of time, with the overview open or closed.
 func (b *bench) turn(ctx context.Context, o *overview, open bool, work work) (f figures, timed bool, err error) {
 	if open {
 		err = o.show()
@@ -175,7 +174,6 @@ func (b *bench) turn(ctx context.Context, o *overview, open bool, work work) (f 
 	return f, timed, nil
 }
 
-// refill fills the outbox again.
 func (s *scene) refill(ctx context.Context, messages int) error {
 	if err := s.exec(ctx, `TRUNCATE once_outbox`); err != nil {
 		return err
@@ -268,7 +266,6 @@ func (b *bench) consumeWatched(ctx context.Context, large *filledInbox) (w windo
 	return w, errors.Join(large.hasEffects(ctx, want), large.queue.purge())
 }
 
-// flowing returns when at least inFlight messages were handled.
 func flowing(ctx context.Context, handled *atomic.Int64) error {
 	for end := time.Now().Add(stockPatience); handled.Load() < inFlight; {
 		if time.Now().After(end) {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -37,7 +39,6 @@ func (a *audit) ids(ctx context.Context, query string, args ...any) ([]string, e
 	return idsIn(ctx, a.db, query, args...)
 }
 
-// idsIn returns the first column of the rows that a query returns.
 func idsIn(ctx context.Context, db *sql.DB, query string, args ...any) ([]string, error) {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -201,18 +202,18 @@ func (a *audit) leftovers(ctx context.Context) error {
 // quarantine checks that each entry equals the message that was sent, byte for byte. It
 // also checks that every message that was published directly to the broker has one entry.
 func (a *audit) quarantine(ctx context.Context) error {
-	store, err := poison.New(a.db, poison.Config{})
+	store, err := quarantine.New(a.db, operate.Config{})
 	if err != nil {
 		return err
 	}
 	outside := a.outside.all()
 	seen := make(map[string]int)
-	for f := (poison.Filter{Limit: 500}); ; {
+	for f := (operate.Filter{Limit: 500}); ; {
 		page, err := store.List(ctx, f)
 		if err != nil {
 			return err
 		}
-		for _, e := range page.Entries {
+		for _, e := range page.Rows {
 			if e.MessageErr != nil {
 				a.wrongf("entry %d cannot be read: %v", e.ID, e.MessageErr)
 				continue

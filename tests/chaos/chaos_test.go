@@ -7,15 +7,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/watermill-once/once/internal/servers"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/test/servers"
 )
 
 func TestMain(m *testing.M) {
 	if told := os.Getenv(environment); told != "" {
 		os.Exit(play(told))
 	}
-	testkit.Main(m)
+	kit.Main(m)
 }
 
 // chaos runs the command with the given kinds of faults, separated by commas.
@@ -27,7 +27,7 @@ func chaos(t *testing.T, o options, kinds string) *report {
 	}
 	r, err := run(t.Context(), o, t.Output())
 	if errors.Is(err, servers.ErrNotInstalled) {
-		testkit.Without(t, err)
+		kit.Without(t, err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func chaos(t *testing.T, o options, kinds string) *report {
 // A short run with the quick faults finds no lost message, and no message that took effect twice.
 // `make chaos` runs all faults.
 func TestNothingIsLostAndNothingTakesEffectTwice(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
 	o := options{seed: rand.Uint64(), messages: 1500, bites: 1, waiting: 300}
 	const kinds = "writer-kill,forwarder-kill,consumer-kill,cut-commit-writer,cut-commit-consumer,cut-before-confirm,cut-before-ack," +
@@ -53,9 +53,9 @@ func TestNothingIsLostAndNothingTakesEffectTwice(t *testing.T) {
 // find the damage; otherwise a run that finds nothing would prove nothing. The processes run
 // without the race detector.
 func TestPlantedMistakesAreFound(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
-	program := testkit.Program(t, "")
+	program := kit.Program(t, "")
 	t.Run("doubled in both services, phantoms, inversions", func(t *testing.T) {
 		t.Parallel()
 		o := options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantInbox + "," + plantOrder + "," + plantOutbox}

@@ -88,7 +88,7 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 	config.DurableConsumers = nil
 	config.Sequence = &sequence.Config{Policy: sequence.HoldForGap, Window: versionWindow}
 	if c.planted(plantLate) {
-		config.Sequence.Late = sequence.IgnoreLate
+		config.Sequence.OnStale = func(context.Context, *sql.Tx, sequence.Gap, *message.Message) error { return nil }
 	}
 	config.Dedup.Key = func(msg *message.Message) string { return cmp.Or(msg.Metadata.Get(headerRequest), msg.UUID) }
 	config.Dedup.Content = func(msg *message.Message) []byte { return []byte(msg.Metadata.Get(headerRequest)) }
@@ -131,8 +131,6 @@ func (c *consumer) subscriber(inFlight int) (message.Subscriber, error) {
 		CloseTimeout:  10 * time.Second,
 		DialTimeout:   5 * time.Second,
 		WriteTimeout:  3 * time.Second,
-		ReconnectMin:  20 * time.Millisecond,
-		ReconnectMax:  500 * time.Millisecond,
 		MeterProvider: c.tally.meters,
 		Logger:        newLog(c.Name),
 	})

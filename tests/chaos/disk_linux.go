@@ -56,7 +56,6 @@ func (d *disk) prepare(uid, gid int) error {
 
 func (d *disk) tables() string { return filepath.Join(d.dir, "tables") }
 
-// move moves the outbox, its primary key and the table hoard to the disk.
 func (d *disk) move(ctx context.Context, db *sql.DB) error {
 	if d == nil {
 		return nil
@@ -74,7 +73,6 @@ func (d *disk) move(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// fill writes to the disk until no space is left.
 func (d *disk) fill() error {
 	file, err := os.OpenFile(d.filler(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -91,7 +89,6 @@ func (d *disk) fill() error {
 	return nil
 }
 
-// free removes the file that fill wrote.
 func (d *disk) free() error { return os.Remove(d.filler()) }
 
 func (d *disk) filler() string { return filepath.Join(d.dir, "filler") }

@@ -44,7 +44,7 @@ const patience = 3 * time.Minute
 var errNoBite = errors.New("did not bite")
 
 // until waits until the function cond returns true. If this takes longer than patience,
-// until returns errNoBite. The text of the error contains the parameter what, which
+// until returns errNoBite. The text of the error contains what, which
 // describes the condition.
 func (s *strike) until(ctx context.Context, what string, cond func() bool) error {
 	deadline := time.NewTimer(patience)
@@ -68,7 +68,6 @@ func (s *strike) hold(ctx context.Context) {
 	rest(ctx, 300*time.Millisecond+time.Duration(s.Int64N(int64(1200*time.Millisecond))))
 }
 
-// pick returns a random member with the given role.
 func (s *strike) pick(role string) *member {
 	all := s.membersOf(role)
 	return all[s.IntN(len(all))]
@@ -116,4 +115,15 @@ func (w *world) number(ctx context.Context, query string, args ...any) int64 {
 		return -1
 	}
 	return n
+}
+
+func faults() []fault {
+	var all []fault
+	for _, some := range [][]fault{
+		processFaults(), postgresFaults(), lockFaults(), brokerFaults(), topologyFaults(), networkFaults(), messageFaults(), handlerFaults(),
+		accountFaults(), intentFaults(), pauseFaults(), serviceFaults(),
+	} {
+		all = append(all, some...)
+	}
+	return all
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/lib/pq"
 
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
@@ -81,7 +83,7 @@ func lateAfterWindow(ctx context.Context, s *strike) (string, error) {
 	version := func(n int64) event {
 		return event{id: fmt.Sprintf("%s.%d", account, n), kind: plain, account: account, number: n}
 	}
-	store, err := poison.New(s.db, poison.Config{})
+	store, err := quarantine.New(s.db, operate.Config{})
 	if err != nil {
 		return "", err
 	}
@@ -113,7 +115,7 @@ func lateAfterWindow(ctx context.Context, s *strike) (string, error) {
 		return "", err
 	}
 	replayed := make(chan error, 1)
-	go func() { replayed <- s.replayed(ctx, store, poison.Filter{MessageID: next.id}) }() // the replayed version waits for one more window
+	go func() { replayed <- s.replayed(ctx, store, operate.Filter{MessageID: next.id}) }() // the replayed version waits for one more window
 	err = s.until(ctx, "the replayed version is applied", ended(next, applied))
 	if err := errors.Join(err, <-replayed); err != nil {
 		return "", err
@@ -130,7 +132,7 @@ func lateAfterWindow(ctx context.Context, s *strike) (string, error) {
 	if !quarantined(missing) {
 		return "the late version was ignored", nil // the audit reports it as lost
 	}
-	if err := s.replayed(ctx, store, poison.Filter{MessageID: missing.id}); err != nil {
+	if err := s.replayed(ctx, store, operate.Filter{MessageID: missing.id}); err != nil {
 		return "", err
 	}
 	if err := s.until(ctx, "the late version is applied", func() bool { return applied(missing) }); err != nil {
@@ -191,11 +193,11 @@ func sameRequest(ctx context.Context, s *strike) (string, error) {
 	); err != nil {
 		return "", err
 	}
-	store, err := poison.New(s.db, poison.Config{})
+	store, err := quarantine.New(s.db, operate.Config{})
 	if err != nil {
 		return "", err
 	}
-	if err := s.replayed(ctx, store, poison.Filter{MessageID: failing.id}); err != nil {
+	if err := s.replayed(ctx, store, operate.Filter{MessageID: failing.id}); err != nil {
 		return "", err
 	}
 	if err := find("the replay is resolved", `once_parked WHERE message_id = $1 AND state = 'resolved'`, failing.id); err != nil {

@@ -84,9 +84,9 @@ func brokerFaults() []fault {
 	}
 }
 
-// seen waits until a count has increased, and returns the increase as the proof. The
-// parameter name is the name of the count, and the function grown returns the increase so
-// far. If the parameter err is not nil, seen does not wait for an increase, and returns
+// seen waits until a count has increased, and returns the increase as the proof.
+// name is the name of the count, and the function grown returns the increase so
+// far. If err is not nil, seen does not wait for an increase, and returns
 // err.
 func (s *strike) seen(ctx context.Context, name string, grown func() int64, err error) (string, error) {
 	if err == nil {
@@ -96,7 +96,6 @@ func (s *strike) seen(ctx context.Context, name string, grown func() int64, err 
 	return fmt.Sprintf("%d times %s", grown(), name), err
 }
 
-// unknown waits until a forwarder has recorded the outcome unknown for a publish.
 func (s *strike) unknown(ctx context.Context) (string, error) {
 	const name = "once.forwarder.published/unknown"
 	grown := s.growing(func() int64 { return s.count(forwarding, name) })
@@ -156,4 +155,58 @@ func (s *strike) quiet(ctx context.Context, do func(channel *amqp.Channel) error
 		return err
 	}
 	return s.channel(do)
+}
+
+// topologyFaults returns the faults that delete a queue, a binding or an exchange. Only
+// those of the topic notices are deleted, and the queue only while it is empty, because
+// no library can save messages in a deleted queue. Consumers declare a missing queue
+// again when the broker notifies them. They declare missing bindings and exchanges when
+// they restart.
+func topologyFaults() []fault {
+	return []fault{
+		{
+			name: "queue-deleted", about: "a consumer's queue is deleted; the consumer is told, and declares it", on: onBroker, alone: true,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				cancelled := s.growing(sum(s.proxies(s.amqp), amqpCancel))
+				err := s.quiet(ctx, func(channel *amqp.Channel) error {
+					_, err := channel.QueueDelete(queueOf(notices), false, true, false)
+					return err
+				})
+				proof, err := s.seen(ctx, amqpCancel, cancelled, err)
+				return proof, errors.Join(err, s.rabbit.WriteDefinitions(ctx))
+			},
+		},
+		{
+			name: "exchange-deleted", about: "the exchange is deleted; the forwarder declares it, a new consumer binds", on: onBroker, alone: true,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.unbound(ctx, func(channel *amqp.Channel) error { return channel.ExchangeDelete(notices, false, false) })
+			},
+		},
+		{
+			name: "binding-deleted", about: "the queue is unbound; a new consumer binds", on: onBroker, alone: true,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.unbound(ctx, func(channel *amqp.Channel) error { return channel.QueueUnbind(queueOf(notices), "", notices, nil) })
+			},
+		},
+	}
+}
+
+// unbound deletes a binding or an exchange with the function remove, and waits until
+// the broker returns messages as unroutable. Then it restarts the consumers, which
+// declare missing bindings and exchanges.
+func (s *strike) unbound(ctx context.Context, remove func(channel *amqp.Channel) error) (proof string, err error) {
+	returned := s.growing(sum(s.proxies(s.amqp), amqpReturn))
+	defer func() {
+		for _, m := range s.membersOf(consuming) {
+			m.renew()
+		}
+		ctx := context.WithoutCancel(ctx)
+		err = errors.Join(err, s.until(ctx, "nothing is unroutable any more", func() bool {
+			return s.number(ctx, `SELECT COUNT(*) FROM once_outbox WHERE topic = $1 AND attempts > 0`, notices) == 0
+		}), s.rabbit.WriteDefinitions(ctx))
+	}()
+	if err := s.channel(remove); err != nil {
+		return "", fmt.Errorf("deleting: %w", err)
+	}
+	return s.seen(ctx, amqpReturn, returned, nil)
 }

@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 
+	"github.com/lib/pq"
+
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -40,8 +45,6 @@ func handlerFaults() []fault {
 	)
 }
 
-// poisoned makes a writer write the given number of messages of a kind, and waits until
-// they are in quarantine for the given reason.
 func (s *strike) poisoned(ctx context.Context, kind, reason string, count int) (string, error) {
 	if err := s.exec(ctx, `DELETE FROM mended WHERE kind = $1`, kind); err != nil {
 		return "", err
@@ -65,20 +68,18 @@ func (s *strike) poisoned(ctx context.Context, kind, reason string, count int) (
 	return fmt.Sprintf("%d are in quarantine", stored), err
 }
 
-// written returns the number of messages of a kind that were written, or -1 if the
-// database does not answer.
 func (s *strike) written(ctx context.Context, kind string) int64 {
 	return s.number(ctx, `SELECT COUNT(*) FROM business WHERE kind = $1`, kind)
 }
 
 // replay replays all hopeless messages, which fail again. Then it repairs the handler for
-// them, and replays them until they succeed. If the parameter retention is true, it also
+// them, and replays them until they succeed. If retention is true, it also
 // inserts expired rows, and waits until the sweep has deleted some of them.
 func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 	if _, err := s.poisoned(ctx, hopeless, poison.ReasonExhausted, 5); err != nil {
 		return "", err
 	}
-	store, err := poison.New(s.db, poison.Config{})
+	store, err := quarantine.New(s.db, operate.Config{})
 	if err != nil {
 		return "", err
 	}
@@ -89,7 +90,7 @@ func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 			return "", err
 		}
 	}
-	if err := s.replayed(ctx, store, poison.Filter{Consumer: ledger, Reason: poison.ReasonExhausted}); err != nil {
+	if err := s.replayed(ctx, store, operate.Filter{Consumer: ledger, Reason: poison.ReasonExhausted}); err != nil {
 		return "", err
 	}
 	if err := s.until(ctx, "the replay failed", func() bool { return again() > 0 }); err != nil {
@@ -103,7 +104,7 @@ func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 			return "", err
 		}
 	}
-	if err := s.replayed(ctx, store, poison.Filter{Consumer: ledger, Reason: poison.ReasonExhausted}); err != nil {
+	if err := s.replayed(ctx, store, operate.Filter{Consumer: ledger, Reason: poison.ReasonExhausted}); err != nil {
 		return "", err
 	}
 	var left int64
@@ -120,10 +121,10 @@ func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 
 // replayed calls ReplayMatching, and repeats the call until it succeeds. A call fails,
 // for example, if the database is down.
-func (s *strike) replayed(ctx context.Context, store *poison.Quarantine, f poison.Filter) error {
+func (s *strike) replayed(ctx context.Context, store *quarantine.Entries, f operate.Filter) error {
 	var failure error
 	err := s.until(ctx, "a replay came to its end", func() bool {
-		_, failure = store.ReplayMatching(ctx, poison.Act{Actor: "chaos", Why: "to see whether it works"}, f, poison.Plan{})
+		_, failure = store.ReplayMatching(ctx, operate.Act{Actor: "chaos", Why: "to see whether it works"}, f, operate.Plan{})
 		return failure == nil
 	})
 	return errors.Join(err, failure)
@@ -141,4 +142,90 @@ func (s *strike) age(ctx context.Context) error {
 			INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, finished_at)
 			SELECT $1, $1, 'old-' || gen_random_uuid(), '', '', 'resolved', now(), now() - interval '1 year'
 			FROM generate_series(1, 5000)`, ledger))
+}
+
+// intentFaults returns the faults of a consumer that carries out intents. Each of its messages is
+// an intent to send a mail. The mail provider is a table that is not part of the handler's
+// transaction. It sends a mail for every request, even for a repeated one. But it can also tell
+// whether it has sent a mail.
+func intentFaults() []fault {
+	return []fault{{
+		name: "intents", about: "mails are sent, and then the handler fails or its process is killed before the commit", on: onHandlers,
+		// If the database is frozen during the request, the provider sends the mail long after
+		// the request. A consumer cannot guard against this.
+		alone:  true,
+		strike: intents,
+	}}
+}
+
+const intentCount = 40
+
+// carryOut sends the mail of an intent, unless the provider says that an earlier attempt
+// has sent the mail. After sending a mail, carryOut returns an error, so that this
+// attempt is rolled back. The next attempt must then find out that the mail was sent.
+func (c *consumer) carryOut(ctx context.Context, reference string) error {
+	var sent bool
+	err := c.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM mails WHERE reference = $1)`, reference).Scan(&sent)
+	if err != nil {
+		return err
+	}
+	if sent {
+		c.tally.add(intentsFound, 1)
+		if !c.planted(plantIntents) {
+			return nil
+		}
+	}
+	if _, err := c.db.ExecContext(ctx, `INSERT INTO mails (reference) VALUES ($1)`, reference); err != nil || sent {
+		return err
+	}
+	return errors.New("the handler has sent the mail, and fails")
+}
+
+// intentsFound is the name of a counter. It counts the intents whose mail was sent by
+// an earlier attempt.
+const intentsFound = "intents/found"
+
+// intents writes intents. When some of their mails have been sent, it kills a consumer.
+func intents(ctx context.Context, s *strike) (string, error) {
+	found := s.growing(func() int64 { return s.count(consuming, intentsFound) })
+	var events []event
+	var ids []string
+	for n := range intentCount {
+		e := event{id: fmt.Sprintf("intent-%d.%d", s.Uint64(), n), kind: intended}
+		events, ids = append(events, e), append(ids, e.id)
+	}
+	if err := s.write(ctx, events...); err != nil {
+		return "", err
+	}
+	some := 1 + s.Int64N(intentCount/2)
+	err := s.until(ctx, "some mails are sent", func() bool {
+		return s.number(ctx, `SELECT COUNT(*) FROM mails WHERE reference = ANY($1)`, pq.Array(ids)) >= some
+	})
+	if err != nil {
+		return "", err
+	}
+	<-s.pick(consuming).signal(syscall.SIGKILL).gone
+	err = s.until(ctx, "all intents are settled", func() bool {
+		return s.number(ctx, `SELECT COUNT(DISTINCT message_id) FROM (`+settled+`) AS s WHERE message_id = ANY($1)`, pq.Array(ids)) == intentCount
+	})
+	if err != nil {
+		return "", err
+	}
+	return s.seen(ctx, intentsFound, found, nil)
+}
+
+// intents checks that no mail was sent twice, and that each applied intent has its mail.
+func (a *audit) intents(ctx context.Context) error {
+	twice, err := a.ids(ctx, `SELECT reference FROM mails GROUP BY reference HAVING COUNT(*) > 1`)
+	if err != nil {
+		return err
+	}
+	missing, err := a.ids(ctx, `
+		SELECT message_id FROM effects JOIN business USING (message_id) WHERE kind = $1
+		EXCEPT SELECT reference FROM mails`, intended)
+	a.Doubled += len(twice)
+	a.Lost += len(missing)
+	a.example("mails that were sent twice", twice)
+	a.example("intents without a mail", missing)
+	return err
 }

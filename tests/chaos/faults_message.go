@@ -206,7 +206,6 @@ func steered(ctx context.Context, s *strike) (string, error) {
 	return "the handler's message arrived", s.applied(ctx, echo(e.id))
 }
 
-// applied waits for the effect of a message.
 func (s *strike) applied(ctx context.Context, id string) error {
 	return s.until(ctx, "the effect of "+id, func() bool {
 		return s.number(ctx, `SELECT COUNT(*) FROM effects WHERE message_id = $1`, id) > 0
@@ -214,7 +213,7 @@ func (s *strike) applied(ctx context.Context, id string) error {
 }
 
 // foreign publishes a message directly to the broker, and waits until it is in quarantine
-// for the given reason. The parameter like contains the properties of the message.
+// for the given reason. like contains the properties of the message.
 func (s *strike) foreign(ctx context.Context, reason string, like amqp.Publishing) (string, error) {
 	name := "once.poison.quarantined/" + reason
 	stored := s.growing(func() int64 { return s.count(consuming, name) })

@@ -102,8 +102,8 @@ func (s *strike) resets(ctx context.Context, proxies []*proxy) (string, error) {
 }
 
 // mode sets the mode of the proxies to m, and waits until the proxies have counted an
-// event often enough. Then it sets the mode back. The parameter name is the name of the
-// event, and the parameter enough is the required count.
+// event often enough. Then it sets the mode back. name is the name of the
+// event, and enough is the required count.
 func (s *strike) mode(ctx context.Context, proxies []*proxy, m mode, name string, enough int64) (string, error) {
 	counted := s.growing(sum(proxies, name))
 	for _, p := range proxies {
@@ -117,7 +117,7 @@ func (s *strike) mode(ctx context.Context, proxies []*proxy, m mode, name string
 }
 
 // cuts makes the proxy cut a connection five times. Each time, the proxy cuts the
-// connection at a certain message of the protocol. The parameter at is the name of this
+// connection at a certain message of the protocol. at is the name of this
 // message.
 func (s *strike) cuts(ctx context.Context, p *proxy, at string, do action) (string, error) {
 	cut := s.growing(func() int64 { return p.counted("cut") })

@@ -169,7 +169,7 @@ func (s *strike) terminate(ctx context.Context) (n int64, err error) {
 }
 
 // withRole changes the database role of the processes, closes their sessions, and waits
-// until a process gets an error. The parameter state is the SQLSTATE of this error. Then
+// until a process gets an error. state is the SQLSTATE of this error. Then
 // withRole undoes the change.
 func (s *strike) withRole(ctx context.Context, change, back, state string) (string, error) {
 	failed := s.growing(sum(s.proxies(s.pg), postgresError(state)))

@@ -1,12 +1,7 @@
 // Command chaos tests that no message is lost and that no message takes effect twice. It
 // starts its own PostgreSQL and RabbitMQ, and processes that write, forward and consume
 // messages. It injects faults of many kinds, and waits until all messages are finished.
-// Then it compares the effects with the committed events. docs/proof.md lists the checks.
-//
-// To read the code, start with options.go, run.go and world.go (the servers). role.go and
-// member.go start the processes, and writer.go, forwarding.go and consuming.go are their
-// work. nemesis.go strikes with the faults of fault.go and of the files faults_*.go.
-// audit.go and report.go compare the effects with the events.
+// Then it compares the effects with the committed events. docs/contributing/proof.md lists the checks.
 package main
 
 import (
@@ -14,10 +9,19 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/test/cmdline"
 )
 
 const (
@@ -67,4 +71,136 @@ func command(args []string) (status int) {
 		return 1
 	}
 	return 0
+}
+
+// errUsage reports an invalid command line.
+var errUsage = errors.New("see -help")
+
+type options struct {
+	seed     uint64
+	messages int           // minimum number of messages
+	bites    int           // number of effective injections to reach for each kind
+	waiting  int64         // backlog at which writers pause
+	duration time.Duration // minimum duration
+	faults   []fault
+	json     string
+	plant    string // parts that are broken on purpose, separated by commas
+	old      string // the binary of an earlier release
+	program  string // the binary of the processes; "" means the binary of this process
+}
+
+// Upper limits of the options.
+const (
+	mostMessages = 1_000_000_000
+	mostBites    = 1_000_000
+)
+
+func newFlags() (*flag.FlagSet, *options, *string) {
+	o, only := &options{waiting: mostWaiting}, ""
+	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are returned, help is printed by help
+	flags.Uint64Var(&o.seed, "seed", 0, "`number` that the plan follows from (default: one by chance, which is printed)")
+	flags.IntVar(&o.messages, "messages", 200_000, "go on until so many messages are committed")
+	flags.IntVar(&o.bites, "bites", 3, "go on until each kind of fault was seen so often")
+	flags.DurationVar(&o.duration, "duration", 0, "go on for at least so long")
+	flags.StringVar(&only, "only", "", "only these `kinds` of fault, separated by commas")
+	flags.StringVar(&o.json, "json", "", "write the result to this `file` too")
+	flags.StringVar(&o.old, "old", "", "this command as an earlier release built it, a `file`: for old-and-new")
+	flags.StringVar(&o.plant, "plant", "", "break `parts` on purpose, to see that it is found: "+strings.Join(plants, ","))
+	return flags, o, &only
+}
+
+func help(w io.Writer) {
+	fmt.Fprint(w, "chaos starts servers and processes, injects faults, and counts what was lost or\n"+
+		"took effect twice. It goes on until every kind of fault was seen often enough.\n\nKinds of fault:\n")
+	for _, f := range faults() {
+		fmt.Fprintf(w, "  %-24s%s\n", f.name, f.about)
+	}
+	fmt.Fprint(w, "\nFlags:\n")
+	flags, _, _ := newFlags()
+	flags.SetOutput(w)
+	flags.PrintDefaults()
+}
+
+// parse returns the options of a command line. It returns flag.ErrHelp if the user asks
+// for help, and otherwise an error that names every invalid option, or nil.
+func parse(args []string) (options, error) {
+	flags, o, only := newFlags()
+	if err := cmdline.Parse(flags, args); errors.Is(err, flag.ErrHelp) {
+		return options{}, err
+	} else if err != nil {
+		return options{}, fmt.Errorf("%w; %w", err, errUsage)
+	}
+	var errs []error
+	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if err := cmdline.Check(flags); err != nil {
+		errs = append(errs, err)
+	}
+	if o.messages < 1 || o.messages > mostMessages {
+		refuse("-messages is %d: must be in 1..%d", o.messages, mostMessages)
+	}
+	if o.bites < 1 || o.bites > mostBites {
+		refuse("-bites is %d: must be in 1..%d", o.bites, mostBites)
+	}
+	if o.old != "" {
+		if err := isChaos(o.old); err != nil { // another program would never send beats
+			refuse("-old: must be this command as an earlier release built it: %w", err)
+		}
+	}
+	if o.json != "" {
+		if err := cmdline.Writable(o.json); err != nil { // checked now, not after a run of eight hours
+			refuse("-json: must be a file that can be written: %w", err)
+		}
+	}
+	if o.duration < 0 {
+		refuse("-duration is %v: must not be negative", o.duration)
+	}
+	for plant := range strings.SplitSeq(o.plant, ",") {
+		if o.plant != "" && !slices.Contains(plants, plant) {
+			refuse("-plant: there is no %q, only %s", plant, strings.Join(plants, ", "))
+		}
+	}
+	var err error
+	if o.faults, err = choose(*only); err != nil {
+		errs = append(errs, err)
+	}
+	if o.seed == 0 {
+		o.seed = rand.Uint64()
+	}
+	if len(errs) > 0 {
+		return options{}, fmt.Errorf("%w; %w", errors.Join(errs...), errUsage)
+	}
+	return *o, nil
+}
+
+// isChaos checks that the program is this command, in this release or an earlier one. If
+// not, it returns an error.
+func isChaos(program string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "-help")
+	cmd.WaitDelay = time.Second
+	says, err := cmd.Output()
+	if err == nil && !strings.HasPrefix(string(says), "chaos ") {
+		err = fmt.Errorf("%s -help tells of something else", program)
+	}
+	return err
+}
+
+func choose(list string) ([]fault, error) {
+	all := faults()
+	if list == "" {
+		return all, nil
+	}
+	wanted := strings.Split(list, ",")
+	for _, name := range wanted {
+		if !slices.ContainsFunc(all, func(f fault) bool { return f.name == name }) {
+			return nil, fmt.Errorf("-only: there is no kind %q", name)
+		}
+	}
+	return slices.DeleteFunc(all, func(f fault) bool { return !slices.Contains(wanted, f.name) }), nil
+}
+
+func newLog(name string) watermill.LoggerAdapter {
+	return watermill.NewStdLoggerWithOut(os.Stderr, false, false).With(watermill.LogFields{"process": name})
 }

@@ -148,7 +148,6 @@ func ended(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// send writes the order o to the standard input of the process. The caller holds m.mu.
 func (m *member) send(o order) {
 	line, err := json.Marshal(o)
 	if err == nil {
@@ -168,7 +167,6 @@ func (m *member) tell(o order) {
 	m.send(o)
 }
 
-// signal sends a signal to the process, and returns the process.
 func (m *member) signal(s syscall.Signal) *process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -189,7 +187,7 @@ func (m *member) renew() *process {
 	return m.proc
 }
 
-// age restarts the member: with the earlier release if the parameter aged is true, and
+// age restarts the member: with the earlier release if aged is true, and
 // otherwise with the current release. The returned function takes the name of a count. It
 // returns this count of the new life, or zero if the new life has not begun.
 func (m *member) age(aged bool) (counted func(name string) int64) {

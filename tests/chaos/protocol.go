@@ -10,7 +10,7 @@ import (
 // protocol reads the messages of a network protocol. It gives names to the messages that
 // a proxy counts.
 type protocol struct {
-	// read reads the next message that one side has sent. The parameter first is true for
+	// read reads the next message that one side has sent. first is true for
 	// the first message of this side.
 	read func(r *bufio.Reader, first, toServer bool) ([]byte, error)
 
@@ -72,10 +72,8 @@ var amqpProtocol = protocol{
 
 const postgresCommit = "COMMIT"
 
-// postgresError returns the name under which errors with the given SQLSTATE are counted.
 func postgresError(state string) string { return "error/" + state }
 
-// sqlState returns the code in an error message of the server.
 func sqlState(message []byte) string {
 	for field := range bytes.SplitSeq(message[5:], []byte{0}) {
 		if len(field) > 1 && field[0] == 'C' {
@@ -119,7 +117,7 @@ func commits(query []byte) bool {
 	return bytes.EqualFold(last, []byte(postgresCommit))
 }
 
-// readAll reads n bytes from r. It returns the bytes in the parameter before, which the
+// readAll reads n bytes from r. It returns the bytes in before, which the
 // caller has read already, followed by the n bytes.
 func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	all := make([]byte, len(before)+max(n, 0))

@@ -57,7 +57,6 @@ func (l *link) reset() {
 	l.close()
 }
 
-// lose makes sure that both connections are reset when they are closed later.
 func (l *link) lose() {
 	for _, conn := range []*net.TCPConn{l.client, l.server} {
 		if conn != nil {
@@ -267,7 +266,6 @@ func (p *proxy) set(m mode) {
 	}
 }
 
-// reset resets all open connections.
 func (p *proxy) reset() {
 	p.mu.Lock()
 	var links []*link
@@ -287,14 +285,12 @@ func (p *proxy) count(name string, n int64) {
 	p.counts[name] += n
 }
 
-// counted returns how many events with the given name were counted.
 func (p *proxy) counted(name string) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.counts[name]
 }
 
-// open returns the number of open client connections.
 func (p *proxy) open() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // frame returns an AMQP frame that contains a method.
@@ -117,7 +117,7 @@ func TestSilentProxyDropsMessages(t *testing.T) {
 	p, client, server := wire(t)
 	p.set(silent)
 	send(t, client, frame(60, 40))
-	testkit.Eventually(t, time.Minute, "the message is dropped", func() bool { return p.counted("swallowed") > 0 })
+	kit.Eventually(t, time.Minute, "the message is dropped", func() bool { return p.counted("swallowed") > 0 })
 	p.set(passing)
 	for _, conn := range []net.Conn{client, server} {
 		if err := over(t, conn); !errors.Is(err, syscall.ECONNRESET) {
@@ -135,7 +135,7 @@ func TestHalfOpenProxyClosesOnlyTheServerSide(t *testing.T) {
 	for range 3 {
 		send(t, client, frame(60, 40))
 	}
-	testkit.Eventually(t, time.Minute, "all are dropped", func() bool { return p.counted("swallowed") >= int64(3*len(frame(60, 40))) })
+	kit.Eventually(t, time.Minute, "all are dropped", func() bool { return p.counted("swallowed") >= int64(3*len(frame(60, 40))) })
 	p.set(passing)
 	if err := over(t, client); !errors.Is(err, syscall.ECONNRESET) {
 		t.Error(err)

@@ -84,7 +84,7 @@ func (r *recorder) record(ctx context.Context, url string) error {
 	}
 }
 
-// note records a delivery. The parameter numbered is the number of the message within its
+// note records a delivery. numbered is the number of the message within its
 // key.
 func (r *recorder) note(id, key, numbered string) {
 	r.mu.Lock()

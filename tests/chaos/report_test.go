@@ -1,6 +1,9 @@
 package main
 
 import (
+	"maps"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -49,6 +52,77 @@ func TestRowCoversUnfinishedEvents(t *testing.T) {
 	for serial, want := range map[int64]bool{20_000 - underWay - 1: false, 20_000 - underWay: true, 20_100: true, 20_101: false} {
 		if r.covers(serial) != want {
 			t.Errorf("%d: %v", serial, !want)
+		}
+	}
+}
+
+func TestJournalHasTheLastEntryOfEachTransaction(t *testing.T) {
+	dir := t.TempDir()
+	for name, notes := range map[string][]struct {
+		state byte
+		tx    string
+	}{
+		"writer1-1": {{tried, "a"}, {tried, "b"}, {committed, "a"}, {rolledBack, "b"}},
+		"writer1-2": {{tried, "c"}, {unknown, "c"}, {tried, "d"}}, // killed while its transaction d was open
+	} {
+		j, err := openJournal(filepath.Join(dir, name+".journal"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range notes {
+			if err := j.note(n.state, n.tx, 3); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got, err := readJournals(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]entry{"a": {committed, 3}, "b": {rolledBack, 3}, "c": {unknown, 3}, "d": {unknown, 3}}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestAJournalThatContradictsItselfIsAnError(t *testing.T) {
+	for name, notes := range map[string]string{"tried twice": "TT", "no state": "X"} {
+		dir := t.TempDir()
+		j, err := openJournal(filepath.Join(dir, "w.journal"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, state := range []byte(notes) {
+			if err := j.note(state, "a", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := readJournals(dir); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestRecorderFindsMessagesOutOfOrder(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		numbers    []int
+		inversions int
+		copies     int64
+	}{
+		{"in order", []int{1, 2, 3}, 0, 0},
+		{"copies", []int{1, 1, 2, 1, 2, 3}, 0, 3},
+		{"one overtakes", []int{1, 3, 2, 4}, 1, 1},
+		{"the first is late", []int{2, 1}, 1, 1},
+	} {
+		r := &recorder{last: make(map[string]int64)}
+		for _, n := range c.numbers {
+			r.note("id", "key", strconv.Itoa(n))
+			r.note("id", "", "") // without a key there is no order
+		}
+		inversions, seen, copies := r.found()
+		if len(inversions) != c.inversions || copies != c.copies || seen != int64(2*len(c.numbers)) {
+			t.Errorf("%s: %v, %d seen, %d copies", c.name, inversions, seen, copies)
 		}
 	}
 }

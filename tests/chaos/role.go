@@ -17,7 +17,8 @@ import (
 	"github.com/lib/pq"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/lazytx"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -60,8 +61,8 @@ type actor struct {
 	orders chan order
 }
 
-// play runs a process until its standard input ends, and returns its exit status. The
-// parameter told is the life of the process as JSON.
+// play runs a process until its standard input ends, and returns its exit status.
+// told is the life of the process as JSON.
 func play(told string) int {
 	a := &actor{tally: newTally(), orders: make(chan order, 100)}
 	if err := json.Unmarshal([]byte(told), &a.life); err != nil {
@@ -108,12 +109,11 @@ func (a *actor) play() error {
 	return errors.New("no such role: " + a.Role)
 }
 
-// open opens the database with the driver of this life.
 func (l life) open() (*sql.DB, error) {
 	var connector driver.Connector
 	dsn := l.DSN
 	if l.Role == forwarding && l.planted(plantPauses) {
-		dsn += "&search_path=blind,public"
+		dsn += "&application_name=blind"
 	}
 	if l.Pgx {
 		config, err := pgx.ParseConfig(dsn)
@@ -140,7 +140,54 @@ func exchanges(url string) wamqp.Config {
 	config := wamqp.NewDurablePubSubConfig(url, wamqp.GenerateQueueNameTopicNameWithSuffix("effects"))
 	config.Marshaler = rabbit.Marshaler{}
 	config.Queue.Arguments = amqp.Table{"x-overflow": "reject-publish"}
+	config.Connection.Reconnect = &wamqp.ReconnectConfig{
+		BackoffInitialInterval: 20 * time.Millisecond, BackoffMaxInterval: 500 * time.Millisecond,
+	}
 	return config
 }
 
 func queueOf(topic string) string { return topic + "_effects" }
+
+func (a *actor) forward(ctx context.Context, db *sql.DB) error {
+	db.SetMaxOpenConns(8)
+	db.SetMaxIdleConns(8)
+	fwd, publisher, err := a.newForwarder(db)
+	if err != nil {
+		return err
+	}
+	if a.planted(plantDelete) || a.planted(plantOrder) {
+		a.forwardBadly(ctx, db, publisher)
+		return publisher.Close()
+	}
+	return errors.Join(fwd.Run(ctx), publisher.Close())
+}
+
+// newForwarder returns a forwarder. Its intervals are short, so that it notices faults
+// while they are active. It gives up only on messages that the broker can never accept.
+func (a *actor) newForwarder(db *sql.DB) (*forwarder.Forwarder, *rabbit.Publisher, error) {
+	publisher, err := rabbit.NewPublisher(exchanges(a.AMQP), rabbit.PublisherConfig{
+		ConfirmTimeout: 5 * time.Second,
+		ReadyTimeout:   500 * time.Millisecond,
+		DialTimeout:    5 * time.Second,
+		WriteTimeout:   3 * time.Second,
+		CloseTimeout:   3 * time.Second,
+		MeterProvider:  a.tally.meters,
+		Logger:         newLog(a.Name),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	fwd, err := forwarder.New(db, publisher, forwarder.Config{
+		PollMax:       50 * time.Millisecond,
+		Backoff:       forwarder.Exponential(50*time.Millisecond, 500*time.Millisecond),
+		MaxAttempts:   1_000_000,
+		StallTimeout:  5 * time.Second,
+		Lease:         forwarderLease,
+		CloseTimeout:  5 * time.Second,
+		MeterProvider: a.tally.meters,
+		Logger:        newLog(a.Name),
+	})
+	return fwd, publisher, err
+}
+
+const forwarderLease = 2 * time.Second

@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 )
 
-// run runs the whole test, and writes its progress to the parameter out. If it returns an
+// run runs the whole test, and writes its progress to out. If it returns an
 // error, it also returns the report with the results so far.
 func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	r = newReport(o)
@@ -130,4 +134,136 @@ func (w *world) settle(ctx context.Context, say func(string, ...any)) error {
 		rest(ctx, 200*time.Millisecond)
 	}
 	return nil
+}
+
+// step is a list of one or two faults that are injected at the same time.
+type step struct {
+	faults []fault
+	seeds  []uint64 // seed of each fault
+}
+
+// plan returns an endless plan. In the first round every fault is injected alone. Later
+// rounds combine two faults where that is possible. The same seed and faults give the
+// same plan.
+func plan(seed uint64, faults []fault) iter.Seq[step] {
+	return func(yield func(step) bool) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		for round := 0; ; round++ {
+			left := make([]fault, len(faults))
+			for i, n := range random.Perm(len(faults)) {
+				left[i] = faults[n]
+			}
+			for len(left) > 0 {
+				s := step{faults: left[:1:1]}
+				left = left[1:]
+				if round > 0 {
+					s, left = s.pair(left)
+				}
+				for range s.faults {
+					s.seeds = append(s.seeds, random.Uint64())
+				}
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// pair adds a second fault to the step: the first of the remaining faults that can be
+// combined with the step's fault. It returns the step, and the faults that still
+// remain.
+func (s step) pair(left []fault) (step, []fault) {
+	for i, other := range left {
+		if first := s.faults[0]; first.alone || other.alone || first.on == other.on {
+			continue
+		}
+		s.faults = append(s.faults, other)
+		rest := append([]fault{}, left[:i]...)
+		return s, append(rest, left[i+1:]...)
+	}
+	return s, left
+}
+
+// nemesis executes a plan of faults.
+type nemesis struct {
+	*world
+
+	out    io.Writer
+	began  time.Time
+	report *report
+	mu     sync.Mutex // guards report, out and last
+	last   int64      // serial number of the last written event that is known
+}
+
+// strike injects the faults of a step at the same time. It returns when all these faults
+// are undone.
+func (n *nemesis) strike(ctx context.Context, s step) {
+	var faults sync.WaitGroup
+	for i, f := range s.faults {
+		faults.Go(func() {
+			random := rand.New(rand.NewPCG(s.seeds[i], 1))
+			// A fault begins at a random moment. To hit messages, it then waits for up to two
+			// seconds until some are unfinished.
+			rest(ctx, time.Duration(random.Int64N(int64(500*time.Millisecond))))
+			waiting := n.busy(ctx)
+			from := n.serial(ctx)
+			if f.writes {
+				n.load.need(1)
+				defer n.load.need(-1)
+			}
+			proof, err := f.strike(ctx, &strike{world: n.world, Rand: random})
+			n.note(f, waiting, proof, err)
+			n.span(f, from, n.serial(ctx))
+		})
+	}
+	faults.Wait()
+}
+
+// busy returns the backlog as soon as it is above zero. After two seconds, it returns
+// zero.
+func (n *nemesis) busy(ctx context.Context) (waiting int64) {
+	for range 20 {
+		if waiting = n.load.waiting(); waiting > 0 {
+			break
+		}
+		rest(ctx, 100*time.Millisecond)
+	}
+	return waiting
+}
+
+func (n *nemesis) serial(ctx context.Context) int64 {
+	last := n.number(ctx, `SELECT COALESCE(MAX(serial), 0) FROM business`)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.last = max(n.last, last)
+	return n.last
+}
+
+// span records which events were written while the fault was active. from
+// and to are serial numbers of events.
+func (n *nemesis) span(f fault, from, to int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	row := n.report.row(f.name)
+	row.spans = append(row.spans, span{from, to})
+}
+
+// note records the result of an injection. If the injection returned an error, it counts
+// as an injection without an effect. It may still have damaged messages. The method
+// settle finds such damage later, because these messages are never finished.
+func (n *nemesis) note(f fault, waiting int64, proof string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	row := n.report.row(f.name)
+	row.Injected++
+	row.InFlight = max(row.InFlight, waiting)
+	if err == nil {
+		row.Bitten++
+	} else {
+		row.Unavailable = errors.Is(err, errUnavailable)
+		proof = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	row.Proof = proof
+	fmt.Fprintf(n.out, "%7s  %-24s %s\n", time.Since(n.began).Round(time.Second), f.name, proof)
 }

@@ -7,12 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/lib/pq"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
@@ -35,7 +39,6 @@ const branchTables = `CREATE TABLE effects (message_id text NOT NULL, intact boo
 
 const replySuffix = "+reply"
 
-// branch runs the forwarder and the consumer of the second service.
 func (a *actor) branch(ctx context.Context, db *sql.DB) error {
 	db.SetMaxOpenConns(12)
 	db.SetMaxIdleConns(12)
@@ -72,7 +75,6 @@ func (a *actor) branch(ctx context.Context, db *sql.DB) error {
 	return errors.Join(router.Run(ctx), <-ended, publisher.Close())
 }
 
-// reply is the handler of remote messages.
 func reply(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id, intact) VALUES ($1, $2)`,
 		msg.UUID, bytes.Equal(msg.Payload, payload(msg.UUID, plain)))
@@ -88,7 +90,6 @@ func effectOf(consumer, id string) string {
 	return id
 }
 
-// prepareBranch creates the database of the second service.
 func (w *world) prepareBranch(ctx context.Context) (err error) {
 	if _, err := w.db.ExecContext(ctx, `CREATE DATABASE branch OWNER `+user); err != nil {
 		return err
@@ -136,4 +137,69 @@ func (a *audit) services(ctx context.Context) error {
 		a.wrongf("messages of the second service: %s", strings.Join(wrong[:min(len(wrong), 20)], ", "))
 	}
 	return err
+}
+
+// serviceFaults are faults of a second service with a database of its own.
+func serviceFaults() []fault {
+	return []fault{{
+		name: "two-services", on: branching,
+		about: "a second service with its own database is killed while it answers, loses its sessions, and gets copies",
+		// A fault of the broker or of PostgreSQL hits both services.
+		alone:  true,
+		strike: twoServices,
+	}}
+}
+
+const remoteCount = 60
+
+// twoServices writes messages that the second service answers. When some messages are
+// answered, it kills the process of the second service, ends its database sessions, and
+// publishes copies. Each message must take effect once in both databases.
+func twoServices(ctx context.Context, s *strike) (string, error) {
+	const name = "once.dedup.handled/duplicate"
+	skipped := s.growing(func() int64 { return s.count(branching, name) })
+	var events []event
+	var copies []amqp.Publishing
+	for n := range remoteCount {
+		e := event{id: fmt.Sprintf("remote-%d.%d", s.Uint64(), n), kind: plain, to: remote}
+		same, err := rabbit.Marshaler{}.Marshal(e.message())
+		if err != nil {
+			return "", err
+		}
+		events, copies = append(events, e), append(copies, same)
+	}
+	ids := pq.Array(idsOf(events))
+	if err := s.write(ctx, events...); err != nil {
+		return "", err
+	}
+	answered := func(least int64) func() bool {
+		return func() bool {
+			var n int64
+			err := s.branch.QueryRowContext(ctx, `SELECT COUNT(*) FROM effects WHERE message_id = ANY($1)`, ids).Scan(&n)
+			return err == nil && n >= least
+		}
+	}
+	if err := s.until(ctx, "the second service has handled some", answered(1+s.Int64N(remoteCount/2))); err != nil {
+		return "", err
+	}
+	<-s.pick(branching).signal(syscall.SIGKILL).gone
+	if err := s.publish(ctx, remote, copies...); err != nil {
+		return "", err
+	}
+	if err := s.until(ctx, "the second service has handled more", answered(remoteCount/2)); err != nil {
+		return "", err
+	}
+	ended := s.number(ctx, `SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = 'branch'`)
+	if err := s.until(ctx, "all answers have arrived", func() bool {
+		return s.number(ctx, `SELECT COUNT(DISTINCT message_id) FROM effects WHERE message_id = ANY($1)`, ids) == remoteCount
+	}); err != nil {
+		return "", err
+	}
+	if s.pick(branching).planted(plantInbox) {
+		return "copies were published", nil // without an inbox nothing is ignored
+	}
+	if err := s.until(ctx, "copies are ignored", func() bool { return skipped() > 0 }); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d answers, %d copies were ignored, %d sessions ended", remoteCount, skipped(), ended), nil
 }

@@ -13,7 +13,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/servers"
+	"github.com/watermill-once/once/internal/test/servers"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -108,7 +108,7 @@ func (w *world) prepareDatabase(ctx context.Context) error {
 	return w.disk.move(ctx, w.db)
 }
 
-// withUser replaces the user in an address. The parameters old and user end with "@",
+// withUser replaces the user in an address. old and user end with "@",
 // such as "postgres@".
 func withUser(address, old, user string) string {
 	return strings.Replace(address, "//"+old, "//"+user, 1)
@@ -148,13 +148,12 @@ func (w *world) declare(ctx context.Context) error {
 	}), w.rabbit.WriteDefinitions(ctx))
 }
 
-// ctl runs rabbitmqctl. The parameter line contains the arguments, separated by spaces.
+// ctl runs rabbitmqctl. line contains the arguments, separated by spaces.
 func (w *world) ctl(ctx context.Context, line string) error {
 	_, err := w.rabbit.Ctl(ctx, strings.Fields(line)...)
 	return err
 }
 
-// eval evaluates an Erlang expression in the broker.
 func (w *world) eval(ctx context.Context, expression string) error {
 	_, err := w.rabbit.Eval(ctx, expression)
 	return err
@@ -224,7 +223,6 @@ func (w *world) begin(plant string) error {
 	return w.beginBranch(plant)
 }
 
-// membersOf returns the members with the given role.
 func (w *world) membersOf(role string) []*member {
 	var list []*member
 	for _, m := range w.members {
@@ -235,7 +233,7 @@ func (w *world) membersOf(role string) []*member {
 	return list
 }
 
-// count returns the sum of one count over all members with the given role. The parameter
+// count returns the sum of one count over all members with the given role.
 // name is the name of the count.
 func (w *world) count(role, name string) (n int64) {
 	for _, m := range w.membersOf(role) {
@@ -244,7 +242,6 @@ func (w *world) count(role, name string) (n int64) {
 	return n
 }
 
-// tell sends a command to all processes with the given role.
 func (w *world) tell(role string, o order) {
 	for _, m := range w.membersOf(role) {
 		m.tell(o)
@@ -308,3 +305,36 @@ func (w *world) Close() error {
 	}
 	return errors.Join(append(errs, w.disk.unmount(), os.RemoveAll(w.dir))...)
 }
+
+// tables creates the tables of the simulated business. They have no unique constraint
+// that could hide an effect that happened twice.
+//
+// A writer locks the row of a key, and takes the next number of the key. The lock is held
+// until the end of the transaction. So transactions that write events of the same key
+// wait for each other, and the numbers of committed events have no gaps.
+const tables = `
+CREATE TABLE business (
+	serial       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	message_id   text   NOT NULL,
+	tx           text   NOT NULL,
+	topic        text   NOT NULL,
+	kind         text   NOT NULL,
+	ordering_key text   NOT NULL,
+	number       bigint NOT NULL
+);
+CREATE INDEX business_tx ON business (tx);
+CREATE TABLE keys (ordering_key text PRIMARY KEY, number bigint NOT NULL);
+CREATE TABLE effects (
+	serial     bigint  GENERATED ALWAYS AS IDENTITY,
+	message_id text    NOT NULL,
+	consumer   text    NOT NULL,
+	intact     boolean NOT NULL
+);
+CREATE TABLE hoard (message_id text NOT NULL, bytes bytea NOT NULL);
+ALTER TABLE hoard ALTER bytes SET STORAGE EXTERNAL;
+CREATE TABLE attempts (message_id text PRIMARY KEY, n int NOT NULL);
+CREATE TABLE mails (reference text NOT NULL);
+CREATE INDEX mails_reference ON mails (reference);
+CREATE TABLE mended (kind text PRIMARY KEY);
+CREATE TABLE contended (id int PRIMARY KEY, value int NOT NULL);
+INSERT INTO contended SELECT n, 0 FROM generate_series(1, 10) AS n;`

@@ -68,7 +68,7 @@ func (w *writer) work(ctx context.Context) {
 var errThinkAgain = errors.New("the business changed its mind")
 
 // transaction writes the given number of events of a kind in one transaction, and records
-// the result in the journal. If the parameter rollBack is true, it rolls the transaction
+// the result in the journal. If rollBack is true, it rolls the transaction
 // back at the end.
 func (w *writer) transaction(ctx context.Context, kind string, count int, rollBack bool) error {
 	tx := w.name()
@@ -92,11 +92,8 @@ func (w *writer) transaction(ctx context.Context, kind string, count int, rollBa
 	return w.settled(tx, count, err)
 }
 
-// name returns a unique name for a new transaction.
 func (w *writer) name() string { return fmt.Sprintf("%s-%d", w.Name, w.seq.Add(1)) }
 
-// settled records the result of a transaction in the journal and in the counts of the
-// process.
 func (w *writer) settled(tx string, count int, err error) error {
 	state := byte(rolledBack)
 	switch {
@@ -180,7 +177,6 @@ func (g *gate) pass(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// rest waits for the duration d, or until ctx ends.
 func rest(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -188,4 +184,92 @@ func rest(ctx context.Context, d time.Duration) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+}
+
+// Orders that a writer obeys.
+const (
+	doPause     = "pause"
+	doResume    = "resume"
+	doWrite     = "write"     // write Count events of a Kind in one transaction
+	doDeadlock  = "deadlock"  // run two transactions that deadlock
+	doSerialize = "serialize" // run two transactions that cannot be serialized
+)
+
+func (w *writer) obey(ctx context.Context) {
+	for {
+		select {
+		case o := <-w.orders:
+			w.carryOut(ctx, o)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (w *writer) carryOut(ctx context.Context, o order) {
+	switch o.Do {
+	case doPause:
+		w.gate.close()
+	case doResume:
+		w.gate.open()
+	case doWrite:
+		// Each attempt uses new ids, because the result of an earlier attempt
+		// may be unknown.
+		for ctx.Err() == nil {
+			err := w.transaction(ctx, o.Kind, o.Count, false)
+			if err == nil || errors.Is(err, outbox.ErrInvalid) {
+				return
+			}
+			rest(ctx, 100*time.Millisecond)
+		}
+	case doDeadlock:
+		w.pair(ctx, `SELECT 1`, [2]string{
+			`UPDATE contended SET value = value + 1 WHERE id = 1`, `UPDATE contended SET value = value + 1 WHERE id = 2`,
+		}, [2]string{
+			`UPDATE contended SET value = value + 1 WHERE id = 2`, `UPDATE contended SET value = value + 1 WHERE id = 1`,
+		})
+	case doSerialize:
+		w.pair(ctx, `SET TRANSACTION ISOLATION LEVEL SERIALIZABLE`, [2]string{
+			`SELECT SUM(value) FROM contended WHERE id <= 5`, `SELECT SUM(value) FROM contended WHERE id > 5`,
+		}, [2]string{
+			`UPDATE contended SET value = value + 1 WHERE id = 6`, `UPDATE contended SET value = value + 1 WHERE id = 1`,
+		})
+	}
+}
+
+// pair writes events in two concurrent transactions. Each transaction executes a first
+// statement, waits until the other transaction has done so, too, and then executes a
+// second statement.
+func (w *writer) pair(ctx context.Context, begin string, first, second [2]string) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	var both, done sync.WaitGroup
+	both.Add(2)
+	for n := range 2 {
+		done.Go(func() { w.half(ctx, begin, first[n], second[n], &both) })
+	}
+	done.Wait()
+}
+
+func (w *writer) half(ctx context.Context, begin, first, second string, both *sync.WaitGroup) {
+	arrived := sync.OnceFunc(both.Done)
+	defer arrived()
+	tx, count := w.name(), 3
+	if w.journal.note(tried, tx, count) != nil {
+		return
+	}
+	err := w.box.InTx(ctx, w.db, func(sqlTx *sql.Tx, events message.Publisher) error {
+		for _, query := range []string{begin, first} {
+			if _, err := sqlTx.ExecContext(ctx, query); err != nil {
+				return err
+			}
+		}
+		arrived()
+		both.Wait()
+		if _, err := sqlTx.ExecContext(ctx, second); err != nil {
+			return err
+		}
+		return w.business(ctx, sqlTx, events, tx, plain, count)
+	})
+	_ = w.settled(tx, count, err)
 }

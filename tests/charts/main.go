@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// x returns the horizontal position of a point on the time axis. The parameter at is the
+// x returns the horizontal position of a point on the time axis. at is the
 // time since the first attempt. Times below half a second are at the left end of the
 // axis. From there on the axis is logarithmic.
 func x(at time.Duration) float64 {
@@ -37,8 +37,8 @@ func x(at time.Duration) float64 {
 	return left + 30 + math.Log(float64(at)/float64(begin))/math.Log(float64(end)/float64(begin))*(right-left-30)
 }
 
-// after returns the time from the first round of attempts to the given round. The
-// parameter jitter is the fraction by which jitter makes each pause shorter.
+// after returns the time from the first round of attempts to the given round.
+// jitter is the fraction by which jitter makes each pause shorter.
 func after(round int, jitter float64) time.Duration {
 	if round == 0 {
 		return 0

@@ -18,13 +18,15 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/embedded"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -71,7 +73,7 @@ func TestMain(m *testing.M) {
 	told := os.Getenv(environment)
 	if told == "" {
 		_ = flag.Set("test.parallel", "10") // most of the time the tests wait for leases to end
-		testkit.MainWithTables(m, testkit.StockAMQP)
+		kit.MainWithTables(m, kit.StockAMQP)
 	}
 	var l life
 	err := json.Unmarshal([]byte(told), &l)
@@ -104,7 +106,12 @@ func (l life) consume() error {
 	case "newer":
 		config.Sequence = &sequence.Config{}
 	case "all":
-		config.Sequence = &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne}
+		config.Sequence = &sequence.Config{Policy: sequence.HoldForGap}
+	}
+	if l.SQL {
+		if config.Dedup.Outbox, err = sqlPublisher(tables); err != nil {
+			return err
+		}
 	}
 	config.Dedup.Batch = dedup.Batch{Size: len(messages), Wait: cmp.Or(l.Gather, 20*time.Millisecond)}
 	if l.Durable {
@@ -137,6 +144,18 @@ func (l life) consume() error {
 		cancel()
 	}()
 	return router.Run(ctx)
+}
+
+// sqlPublisher returns watermill-sql's publisher for the outbox.
+func sqlPublisher(tables schema.Config) (func(tx *sql.Tx) message.Publisher, error) {
+	box, err := outbox.New(outbox.Config{Schema: tables})
+	return func(tx *sql.Tx) message.Publisher {
+		publisher, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: box.SchemaAdapter()}, nil)
+		if err != nil {
+			panic(err) // the configuration is valid
+		}
+		return publisher
+	}, err
 }
 
 func (l life) subscriber(db *sql.DB, tables schema.Config) (message.Subscriber, error) {
@@ -174,7 +193,7 @@ func (l life) handle(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*
 		os.Exit(exitStatus)
 	case l.Hangs:
 		fmt.Println(hanging)
-		<-parked.DeliveryOf(ctx).Closing
+		<-parkedrows.DeliveryOf(ctx).Closing
 		return nil, errFails
 	case msg.UUID == hopeless:
 		return nil, retry.Permanent(errFails)
@@ -225,13 +244,13 @@ func begin(t *testing.T, l life) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{Cmd: exec.Command(testkit.Program(t, "")), hanging: make(chan struct{})}
+	p := &process{Cmd: exec.Command(kit.Program(t, "")), hanging: make(chan struct{})}
 	p.Env = append(os.Environ(), environment+"="+string(told))
 	p.Stdout, p.Stderr = &signal{given: p.hanging}, os.Stderr
 	if p.stdin, err = p.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	p.ended = testkit.StartChild(t, p.Cmd)
+	p.ended = kit.StartChild(t, p.Cmd)
 	return p
 }
 

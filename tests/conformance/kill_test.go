@@ -9,8 +9,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
@@ -19,13 +19,13 @@ import (
 // queue of the broker.
 type world struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 
-	parked *parked.Store
+	parked *parkedrows.Store
 	broker *amqp.Channel // set only if RabbitMQ is the transport
 }
 
-func newWorld(t *testing.T, db testkit.Database) *world {
+func newWorld(t *testing.T, db kit.Database) *world {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 	w := &world{T: t, Database: db}
@@ -39,7 +39,7 @@ func newWorld(t *testing.T, db testkit.Database) *world {
 	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // the id is not unique, so that a repeated effect is visible
 	w.exec(queueTable)
 	var err error
-	if w.parked, err = parked.NewStore(db.DB, config); err != nil {
+	if w.parked, err = parkedrows.NewStore(db.DB, config); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -70,8 +70,8 @@ func (w *world) put(l life, ids ...string) {
 		case "queue":
 			w.exec(`INSERT INTO queue (message_id) VALUES ($1)`, id)
 		case "local":
-			to := parked.Subscription{Consumer: consumer, KeyOrder: l.KeyOrder != retry.Unordered}
-			err = w.parked.DeliverTo(w.Context(), topic, []parked.Subscription{to}, msg)
+			to := parkedrows.Subscription{Consumer: consumer, KeyOrder: l.KeyOrder != retry.Unordered}
+			err = w.parked.DeliverTo(w.Context(), topic, []parkedrows.Subscription{to}, msg)
 		default:
 			err = publish(w.Context(), w.broker, l.Queue, msg)
 		}
@@ -110,7 +110,7 @@ func (w *world) live(l life, points ...point) {
 	}
 	l.Dies = point{}
 	last := begin(w.T, l)
-	testkit.Eventually(w.T, patience, "everything is settled", func() bool { return w.settled() })
+	kit.Eventually(w.T, patience, "everything is settled", func() bool { return w.settled() })
 	last.stop(w.T)
 }
 
@@ -153,11 +153,11 @@ func steps(t *testing.T, db string, l life, earlier []point, points []point, che
 		t.Run(strings.ReplaceAll(at.Of+" "+at.When, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			if i < len(points)-1 || db == "sqlite" && l.Transport != "local" {
-				testkit.Long(t)
+				kit.Long(t)
 			}
-			database := testkit.SQLite
+			database := kit.SQLite
 			if db == "postgres" {
-				database = testkit.Postgres
+				database = kit.Postgres
 			}
 			w := newWorld(t, database(t))
 			w.live(l, slices.Concat(earlier, []point{at})...)
@@ -201,7 +201,10 @@ func TestKilledAtEveryStepOfALazyTransaction(t *testing.T) {
 	points := of("postgres", "inbox", before, after, committed, sent, done)
 	steps(t, "postgres", life{Transport: "queue", Lazy: true}, nil, points, effectsOnce)
 	points = append(of("postgres", "claim", before, sent, done), of("postgres", "resolve", before, sent, done)...)
-	steps(t, "postgres", life{Transport: "local", Lazy: true}, nil, points, effectsOnce)
+	t.Run("parked", func(t *testing.T) {
+		kit.Long(t)
+		steps(t, "postgres", life{Transport: "local", Lazy: true}, nil, points, effectsOnce)
+	})
 }
 
 // The process is killed while several messages share a transaction, and again after
@@ -213,6 +216,9 @@ func TestKilledAtEveryStepOfABatch(t *testing.T) {
 			return life{mode: mode{Batches: way}, Transport: "queue", Gather: 3 * time.Second, Fails: fails}
 		}
 		t.Run(way, func(t *testing.T) {
+			if way != "each" {
+				kit.Long(t)
+			}
 			everyDatabase(t, func(t *testing.T, db string) {
 				steps(t, db, batches(false), nil, of(db, "inbox", after, committed, sent, done), effectsOnce)
 				again := append(of(db, "claim", done), of(db, "inbox", after, sent, done)...)
@@ -276,8 +282,11 @@ func TestKilledAtEveryStepOfAFailure(t *testing.T) {
 		points = append(points, of(db, "quarantine", before, after, sent, done)...)
 		steps(t, db, life{Transport: "queue", Fails: true}, nil, points, quarantinedOnce)
 		points = append(of(db, "postpone", before, after, sent, done), of(db, "quarantine", before, after, sent, done)...)
-		steps(t, db, life{Transport: "local", Fails: true}, nil, points, quarantinedOnce)
-		steps(t, db, life{mode: mode{Durable: true}, Transport: "queue", Fails: true}, nil, points, quarantinedOnce)
+		t.Run("postponed", func(t *testing.T) {
+			kit.Long(t)
+			steps(t, db, life{Transport: "local", Fails: true}, nil, points, quarantinedOnce)
+			steps(t, db, life{mode: mode{Durable: true}, Transport: "queue", Fails: true}, nil, points, quarantinedOnce)
+		})
 	})
 }
 
@@ -292,4 +301,51 @@ func quarantinedOnce(w *world) {
 	if n := w.count(`once_parked`); n != len(messages) {
 		w.Errorf("%d parked rows", n)
 	}
+}
+
+// neighbours is the number of messages before and after the message that ends the
+// process.
+const neighbours = 20
+
+// Trap 48. If the handler of a message calls os.Exit, the message goes to quarantine
+// when its crash budget is used up. Other messages, which were prefetched or claimed
+// together with this message, do not go to quarantine. The rest of the queue is
+// handled.
+func TestMessageThatEndsTheProcessIsQuarantined(t *testing.T) {
+	eachMode(t, func(w *world, l life) {
+		var ids []string
+		for n := range neighbours {
+			if n == 3 {
+				w.put(l, killer)
+			}
+			id := fmt.Sprintf("m%02d", n)
+			ids = append(ids, id)
+			w.put(l, id)
+		}
+		crashes := 0
+		for p := begin(w.T, l); ; p = begin(w.T, l) {
+			kit.Eventually(w.T, patience, "the process has ended, or all messages are settled", func() bool {
+				return p.over() || w.settled() && w.count(`effects`) == neighbours && w.count(`once_parked WHERE state = 'quarantined'`) == 1
+			})
+			if !p.over() {
+				p.stop(w.T)
+				break
+			}
+			if status := p.end(w.T); status.ExitStatus() != exitStatus {
+				w.Fatalf("the process ended with %v", status)
+			}
+			if crashes++; crashes > 3*crashBudget {
+				w.Fatalf("the process ended %d times", crashes)
+			}
+		}
+		w.checkOnce(ids...)
+		if n := w.count(`once_parked`); n != 1 || w.count(`once_parked WHERE message_id = 'killer' AND reason = 'crashed'`) != 1 {
+			w.Errorf("%d parked rows are left", n)
+		}
+		// A broker's first delivery of a message does not count as a crash, unless the
+		// message is stored before it is handled.
+		if most := crashBudget + 1; crashes < crashBudget || crashes > most {
+			w.Errorf("the process ended %d times, want %d or %d", crashes, crashBudget, most)
+		}
+	})
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lib/pq"
 
-	"github.com/watermill-once/once/lazytx"
+	"github.com/watermill-once/once/outbox/lazytx"
 )
 
 // point is a step of the consumer at which its process is killed.
@@ -32,7 +32,8 @@ const (
 	done      = "after the commit"
 )
 
-// statements maps the name of each statement to a text that only this statement contains.
+// statements maps the name of each statement to a text that only this statement contains. The
+// names of tables are without their schema.
 var statements = map[string]string{
 	"inbox":      `INSERT INTO "once_inbox"`,
 	"effect":     `INSERT INTO effects`,
@@ -44,7 +45,7 @@ var statements = map[string]string{
 	"version":    `"once_versions" SET version`,
 	"first":      `INSERT INTO "once_versions" (`,
 	"wake":       `AND token IS NULL`,
-	"promote":    `(SELECT MIN(id) FROM "once_parked"`,
+	"promote":    `SET state = 'waiting', due_at = `,
 	"resolve":    `DELETE FROM "once_parked"`,
 	"quarantine": `SET state = 'quarantined'`,
 }
@@ -115,7 +116,7 @@ type conn struct {
 
 func (c *conn) statement(query string) (passed func()) {
 	pattern, ok := statements[armed.Of]
-	if !ok || !strings.Contains(strings.Join(strings.Fields(query), " "), pattern) {
+	if !ok || !strings.Contains(strings.ReplaceAll(strings.Join(strings.Fields(query), " "), `"public".`, ""), pattern) {
 		return func() {}
 	}
 	reach(armed.Of, before)

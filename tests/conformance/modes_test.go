@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/testkit/rows"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/test/rows"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -22,12 +22,14 @@ type mode struct {
 	KeyOrder retry.KeyOrder `json:"key_order"` // value of retry.Config.KeyOrder
 	Versions string         `json:"versions"`  // versions that are applied: "" any, "newer" only newer versions, "all" all in order
 	Stock    bool           `json:"stock"`     // watermill-amqp's subscriber is used instead of ours
+	SQL      bool           `json:"sql"`       // watermill-sql's publisher stores the messages that handlers return
 }
 
 // modes contains each feature, and the useful combinations of features.
 var modes = map[string]mode{
 	"direct":                       {},
 	"direct, stock subscriber":     {Stock: true},
+	"direct, watermill-sql":        {SQL: true},
 	"durable":                      {Durable: true},
 	"batches":                      {Batches: "each"},
 	"batch handler":                {Batches: "together"},
@@ -45,26 +47,27 @@ var modes = map[string]mode{
 	"all versions, order, durable": {Versions: "all", KeyOrder: retry.BlockWhileRetried, Durable: true},
 }
 
-// shortModes contains the modes that run with -short. On SQLite only the first of them runs.
-var shortModes = []string{"direct", "batches", "all versions, order, durable"}
+// shortModes contains the modes that run with -short. On SQLite only the first of them
+// runs. TestKilledAtEveryStepOfABatch runs batches.
+var shortModes = []string{"direct", "all versions, order, durable"}
 
 // eachMode runs a test twice in each mode: on PostgreSQL with RabbitMQ, and on SQLite
 // with the embedded transport. Modes that need RabbitMQ run only on PostgreSQL.
 func eachMode(t *testing.T, test func(w *world, l life)) {
-	broker := testkit.Rabbit(t)
+	broker := kit.Rabbit(t)
 	for _, name := range slices.Sorted(maps.Keys(modes)) {
 		m := modes[name]
 		run := func(backend string, test func(t *testing.T)) {
 			t.Run(strings.ReplaceAll(name, ", ", ",")+"/"+backend, func(t *testing.T) {
 				t.Parallel()
 				if !slices.Contains(shortModes, name) || backend == "sqlite" && name != shortModes[0] {
-					testkit.Long(t)
+					kit.Long(t)
 				}
 				test(t)
 			})
 		}
 		run("rabbit", func(t *testing.T) {
-			w := newWorld(t, testkit.Postgres(t))
+			w := newWorld(t, kit.Postgres(t))
 			l := life{mode: m, Dialect: w.Dialect, DSN: w.DSN, Transport: broker.URL}
 			l.Queue, w.broker = newQueue(t, broker)
 			test(w, l)
@@ -73,7 +76,7 @@ func eachMode(t *testing.T, test func(w *world, l life)) {
 			continue // such a mode needs RabbitMQ
 		}
 		run("sqlite", func(t *testing.T) {
-			w := newWorld(t, testkit.SQLite(t))
+			w := newWorld(t, kit.SQLite(t))
 			test(w, life{mode: m, Dialect: w.Dialect, DSN: w.DSN, Transport: "local"})
 		})
 	}
@@ -125,7 +128,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		}
 		l.Dies = point{}
 		last := begin(w.T, l)
-		testkit.Eventually(w.T, patience, "everything is settled", func() bool {
+		kit.Eventually(w.T, patience, "everything is settled", func() bool {
 			return w.settled() && w.count(`once_inbox`) == len(points)*len(messages)
 		})
 		last.stop(w.T)
@@ -207,7 +210,7 @@ func TestFailuresDoNotBlockOtherMessages(t *testing.T) {
 		w.put(l, failing, hopeless)
 		w.put(l, ids...)
 		p := begin(w.T, l)
-		testkit.Eventually(w.T, patience, "all other messages took effect", func() bool {
+		kit.Eventually(w.T, patience, "all other messages took effect", func() bool {
 			return w.count(`effects`) == len(ids) && w.count(`once_parked`) == 2 &&
 				w.count(`once_parked WHERE attempts = 1`) == 2 && w.count(`once_parked WHERE state = 'quarantined'`) == 1
 		})
@@ -216,7 +219,7 @@ func TestFailuresDoNotBlockOtherMessages(t *testing.T) {
 		if n := w.count(`once_parked WHERE message_id = 'failing' AND state = 'waiting' AND attempts = 1 AND crashes = 0`); n != 1 {
 			w.Error("the failing message does not wait for its second attempt")
 		}
-		entries := rows.Parked(w, w.parked, parked.Quarantined)
+		entries := rows.Parked(w, w.parked, parkedrows.Quarantined)
 		if len(entries) != 1 {
 			w.Fatalf("%d in quarantine", len(entries))
 		}
@@ -254,7 +257,7 @@ func TestShutdownCountsAsNoAttempt(t *testing.T) {
 		}
 		l.Hangs = false
 		p = begin(w.T, l)
-		testkit.Eventually(w.T, patience, "everything is settled", func() bool {
+		kit.Eventually(w.T, patience, "everything is settled", func() bool {
 			return w.settled() && w.count(`once_inbox`) == len(messages)
 		})
 		p.stop(w.T)

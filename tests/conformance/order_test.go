@@ -4,8 +4,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -74,12 +75,12 @@ func TestKilledWhileAKeyStaysBlocked(t *testing.T) {
 		for i, at := range append(of(db, "quarantine", before, after, sent, done), of(db, "ack", after)...) {
 			t.Run(at.Of+" "+at.When, func(t *testing.T) {
 				if i > 0 || db == "sqlite" {
-					testkit.Long(t)
+					kit.Long(t)
 				}
 				t.Parallel()
-				database := testkit.SQLite
+				database := kit.SQLite
 				if db == "postgres" {
-					database = testkit.Postgres
+					database = kit.Postgres
 				}
 				w := newWorld(t, database(t))
 				l := life{
@@ -95,25 +96,25 @@ func TestKilledWhileAKeyStaysBlocked(t *testing.T) {
 						w.count(`once_parked WHERE state = 'quarantined'`) == 1
 				}
 				p := begin(t, l)
-				testkit.Eventually(t, patience, "the key is held", held)
+				kit.Eventually(t, patience, "the key is held", held)
 				p.stop(t)
 
 				l.Fails = false
 				p = begin(t, l)
 				defer p.stop(t)
-				testkit.Eventually(t, patience, "the next process keeps the key held", func() bool { return held() })
-				quarantine, err := poison.New(w.DB, poison.Config{Schema: w.parked.Dialect().Config(), ReplayToAbsent: true})
+				kit.Eventually(t, patience, "the next process keeps the key held", func() bool { return held() })
+				entries, err := quarantine.New(w.DB, operate.Config{Schema: w.parked.Dialect().Config(), ReplayToAbsent: true})
 				if err != nil {
 					t.Fatal(err)
 				}
-				page, err := quarantine.List(t.Context(), poison.Filter{})
-				if err != nil || len(page.Entries) != 1 || page.Entries[0].MessageID != messages[0] {
-					t.Fatalf("%v, entries %+v", err, page.Entries)
+				page, err := entries.List(t.Context(), operate.Filter{})
+				if err != nil || len(page.Rows) != 1 || page.Rows[0].MessageID != messages[0] {
+					t.Fatalf("%v, entries %+v", err, page.Rows)
 				}
-				if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test"}, page.Entries[0].ID); err != nil {
+				if err := entries.Replay(t.Context(), operate.Act{Actor: "test"}, page.Rows[0].ID); err != nil {
 					t.Fatal(err)
 				}
-				testkit.Eventually(t, patience, "all messages are handled", func() bool { return w.settled() })
+				kit.Eventually(t, patience, "all messages are handled", func() bool { return w.settled() })
 				w.checkOnce(messages...)
 				if got := w.effects(); !slices.Equal(got, messages) {
 					t.Errorf("the messages took effect in the order %v", got)

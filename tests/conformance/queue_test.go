@@ -4,9 +4,15 @@ import (
 	"context"
 	"database/sql"
 	"slices"
+	"strconv"
+	"strings"
+	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // queue is a transport that delivers messages at least once. It keeps them in a table, so they
@@ -102,3 +108,110 @@ func (q queue) exec(query string, args ...any) {
 }
 
 func (q queue) Close() error { return nil }
+
+// newQueue declares a new queue. It returns the name of the queue, and a channel to the
+// broker.
+func newQueue(t *testing.T, broker kit.Broker) (string, *amqp.Channel) {
+	t.Helper()
+	conn, err := amqp.Dial(broker.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := broker.Name(consumer)
+	if _, err := channel.QueueDeclare(name, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = channel.QueueDelete(name, false, false, false) })
+	return name, channel
+}
+
+func publish(ctx context.Context, channel *amqp.Channel, queue string, msg *message.Message) error {
+	headers := amqp.Table{}
+	for key, value := range msg.Metadata {
+		headers[key] = value
+	}
+	return channel.PublishWithContext(ctx, "", queue, false, false,
+		amqp.Publishing{MessageId: msg.UUID, Headers: headers, Body: msg.Payload, DeliveryMode: amqp.Persistent})
+}
+
+// passing is a subscriber that kills the process if the armed point is one of its
+// deliveries or acks.
+type passing struct{ message.Subscriber }
+
+func (p passing) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	in, err := p.Subscriber.Subscribe(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *message.Message)
+	go func() {
+		defer close(out)
+		for msg := range in {
+			reach("receive", before)
+			passed := msg.Copy()
+			passed.SetContext(msg.Context())
+			go answer(msg, passed)
+			out <- passed
+		}
+	}()
+	return out, nil
+}
+
+// answer waits until passed, which is a copy of msg, is acked or nacked.
+// Then it acks or nacks msg.
+func answer(msg, passed *message.Message) {
+	select {
+	case <-passed.Acked():
+		reach("ack", before)
+		msg.Ack()
+		reach("ack", after) // the ack may not have reached the broker
+	case <-passed.Nacked():
+		msg.Nack()
+	}
+}
+
+// messages are the ids of the messages to handle. A test chooses a point in the code.
+// The first message that reaches this point ends the process.
+var messages = []string{"m1", "m2", "m3"}
+
+// idsOfRound returns the ids of the messages of the given round. Each round uses a different ordering
+// key and aggregate.
+func idsOfRound(round int) (ids []string) {
+	for _, id := range messages {
+		ids = append(ids, strconv.Itoa(round)+id)
+	}
+	return ids
+}
+
+// placeOf returns the round of a message, and its index in messages. For other messages
+// the index is negative.
+func placeOf(id string) (round string, n int) {
+	round, name, _ := strings.Cut(id, "m")
+	return round, slices.Index(messages, "m"+name)
+}
+
+// newMessage returns a message with an ordering key and a version. These matter only to
+// consumers that keep an order. The versions of m1, m2, m3 are 2, 3, 1. Messages whose
+// handler fails have a different ordering key.
+func newMessage(id string) *message.Message {
+	msg := message.NewMessage(id, []byte("body of "+id))
+	round, n := placeOf(id)
+	msg.Metadata.Set("once_ordering_key", "key"+round)
+	if n >= 0 {
+		msg.Metadata.Set("once_aggregate_type", "order")
+		msg.Metadata.Set("once_aggregate_id", "17"+round)
+		msg.Metadata.Set("once_aggregate_version", strconv.Itoa((n+1)%len(messages)+1))
+	}
+	if id == hopeless {
+		for b := range 256 {
+			msg.Payload = append(msg.Payload, byte(b), 0)
+		}
+		msg.Metadata.Set("note", "Ωμέγα \"quoted\"\n")
+	}
+	return msg
+}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // The process is killed while messages arrive in the wrong order. Two messages are parked because
@@ -31,12 +31,12 @@ func TestKilledAtEveryStepOfARecheck(t *testing.T) {
 		for i, at := range of(db, "early", before, after, sent, done) {
 			t.Run(at.When, func(t *testing.T) {
 				if i > 0 {
-					testkit.Long(t)
+					kit.Long(t)
 				}
 				t.Parallel()
-				database := testkit.SQLite
+				database := kit.SQLite
 				if db == "postgres" {
-					database = testkit.Postgres
+					database = kit.Postgres
 				}
 				w := newWorld(t, database(t))
 				l := life{mode: mode{Versions: "all"}, Dialect: w.Dialect, DSN: w.DSN, Transport: "local", Dies: at}
@@ -47,7 +47,7 @@ func TestKilledAtEveryStepOfARecheck(t *testing.T) {
 				w.put(l, messages[2])
 				l.Dies = point{}
 				last := begin(t, l)
-				testkit.Eventually(t, patience, "everything is settled", w.settled)
+				kit.Eventually(t, patience, "everything is settled", w.settled)
 				last.stop(t)
 				inVersions(w)
 			})

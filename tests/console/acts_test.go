@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/embedded"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -52,6 +52,22 @@ var acts = map[console.Action]func(b *tab){
 		b.click("Resume")
 		b.confirmOne("Resume a topic or a tenant", "1 topic or tenant", "the relay is back")
 		b.awaitNumber(0, `SELECT COUNT(*) FROM once_pauses WHERE name = 'mails'`)
+	},
+	console.PauseConsumer: func(b *tab) {
+		b.exec(`INSERT INTO once_consumers (consumer, topic) VALUES ('payments', 'orders.placed') ON CONFLICT DO NOTHING`)
+		b.exec(`DELETE FROM once_consumer_pauses`)
+		b.visit("consumers")
+		b.click("Pause")
+		b.confirmOne("Pause a consumer", "1 topic of the consumer", "the provider is down")
+		b.awaitNumber(1, `SELECT COUNT(*) FROM once_consumer_pauses WHERE why = 'the provider is down'`)
+	},
+	console.ResumeConsumer: func(b *tab) {
+		b.exec(`DELETE FROM once_consumer_pauses`)
+		b.exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why) VALUES ('orders.placed', 'payments', 'ann', 'no provider')`)
+		b.visit("consumers")
+		b.click("Resume")
+		b.confirmOne("Resume a consumer", "1 topic of the consumer", "the provider is back")
+		b.awaitNumber(0, `SELECT COUNT(*) FROM once_consumer_pauses`)
 	},
 	console.ReplayDead: func(b *tab) {
 		b.visit("dead")
@@ -217,7 +233,7 @@ func (b *tab) stop() {
 // the browser reports no error on any page that the test opens.
 func TestEachActInTheBrowser(t *testing.T) {
 	t.Parallel()
-	testkit.Long(t)
+	kit.Long(t)
 	b := open(t)
 	b.seed()
 	b.do(chromedp.EmulateViewport(1280, 900))
@@ -296,7 +312,7 @@ func (b *tab) exec(query string) {
 // awaitNumber waits until a query returns the number want.
 func (b *tab) awaitNumber(want int, query string) {
 	b.Helper()
-	testkit.Eventually(b, patience, query, func() bool {
+	kit.Eventually(b, patience, query, func() bool {
 		var n int
 		b.must(b.db.QueryRowContext(b.Context(), query).Scan(&n))
 		return n == want

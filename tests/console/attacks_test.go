@@ -13,11 +13,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/chromedp/chromedp"
 
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
+	"github.com/watermill-once/once/operate/reconcile"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
-	"github.com/watermill-once/once/reconcile"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -54,26 +56,28 @@ func (b *tab) seedHostile() {
 	m := message.NewMessage(hostile, []byte(hostile))
 	m.Metadata[hostile] = hostile
 	outbox.SetTenant(m, hostile)
-	m.SetContext(parked.WithDelivery(b.Context(), &parked.Delivery{Consumer: hostile, Topic: hostile}))
-	quarantine, err := poison.New(b.db.DB, poison.Config{Logger: watermill.NopLogger{}})
+	m.SetContext(parkedrows.WithDelivery(b.Context(), &parkedrows.Delivery{Consumer: hostile, Topic: hostile}))
+	poisoned, err := poison.New(b.db.DB, poison.Config{Logger: watermill.NopLogger{}})
 	b.must(err)
-	_, err = quarantine.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New(hostile) })(m)
+	_, err = poisoned.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New(hostile) })(m)
 	b.must(err)
 	_, err = b.db.ExecContext(b.Context(), `UPDATE once_parked SET error_type = $1, stack = $1`, hostile)
 	b.must(err)
 	var group string
 	b.must(b.db.QueryRowContext(b.Context(), `SELECT fingerprint FROM once_parked`).Scan(&group))
-	b.must(quarantine.Note(b.Context(), poison.Act{Actor: hostile, Why: hostile}, group))
-	store, err := parked.NewStore(b.db.DB, schema.Config{})
+	entries, err := quarantine.New(b.db.DB, operate.Config{})
+	b.must(err)
+	b.must(entries.Note(b.Context(), operate.Act{Actor: hostile, Why: hostile}, group))
+	store, err := parkedrows.NewStore(b.db.DB, schema.Config{})
 	b.must(err)
 	second := message.NewMessage(hostile+"2", []byte(hostile))
 	outbox.SetOrderingKey(second, hostile)
-	b.must(store.DeliverTo(b.Context(), hostile, []parked.Subscription{{Consumer: hostile, KeyOrder: true}}, second))
+	b.must(store.DeliverTo(b.Context(), hostile, []parkedrows.Subscription{{Consumer: hostile, KeyOrder: true}}, second))
 	archive, err := reconcile.NewArchive(b.db.DB, schema.Config{})
 	b.must(err)
 	b.must(archive.Keep(b.Context(), reconcile.Report{
 		Consumer: hostile, Topics: []string{hostile}, Missing: []reconcile.Missing{{MessageID: hostile, Topic: hostile, SentLogID: 1}},
-		Phantoms: []reconcile.Phantom{{MessageID: hostile, State: reconcile.Quarantined}},
+		Phantoms: []reconcile.Phantom{{MessageID: hostile, State: "quarantined"}},
 	}))
 }
 
@@ -81,14 +85,14 @@ func (b *tab) seedHostile() {
 // treat it as markup, so its scripts do not run.
 func TestHostileTextsDoNotRun(t *testing.T) {
 	t.Parallel()
-	testkit.Long(t)
+	kit.Long(t)
 	b := open(t)
 	b.seedHostile()
 	q := url.QueryEscape(hostile)
 	paths := []string{
 		"outbox?topic=" + q + "&key=" + q + "&message=" + q, "dead?topic=" + q + "&tenant=" + q, "sent?topic=" + q,
 		"quarantine?consumer=" + q + "&topic=" + q + "&tenant=" + q + "&type=" + q, "parked?consumer=" + q + "&key=" + q,
-		"parked-message?id=2", "life?causes=1&message=" + q, "life?tenant=" + q, "audit?actor=" + q + "&action=" + q,
+		"parked-message?id=2", "trace?causes=1&message=" + q, "trace?tenant=" + q, "audit?actor=" + q + "&action=" + q,
 		"change?do=replay&consumer=" + q, "change?do=cancel&topic=" + q, "change?do=discard-dead&tenant=" + q, "entry?id=1&view=text",
 	}
 	for _, page := range pages {
@@ -127,7 +131,7 @@ func TestHostileTextsDoNotRun(t *testing.T) {
 // A page of another site sends a form to the console, tries to read a page, and tries to show the
 // console in a frame. Nothing is changed, and the browser shows why.
 func TestAnotherSiteInTheBrowser(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	b := open(t)
 	b.seed()
 	target := strings.Replace(b.url, "127.0.0.1", "localhost", 1) // for the browser, this is another site than the attacking page

@@ -24,15 +24,15 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/watermill-once/once/console"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate/reconcile"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
-	"github.com/watermill-once/once/reconcile"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 // patience is how long a step in the browser may take on a busy machine.
 const patience = 2 * time.Minute
@@ -55,7 +55,7 @@ func findChromium() (string, error) {
 func chromium(t *testing.T) {
 	t.Helper()
 	if _, err := findChromium(); err != nil {
-		testkit.WithoutOptional(t, "CHROMIUM", err)
+		kit.WithoutOptional(t, "CHROMIUM", err)
 	}
 }
 
@@ -63,7 +63,7 @@ func chromium(t *testing.T) {
 type tab struct {
 	*testing.T
 
-	db     testkit.Database
+	db     kit.Database
 	url    string
 	ctx    context.Context
 	mu     sync.Mutex
@@ -74,14 +74,14 @@ type tab struct {
 func open(t *testing.T) *tab {
 	t.Helper()
 	chromium(t) // before the database is created
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	b := &tab{T: t, db: db}
 	pages, err := console.Handler(db.DB, console.Config{
 		Authorize:   b.authorize,
-		Environment: "test", Color: console.Green, Logger: testkit.Logger(t),
+		Environment: "test", Color: console.Green, Logger: kit.Logger(t),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ var browser = sync.OnceValues(func() (context.Context, error) {
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
 	allocator, closeBrowser := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, cancel := chromedp.NewContext(allocator)
-	testkit.AtEnd(func() error {
+	kit.AtEnd(func() error {
 		defer closeBrowser()
 		defer cancel()
 		return chromedp.Cancel(ctx)
@@ -220,7 +220,7 @@ func (b *tab) until(what, expression string) {
 		};
 		look();
 	})`, expression)
-	testkit.Eventually(b, patience, what, func() bool {
+	kit.Eventually(b, patience, what, func() bool {
 		ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second) // a page that is left may not answer
 		defer cancel()
 		is, err := chromedp.Run(ctx, chromedp.Evaluate[bool](look, chromedp.EvalAwaitPromise))
@@ -284,7 +284,7 @@ func (b *tab) seed() {
 		Consumer: "mail", Topics: []string{"orders.placed"}, Sent: 1204, Known: 1203,
 		From: at.Add(-24 * time.Hour), Until: at, AsOf: at.Add(time.Minute),
 		Missing:  []reconcile.Missing{{MessageID: "sent-1", Topic: "orders.placed", SentLogID: 1, SentAt: at, LastSentAt: at}},
-		Phantoms: []reconcile.Phantom{{MessageID: "order-1077", State: reconcile.Quarantined, At: at, Dead: true}},
+		Phantoms: []reconcile.Phantom{{MessageID: "order-1077", State: "quarantined", At: at, Dead: true}},
 	}))
 	b.must(archive.Keep(b.Context(), reconcile.Report{Consumer: "payments", Topics: []string{"orders.placed"}, Sent: 1204, Known: 1204}))
 	quarantine, err := poison.New(b.db.DB, poison.Config{Logger: watermill.NopLogger{}})
@@ -292,7 +292,7 @@ func (b *tab) seed() {
 	fail := func(consumer, id, problem string) {
 		m := message.NewMessage(id, []byte(`{"order":1,"text":"`+id+`"}`))
 		m.Metadata["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-		m.SetContext(parked.WithDelivery(b.Context(), &parked.Delivery{Consumer: consumer, Topic: "orders.placed"}))
+		m.SetContext(parkedrows.WithDelivery(b.Context(), &parkedrows.Delivery{Consumer: consumer, Topic: "orders.placed"}))
 		_, err := quarantine.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New(problem) })(m)
 		b.must(err)
 	}
@@ -306,12 +306,12 @@ func (b *tab) seed() {
 		"example.com/shop/payments.(*Gateway).Charge(0xc0001a2000, {0x7f3c2c0a1b40, 0xc000112a50}, 0xc0004e6000)\n"+
 			"\t/src/shop/payments/gateway.go:117 +0x1d5\n", 12))
 	b.must(err)
-	store, err := parked.NewStore(b.db.DB, schema.Config{})
+	store, err := parkedrows.NewStore(b.db.DB, schema.Config{})
 	b.must(err)
 	for n := range 8 {
 		m := message.NewMessage(fmt.Sprintf("order-%d", 1200+n), []byte(`{"order":1}`))
 		outbox.SetOrderingKey(m, fmt.Sprintf("customer-%d", n/3))
-		to := []parked.Subscription{{Consumer: "payments", KeyOrder: true}, {Consumer: "warehouse"}}
+		to := []parkedrows.Subscription{{Consumer: "payments", KeyOrder: true}, {Consumer: "warehouse"}}
 		b.must(store.DeliverTo(b.Context(), "orders.placed", to, m))
 	}
 	_, err = b.db.ExecContext(b.Context(), `UPDATE once_parked SET priority_class = 'retry', attempts = 2, error = 'the gateway is down',

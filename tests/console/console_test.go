@@ -13,7 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // misfits is a script that returns the parts of a page that do not fit: tables and forms that are
@@ -38,7 +38,7 @@ func TestPagesLoadWithoutViolations(t *testing.T) {
 	t.Parallel()
 	b := open(t)
 	b.seed()
-	for _, width := range []int64{380, 800, 1280}[:testkit.Sized(1, 3)] {
+	for _, width := range []int64{380, 800, 1280}[:kit.Sized(1, 3)] {
 		b.do(chromedp.EmulateViewport(width, 900))
 		for _, p := range pages {
 			page := p.path
@@ -56,7 +56,7 @@ func TestPagesLoadWithoutViolations(t *testing.T) {
 	b.do(chromedp.Navigate(b.url))
 	b.until("the page is loaded", `true`)
 	eval[any](b, `document.body.insertAdjacentHTML("beforeend", "<img src=x onerror='window.attacked = 1'>"), null`)
-	testkit.Eventually(t, patience, "the browser refuses inline code", func() bool {
+	kit.Eventually(t, patience, "the browser refuses inline code", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return strings.Contains(strings.Join(b.errors, " "), "Content Security Policy")
@@ -100,7 +100,7 @@ func TestADeadLetterIsDiscardedByKeyboard(t *testing.T) {
 // The overview shows new numbers without a reload by the user. Nothing else on the page moves, and
 // the focus stays.
 func TestTheOverviewIsLive(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	b := open(t)
 	b.seed()
 	b.do(chromedp.EmulateViewport(1280, 1600), chromedp.Navigate(b.url))
@@ -120,7 +120,7 @@ func TestTheOverviewIsLive(t *testing.T) {
 }
 
 func TestPagesCanBeReadWithoutJavaScript(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	b := open(t)
 	b.seed()
 	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
@@ -128,7 +128,7 @@ func TestPagesCanBeReadWithoutJavaScript(t *testing.T) {
 	for page, text := range map[string]string{
 		"": "Needs attention", "dead": "dead-2", "quarantine": "the gateway is down", "entry?id=1": `"order": 1`, "replay?id=1": "1 failed again",
 		"consumers": "warehouse", "forwarders": "2 slots have no forwarder", "parked": "order-1200",
-		"life?message=order-1041&causes=1": "charge-1041", "audit": "the customer has left",
+		"trace?message=order-1041&causes=1": "charge-1041", "audit": "the customer has left",
 		"change?do=run-parked&consumer=payments": "Run now",
 	} {
 		b.do(chromedp.Navigate(b.url + page))
@@ -144,7 +144,7 @@ func TestPagesCanBeReadWithoutJavaScript(t *testing.T) {
 // An open page loads new numbers every few seconds. It does not keep the numbers that it showed
 // earlier in memory.
 func TestALivePageDoesNotGrow(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	b := open(t)
 	b.seed()
 	b.do(chromedp.EmulateViewport(1280, 1600), chromedp.Navigate(b.url))

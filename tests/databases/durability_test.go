@@ -10,7 +10,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -26,14 +26,14 @@ const line = "The database may lose what was acknowledged"
 func TestStartLogsADatabaseThatMayLoseCommits(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		db      testkit.Database
+		db      kit.Database
 		setting string
 		says    string
 	}{
-		"PostgreSQL":      {testkit.Postgres(t), `SELECT 1`, ""},
-		"PostgreSQL, off": {testkit.Postgres(t), `SET synchronous_commit = off`, "synchronous_commit is off"},
-		"SQLite":          {testkit.SQLite(t), `SELECT 1`, ""},
-		"SQLite, off":     {testkit.SQLite(t), `PRAGMA synchronous = OFF`, "PRAGMA synchronous is OFF"},
+		"PostgreSQL":      {kit.Postgres(t), `SELECT 1`, ""},
+		"PostgreSQL, off": {kit.Postgres(t), `SET synchronous_commit = off`, "synchronous_commit is off"},
+		"SQLite":          {kit.SQLite(t), `SELECT 1`, ""},
+		"SQLite, off":     {kit.SQLite(t), `PRAGMA synchronous = OFF`, "PRAGMA synchronous is OFF"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := schema.Config{Dialect: schema.Dialect(test.db.Dialect)}
@@ -45,10 +45,10 @@ func TestStartLogsADatabaseThatMayLoseCommits(t *testing.T) {
 			if _, err := test.db.ExecContext(t.Context(), test.setting); err != nil {
 				t.Fatal(err)
 			}
-			for what, start := range map[string]func(t *testing.T, db *sql.DB, config schema.Config, logs *testkit.Logs, want int){
+			for what, start := range map[string]func(t *testing.T, db *sql.DB, config schema.Config, logs *kit.Logs, want int){
 				"forwarder": startForwarder, "consumer": startConsumer,
 			} {
-				var logs testkit.Logs
+				var logs kit.Logs
 				want := 1
 				if test.says == "" {
 					want = 0
@@ -62,7 +62,7 @@ func TestStartLogsADatabaseThatMayLoseCommits(t *testing.T) {
 	}
 }
 
-func startForwarder(t *testing.T, db *sql.DB, config schema.Config, logs *testkit.Logs, _ int) {
+func startForwarder(t *testing.T, db *sql.DB, config schema.Config, logs *kit.Logs, _ int) {
 	t.Helper()
 	f, err := forwarder.New(db, nowhere{}, forwarder.Config{Schema: config, Logger: logs})
 	if err != nil {
@@ -78,7 +78,7 @@ func startForwarder(t *testing.T, db *sql.DB, config schema.Config, logs *testki
 	})
 }
 
-func startConsumer(t *testing.T, db *sql.DB, config schema.Config, logs *testkit.Logs, want int) {
+func startConsumer(t *testing.T, db *sql.DB, config schema.Config, logs *kit.Logs, want int) {
 	t.Helper()
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Schema: config, Logger: logs})
 	if err != nil {
@@ -108,7 +108,7 @@ func until(t *testing.T, run func(ctx context.Context) error, done func() bool) 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx) }()
-	testkit.Eventually(t, time.Minute, "the part has started", done)
+	kit.Eventually(t, time.Minute, "the part has started", done)
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

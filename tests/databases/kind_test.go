@@ -14,13 +14,14 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/lib/pq"
 
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/lazytx"
-	"github.com/watermill-once/once/pending"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/outbox"
+	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { kit.Main(m) }
 
 // drivers contains functions that open a PostgreSQL database, one for each supported driver.
 var drivers = map[string]func(dsn string) (*sql.DB, error){
@@ -71,7 +72,7 @@ func refuses(t *testing.T, db *sql.DB, config schema.Config, is error, says stri
 
 func TestPostgreSQLIsRefusedWithTheDialectOfSQLite(t *testing.T) {
 	t.Parallel()
-	eachDriver(t, testkit.Postgres(t).DSN, func(t *testing.T, db *sql.DB) {
+	eachDriver(t, kit.Postgres(t).DSN, func(t *testing.T, db *sql.DB) {
 		refuses(t, db, schema.Config{Dialect: schema.SQLite}, schema.ErrDialect,
 			`Dialect is "sqlite", the database is PostgreSQL [0-9.]+: set Config.Dialect to schema.PostgreSQL`)
 		if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
@@ -82,7 +83,7 @@ func TestPostgreSQLIsRefusedWithTheDialectOfSQLite(t *testing.T) {
 
 func TestSQLiteIsRefusedWithTheDialectOfPostgreSQL(t *testing.T) {
 	t.Parallel()
-	refuses(t, testkit.SQLite(t).DB, schema.Config{}, schema.ErrDialect,
+	refuses(t, kit.SQLite(t).DB, schema.Config{}, schema.ErrDialect,
 		`Dialect is "postgres", the database is SQLite [0-9.]+: set Config.Dialect to schema.SQLite`)
 }
 
@@ -96,7 +97,7 @@ func TestMySQLIsRefusedWithEachDialect(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	if err := db.PingContext(t.Context()); err != nil {
-		testkit.WithoutOptional(t, "MYSQL_DSN", fmt.Errorf("MySQL does not answer: %w", err))
+		kit.WithoutOptional(t, "MYSQL_DSN", fmt.Errorf("MySQL does not answer: %w", err))
 	}
 	for _, dialect := range []schema.Dialect{schema.PostgreSQL, schema.SQLite} {
 		says := `Dialect is "` + string(dialect) + `", the database is (MySQL )?[0-9][^ ]*: there is no dialect for it, use PostgreSQL or SQLite`
@@ -104,12 +105,12 @@ func TestMySQLIsRefusedWithEachDialect(t *testing.T) {
 
 		// Packages that do not check the tables return the same error. The root package tests all
 		// of these packages.
-		messages, err := pending.New(db, pending.Config{Schema: schema.Config{Dialect: dialect}})
+		messages, err := outbox.New(db, operate.Config{Schema: schema.Config{Dialect: dialect}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = messages.List(t.Context(), pending.Filter{})
-		says = "^pending: list: schema: check: " + schema.ErrDialect.Error() + ": " + says + "$"
+		_, err = messages.List(t.Context(), operate.Filter{})
+		says = "^outbox: list: schema: check: " + schema.ErrDialect.Error() + ": " + says + "$"
 		if !errors.Is(err, schema.ErrDialect) || !regexp.MustCompile(says).MatchString(err.Error()) {
 			t.Errorf("list: %v", err)
 		}
@@ -121,7 +122,7 @@ func TestMySQLIsRefusedWithEachDialect(t *testing.T) {
 // declares UTF8.
 func TestConnectionWithoutUTF8IsRefused(t *testing.T) {
 	t.Parallel()
-	db, err := sql.Open("pgx", testkit.Postgres(t).DSN+"&client_encoding=LATIN1")
+	db, err := sql.Open("pgx", kit.Postgres(t).DSN+"&client_encoding=LATIN1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +133,7 @@ func TestConnectionWithoutUTF8IsRefused(t *testing.T) {
 
 func TestEncodingAndDurabilityWithEveryDriver(t *testing.T) {
 	t.Parallel()
-	eachDriver(t, testkit.PostgresIn(t, "LATIN1").DSN, func(t *testing.T, db *sql.DB) {
+	eachDriver(t, kit.PostgresIn(t, "LATIN1").DSN, func(t *testing.T, db *sql.DB) {
 		refuses(t, db, schema.Config{}, schema.ErrEncoding, `database "once_test[a-z0-9_]+" is encoded in LATIN1: `+
 			`make one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, and move the data with pg_dump and pg_restore`)
 		if err := schema.Durability(t.Context(), db, schema.Config{}); err != nil {

@@ -6,14 +6,14 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate/reconcile"
 	"github.com/watermill-once/once/schema"
 )
 
 // The statements of package reconcile work with pgx too.
 func TestReconcileWithPgx(t *testing.T) {
-	dsn := testkit.Postgres(t).DSN
+	dsn := kit.Postgres(t).DSN
 	db, err := sql.Open("pgx", dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -49,10 +49,11 @@ func TestReconcileWithPgx(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := reports[0]
-	if len(got.Missing) != 1 || got.Missing[0].SentLogID != 5000 || len(got.Phantoms) != 2 || got.Quarantined() != 1 {
+	if len(got.Missing) != 1 || got.Missing[0].SentLogID != 5000 || len(got.Phantoms) != 2 ||
+		got.Parked[0] != (reconcile.Count{State: "quarantined", N: 1, Oldest: got.Parked[0].Oldest}) {
 		t.Errorf("got %+v", got)
 	}
-	lines, err := reconcile.Ledger(t.Context(), db, reconcile.LedgerConfig{By: []reconcile.Column{reconcile.ByDay, reconcile.ByTenant}})
+	lines, err := reconcile.Ledger(t.Context(), db, reconcile.LedgerConfig{By: []string{"day", "tenant"}})
 	if err != nil || len(lines) < 3 {
 		t.Errorf("got %+v, %v", lines, err)
 	}

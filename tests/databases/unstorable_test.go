@@ -14,7 +14,9 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -31,7 +33,7 @@ func TestTextThatTheDatabaseCannotStoreIsQuarantined(t *testing.T) {
 	t.Parallel()
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 		t.Run(encoding, func(t *testing.T) {
-			db := testkit.PostgresIn(t, encoding)
+			db := kit.PostgresIn(t, encoding)
 			tables, err := schema.SQL(schema.Config{})
 			if err != nil {
 				t.Fatal(err)
@@ -54,15 +56,16 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 		t.Fatal(err)
 	}
 	// The test uses single middlewares, because the checks of once.Plugin refuse such a database.
-	logs := &testkit.Logs{}
+	logs := &kit.Logs{}
 	retries, err1 := retry.New(db, retry.Config{
 		Policy: retry.Policy{Immediate: -1, Delayed: 1, Base: time.Millisecond}, PollInterval: 10 * time.Millisecond, Logger: logs,
 	})
 	once, err2 := dedup.New(db, dedup.Config{Logger: logs})
-	quarantine, err3 := poison.New(db, poison.Config{Logger: logs})
+	poisoned, err3 := poison.New(db, poison.Config{Logger: logs})
+	entries, err6 := quarantine.New(db, operate.Config{})
 	storage, err4 := durable.New(db, durable.Config{Logger: logs})
 	router, err5 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
 		t.Fatal(err)
 	}
 	transport := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: 10}, watermill.NopLogger{})
@@ -73,7 +76,7 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	case "batch":
 		middleware = once.BatchMiddleware
 	}
-	router.AddMiddleware(quarantine.Middleware, retries.Middleware, middleware)
+	router.AddMiddleware(poisoned.Middleware, retries.Middleware, middleware)
 	router.AddConsumerHandler("worker", "events", retries.Subscriber("worker", sub), func(msg *message.Message) error {
 		if string(msg.Payload) == "fails" {
 			return errors.New("there is no " + foreign)
@@ -111,13 +114,13 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 		}
 	}
 	var payloads, effects []string
-	testkit.Eventually(t, time.Minute, "each message has an effect or is in quarantine", func() bool {
+	kit.Eventually(t, time.Minute, "each message has an effect or is in quarantine", func() bool {
 		payloads, effects = nil, texts(t, db)
-		page, err := quarantine.List(t.Context(), poison.Filter{})
+		page, err := entries.List(t.Context(), operate.Filter{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range page.Entries {
+		for _, e := range page.Rows {
 			payloads = append(payloads, string(e.Message.Payload))
 		}
 		return len(payloads)+len(effects) >= 4

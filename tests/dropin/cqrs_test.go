@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 type orderPlaced struct{ ID string }
@@ -21,7 +21,7 @@ func TestCQRS(t *testing.T) {
 		for _, kind := range []string{"event", "event group", "command"} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				if kind != "event" || name != "amqp" {
-					testkit.Long(t)
+					kit.Long(t)
 				}
 				t.Parallel()
 				b := newBench(t, name)

@@ -17,7 +17,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
@@ -25,7 +25,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m, testkit.StockAMQP) }
+func TestMain(m *testing.M) { kit.MainWithTables(m, kit.StockAMQP) }
 
 const consumer = "payments"
 
@@ -63,7 +63,7 @@ var transports = map[string]func(t *testing.T, db *sql.DB) transport{
 		}, "orders"}
 	},
 	"amqp": func(t *testing.T, _ *sql.DB) transport {
-		broker := testkit.Rabbit(t)
+		broker := kit.Rabbit(t)
 		config := wamqp.NewDurableQueueConfig(broker.URL)
 		config.Marshaler = rabbit.Marshaler{}
 		publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
@@ -73,7 +73,7 @@ var transports = map[string]func(t *testing.T, db *sql.DB) transport{
 		return stockAMQP(t, broker, config, publisher)
 	},
 	"amqp, its own marshaler": func(t *testing.T, _ *sql.DB) transport {
-		broker := testkit.Rabbit(t)
+		broker := kit.Rabbit(t)
 		config := wamqp.NewDurableQueueConfig(broker.URL)
 		publisher, err := wamqp.NewPublisher(config, watermill.NopLogger{})
 		if err != nil {
@@ -85,7 +85,7 @@ var transports = map[string]func(t *testing.T, db *sql.DB) transport{
 
 // stockAMQP returns a transport with the given publisher, and with the subscriber of
 // watermill-amqp.
-func stockAMQP(t *testing.T, broker testkit.Broker, config wamqp.Config, publisher message.Publisher) transport {
+func stockAMQP(t *testing.T, broker kit.Broker, config wamqp.Config, publisher message.Publisher) transport {
 	t.Helper()
 	t.Cleanup(func() { _ = publisher.Close() })
 	topic := broker.Name("orders")
@@ -107,16 +107,16 @@ type bench struct {
 
 	db         *sql.DB
 	router     *message.Router
-	quarantine *poison.Quarantine
+	quarantine *poison.Store
 	retries    *retry.Retries
 	inbox      *dedup.Inbox
 }
 
 func newBench(t *testing.T, transport string) *bench {
 	t.Helper()
-	database := testkit.Postgres
+	database := kit.Postgres
 	if transport == "sql" {
-		database = testkit.PostgresAlone
+		database = kit.PostgresAlone
 	}
 	b := &bench{T: t, db: database(t).DB}
 	err := schema.Up(t.Context(), b.db, schema.Config{})
@@ -166,7 +166,7 @@ func (b *bench) count(what string) (n int) {
 
 func (b *bench) reaches(n int, what string) {
 	b.Helper()
-	testkit.Eventually(b.T, time.Minute, fmt.Sprintf("%d rows are %s", n, what), func() bool { return b.count(what) == n })
+	kit.Eventually(b.T, time.Minute, fmt.Sprintf("%d rows are %s", n, what), func() bool { return b.count(what) == n })
 }
 
 var errHandler = errors.New("the handler fails")
@@ -226,7 +226,7 @@ func everywhere(t *testing.T, all bool, test func(b *bench, to transport, add ad
 		for _, place := range []string{"router", "handler"} {
 			t.Run(name+"/"+place, func(t *testing.T) {
 				if place == "handler" || !all && name != "amqp" {
-					testkit.Long(t)
+					kit.Long(t)
 				}
 				t.Parallel()
 				b := newBench(t, name)
@@ -272,7 +272,7 @@ func TestRetryAlone(t *testing.T) {
 		var h handler
 		add(h.handle, b.retries.Subscriber(consumer, to.subscriber()), b.retries.Middleware)
 		b.publish(to, "fails", "panics", "fine")
-		testkit.Eventually(b.T, time.Minute, "all messages are handled", func() bool {
+		kit.Eventually(b.T, time.Minute, "all messages are handled", func() bool {
 			return h.called("fails") == 4 && h.called("panics") == 2 && h.called("fine") == 1
 		})
 		b.reaches(0, `once_parked`)
@@ -286,7 +286,7 @@ func TestPoisonAlone(t *testing.T) {
 		add(h.handle, to.subscriber(), b.quarantine.Middleware)
 		b.publish(to, "hopeless", "fine")
 		b.reaches(1, `once_parked WHERE state = 'quarantined' AND message_id = 'hopeless' AND consumer = 'payments'`)
-		testkit.Eventually(b.T, time.Minute, "the other message is handled", func() bool { return h.called("fine") == 1 })
+		kit.Eventually(b.T, time.Minute, "the other message is handled", func() bool { return h.called("fine") == 1 })
 		if n := h.called("hopeless"); n != 1 {
 			b.Errorf("the hopeless message was tried %d times", n)
 		}

@@ -13,13 +13,13 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/eventbus"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 type orderPlaced struct {
 	Number int
@@ -30,13 +30,13 @@ var jsonMarshaler = cqrs.JSONMarshaler{NewUUID: outbox.NewID, GenerateName: cqrs
 // bench is a database with an outbox, an inbox and one event bus.
 type bench struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 
 	inbox *dedup.Inbox
 	bus   *cqrs.EventBus
 }
 
-func newBench(t *testing.T, db testkit.Database) *bench {
+func newBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
 	tables := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 	if err := schema.Up(t.Context(), db.DB, tables); err != nil {
@@ -48,7 +48,7 @@ func newBench(t *testing.T, db testkit.Database) *bench {
 	}
 	b := &bench{T: t, Database: db}
 	b.inbox, err = dedup.New(db.DB, dedup.Config{
-		Schema: tables, Consumer: "payments", Outbox: box.Publisher, Logger: testkit.Logger(t), Batch: dedup.Batch{Size: 2},
+		Schema: tables, Consumer: "payments", Outbox: box.Publisher, Logger: kit.Logger(t), Batch: dedup.Batch{Size: 2},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func newBench(t *testing.T, db testkit.Database) *bench {
 	b.bus, err = cqrs.NewEventBusWithConfig(eventbus.Publisher(box.Publisher), cqrs.EventBusConfig{
 		GeneratePublishTopic: func(params cqrs.GenerateEventPublishTopicParams) (string, error) { return params.EventName, nil },
 		Marshaler:            jsonMarshaler,
-		Logger:               testkit.Logger(t),
+		Logger:               kit.Logger(t),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func (b *bench) expect(want string) {
 }
 
 func TestEventsOfAProducerFollowItsTransaction(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		for number, end := range []func(tx *sql.Tx) error{(*sql.Tx).Rollback, (*sql.Tx).Commit} {
 			tx, err := db.BeginTx(t.Context(), nil)
@@ -113,7 +113,7 @@ func TestEventsOfAProducerFollowItsTransaction(t *testing.T) {
 }
 
 func TestEventsOfAHandlerFollowItsMessage(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		handle := func(msg *message.Message) ([]*message.Message, error) {
 			if err := b.bus.Publish(msg.Context(), orderPlaced{7}); err != nil {
@@ -138,7 +138,7 @@ func TestEventsOfAHandlerFollowItsMessage(t *testing.T) {
 }
 
 func TestEventWithoutATransactionIsRefused(t *testing.T) {
-	b := newBench(t, testkit.SQLite(t))
+	b := newBench(t, kit.SQLite(t))
 	for _, ctx := range []context.Context{t.Context(), eventbus.WithTx(t.Context(), nil)} {
 		if err := b.bus.Publish(ctx, orderPlaced{1}); !errors.Is(err, eventbus.ErrNoTransaction) {
 			t.Error(err)
@@ -177,7 +177,7 @@ func TestMessagesThatNobodyCanHandleAreNotRetried(t *testing.T) {
 		{message.NewMessage("m4", nil), 2, "eventbus: the message has no event name: was it published with the same marshaler?"},
 	} {
 		_, err := h(c.msg)
-		if (err == nil) != (c.want == "") || err != nil && (err.Error() != c.want || disposition.Of(err).Kind != disposition.Permanent) {
+		if (err == nil) != (c.want == "") || err != nil && (err.Error() != c.want || chain.Of(err).Kind != chain.Permanent) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
 		if handled != c.handled {

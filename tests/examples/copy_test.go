@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 	source = "../../examples"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { kit.Main(m) }
 
 // copied copies a folder of the examples into a module of its own and returns the module's
 // directory. Imports of the folder's own packages get the new path. The module has the same

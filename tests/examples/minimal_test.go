@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // mostLines is the maximum number of lines of Go code in the smallest example.
@@ -45,7 +45,7 @@ func TestMinimalStaysSmall(t *testing.T) {
 // stops without an error when it is told to.
 func TestMinimalRunsWhereItIsCopied(t *testing.T) {
 	t.Parallel()
-	database, broker := testkit.Postgres(t), testkit.Rabbit(t)
+	database, broker := kit.Postgres(t), kit.Rabbit(t)
 	dir := copied(t, "minimal")
 	runGo(t, dir, "vet", ".")
 	runGo(t, dir, "build", "-ldflags", "-s -w", "-o", "shop", ".")
@@ -68,7 +68,7 @@ func TestMinimalRunsWhereItIsCopied(t *testing.T) {
 	}()
 
 	var id string
-	testkit.Eventually(t, time.Minute, "the service answers", func() bool {
+	kit.Eventually(t, time.Minute, "the service answers", func() bool {
 		id = placeOrder(t.Context(), addr)
 		return id != ""
 	})
@@ -79,7 +79,7 @@ func TestMinimalRunsWhereItIsCopied(t *testing.T) {
 		}
 		return n
 	}
-	testkit.Eventually(t, time.Minute, "the order is paid", func() bool { return payments() == 1 })
+	kit.Eventually(t, time.Minute, "the order is paid", func() bool { return payments() == 1 })
 
 	if err := service.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

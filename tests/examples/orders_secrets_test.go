@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 const secretPassword = "canary-p@ss/word"
@@ -23,13 +23,12 @@ func TestTrap60_TheExampleWritesNoPasswords(t *testing.T) {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
-	broker := testkit.Rabbit(t)
+	broker := kit.Rabbit(t)
 	user := broker.Name("reader")
-	broker.Ctl(t, "add_user", user, secretPassword)
-	defer broker.Ctl(t, "delete_user", user) // t.Cleanup is too late: the test's context has ended then
-	broker.Ctl(t, "set_permissions", "--vhost", broker.VHost, user, ".*", ".*", ".*")
+	defer broker.AddUser(t, user, secretPassword)()
+	broker.Permit(t, user, ".*", ".*", ".*")
 
-	dsn, amqp := withPassword(t, testkit.Postgres(t).DSN, ""), withPassword(t, broker.URL, user)
+	dsn, amqp := withPassword(t, kit.Postgres(t).DSN, ""), withPassword(t, broker.URL, user)
 	status, output := runOrders(t, binary, "-db", dsn, "-amqp", amqp, "-namespace", broker.Name("orders"), "-orders", "20", "-faults")
 	if status != 0 || strings.Count(output, "\n") < 100 {
 		t.Errorf("status %d: %s", status, output)

@@ -5,13 +5,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // The order service and its tests compile where they are copied: they use
 // nothing that only this repository can import.
 func TestOrdersCompilesWhereItIsCopied(t *testing.T) {
-	testkit.Long(t) // make test builds a copy in TestPartsOfOrdersCompileAlone
+	kit.Long(t) // make test builds a copy in TestPartsOfOrdersCompileAlone
 	t.Parallel()
 	runGo(t, copied(t, "orders"), "vet", "./...")
 }
@@ -28,7 +28,7 @@ func TestPartsOfOrdersCompileAlone(t *testing.T) {
 	} {
 		t.Run(part, func(t *testing.T) {
 			if part != "RabbitMQ" {
-				testkit.Long(t)
+				kit.Long(t)
 			}
 			t.Parallel()
 			dir := copied(t, "orders")

@@ -15,11 +15,11 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 // Payment is a row of the table payments.
 type Payment struct {
@@ -80,7 +80,7 @@ func TestHandlersWithQueryBuildersUseTheirTransaction(t *testing.T) {
 		"plain": plain, "sqlx": withSqlx, "sqlc": withSqlc, "gorm": withGorm, "ent": withEnt,
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := testkit.Postgres(t).DB
+			db := kit.Postgres(t).DB
 			err := schema.Up(t.Context(), db, schema.Config{})
 			if err == nil {
 				_, err = db.ExecContext(t.Context(), `CREATE TABLE payments (order_id text NOT NULL, cents bigint NOT NULL)`)

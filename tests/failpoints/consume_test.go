@@ -12,9 +12,7 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/outbox"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
@@ -23,8 +21,7 @@ import (
 // Topics. Each topic has a consumer of the same name.
 const (
 	orders = "orders"
-	done   = "done"   // events that say that an order was handled
-	alarms = "alarms" // copies of messages in quarantine
+	done   = "done" // events that say that an order was handled
 )
 
 const (
@@ -41,8 +38,7 @@ func (a *actor) chain() (*once.Consumer, error) {
 			Policy:      retry.Policy{Immediate: 1, Delayed: 2, Base: 5 * time.Millisecond},
 			CrashBudget: crashBudget, Concurrency: 4, Lease: lease, PollInterval: 50 * time.Millisecond,
 		},
-		Dedup:  dedup.Config{SweepInterval: time.Second, Batch: dedup.Batch{Wait: 50 * time.Millisecond}},
-		Poison: poison.Config{ReplayLease: lease},
+		Dedup: dedup.Config{SweepInterval: time.Second, Batch: dedup.Batch{Wait: 50 * time.Millisecond}},
 	}
 	if a.Frozen {
 		config.Dedup.IdleTimeout = 5 * time.Second
@@ -51,14 +47,11 @@ func (a *actor) chain() (*once.Consumer, error) {
 		config.Retry.KeyOrder = retry.BlockWhileRetried
 	}
 	if a.Versions {
-		config.Sequence = &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne}
+		config.Sequence = &sequence.Config{Policy: sequence.HoldForGap}
 	}
 	if a.Durable {
 		config.DurableConsumers = []string{orders}
 		config.Durable = durable.Config{BatchWait: 20 * time.Millisecond, KeepHandled: 200 * time.Millisecond}
-	}
-	if a.Copies {
-		config.Poison.CopyTo, config.Poison.Outbox = alarms, outbox.Publisher
 	}
 	return once.NewConsumer(a.db, config)
 }
@@ -80,7 +73,7 @@ func (a *actor) consume(ctx context.Context, start func(func(ctx context.Context
 	if a.Batches {
 		add = c.AddHandlerInBatches
 	}
-	for topic, handle := range map[string]once.HandlerFunc{orders: a.order, done: a.apply, alarms: a.alarm} {
+	for topic, handle := range map[string]once.HandlerFunc{orders: a.order, done: a.apply} {
 		sub, err := a.subscriber()
 		if err != nil {
 			return err
@@ -110,7 +103,7 @@ func (a *actor) subscriber() (message.Subscriber, error) {
 // order handles an order, and publishes an event. It fails if the configuration of the process
 // requires it.
 func (a *actor) order(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-	delivery := parked.DeliveryOf(ctx)
+	delivery := parkedrows.DeliveryOf(ctx)
 	attempts := 0
 	if delivery.Claim != nil {
 		attempts = delivery.Claim.Attempts
@@ -148,7 +141,7 @@ func (a *actor) exit(ctx context.Context, msg *message.Message) error {
 
 // interrupted waits until the outbox is empty, and tells the process to end. It returns
 // when the consumer closes.
-func (a *actor) interrupted(ctx context.Context, delivery *parked.Delivery) error {
+func (a *actor) interrupted(ctx context.Context, delivery *parkedrows.Delivery) error {
 	if err := a.wait(ctx, `SELECT COUNT(*) FROM once_outbox WHERE topic <> $1`, done, 0, 5); err != nil {
 		return err
 	}
@@ -177,13 +170,5 @@ func (a *actor) wait(ctx context.Context, query, arg string, want, looks int) er
 
 func (a *actor) apply(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, msg.UUID)
-	return nil, err
-}
-
-// alarm handles a copy of an entry. Two copies of one entry have different ids, so the
-// effect is stored under the id of the copied message. This shows whether each entry
-// had exactly one effect.
-func (a *actor) alarm(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, "alarm-"+msg.Metadata[poison.CopyMessageID])
 	return nil, err
 }

@@ -22,8 +22,8 @@ import (
 
 	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/mover"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate/mover"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/schema"
@@ -47,7 +47,6 @@ type life struct {
 
 	Durable  bool   `json:"durable"`   // the consumer is durable, and keeps handled rows for a while
 	Batches  bool   `json:"batches"`   // handlers share transactions
-	Copies   bool   `json:"copies"`    // quarantined messages are copied to a topic
 	Fails    int    `json:"fails"`     // number of failed attempts of each order
 	FailsFor string `json:"fails_for"` // only this order fails; "" means all
 	Exits    string `json:"exits"`     // id of the message whose handler ends the process
@@ -73,7 +72,7 @@ func TestMain(m *testing.M) {
 	told := os.Getenv(environment)
 	if told == "" {
 		_ = flag.Set("test.parallel", "8") // most of the time the tests wait for leases to end
-		testkit.MainWithTables(m)
+		kit.MainWithTables(m)
 	}
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // standard error must contain only the failpoint that was reached
 	var l life

@@ -8,10 +8,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/deadletter"
-	"github.com/watermill-once/once/parked"
-	"github.com/watermill-once/once/pending"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/outbox"
+	"github.com/watermill-once/once/operate/parked"
+	"github.com/watermill-once/once/operate/quarantine"
 )
 
 // Operations of an operator. Each is repeated until nothing is left to do.
@@ -23,6 +24,7 @@ const (
 	cancelNow   = "cancel pending messages"
 
 	pauseAndResume = "pause a topic, and resume it"
+	pauseConsumer  = "pause a consumer, and resume it"
 	runParked      = "run parked messages"
 	endParked      = "cancel parked messages"
 	dropParked     = "discard parked messages"
@@ -35,69 +37,72 @@ const (
 	importAll      = "import"
 )
 
-var act = poison.Act{Actor: "test", Why: "to be killed meanwhile"}
+var act = operate.Act{Actor: "test", Why: "to be killed meanwhile"}
 
 func (a *actor) operate(ctx context.Context) error {
 	if a.Operate == "" {
 		return nil
 	}
-	letters, err := deadletter.New(a.db, deadletter.Config{Schema: a.schema(), ReplayLease: lease})
+	letters, err := dead.New(a.db, operate.Config{Schema: a.schema(), ReplayLease: lease})
 	if err != nil {
 		return err
 	}
-	waiting, err := pending.New(a.db, pending.Config{Schema: a.schema()})
+	waiting, err := outbox.New(a.db, operate.Config{Schema: a.schema()})
 	if err != nil {
 		return err
 	}
-	quarantine, err := poison.New(a.db, poison.Config{Schema: a.schema(), ReplayLease: lease, ReplayToAbsent: true})
+	entries, err := quarantine.New(a.db, operate.Config{Schema: a.schema(), ReplayLease: lease, ReplayToAbsent: true})
 	if err != nil {
 		return err
 	}
-	messages, err := parked.New(a.db, parked.Config{Schema: a.schema()})
+	messages, err := parked.New(a.db, operate.Config{Schema: a.schema()})
 	if err != nil {
 		return err
 	}
+	var pause pauseOnce
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		switch a.Operate {
 		case runParked:
-			_, err = messages.RunNowMatching(ctx, act, parked.Filter{All: true}, parked.Plan{})
+			_, err = messages.RunNowMatching(ctx, act, operate.Filter{All: true}, operate.Plan{})
 		case endParked:
-			_, err = messages.CancelMatching(ctx, act, parked.Filter{All: true}, parked.Plan{})
+			_, err = messages.CancelMatching(ctx, act, operate.Filter{All: true}, operate.Plan{})
 		case dropParked:
-			_, err = messages.DiscardMatching(ctx, act, parked.Filter{All: true}, parked.Plan{})
+			_, err = messages.DiscardMatching(ctx, act, operate.Filter{All: true}, operate.Plan{})
 		case retire:
 			err = messages.RemoveConsumer(ctx, act, "gone", orders, parked.RemoveOptions{})
 			if errors.Is(err, parked.ErrConsumerNotFound) {
 				err = nil
 			}
 		case replayDead:
-			err = a.replayDead(ctx, letters, quarantine)
+			err = a.replayDead(ctx, letters, entries)
 		case discardDead:
-			_, err = letters.DiscardMatching(ctx, act, deadletter.Filter{All: true})
+			_, err = letters.DiscardMatching(ctx, act, operate.Filter{All: true})
 		case releaseDead:
 			err = letters.Release(ctx, act, key)
-			if errors.Is(err, deadletter.ErrNotBlocked) {
+			if errors.Is(err, dead.ErrNotBlocked) {
 				err = nil
 			}
 		case retryNow:
-			_, err = waiting.RetryMatching(ctx, act, pending.Filter{State: pending.BackingOff}, pending.Plan{})
+			_, err = waiting.RetryMatching(ctx, act, operate.Filter{State: outbox.BackingOff}, operate.Plan{})
 		case cancelNow:
-			_, err = waiting.CancelMatching(ctx, act, pending.Filter{State: pending.BackingOff}, pending.Plan{})
+			_, err = waiting.CancelMatching(ctx, act, operate.Filter{State: outbox.BackingOff}, operate.Plan{})
 		case pauseAndResume:
-			scope := pending.Scope{Topic: orders}
-			if err = waiting.Resume(ctx, act, scope); errors.Is(err, pending.ErrNotPaused) {
+			scope := outbox.Scope{Topic: orders}
+			if err = waiting.Resume(ctx, act, scope); errors.Is(err, outbox.ErrNotPaused) {
 				err = waiting.Pause(ctx, act, scope)
 			}
+		case pauseConsumer:
+			err = pause.once(ctx, messages)
 		case replayMany:
-			err = a.replayMany(ctx, quarantine)
+			err = a.replayMany(ctx, entries)
 		case stopMany:
-			err = a.stopMany(ctx, quarantine)
+			err = a.stopMany(ctx, entries)
 		case importAll:
-			_, _, err = quarantine.Import(ctx, act, strings.NewReader(a.Export))
+			_, _, err = entries.Import(ctx, act, strings.NewReader(a.Export))
 		default:
-			err = a.toEach(ctx, quarantine)
+			err = a.toEach(ctx, entries)
 		}
 		if err != nil && ctx.Err() == nil {
 			return err
@@ -110,27 +115,51 @@ func (a *actor) operate(ctx context.Context) error {
 	}
 }
 
-// toEach runs an operation on each entry of the quarantine.
-func (a *actor) toEach(ctx context.Context, quarantine *poison.Quarantine) error {
-	page, err := quarantine.List(ctx, poison.Filter{})
-	if err != nil || len(page.Entries) == 0 {
+// pauseOnce pauses the consumer for so long that every instance sees it, and resumes it.
+type pauseOnce struct {
+	paused  time.Time
+	resumed bool
+}
+
+func (p *pauseOnce) once(ctx context.Context, messages *parked.Messages) error {
+	switch {
+	case p.resumed:
+	case p.paused.IsZero():
+		_, err := messages.PauseConsumer(ctx, act, orders, orders)
+		if errors.Is(err, parked.ErrConsumerNotFound) { // it has not subscribed yet
+			return nil
+		}
+		p.paused = time.Now()
+		return err
+	case time.Since(p.paused) > 3*time.Second:
+		_, err := messages.ResumeConsumer(ctx, act, orders, orders)
+		p.resumed = err == nil
 		return err
 	}
-	ids := make([]int64, len(page.Entries))
-	for i, e := range page.Entries {
+	return nil
+}
+
+// toEach runs an operation on each entry of the quarantine.
+func (a *actor) toEach(ctx context.Context, entries *quarantine.Entries) error {
+	page, err := entries.List(ctx, operate.Filter{})
+	if err != nil || len(page.Rows) == 0 {
+		return err
+	}
+	ids := make([]int64, len(page.Rows))
+	for i, e := range page.Rows {
 		ids[i] = e.ID
 	}
 	switch a.Operate {
 	case replay:
-		return quarantine.Replay(ctx, act, ids...)
+		return entries.Replay(ctx, act, ids...)
 	case discard:
-		return quarantine.Discard(ctx, act, ids...)
+		return entries.Discard(ctx, act, ids...)
 	}
-	for _, e := range page.Entries {
-		_, err := quarantine.Edit(ctx, act, e.ID, func(msg *message.Message) error {
+	for _, e := range page.Rows {
+		_, err := entries.Edit(ctx, act, e.ID, func(msg *message.Message) error {
 			msg.UUID = e.MessageID + "-edited"
 			return nil
-		}, poison.EditOptions{})
+		}, quarantine.EditOptions{})
 		if err != nil {
 			return err
 		}
@@ -139,48 +168,48 @@ func (a *actor) toEach(ctx context.Context, quarantine *poison.Quarantine) error
 }
 
 // stopMany stops the replay that another process has begun, and then resumes it.
-func (a *actor) stopMany(ctx context.Context, quarantine *poison.Quarantine) error {
-	begun, err := quarantine.Replays(ctx, 0)
-	if err == nil && len(begun) > 0 && begun[0].State != poison.ReplayStopped && begun[0].State != poison.ReplayFinished {
-		_, err = quarantine.StopReplay(ctx, act, begun[0].ID)
+func (a *actor) stopMany(ctx context.Context, entries *quarantine.Entries) error {
+	begun, err := entries.Replays(ctx, 0)
+	if err == nil && len(begun) > 0 && begun[0].State != operate.ReplayStopped && begun[0].State != operate.ReplayFinished {
+		_, err = entries.StopReplay(ctx, act, begun[0].ID)
 	}
 	if err != nil {
 		return err
 	}
-	return a.replayMany(ctx, quarantine)
+	return a.replayMany(ctx, entries)
 }
 
 // replayDead replays dead letters. It resumes a replay whose process was killed.
-func (a *actor) replayDead(ctx context.Context, letters *deadletter.Letters, quarantine *poison.Quarantine) error {
-	begun, err := quarantine.Replays(ctx, 0)
+func (a *actor) replayDead(ctx context.Context, letters *dead.Letters, entries *quarantine.Entries) error {
+	begun, err := entries.Replays(ctx, 0)
 	if err != nil {
 		return err
 	}
-	if len(begun) == 0 || begun[0].State == poison.ReplayFinished {
-		_, err = letters.ReplayMatching(ctx, act, deadletter.Filter{All: true}, deadletter.Plan{Force: true})
+	if len(begun) == 0 || begun[0].State == operate.ReplayFinished {
+		_, err = letters.ReplayMatching(ctx, act, operate.Filter{All: true}, operate.Plan{Force: true})
 		return err
 	}
 	_, err = letters.Resume(ctx, act, begun[0].ID, nil)
-	if errors.Is(err, poison.ErrReplayRunning) {
+	if errors.Is(err, operate.ErrReplayRunning) {
 		return nil
 	}
 	return err
 }
 
 // replayMany starts a replay, or resumes an existing one.
-func (a *actor) replayMany(ctx context.Context, quarantine *poison.Quarantine) error {
-	begun, err := quarantine.Replays(ctx, 0)
+func (a *actor) replayMany(ctx context.Context, entries *quarantine.Entries) error {
+	begun, err := entries.Replays(ctx, 0)
 	switch {
 	case err != nil:
 		return err
 	case len(begun) == 0:
-		_, err = quarantine.ReplayMatching(ctx, act, poison.Filter{All: true}, poison.Plan{Force: true})
+		_, err = entries.ReplayMatching(ctx, act, operate.Filter{All: true}, operate.Plan{Force: true})
 		return err
-	case begun[0].State == poison.ReplayFinished:
+	case begun[0].State == operate.ReplayFinished:
 		return nil
 	}
-	_, err = quarantine.Resume(ctx, act, begun[0].ID, nil)
-	if errors.Is(err, poison.ErrReplayRunning) { // another process has the lease of the replay; wait until it ends
+	_, err = entries.Resume(ctx, act, begun[0].ID, nil)
+	if errors.Is(err, operate.ErrReplayRunning) { // another process has the lease of the replay; wait until it ends
 		return nil
 	}
 	return err

@@ -2,8 +2,12 @@ package failpoints
 
 import (
 	"bytes"
+	"errors"
+	"time"
 
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 )
 
 // scenario contains the configuration of a process that reaches certain failpoints, and the state
@@ -53,7 +57,7 @@ var scenarios = []scenario{
 			"forwarder/sent-forgotten",
 			"rabbit/received", "rabbit/handed-over", "dedup/claim", "dedup/claimed", "dedup/handled", "dedup/commit",
 			"dedup/committed", "retry/handled", "rabbit/ack", "rabbit/acked",
-			"dedup/sweep", "dedup/swept", "dedup/sweep:2",
+			"dedup/keys-recorded", "dedup/sweep", "dedup/swept", "dedup/sweep:2",
 		},
 	},
 	{
@@ -76,14 +80,14 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		name: "failing", life: life{Writes: three, Fails: always, Copies: true}, failed: three,
+		name: "failing", life: life{Writes: three, Fails: always}, failed: three,
 		points: []string{
-			"poison/quarantine", "parked/quarantined", "poison/copied", "parked/changed", "poison/quarantined",
+			"poison/quarantine", "parked/quarantined", "parked/changed", "poison/quarantined",
 		},
 	},
 	{
-		name: "failing, durable", life: life{Writes: three, Fails: always, Durable: true, Copies: true}, failed: three,
-		points: []string{"retry/park", "poison/quarantine", "parked/quarantined", "poison/copied", "poison/quarantined"},
+		name: "failing, durable", life: life{Writes: three, Fails: always, Durable: true}, failed: three,
+		points: []string{"retry/park", "poison/quarantine", "parked/quarantined", "poison/quarantined"},
 	},
 	{
 		name: "durable", life: life{Writes: three, Durable: true}, handled: three,
@@ -153,9 +157,9 @@ var scenarios = []scenario{
 			w.audited("replay", 1)
 		},
 		points: []string{
-			"deadletter/replay-begun", "deadletter/replay-advanced",
-			"deadletter/letters-put-back", "deadletter/blocked-keys-moved", "deadletter/batch-changed", "deadletter/batch-audited",
-			"deadletter/batch-committed", "forwarder/key-unblocked",
+			"replay/begin", "replay/begun", "replay/released", "replay/advance", "replay/advanced", "replay/end",
+			"dead/letters-put-back", "dead/blocked-keys-moved", "dead/batch-changed", "dead/batch-audited",
+			"forwarder/key-unblocked",
 		},
 	},
 	{
@@ -164,7 +168,7 @@ var scenarios = []scenario{
 		untilThen: func(w *world) bool { return w.count(`once_outbox_dead`) == 0 },
 		check:     func(w *world) { w.audited("discard", 1) },
 		points: []string{
-			"operate/unblocking", "operate/unblocking:2", "operate/unblocking:3", "deadletter/batch-changed", "deadletter/batch-committed",
+			"operate/unblocking", "operate/unblocking:2", "operate/unblocking:3", "dead/batch-changed", "dead/batch-committed",
 		},
 	},
 	{
@@ -172,7 +176,7 @@ var scenarios = []scenario{
 		handled: []string{"d2"}, dead: []string{"d1"}, before: []string{"d1", "d2"},
 		seed:   deadLetter,
 		check:  func(w *world) { w.audited("release", 1) },
-		points: []string{"operate/unblocking:2", "deadletter/key-released"},
+		points: []string{"operate/unblocking:2", "dead/key-released"},
 	},
 	{
 		name: "backing off, retried", life: life{Keyed: true, Operate: retryNow}, handled: []string{"d1", "d2"}, before: []string{"d1", "d2"},
@@ -181,7 +185,7 @@ var scenarios = []scenario{
 			w.inOrder("d1", "d2")
 			w.audited("retry", 1)
 		},
-		points: []string{"pending/due"},
+		points: []string{"operate/outbox/due"},
 	},
 	{
 		name: "backing off, cancelled", life: life{Keyed: true, Operate: cancelNow},
@@ -189,7 +193,7 @@ var scenarios = []scenario{
 		seed:  backingOff,
 		check: func(w *world) { w.audited("cancel", 1) },
 		points: []string{
-			"pending/barriers-locked", "pending/burying", "pending/burying:2", "operate/unblocking", "pending/cancelled",
+			"operate/outbox/barriers-locked", "operate/outbox/burying", "operate/outbox/burying:2", "operate/unblocking", "operate/outbox/cancelled",
 		},
 	},
 	{
@@ -202,7 +206,8 @@ var scenarios = []scenario{
 			}
 		},
 		points: []string{
-			"pending/pause-changed", "pending/pause-changed:2", "pending/pause-committed", "pending/pause-committed:2", "pending/pause-changed:5",
+			"operate/outbox/pause-changed", "operate/outbox/pause-changed:2", "operate/outbox/pause-committed",
+			"operate/outbox/pause-committed:2", "operate/outbox/pause-changed:5",
 		},
 	},
 	{
@@ -228,9 +233,12 @@ var scenarios = []scenario{
 	},
 	{
 		name: "out of quarantine", life: life{Operate: replay}, handled: stuck,
-		seed:   func(w *world) { w.quarantine(stuck...) },
-		check:  func(w *world) { w.audited("replay", len(stuck)) },
-		points: []string{"poison/replay", "poison/replay:2", "poison/audited", "poison/audited:2", "parked/claimed", "parked/removed"},
+		seed:  func(w *world) { w.quarantine(stuck...) },
+		check: func(w *world) { w.audited("replay", len(stuck)) },
+		points: []string{
+			"operate/quarantine/replay", "operate/quarantine/replay:2", "operate/quarantine/audited",
+			"operate/quarantine/audited:2", "parked/claimed", "parked/removed",
+		},
 	},
 	{
 		name: "discarded", life: life{Operate: discard},
@@ -240,7 +248,10 @@ var scenarios = []scenario{
 			w.audited("discard", len(stuck))
 			w.same("tombstones", w.strings(`SELECT message_id FROM once_inbox`), stuck)
 		},
-		points: []string{"poison/discard", "poison/tombstone", "poison/audited", "poison/audited:2"},
+		points: []string{
+			"operate/quarantine/discard", "operate/quarantine/tombstone", "operate/quarantine/audited",
+			"operate/quarantine/audited:2",
+		},
 	},
 	{
 		name: "edited", life: life{Operate: edit}, handled: []string{"q1-edited", "q2-edited"},
@@ -249,25 +260,28 @@ var scenarios = []scenario{
 			w.audited("edit", len(stuck))
 			w.audited("edited", len(stuck))
 		},
-		points: []string{"poison/discard", "poison/tombstone", "poison/edited", "poison/audited", "poison/audited:2"},
+		points: []string{
+			"operate/quarantine/discard", "operate/quarantine/tombstone", "operate/quarantine/edited",
+			"operate/quarantine/audited", "operate/quarantine/audited:2",
+		},
 	},
 	{
 		name: "imported", failed: stuck,
 		seed: func(w *world) {
 			w.quarantine(stuck...)
-			quarantine, err := poison.New(w.DB, poison.Config{})
+			entries, err := quarantine.New(w.DB, operate.Config{})
 			if err != nil {
 				w.Fatal(err)
 			}
 			var out bytes.Buffer
-			if _, err := quarantine.Export(w.Context(), poison.Filter{}, &out); err != nil {
+			if _, err := entries.Export(w.Context(), operate.Filter{}, &out); err != nil {
 				w.Fatal(err)
 			}
 			w.exec(`DELETE FROM once_parked`)
 			w.life.Operate, w.life.Export = importAll, out.String()
 		},
 		check:  func(w *world) { w.audited("import", len(stuck)) },
-		points: []string{"poison/import", "poison/audited:2"},
+		points: []string{"operate/quarantine/import", "operate/quarantine/audited:2"},
 	},
 	{
 		name: "replayed together", life: life{Operate: replayMany}, handled: stuck,
@@ -306,9 +320,70 @@ var scenarios = []scenario{
 		name: "embedded", embedded: true, life: life{Dialect: "sqlite", Writes: three}, handled: three,
 		points: []string{
 			"outbox/inserted", "outbox/committed", "forwarder/leased", "forwarder/publish", "embedded/deliver", "parked/delivered",
-			"embedded/delivered", "forwarder/remove", "forwarder/rows-deleted", "forwarder/rows-deleted:2", "forwarder/removed",
+			"embedded/delivered", "forwarder/remove", "forwarder/sent-logged", "forwarder/rows-deleted", "forwarder/removed",
 			"parked/claim", "parked/claimed", "dedup/claimed", "dedup/handled", "dedup/commit", "dedup/committed", "parked/removed",
 			"parked/settled",
 		},
 	},
+}
+
+// operatorScenarios contains the scenarios in which an operator changes parked messages.
+var operatorScenarios = []scenario{
+	{
+		name: "parked, run now", life: life{Operate: runParked}, handled: stuck,
+		seed:   waiting,
+		check:  func(w *world) { w.audited("run", len(stuck)) },
+		points: []string{"parked/candidates-locked", "parked/applied", "parked/operated"},
+	},
+	{
+		name: "parked, cancelled", life: life{Operate: endParked}, failed: stuck,
+		seed:   waiting,
+		check:  func(w *world) { w.audited("cancel", len(stuck)) },
+		points: []string{"parked/candidates-locked", "parked/applied", "parked/operated"},
+	},
+	{
+		name: "parked, discarded", life: life{Operate: dropParked},
+		seed:      waiting,
+		untilThen: func(w *world) bool { return w.count(`once_parked WHERE state = 'waiting'`) == 0 },
+		check: func(w *world) {
+			w.audited("discard", len(stuck))
+			w.same("tombstones", w.strings(`SELECT message_id FROM once_inbox`), stuck)
+		},
+		points: []string{"parked/candidates-locked", "parked/applied", "parked/operated"},
+	},
+	{
+		name: "consumer paused and resumed", life: life{Writes: three, Operate: pauseConsumer}, handled: three,
+		check: func(w *world) {
+			// Each change has one audit row.
+			more := w.count(`once_audit WHERE action = 'consumer.paused'`) - w.count(`once_audit WHERE action = 'consumer.resumed'`)
+			if more != w.count(`once_consumer_pauses`) {
+				w.Errorf("the consumer was paused %d times more than resumed", more)
+			}
+		},
+		points: []string{
+			"parked/pauses-read", "parked/pauses-read:2", "retry/pause", "retry/paused", "parked/pause-changed", "parked/pause-changed:2",
+			"parked/pause-committed", "parked/pause-committed:2",
+		},
+	},
+	{
+		name: "consumer removed", life: life{Operate: retire},
+		seed: func(w *world) {
+			w.exec(`INSERT INTO once_consumers (consumer, topic, seen_at) VALUES ('gone', 'orders', now() - interval '1 hour')`)
+		},
+		untilThen: func(w *world) bool { return w.count(`once_consumers WHERE consumer = 'gone'`) == 0 },
+		check:     func(w *world) { w.audited("remove", 1) },
+		points:    []string{"parked/consumer-removed"},
+	},
+}
+
+// waiting seeds parked messages that are due much later.
+func waiting(w *world) {
+	w.Helper()
+	for n, id := range stuck {
+		err := w.parked.Park(w.Context(), &parkedrows.Delivery{Consumer: orders, Topic: orders}, w.life.message(n, id),
+			parkedrows.Failure{Err: errors.New("it failed before"), Attempts: 1}, time.Hour)
+		if err != nil {
+			w.Fatal(err)
+		}
+	}
 }

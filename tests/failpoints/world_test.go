@@ -12,8 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -21,26 +21,26 @@ import (
 // exchanges and queues of a broker.
 type world struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 	scenario
 
 	program string
 	broker  *amqp.Connection // nil without a broker
 	life    life
-	parked  *parked.Store
+	parked  *parkedrows.Store
 }
 
-func newWorld(t *testing.T, program string, s scenario, broker testkit.Broker) *world {
+func newWorld(t *testing.T, program string, s scenario, broker kit.Broker) *world {
 	t.Helper()
 	w := &world{T: t, scenario: s, program: program, life: s.life}
 	number := "n BIGINT GENERATED ALWAYS AS IDENTITY"
 	if s.embedded {
-		w.Database = testkit.SQLite(t)
+		w.Database = kit.SQLite(t)
 		number = "n INTEGER PRIMARY KEY AUTOINCREMENT"
 	} else {
-		database := testkit.Postgres
+		database := kit.Postgres
 		if s.life.Moves {
-			database = testkit.PostgresAlone
+			database = kit.PostgresAlone
 		}
 		w.Database = database(t)
 		w.life.AMQP, w.life.Prefix = broker.URL, broker.Name("life")
@@ -58,7 +58,7 @@ func newWorld(t *testing.T, program string, s scenario, broker testkit.Broker) *
 	w.exec(`CREATE TABLE orders (id TEXT PRIMARY KEY)`)
 	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // the id is not unique, so that a repeated effect is visible
 	var err error
-	if w.parked, err = parked.NewStore(w.DB, config); err != nil {
+	if w.parked, err = parkedrows.NewStore(w.DB, config); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -115,8 +115,8 @@ func (w *world) prepare() {
 func (w *world) quarantine(ids ...string) {
 	w.Helper()
 	for n, id := range ids {
-		_, err := w.parked.Quarantine(w.Context(), &parked.Delivery{Consumer: orders, Topic: orders}, w.life.message(n, id),
-			parked.Failure{Err: errors.New("it failed before"), Reason: "exhausted", Attempts: 1}, nil)
+		_, err := w.parked.Quarantine(w.Context(), &parkedrows.Delivery{Consumer: orders, Topic: orders}, w.life.message(n, id),
+			parkedrows.Failure{Err: errors.New("it failed before"), Reason: "exhausted", Attempts: 1}, nil)
 		if err != nil {
 			w.Fatal(err)
 		}
@@ -137,11 +137,6 @@ func (w *world) put(ids ...string) {
 func (w *world) wanted() (ids []string) {
 	for _, id := range w.handled {
 		ids = append(ids, id, id+"-done")
-	}
-	for _, id := range w.failed {
-		if w.life.Copies {
-			ids = append(ids, "alarm-"+id)
-		}
 	}
 	slices.Sort(ids)
 	return ids
@@ -177,7 +172,7 @@ func (w *world) waiting() (n int) {
 		w.Fatal(err)
 	}
 	defer func() { _ = channel.Close() }()
-	for _, topic := range []string{orders, done, alarms} {
+	for _, topic := range []string{orders, done} {
 		queue, err := channel.QueueDeclarePassive(w.life.Prefix+"."+topic, true, false, false, false, nil)
 		if refused, ok := errors.AsType[*amqp.Error](err); ok && refused.Code == amqp.NotFound {
 			return n + 1

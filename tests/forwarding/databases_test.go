@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -67,8 +67,8 @@ const deleteWaits = `pg_stat_activity
 // forwarder backs off, tries again, and logs nothing.
 func TestForwarderBacksOffAfterADeadlock(t *testing.T) {
 	t.Parallel()
-	database := testkit.Postgres(t)
-	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
+	database := kit.Postgres(t)
+	f := newFlow(t, database.DB, kit.Rabbit(t).URL)
 	f.put(50)
 	first := f.lock(0) // more and more confirmed messages wait for the locked row
 	tx, release, err := dialect.Begin(t.Context(), f.db, nil)
@@ -106,8 +106,8 @@ func TestForwarderBacksOffAfterADeadlock(t *testing.T) {
 // Only the lost connection is logged.
 func TestContentionHidesNoOutage(t *testing.T) {
 	t.Parallel()
-	database := testkit.Postgres(t)
-	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
+	database := kit.Postgres(t)
+	f := newFlow(t, database.DB, kit.Rabbit(t).URL)
 	f.put(10)
 	unlock := f.lock(0)
 	f.forward(openDB(t, database.DSN+"&lock_timeout=100ms"), toQueues(f.url), unhurried(f.log))
@@ -126,10 +126,10 @@ func TestContentionHidesNoOutage(t *testing.T) {
 // Two forwarders use a database whose default isolation level is serializable, while
 // other transactions change their rows all the time. The forwarders get no errors.
 func TestSerializableIsolation(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
-	database := testkit.Postgres(t)
-	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
+	database := kit.Postgres(t)
+	f := newFlow(t, database.DB, kit.Rabbit(t).URL)
 	address, p := through(t, database.DSN, func(server string) *proxy { return newProxy(t, server, postgresMessage) })
 	var conflicts atomic.Int64
 	p.cut(func(m relayed) action {
@@ -170,10 +170,10 @@ func TestSerializableIsolation(t *testing.T) {
 // If a handler keeps the only connection for longer than the lease, the forwarder
 // continues afterwards.
 func TestForwarderSurvivesAnExhaustedPool(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
-	database := testkit.Postgres(t)
-	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
+	database := kit.Postgres(t)
+	f := newFlow(t, database.DB, kit.Rabbit(t).URL)
 	pool := openDB(t, database.DSN)
 	pool.SetMaxOpenConns(1)
 	cfg := quick(f.log)
@@ -196,9 +196,10 @@ func TestForwarderSurvivesAnExhaustedPool(t *testing.T) {
 // that were opened before the address changes stay with the replica, which accepts no
 // writes. The forwarder must close them, because new connections reach the primary.
 func TestForwarderLeavesAReplicaAtTheOldAddress(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
-	old, promoted := testkit.PrivatePostgres(t), testkit.PrivatePostgres(t)
-	f := newFlow(t, openDB(t, promoted.DSN("postgres")), testkit.Rabbit(t).URL)
+	old, promoted := kit.PrivatePostgres(t), kit.PrivatePostgres(t)
+	f := newFlow(t, openDB(t, promoted.DSN("postgres")), kit.Rabbit(t).URL)
 	other := openDB(t, old.DSN("postgres"))
 	must(t, schema.Up(t.Context(), other, schema.Config{}))
 	var data string

@@ -10,14 +10,15 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // While the disk of the tables is full, the forwarder waits. It continues when the test
 // frees space.
 func TestForwarderSurvivesAFullDisk(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
-	server := testkit.PrivatePostgres(t)
+	server := kit.PrivatePostgres(t)
 	small := smallDisk(t, server.DSN("postgres"))
 	admin := openDB(t, server.DSN("postgres"))
 	for _, query := range []string{
@@ -26,7 +27,7 @@ func TestForwarderSurvivesAFullDisk(t *testing.T) {
 		_, err := admin.ExecContext(t.Context(), query)
 		must(t, err)
 	}
-	f := newFlow(t, openDB(t, server.DSN("small")), testkit.Rabbit(t).URL)
+	f := newFlow(t, openDB(t, server.DSN("small")), kit.Rabbit(t).URL)
 	cfg := quick(f.log)
 	cfg.Lease = 3 * time.Second
 	f.forward(openDB(t, server.DSN("small")), toQueues(f.url), cfg)
@@ -66,7 +67,7 @@ func TestForwarderSurvivesAFullDisk(t *testing.T) {
 func smallDisk(t *testing.T, dsn string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		testkit.Without(t, errors.New("only root can mount a small disk"))
+		kit.Without(t, errors.New("only root can mount a small disk"))
 	}
 	var data string
 	must(t, openDB(t, dsn).QueryRowContext(t.Context(), `SHOW data_directory`).Scan(&data))
@@ -80,7 +81,7 @@ func smallDisk(t *testing.T, dsn string) string {
 	must(t, err)
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=24m"); err != nil {
 		must(t, os.Remove(dir))
-		testkit.Without(t, fmt.Errorf("a small disk cannot be mounted: %w", err))
+		kit.Without(t, fmt.Errorf("a small disk cannot be mounted: %w", err))
 	}
 	t.Cleanup(func() {
 		must(t, syscall.Unmount(dir, syscall.MNT_DETACH))

@@ -15,14 +15,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/lazytx"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 // flow is a path from an outbox to a broker with one or more queues.
 type flow struct {
@@ -31,7 +31,7 @@ type flow struct {
 	db    *sql.DB // the pool that the test itself uses
 	url   string  // URL of the broker that the test itself uses
 	queue string
-	log   *testkit.Logs
+	log   *kit.Logs
 	sent  int // number of messages that put has committed
 }
 
@@ -40,7 +40,7 @@ type flow struct {
 // never gets a leader again.
 func newFlow(t *testing.T, db *sql.DB, url string) *flow {
 	t.Helper()
-	f := &flow{T: t, db: db, url: url, log: &testkit.Logs{}, queue: testkit.Broker{}.Name("q")}
+	f := &flow{T: t, db: db, url: url, log: &kit.Logs{}, queue: kit.Broker{}.Name("q")}
 	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}
@@ -101,13 +101,13 @@ func (f *flow) eventually(what string, cond func() bool) {
 			f.Logf("the log:\n%s", strings.Join(f.log.Lines(), "\n"))
 		}
 	}()
-	testkit.Eventually(f.T, 2*time.Minute, what, cond)
+	kit.Eventually(f.T, 2*time.Minute, what, cond)
 }
 
 // openDB opens another pool.
 func openDB(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
-	connector, err := testkit.Connector(dsn)
+	connector, err := kit.Connector(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func openDB(t *testing.T, dsn string) *sql.DB {
 // openLazily is like openDB, but uses lazytx: BEGIN is sent with the first statement.
 func openLazily(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
-	connector, err := testkit.Connector(dsn)
+	connector, err := kit.Connector(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,22 +128,23 @@ func openLazily(t *testing.T, dsn string) *sql.DB {
 	return db
 }
 
+// soon limits the pauses between attempts to connect to short ones.
+var soon = &wamqp.ReconnectConfig{BackoffInitialInterval: 10 * time.Millisecond, BackoffMaxInterval: 200 * time.Millisecond}
+
 // impatient returns a publisher configuration with short intervals.
-func impatient(log *testkit.Logs) rabbit.PublisherConfig {
+func impatient(log *kit.Logs) rabbit.PublisherConfig {
 	return rabbit.PublisherConfig{
 		ConfirmTimeout: 5 * time.Second, // long enough that a busy broker causes no duplicates
 		ReadyTimeout:   200 * time.Millisecond,
 		DialTimeout:    10 * time.Second,
 		WriteTimeout:   2 * time.Second,
 		CloseTimeout:   time.Second,
-		ReconnectMin:   10 * time.Millisecond,
-		ReconnectMax:   200 * time.Millisecond,
 		Logger:         log,
 	}
 }
 
 // quick returns a forwarder configuration with short intervals.
-func quick(log *testkit.Logs) forwarder.Config {
+func quick(log *kit.Logs) forwarder.Config {
 	return forwarder.Config{
 		PollMax:      50 * time.Millisecond,
 		Backoff:      forwarder.Exponential(50*time.Millisecond, 500*time.Millisecond),
@@ -157,7 +158,7 @@ func quick(log *testkit.Logs) forwarder.Config {
 
 // unhurried is like quick, but with a long lease. Use it if the database is slow,
 // because all work must end within the lease.
-func unhurried(log *testkit.Logs) forwarder.Config {
+func unhurried(log *kit.Logs) forwarder.Config {
 	cfg := quick(log)
 	cfg.Lease = 10 * time.Minute
 	return cfg
@@ -168,6 +169,7 @@ func unhurried(log *testkit.Logs) forwarder.Config {
 func toQueues(url string) wamqp.Config {
 	config := wamqp.NewDurableQueueConfig(url)
 	config.Marshaler = rabbit.Marshaler{}
+	config.Connection.Reconnect = soon
 	return config
 }
 
@@ -339,7 +341,7 @@ func (f *flow) inOrder(ids []string) (copies int) {
 }
 
 // nothingCharged fails the test if an attempt was counted for a message, or if a
-// message became a dead letter. It ignores the messages whose ids are in the parameter
+// message became a dead letter. It ignores the messages whose ids are in
 // other.
 func (f *flow) nothingCharged(other ...string) {
 	f.Helper()

@@ -1,17 +1,23 @@
 package forwarding
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill"
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
 	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
 )
 
 // undeclared is a topology builder that declares nothing.
@@ -49,9 +55,9 @@ func must(t *testing.T, err error) {
 // Each of them keeps the order of its key, and is delivered when the test has removed
 // the cause.
 func TestRefusedMessagesBackOffAlone(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
-	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	f := newFlow(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
 	channel := f.admin()
 	must(t, channel.ExchangeDeclare("main", "direct", true, false, false, false, nil))
 	for name, arguments := range map[string]amqp.Table{
@@ -124,12 +130,19 @@ func TestRefusedMessagesBackOffAlone(t *testing.T) {
 // directly, because the outbox would refuse them. Each of these messages becomes a dead letter
 // immediately. Later messages of the same key are sent.
 func TestUnsendableMessagesBecomeDeadLetters(t *testing.T) {
+	kit.Long(t) // it needs a broker of its own for its limit
 	t.Parallel()
-	broker := testkit.PrivateRabbitInTurn(t)
-	eval(t, broker, "{ok, Size} = application:get_env(rabbit, max_message_size), "+
-		"application:set_env(rabbit, once_test_size, Size), application:set_env(rabbit, max_message_size, 1000)")
-	defer eval(t, broker, "{ok, Size} = application:get_env(rabbit, once_test_size), application:set_env(rabbit, max_message_size, Size)")
-	f := newFlow(t, testkit.Postgres(t).DB, broker.URL("/"))
+	broker := kit.PrivateRabbitInTurn(t)
+	before, err := broker.LimitMessages(t.Context(), 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, err := broker.LimitMessages(t.Context(), before); err != nil {
+			t.Error(err)
+		}
+	}()
+	f := newFlow(t, kit.Postgres(t).DB, broker.URL("/"))
 	var hopeless []string
 	for i, bad := range []struct {
 		id, topic string
@@ -160,4 +173,79 @@ func TestUnsendableMessagesBecomeDeadLetters(t *testing.T) {
 		t.Errorf("%d messages have an unknown outcome, although they were never sent", n)
 	}
 	f.inOrder(f.arrived(f.queue))
+}
+
+// Trap 88. If a second forwarder publishes to another virtual host, its Run returns an
+// error. All messages reach the first virtual host.
+func TestSecondBrokerOnOneOutboxIsRefused(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	here, there := kit.Rabbit(t), kit.Rabbit(t)
+	if here.URL == there.URL {
+		kit.Without(t, fmt.Errorf("there is only one virtual host"))
+	}
+	f := newFlow(t, kit.Postgres(t).DB, here.URL)
+	other := *f
+	other.url = there.URL
+	if _, err := other.admin().QueueDeclare(f.queue, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	f.forward(f.db, toQueues(here.URL), quick(f.log))
+
+	publisher, err := rabbit.NewPublisher(toQueues(there.URL), impatient(f.log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer publisher.Close()
+	second, err := forwarder.New(f.db, publisher, quick(f.log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- second.Run(context.WithoutCancel(t.Context())) }()
+	defer second.Close()
+	f.eventually("the second forwarder has ended, or has a part of the outbox", func() bool {
+		return len(ended) > 0 || f.count(`(SELECT DISTINCT owner FROM once_slots WHERE owner IS NOT NULL) AS owners`) == 2
+	})
+	f.put(100)
+	f.drained()
+	if ids := other.arrived(f.queue); len(ids) != 0 {
+		t.Errorf("%d of 100 messages went to the second broker", len(ids))
+	}
+	f.complete()
+}
+
+// Trap 112. The errors of package rabbit contain the id of the message, and sizes. Dead
+// letters of one cause are one group, and its fingerprint selects them.
+func TestTrap112_DeadLettersOfOneCauseAreOneGroup(t *testing.T) {
+	t.Parallel()
+	f := newFlow(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
+	must(t, f.admin().ExchangeDeclare("main", "direct", true, false, false, false, nil))
+	const each = 5
+	for i := range each {
+		f.publish("main/unbound", keyed(watermill.NewUUID(), fmt.Sprint("a", i)))
+		f.publish("nowhere/x", keyed(watermill.NewShortUUID(), fmt.Sprint("b", i)))
+		f.publish("elsewhere/x", keyed(watermill.NewULID(), fmt.Sprint("c", i)))
+		large := message.NewMessage(fmt.Sprintf("order-%c", 'a'+i), nil)
+		large.Metadata.Set("header", strings.Repeat("x", 200_000+i))
+		f.publish("main/large", large)
+	}
+	config := quick(f.log)
+	config.MaxAttempts = 1
+	f.forward(f.db, routed(f.url), config)
+	f.eventually("all messages are dead letters", func() bool { return f.count(`once_outbox_dead`) == 4*each })
+	letters, err := dead.New(f.db, operate.Config{})
+	must(t, err)
+	page, err := letters.Groups(t.Context(), operate.Filter{})
+	must(t, err)
+	if len(page.Groups) != 4 {
+		t.Errorf("%d groups, want 4", len(page.Groups))
+	}
+	for _, g := range page.Groups {
+		found, err := letters.List(t.Context(), operate.Filter{Fingerprint: g.Fingerprint})
+		must(t, err)
+		if g.Count != each || len(found.Rows) != each {
+			t.Errorf("group of %d letters, of which the filter finds %d: %s", g.Count, len(found.Rows), g.Error)
+		}
+	}
 }

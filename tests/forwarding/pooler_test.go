@@ -17,15 +17,16 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/outbox"
-	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
 
 // consume adds a consumer of a new queue. The consumer writes its effects to the table
 // effects. It fails for messages whose id begins with "hopeless".
-func (f *flow) consume(db *sql.DB) (topic string, quarantine *poison.Quarantine) {
+func (f *flow) consume(db *sql.DB) (topic string, entries *quarantine.Entries) {
 	f.Helper()
 	f.exec(`CREATE TABLE effects (message_id text)`)
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
@@ -40,7 +41,7 @@ func (f *flow) consume(db *sql.DB) (topic string, quarantine *poison.Quarantine)
 	must(f.T, err)
 	subscriber, err := wamqp.NewSubscriber(toQueues(f.url), watermill.NopLogger{})
 	must(f.T, err)
-	topic = testkit.Broker{}.Name("consumed")
+	topic = kit.Broker{}.Name("consumed")
 	must(f.T, subscriber.SubscribeInitialize(topic))
 	consumer.AddHandler(router, "consumer", topic, subscriber,
 		func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -71,8 +72,8 @@ func TestEveryStatementIsInATransaction(t *testing.T) {
 
 func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn string) *sql.DB) {
 	t.Helper()
-	database := testkit.Postgres(t)
-	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
+	database := kit.Postgres(t)
+	f := newFlow(t, database.DB, kit.Rabbit(t).URL)
 	address, p := through(t, database.DSN, func(server string) *proxy { return newProxy(t, server, postgresMessage) })
 	var outside sync.Map
 	var inside atomic.Int64
@@ -91,7 +92,7 @@ func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn 
 
 	db := openDB(t, address)
 	forward := f.forward(db, toQueues(f.url), quick(f.log))
-	topic, quarantine := f.consume(db)
+	topic, entries := f.consume(db)
 	write := func(topic string, messages ...*message.Message) {
 		must(t, outbox.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
 			return events.Publish(topic, messages...)
@@ -104,13 +105,11 @@ func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn 
 		return f.count(`effects`) == 1 && f.count(`once_parked WHERE state = 'quarantined'`) == 1 && f.count(`charged`) > 2 &&
 			f.count(`once_outbox_dead`) == 1
 	})
-	page, err := quarantine.List(t.Context(), poison.Filter{Consumer: "consumer"})
+	page, err := entries.List(t.Context(), operate.Filter{Consumer: "consumer"})
 	must(t, err)
-	must(t, quarantine.Replay(t.Context(), poison.Act{Actor: "test", Why: "test"}, page.Entries[0].ID))
+	must(t, entries.Replay(t.Context(), operate.Act{Actor: "test", Why: "test"}, page.Rows[0].ID))
 	f.eventually("the replayed message fails again", func() bool { return f.count(`once_parked WHERE state = 'quarantined'`) == 1 })
-	must(t, quarantine.Discard(t.Context(), poison.Act{Actor: "test", Why: "test"}, page.Entries[0].ID))
-	_, err = forward.Stats(t.Context())
-	must(t, err)
+	must(t, entries.Discard(t.Context(), operate.Act{Actor: "test", Why: "test"}, page.Rows[0].ID))
 	must(t, forward.Close())
 
 	outside.Range(func(statement, _ any) bool {
@@ -126,9 +125,9 @@ func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn 
 // pooler in transaction mode. All messages arrive, and each consumed message takes effect once.
 func TestForwarderBehindAPooler(t *testing.T) {
 	t.Parallel()
-	server := testkit.PrivatePostgres(t)
-	pooler := testkit.PrivatePgbouncer(t, server, "default_pool_size = 3")
-	f := newFlow(t, openDB(t, server.DSN("postgres")), testkit.Rabbit(t).URL)
+	server := kit.PrivatePostgres(t)
+	pooler := kit.PrivatePgbouncer(t, server, "default_pool_size = 3")
+	f := newFlow(t, openDB(t, server.DSN("postgres")), kit.Rabbit(t).URL)
 	f.exec(`CREATE TABLE neighbours (n int)`)
 	pooled := func() *sql.DB { return openDB(t, pooler.DSN("postgres")) }
 	for range 2 {

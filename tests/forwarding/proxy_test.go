@@ -180,7 +180,7 @@ func postgresMessage(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 }
 
 // readAll reads n bytes from r, and returns them in one slice behind the bytes that the
-// caller has read earlier. The caller passes the earlier bytes in the parameter before.
+// caller has read earlier. The caller passes the earlier bytes in before.
 func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	all := make([]byte, len(before)+n)
 	copy(all, before)

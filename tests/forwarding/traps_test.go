@@ -14,7 +14,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // amqpIs reports whether a frame is the given method.
@@ -33,7 +33,7 @@ func TestNothingIsDeletedBeforeItsConfirm(t *testing.T) {
 		"Confirm": func(m relayed) bool { return !m.toServer && amqpIs(m.bytes, 60, 80) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+			f := newFlow(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
 			address, p := through(t, f.url, func(server string) *proxy { return newProxy(t, server, amqpFrame) })
 			f.forward(f.db, toQueues(address), quick(f.log))
 			f.put(3)
@@ -69,7 +69,7 @@ func TestNothingIsDeletedBeforeItsConfirm(t *testing.T) {
 func TestForwarderSurvivesFailuresToOpenAChannel(t *testing.T) {
 	t.Parallel()
 	const times = 4
-	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	f := newFlow(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
 	address, p := through(t, f.url, func(server string) *proxy { return newProxy(t, server, amqpFrame) })
 	f.forward(f.db, toQueues(address), quick(f.log))
 	f.put(10)
@@ -107,8 +107,8 @@ type overheard struct {
 
 func listen(t *testing.T) (*flow, overheard) {
 	t.Helper()
-	database := testkit.Postgres(t)
-	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
+	database := kit.Postgres(t)
+	f := newFlow(t, database.DB, kit.Rabbit(t).URL)
 	address, p := through(t, database.DSN, func(server string) *proxy { return newProxy(t, server, postgresMessage) })
 	var o overheard
 	p.cut(func(m relayed) action {
@@ -184,21 +184,19 @@ func TestNoTimeOfTheHostIsSent(t *testing.T) {
 // Trap 28. If the clock of the database is an hour wrong, back-off and leases still
 // take their normal time.
 func TestClockOfTheDatabaseMayDiffer(t *testing.T) {
+	kit.Long(t)
 	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
 	if len(found) == 0 {
-		testkit.Without(t, errors.New("libfaketime is not installed"))
+		kit.Without(t, errors.New("libfaketime is not installed"))
 	}
 	for _, skew := range []string{"-1h", "+1h"} {
 		t.Run(skew, func(t *testing.T) {
-			if skew == "-1h" {
-				testkit.Long(t)
-			}
 			t.Setenv("LD_PRELOAD", found[0])
 			t.Setenv("FAKETIME", skew)
 			t.Setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-			server := testkit.PrivatePostgres(t)
+			server := kit.PrivatePostgres(t)
 			must(t, os.Unsetenv("LD_PRELOAD"))
-			f := newFlow(t, openDB(t, server.DSN("postgres")), testkit.Rabbit(t).URL)
+			f := newFlow(t, openDB(t, server.DSN("postgres")), kit.Rabbit(t).URL)
 			var off float64
 			must(t, f.db.QueryRowContext(t.Context(), `SELECT abs(extract(epoch FROM now()) - $1)`, time.Now().Unix()).Scan(&off))
 			if off < 3000 {
@@ -232,7 +230,7 @@ func TestClockOfTheDatabaseMayDiffer(t *testing.T) {
 // continues to work.
 func TestForwarderWorksWithNewerTables(t *testing.T) {
 	t.Parallel()
-	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	f := newFlow(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
 	cfg := unhurried(f.log)
 	cfg.MaxAttempts = 2
 	f.forward(f.db, toQueues(f.url), cfg)

@@ -15,8 +15,12 @@ import (
 	"strings"
 )
 
-// patches is the folder of a package's guards, relative to the package.
-const patches = "testdata/guards"
+// patches is the folder of a package's guards, relative to the package. The guards of the package in
+// the root are in the folder of this package, which has none itself.
+const (
+	patches     = "testdata/guards"
+	rootPatches = "tests/guards/testdata/guards"
+)
 
 // guard is code that prevents a trap. A patch removes this code.
 type guard struct {
@@ -54,7 +58,10 @@ func load(root string) ([]guard, error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		g.pkg, g.patch = cmp.Or(strings.TrimSuffix(dir, "/"), "."), name
+		g.pkg, g.patch = strings.TrimSuffix(dir, "/"), name
+		if filepath.ToSlash(filepath.Dir(name)) == rootPatches {
+			g.pkg = "."
+		}
 		found = append(found, g)
 		return nil
 	})
@@ -70,7 +77,7 @@ var (
 )
 
 // parseGuard reads the header lines of a patch, and the names of the files that the patch
-// changes. The parameter patch is the content of the patch.
+// changes. patch is the content of the patch.
 func parseGuard(patch string) (guard, error) {
 	lines := header.FindStringSubmatch(patch)
 	if lines == nil {

@@ -21,8 +21,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/watermill-once/once/internal/cmdline"
-	"github.com/watermill-once/once/internal/servers"
+	"github.com/watermill-once/once/internal/test/cmdline"
+	"github.com/watermill-once/once/internal/test/servers"
 )
 
 const statusUsage = 2
@@ -108,7 +108,7 @@ func parse(args []string, all []guard) (chosen []guard, timeout time.Duration, e
 	return chosen, timeout, nil
 }
 
-// choose returns the guards of the traps in the parameter list. The list contains the
+// choose returns the guards of the traps in list. The list contains the
 // numbers of traps, separated by commas. An empty list selects all guards.
 func choose(list string, all []guard) ([]guard, error) {
 	if list == "" || len(all) == 0 { // if the guards could not be loaded, this is reported after the errors of the command line

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // Results of a test without its guard.
@@ -47,8 +47,6 @@ func run(ctx context.Context, root string, guards []guard, timeout time.Duration
 	return nil
 }
 
-// try removes the guard from a copy of the code, and runs the tests of the guard with
-// this copy.
 func (g guard) try(ctx context.Context, root string, timeout time.Duration) (verdict, output string, err error) {
 	dir, err := os.MkdirTemp("", "once-guards-")
 	if err != nil {
@@ -67,8 +65,8 @@ func (g guard) try(ctx context.Context, root string, timeout time.Duration) (ver
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(),
 		"GOFLAGS="+os.Getenv("GOFLAGS")+" '-overlay="+overlay+"'", // also for programs that the test builds
-		testkit.Impatient+"=1",
-		testkit.OwnDatabases+"=1",
+		kit.Impatient+"=1",
+		kit.OwnDatabases+"=1",
 		"REQUIRE_BACKENDS=") // without its server a test is skipped, and does not fail
 	raw, err := cmd.CombinedOutput()
 	output = string(raw)

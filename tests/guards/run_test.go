@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // With REQUIRE_BACKENDS=1 a test fails if its broker is missing. try ignores this variable, because
 // such a failure would not show that the guard is missing.
 func TestMissingServerIsNotReportedAsRed(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Setenv("REQUIRE_BACKENDS", "1")
 	t.Setenv("AMQP_URL", "amqp://127.0.0.1:1/")
 	root, err := findRoot()

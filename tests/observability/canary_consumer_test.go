@@ -13,7 +13,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
@@ -22,17 +24,17 @@ import (
 
 // withPassword returns the URL of the broker for a new user with a password,
 // and a function that removes the user.
-func withPassword(t *testing.T, broker testkit.Broker) (_ string, remove func()) {
+func withPassword(t *testing.T, broker kit.Broker) (_ string, remove func()) {
 	t.Helper()
 	user := broker.Name("reader")
-	broker.Ctl(t, "add_user", user, secretPassword)
-	broker.Ctl(t, "set_permissions", "--vhost", broker.VHost, user, ".*", ".*", ".*")
+	remove = broker.AddUser(t, user, secretPassword)
+	broker.Permit(t, user, ".*", ".*", ".*")
 	address, err := url.Parse(broker.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	address.User = url.UserPassword(user, secretPassword)
-	return address.String(), func() { broker.Ctl(t, "delete_user", user) }
+	return address.String(), remove
 }
 
 // brokenPipe is a writer that always fails.
@@ -45,7 +47,7 @@ func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe
 func TestConsumersRecordNoSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWatch(t)
-	db, broker := w.database(), testkit.Rabbit(t)
+	db, broker := w.database(), kit.Rabbit(t)
 	address, remove := withPassword(t, broker)
 	defer remove()
 	topic := broker.Name("events")
@@ -89,7 +91,7 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 		return nil, errHandler
 	}
 	consumer.AddHandler(router, "plain", topic, w.subscriber(config, rabbit.SubscriberConfig{}), handle)
-	durable := &byHand{testkit.NewSubscriber()}
+	durable := &byHand{kit.NewSubscriber()}
 	consumer.AddHandler(router, "durable", "t", durable, handle)
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
@@ -140,17 +142,17 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 
 	errs := operateBadly(w, consumer.Quarantine())
 	mended.Store(true)
-	ann := poison.Act{Actor: "ann", Why: "mended"}
-	if _, err := consumer.Quarantine().ReplayMatching(t.Context(), ann, poison.Filter{All: true}, poison.Plan{}); err != nil {
+	ann := operate.Act{Actor: "ann", Why: "mended"}
+	if _, err := consumer.Quarantine().ReplayMatching(t.Context(), ann, operate.Filter{All: true}, operate.Plan{}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("only messages that cannot be handled are left", quarantined(5)) // two collisions, two without an id, one undecodable
 
 	// The database and the connection to the broker fail while the consumer runs.
 	w.exec(db, `ALTER TABLE once_parked RENAME TO elsewhere`)
-	broker.Ctl(t, "close_all_connections", "--vhost", broker.VHost, "a test")
+	broker.CloseConnections(t, "a test")
 	go durable.deliver(secret("waits", ""))
-	testkit.Eventually(t, 30*time.Second, "both failures are logged", func() bool {
+	kit.Eventually(t, 30*time.Second, "both failures are logged", func() bool {
 		text := strings.Join(w.logs.Lines(), "\n")
 		return strings.Contains(text, "once_parked") && strings.Count(text, "RabbitMQ connection established") >= 3
 	})
@@ -166,17 +168,17 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 }
 
 // operateBadly makes the mistakes that an operator can make, and returns the errors.
-func operateBadly(w *watch, quarantine *poison.Quarantine) (errs []error) {
+func operateBadly(w *watch, entries *quarantine.Entries) (errs []error) {
 	w.Helper()
-	ctx, ann := w.Context(), poison.Act{Actor: "ann", Why: "a test"}
-	page, err := quarantine.List(ctx, poison.Filter{})
+	ctx, ann := w.Context(), operate.Act{Actor: "ann", Why: "a test"}
+	page, err := entries.List(ctx, operate.Filter{})
 	if err != nil {
 		w.Fatal(err)
 	}
-	_, err = quarantine.Export(ctx, poison.Filter{}, brokenPipe{})
+	_, err = entries.Export(ctx, operate.Filter{}, brokenPipe{})
 	errs = append(errs, err)
 	var file strings.Builder
-	if _, err := quarantine.Export(ctx, poison.Filter{}, &file); err != nil || !strings.Contains(file.String(), secretMetadata) {
+	if _, err := entries.Export(ctx, operate.Filter{}, &file); err != nil || !strings.Contains(file.String(), secretMetadata) {
 		w.Errorf("%v: %s", err, file.String())
 	}
 	line, _, _ := strings.Cut(file.String(), "\n")
@@ -187,17 +189,17 @@ func operateBadly(w *watch, quarantine *poison.Quarantine) (errs []error) {
 		strings.Replace(line, `"digest":"`, `"digest":"00`, 1),
 		`{"canary-payload"`,
 	} {
-		_, _, err := quarantine.Import(ctx, ann, strings.NewReader(broken))
+		_, _, err := entries.Import(ctx, ann, strings.NewReader(broken))
 		errs = append(errs, err)
 	}
-	for _, e := range page.Entries {
+	for _, e := range page.Rows {
 		if e.Reason == poison.ReasonUndecodable {
-			errs = append(errs, quarantine.Replay(ctx, ann, e.ID))
+			errs = append(errs, entries.Replay(ctx, ann, e.ID))
 		}
 	}
-	_, err = quarantine.Edit(ctx, ann, page.Entries[0].ID, func(msg *message.Message) error {
+	_, err = entries.Edit(ctx, ann, page.Rows[0].ID, func(msg *message.Message) error {
 		msg.UUID = "fine"
 		return nil
-	}, poison.EditOptions{})
+	}, quarantine.EditOptions{})
 	return append(errs, err)
 }

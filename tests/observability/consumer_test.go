@@ -11,9 +11,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/transport"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -23,7 +24,7 @@ import (
 var errHandler = errors.New("the handler fails")
 
 // byHand is a subscriber whose messages come from the test.
-type byHand struct{ *testkit.Subscriber }
+type byHand struct{ *kit.Subscriber }
 
 // deliver delivers msg and waits for its ack or nack.
 func (b *byHand) deliver(msg *message.Message) {
@@ -67,7 +68,7 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 	}
 	router.AddMiddleware(quarantine.Middleware, retries.Middleware)
 	router.AddMiddleware(inner...)
-	in = &byHand{testkit.NewSubscriber()}
+	in = &byHand{kit.NewSubscriber()}
 	router.AddConsumerHandler("handler", "t", retries.Subscriber("payments", in), h)
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.WithoutCancel(w.Context())) }()
@@ -132,7 +133,7 @@ func moveDedup(w *watch, seen *seen) {
 		_, _ = c.inbox.Middleware(c.h)(message.NewMessage(c.id, []byte(c.body)))
 	}
 	odd := message.NewMessage("odd", nil)
-	odd.SetContext(disposition.WithUndecodable(w.Context(), errors.New("cannot be read")))
+	odd.SetContext(transport.WithUndecodable(w.Context(), errors.New("cannot be read")))
 	_, _ = inbox.Middleware(fine)(odd)
 	func() {
 		defer func() { _ = recover() }()
@@ -171,7 +172,7 @@ func moveDedup(w *watch, seen *seen) {
 
 // moveDays causes every outcome of the partitions by day: created, emptied, dropped and blocked.
 func moveDays(w *watch, db *sql.DB) {
-	testkit.WithinADay(w.T)
+	kit.WithinADay(w.T)
 	byDay := schema.Config{Inbox: schema.ByDay}
 	if err := schema.Up(w.Context(), db, byDay); err != nil {
 		w.Fatal(err)
@@ -210,7 +211,7 @@ func moveDays(w *watch, db *sql.DB) {
 // moveRetry causes every outcome of retry.
 func moveRetry(w *watch, seen *seen) {
 	db := w.database()
-	store, err := parked.NewStore(db, schema.Config{})
+	store, err := parkedrows.NewStore(db, schema.Config{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -241,13 +242,13 @@ func moveRetry(w *watch, seen *seen) {
 			return errHandler
 		case "early":
 			if call == 1 {
-				return disposition.NotYet(disposition.Turn{Sequence: "s", Version: 2}, time.Millisecond, errHandler)
+				return chain.NotYet(chain.Turn{Sequence: "s", Version: 2}, time.Millisecond, errHandler)
 			}
 		case "head":
 			return retry.Permanent(errHandler)
 		case "undecided":
 			if call == 1 {
-				return disposition.HandBack(errHandler)
+				return chain.HandBack(errHandler)
 			}
 		case "interrupted":
 			close(entered)
@@ -280,6 +281,8 @@ func moveRetry(w *watch, seen *seen) {
 	put("nobody", "1")
 	w.awaitValue(1, "once.retry.waiting", "")
 	w.awaitValue(0.1, "once.retry.lag", "")
+	w.exec(db, `INSERT INTO once_consumer_pauses (topic, consumer, actor, why) VALUES ('nobody', 'nobody', 'ann', 'a test')`)
+	w.awaitValue(1, "once.retry.paused", "")
 	seen.look(w)
 
 	w.exec(db, `ALTER TABLE once_parked RENAME TO elsewhere`)

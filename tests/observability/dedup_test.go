@@ -6,12 +6,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
+	"github.com/watermill-once/once/sequence"
 )
 
 // An inbox that is used without package retry begins the span of a message itself, and
@@ -22,7 +28,7 @@ func TestInboxWithoutRetryKnowsTheDelivery(t *testing.T) {
 	w := newWatch(t)
 	db := w.database()
 	inbox := w.inbox(db)
-	store, err := parked.NewStore(db, schema.Config{})
+	store, err := parkedrows.NewStore(db, schema.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,12 +40,12 @@ func TestInboxWithoutRetryKnowsTheDelivery(t *testing.T) {
 		}
 	}
 	w.exec(db, `UPDATE once_parked SET replays = 1 WHERE message_id = 'replayed'`)
-	claimed, err := store.Claim(t.Context(), parked.Select{Consumer: "payments", Topic: "t", Owner: "me", Limit: 2, Lease: time.Hour})
+	claimed, err := store.Claim(t.Context(), parkedrows.Select{Consumer: "payments", Topic: "t", Owner: "me", Limit: 2, Lease: time.Hour})
 	if err != nil || len(claimed) != 2 {
 		t.Fatalf("%d rows are claimed: %v", len(claimed), err)
 	}
 	for _, c := range claimed {
-		c.Message.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "t", Claim: c.Claim}))
+		c.Message.SetContext(parkedrows.WithDelivery(t.Context(), &parkedrows.Delivery{Consumer: "payments", Topic: "t", Claim: c.Claim}))
 		if _, err := inbox.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(c.Message); err != nil {
 			t.Errorf("%s: %v", c.Message.UUID, err)
 		}
@@ -113,4 +119,116 @@ func moveSize(w *watch, db *sql.DB, inbox *dedup.Inbox, seen *seen) {
 	if got := w.value("once.dedup.rows", "once.state=live"); got != -1 {
 		w.Errorf("%v rows are observed after Run", got)
 	}
+}
+
+// moveInbox lets a durable consumer store a message, skip its duplicate, and
+// fail to store while its table is missing.
+func moveInbox(w *watch, seen *seen) {
+	db := w.database()
+	storage, err := durable.New(db, durable.Config{KeepHandled: time.Hour, MeterProvider: w.meters})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.zero("once.durable.")
+	retries, err := retry.New(db, retry.Config{PollInterval: 20 * time.Millisecond})
+	if err != nil {
+		w.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	in := &byHand{kit.NewSubscriber()}
+	router.AddMiddleware(retries.Middleware)
+	router.AddConsumerHandler("handler", "t", retries.Subscriber("payments", storage.Subscriber(in)),
+		func(*message.Message) error { return nil })
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.WithoutCancel(w.Context())) }()
+	<-router.Running()
+
+	in.deliver(message.NewMessage("1", nil))
+	in.deliver(message.NewMessage("1", nil))
+	kit.Eventually(w, 20*time.Second, "the message is handled", func() bool { return w.value("once.durable.lag", "") == 1 })
+
+	w.exec(db, `ALTER TABLE once_parked RENAME TO away`)
+	stored := make(chan struct{})
+	go func() {
+		defer close(stored)
+		in.deliver(message.NewMessage("2", nil))
+	}()
+	kit.Eventually(w, 20*time.Second, "storing fails", func() bool {
+		return w.value("once.durable.store.duration", "once.outcome=failed") > 0
+	})
+	w.exec(db, `ALTER TABLE away RENAME TO once_parked`)
+	<-stored
+	for outcome, want := range map[string]float64{"stored": 2, "ignored": 1} {
+		if got := w.value("once.durable.received", "once.outcome="+outcome); got != want {
+			w.Errorf("%v messages were %s, want %v", got, outcome, want)
+		}
+	}
+	if got := w.value("once.durable.store.duration", "once.outcome=ok"); got != 3 {
+		w.Errorf("%v batches were stored, want 3", got)
+	}
+	seen.look(w)
+	if err := router.Close(); err != nil {
+		w.Error(err)
+	}
+	if err := <-ended; err != nil {
+		w.Error(err)
+	}
+}
+
+// moveSequence causes every outcome of sequence.
+func moveSequence(w *watch, seen *seen) {
+	db := w.database()
+	tx, err := db.BeginTx(w.Context(), nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	here := func(context.Context) (*sql.Tx, bool) { return tx, true }
+	apply, quarantine := w.sequence(here, sequence.Config{AfterWindow: sequence.Apply}), w.sequence(here, sequence.Config{})
+	nowhere := w.sequence(func(context.Context) (*sql.Tx, bool) { return nil, false }, sequence.Config{})
+	merge := w.sequence(here, sequence.Config{
+		OnStale: func(context.Context, *sql.Tx, sequence.Gap, *message.Message) error { return nil },
+	})
+	w.zero("once.sequence.")
+
+	look := func(order *sequence.Resequencer, version string, waited time.Duration, result error) {
+		msg := message.NewMessage("m", nil)
+		outbox.SetAggregate(msg, "account", "17", 1)
+		msg.Metadata.Set(outbox.AggregateVersion, version)
+		msg.SetContext(parkedrows.WithDelivery(w.Context(), &parkedrows.Delivery{
+			Consumer: "payments", Subscribed: true, Claim: &parkedrows.Claim{Waited: waited},
+		}))
+		_, _ = order.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, result })(msg)
+	}
+	look(apply, "1", 0, nil)
+	look(apply, "1", 0, nil)
+	look(apply, "5", 0, nil)
+	look(quarantine, "5", time.Hour, nil)
+	look(apply, "5", time.Hour, nil)
+	look(apply, "6", 0, errHandler)
+	look(apply, "", 0, nil)
+	look(apply, "first", 0, nil)
+	look(nowhere, "9", 0, nil)
+	look(merge, "2", 0, nil)
+	for _, outcome := range []string{
+		"applied", "stale", "held", "given_up", "merged", "applied_with_gap", "failed", "unversioned", "invalid", "undecided",
+	} {
+		if got := w.value("once.sequence.handled", "once.outcome="+outcome); got != 1 {
+			w.Errorf("%v were %s, want 1", got, outcome)
+		}
+	}
+	seen.look(w)
+}
+
+func (w *watch) sequence(tx func(context.Context) (*sql.Tx, bool), config sequence.Config) *sequence.Resequencer {
+	w.Helper()
+	config.Tx, config.Policy, config.MeterProvider = tx, sequence.HoldForGap, w.meters
+	order, err := sequence.New(config)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return order
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 const deploy = "../../deploy/"
@@ -205,13 +205,13 @@ func promtool(t *testing.T) string {
 			return found
 		}
 	}
-	testkit.WithoutOptional(t, "PROMTOOL", errors.New("promtool is not installed"))
+	kit.WithoutOptional(t, "PROMTOOL", errors.New("promtool is not installed"))
 	return ""
 }
 
 // Prometheus itself reads the rules, and runs their tests.
 func TestAlertsFire(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	tool := promtool(t)
 	for _, args := range [][]string{{"check", "rules", "rules.yaml"}, {"test", "rules", "rules_test.yaml"}} {
 		command := exec.CommandContext(t.Context(), tool, args...)

@@ -15,7 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -75,16 +75,17 @@ func TestInstrumentsMatchTheirPage(t *testing.T) {
 	pages := page(t)
 	seen := &seen{T: t, moved: map[string]map[string]bool{}, exported: map[string]*instrument{}}
 	t.Run("outbox", func(t *testing.T) { moveOutbox(newWatch(t), seen) })
-	t.Run("forwarder", func(t *testing.T) { testkit.Long(t); moveForwarder(newWatch(t), seen) })
-	t.Run("forwarder without its table", func(t *testing.T) { testkit.Long(t); failForwarder(newWatch(t), seen) })
+	t.Run("forwarder", func(t *testing.T) { kit.Long(t); moveForwarder(newWatch(t), seen) })
+	t.Run("forwarder without its table", func(t *testing.T) { kit.Long(t); failForwarder(newWatch(t), seen) })
 	t.Run("rabbit", func(t *testing.T) { moveRabbit(newWatch(t), seen) })
 	t.Run("subscriber", func(t *testing.T) { moveSubscriber(newWatch(t), seen) })
 	t.Run("poison", func(t *testing.T) { movePoison(newWatch(t), seen) })
-	t.Run("rabbit in trouble", func(t *testing.T) { testkit.Long(t); troubleRabbit(newWatch(t), seen) })
+	t.Run("rabbit in trouble", func(t *testing.T) { kit.Long(t); troubleRabbit(newWatch(t), seen) })
+	t.Run("rabbit without rights", func(t *testing.T) { kit.Long(t); forbidRabbit(newWatch(t), seen) })
 	t.Run("dedup", func(t *testing.T) { moveDedup(newWatch(t), seen) })
 	t.Run("sequence", func(t *testing.T) { moveSequence(newWatch(t), seen) })
 	t.Run("inbox", func(t *testing.T) { moveInbox(newWatch(t), seen) })
-	t.Run("retry", func(t *testing.T) { testkit.Long(t); moveRetry(newWatch(t), seen) })
+	t.Run("retry", func(t *testing.T) { kit.Long(t); moveRetry(newWatch(t), seen) })
 	t.Run("reconcile", func(t *testing.T) { moveReconcile(newWatch(t), seen) })
 	if t.Failed() {
 		return

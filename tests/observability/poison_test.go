@@ -11,17 +11,18 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
 
-func (w *watch) quarantine(db *sql.DB, config poison.Config) *poison.Quarantine {
+func (w *watch) poison(db *sql.DB, config poison.Config) *poison.Store {
 	w.Helper()
 	config.MeterProvider, config.TracerProvider, config.Logger = w.meters, w.traces, &w.logs
-	config.ReplayToAbsent = true
 	store, err := poison.New(db, config)
 	if err != nil {
 		w.Fatal(err)
@@ -30,12 +31,12 @@ func (w *watch) quarantine(db *sql.DB, config poison.Config) *poison.Quarantine 
 }
 
 // fail quarantines a message of a consumer for a reason.
-func (w *watch) fail(store *poison.Quarantine, consumer, id, reason string, claim *parked.Claim) {
+func (w *watch) fail(store *poison.Store, consumer, id, reason string, claim *parkedrows.Claim) {
 	w.Helper()
 	msg := message.NewMessage(id, []byte("body"))
-	msg.SetContext(parked.WithDelivery(w.Context(), &parked.Delivery{Consumer: consumer, Topic: "t", Claim: claim}))
+	msg.SetContext(parkedrows.WithDelivery(w.Context(), &parkedrows.Delivery{Consumer: consumer, Topic: "t", Claim: claim}))
 	_, err := store.Middleware(func(*message.Message) ([]*message.Message, error) {
-		return nil, disposition.Forever(reason, errors.New("no"))
+		return nil, chain.Forever(reason, errors.New("no"))
 	})(msg)
 	if err != nil {
 		w.Fatal(err)
@@ -46,9 +47,13 @@ func (w *watch) fail(store *poison.Quarantine, consumer, id, reason string, clai
 // on entries.
 func movePoison(w *watch, seen *seen) {
 	db := w.database()
-	store := w.quarantine(db, poison.Config{})
+	store := w.poison(db, poison.Config{})
+	entries, err := quarantine.New(db, operate.Config{ReplayToAbsent: true, MeterProvider: w.meters})
+	if err != nil {
+		w.Fatal(err)
+	}
 	w.zero("once.poison.")
-	act := poison.Act{Actor: "ann", Why: "test"}
+	act := operate.Act{Actor: "ann", Why: "test"}
 	for _, reason := range []string{
 		poison.ReasonExhausted, poison.ReasonFailed, poison.ReasonPermanent, poison.ReasonCrashed,
 		poison.ReasonInvalidID, poison.ReasonCollision, poison.ReasonUndecodable, poison.ReasonGap, poison.ReasonStale,
@@ -56,19 +61,19 @@ func movePoison(w *watch, seen *seen) {
 		w.fail(store, "payments", reason, reason, nil)
 	}
 	w.awaitValue(9, "once.poison.entries", "")
-	page, err := store.List(w.Context(), poison.Filter{})
+	page, err := entries.List(w.Context(), operate.Filter{})
 	if err != nil {
 		w.Fatal(err)
 	}
-	if err := store.Discard(w.Context(), act, page.Entries[0].ID); err != nil {
+	if err := entries.Discard(w.Context(), act, page.Rows[0].ID); err != nil {
 		w.Fatal(err)
 	}
-	if err := store.Replay(w.Context(), act, page.Entries[1].ID); err != nil {
+	if err := entries.Replay(w.Context(), act, page.Rows[1].ID); err != nil {
 		w.Fatal(err)
 	}
-	w.fail(store, "payments", page.Entries[1].MessageID, page.Entries[1].Reason, nil)
+	w.fail(store, "payments", page.Rows[1].MessageID, page.Rows[1].Reason, nil)
 	change := func(*message.Message) error { return nil }
-	if _, err := store.Edit(w.Context(), act, page.Entries[2].ID, change, poison.EditOptions{}); err != nil {
+	if _, err := entries.Edit(w.Context(), act, page.Rows[2].ID, change, quarantine.EditOptions{}); err != nil {
 		w.Fatal(err)
 	}
 	for name, want := range map[string]float64{"discarded": 1, "replayed": 1, "failed_again": 1, "edited": 1} {
@@ -76,7 +81,7 @@ func movePoison(w *watch, seen *seen) {
 			w.Errorf("%v %s, want %v", got, name, want)
 		}
 	}
-	if got := w.value("once.poison.quarantined", "once.reason="+page.Entries[1].Reason); got != 2 {
+	if got := w.value("once.poison.quarantined", "once.reason="+page.Rows[1].Reason); got != 2 {
 		w.Errorf("%v quarantined, want 2", got)
 	}
 	seen.look(w)
@@ -96,7 +101,7 @@ func TestQuarantineHasASpanBesideTheAttempts(t *testing.T) {
 		msg.Metadata.Set("traceparent", traceparent(trace.SpanContextFromContext(ctx)))
 		return msg
 	}
-	table, err := parked.NewStore(db, schema.Config{})
+	table, err := parkedrows.NewStore(db, schema.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +118,8 @@ func TestQuarantineHasASpanBesideTheAttempts(t *testing.T) {
 
 	w.exec(db, `ALTER TABLE once_parked RENAME TO elsewhere`)
 	msg := give("2")
-	msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "t"}))
-	_, err = w.quarantine(db, poison.Config{UnackedWait: time.Nanosecond}).Middleware(func(*message.Message) ([]*message.Message, error) {
+	msg.SetContext(parkedrows.WithDelivery(t.Context(), &parkedrows.Delivery{Consumer: "payments", Topic: "t"}))
+	_, err = w.poison(db, poison.Config{UnackedWait: time.Nanosecond}).Middleware(func(*message.Message) ([]*message.Message, error) {
 		return nil, errHandler
 	})(msg)
 	if err == nil {
@@ -153,7 +158,7 @@ func TestQuarantineHasASpanBesideTheAttempts(t *testing.T) {
 func TestConfiguredConsumersHaveTheirOwnSeries(t *testing.T) {
 	t.Parallel()
 	w := newWatch(t)
-	store := w.quarantine(w.database(), poison.Config{Consumers: []string{"payments", "inventory", "payments"}})
+	store := w.poison(w.database(), poison.Config{Consumers: []string{"payments", "inventory", "payments"}})
 	for _, consumer := range []string{"payments", "payments", "inventory", "a", "b", "other"} {
 		w.fail(store, consumer, "", poison.ReasonFailed, nil)
 	}
@@ -162,7 +167,7 @@ func TestConfiguredConsumersHaveTheirOwnSeries(t *testing.T) {
 			w.Errorf("%v of %s, want %v", got, consumer, want)
 		}
 	}
-	if n := len(w.instruments()["once.poison.quarantined"].series); n != 3*len(disposition.Reasons) {
+	if n := len(w.instruments()["once.poison.quarantined"].series); n != 3*len(chain.Reasons) {
 		t.Errorf("%d series", n)
 	}
 }

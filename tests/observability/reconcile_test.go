@@ -1,7 +1,7 @@
 package observability
 
 import (
-	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/operate/reconcile"
 )
 
 // moveReconcile runs a comparison that fails, and a comparison that finds a missing message and a

@@ -19,7 +19,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/lazytx"
+	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/outbox/pgxoutbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/schema"

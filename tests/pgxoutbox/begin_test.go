@@ -280,6 +280,11 @@ func TestTransactionThatCannotBegin(t *testing.T) {
 func TestTracerSeesEveryStatement(t *testing.T) {
 	traced := &tracer{}
 	b := newBench(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = traced })
+	// The first transaction of a pool also finds the tables.
+	if err := b.inTx(func(pgx.Tx, message.Publisher) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	traced.queries = nil
 	err := b.inTx(func(tx pgx.Tx, _ message.Publisher) error {
 		_, err := firsts["exec"](t.Context(), tx)
 		return err

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/outbox/pgxoutbox"
 	"github.com/watermill-once/once/schema"
@@ -48,7 +48,7 @@ func TestEventsFollowTheTransactionInEveryModeOfPgx(t *testing.T) {
 			if hinted != 2 {
 				t.Errorf("%d hints", hinted)
 			}
-			testkit.Eventually(t, time.Minute, "no connection is in use", func() bool { // the pool closes a broken connection in the background
+			kit.Eventually(t, time.Minute, "no connection is in use", func() bool { // the pool closes a broken connection in the background
 				return b.pool.Stat().AcquiredConns() == 0
 			})
 		})
@@ -310,4 +310,100 @@ func TestManyEventsKeepTheirOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.expect("", strings.Join(want, " "))
+}
+
+// Trap 90. A function that ends its transaction gets an error from InTx. No event is
+// committed without the writes before it.
+func TestFunctionThatEndsItsTransactionIsRefused(t *testing.T) {
+	b := newBench(t, nil)
+	for _, end := range []string{
+		`ROLLBACK`, `COMMIT`, `ROLLBACK; BEGIN`, `ROLLBACK AND CHAIN`, `COMMIT; BEGIN`, `/* c */ end and chain`,
+	} {
+		for name, run := range map[string]func(tx pgx.Tx) error{
+			"Exec": func(tx pgx.Tx) error {
+				_, err := tx.Exec(t.Context(), end)
+				return err
+			},
+			"Conn": func(tx pgx.Tx) error {
+				_, err := tx.Conn().Exec(t.Context(), end)
+				return err
+			},
+			"batch": func(tx pgx.Tx) error {
+				batch := &pgx.Batch{}
+				for s := range strings.SplitSeq(end, ";") {
+					batch.Queue(s)
+				}
+				return tx.SendBatch(t.Context(), batch).Close()
+			},
+		} {
+			err := b.inTx(func(tx pgx.Tx, events message.Publisher) error {
+				if _, err := tx.Exec(t.Context(), `SELECT`); err != nil {
+					return err
+				}
+				if err := run(tx); err != nil {
+					return err
+				}
+				_ = events.Publish("t", event("alone"))
+				return nil
+			})
+			if err == nil || !strings.Contains(err.Error(), "work has ended the transaction") {
+				t.Errorf("%s of %s: got %v", name, end, err)
+			}
+		}
+	}
+	b.expect("", "")
+}
+
+// Savepoints and settings do not end a transaction.
+func TestFunctionThatKeepsItsTransactionIsNotRefused(t *testing.T) {
+	b := newBench(t, nil)
+	err := b.inTx(func(tx pgx.Tx, events message.Publisher) error {
+		for _, s := range []string{`SAVEPOINT a`, `SELEC`, `ROLLBACK TO a`, `SELECT CASE WHEN true THEN 1 END`, `RESET ALL`} {
+			if _, err := tx.Exec(t.Context(), s); err != nil && s != `SELEC` {
+				return err
+			}
+		}
+		return place(t.Context(), tx, events, "a")
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	b.expect("a", "a")
+}
+
+// A function that changes the search path must not change the outbox.
+func TestEventIsStoredInTheOutboxOfThePool(t *testing.T) {
+	b := newBench(t, nil)
+	b.exec(`CREATE SCHEMA other`)
+	if err := schema.Up(t.Context(), b.DB, schema.Config{Schema: "other"}); err != nil {
+		t.Fatal(err)
+	}
+	err := b.inTx(func(tx pgx.Tx, events message.Publisher) error {
+		if _, err := tx.Exec(t.Context(), `INSERT INTO orders (id) VALUES ('a'); SET LOCAL search_path = other`); err != nil {
+			return err
+		}
+		return events.Publish("t", event("a"))
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	b.expect("a", "a")
+}
+
+// Config.Schema does not allow a hyphen, but the search path does. The tables are still
+// looked for only once.
+func TestTablesAreFoundOnceWhateverTheNameOfTheirSchema(t *testing.T) {
+	b := newBench(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["search_path"] = `"my-app"` })
+	b.exec(`ALTER SCHEMA public RENAME TO "my-app"`)
+	err := b.inTx(func(_ pgx.Tx, events message.Publisher) error { return events.Publish("t", event("a")) })
+	if got := b.text(`SELECT message_id FROM "my-app".once_outbox`); err != nil || got != "a" {
+		t.Errorf("events %q, %v", got, err)
+	}
+	before := b.trips.Load()
+	if err := b.inTx(func(pgx.Tx, message.Publisher) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	if trips := b.trips.Load() - before; trips != 0 {
+		t.Errorf("an empty transaction took %d round trips", trips)
+	}
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox/pgxoutbox"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 // bench is a database with an outbox and a business table, and a pool of pgx.
 type bench struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 
 	pool  *pgxpool.Pool
 	trips atomic.Int64 // requests that the pool's connections have sent
@@ -32,7 +32,7 @@ type bench struct {
 
 func newBench(t *testing.T, change func(*pgxpool.Config)) *bench {
 	t.Helper()
-	b := &bench{T: t, Database: testkit.Postgres(t)}
+	b := &bench{T: t, Database: kit.Postgres(t)}
 	if err := schema.Up(t.Context(), b.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}

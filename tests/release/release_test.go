@@ -14,15 +14,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { kit.Main(m) }
 
 // "make release" writes binaries that run, and a file with their checksums. If the
 // source is the same, the binaries are the same, byte for byte.
 func TestRelease(t *testing.T) {
-	testkit.Long(t) // it links the command twice
+	kit.Long(t) // it links the command twice
 	target := runtime.GOOS + "/" + runtime.GOARCH
 	name := "once_" + strings.ReplaceAll(target, "/", "_")
 	var sums []string
@@ -57,7 +57,7 @@ func TestRelease(t *testing.T) {
 // instructions returns the instructions of the Dockerfile, without comments.
 func instructions(t *testing.T) (all []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../Dockerfile")
+	text, err := os.ReadFile("../../deploy/Dockerfile")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/console"
-	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -26,7 +26,7 @@ func (w *world) fillConsole() {
 	}
 	for _, id := range []string{"one", "two"} {
 		m := message.NewMessage(id, []byte(`{}`))
-		m.SetContext(parked.WithDelivery(w.Context(), &parked.Delivery{Consumer: "payments", Topic: "orders"}))
+		m.SetContext(parkedrows.WithDelivery(w.Context(), &parkedrows.Delivery{Consumer: "payments", Topic: "orders"}))
 		if _, err := quarantine.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, io.EOF })(m); err != nil {
 			w.Fatal(err)
 		}
@@ -64,7 +64,7 @@ var consoleForms = []struct{ page, form string }{
 // consolePages contains the pages of the console.
 var consolePages = []string{
 	"", "days", "outbox", "message?id=1", "dead", "letter?id=1", "sent", "copy?id=1", "quarantine", "entry?id=1", "edit?id=1",
-	"forwarders", "consumers", "parked", "parked-message?id=1", "life?message=one", "reconcile", "audit", "replays",
+	"forwarders", "consumers", "parked", "parked-message?id=1", "trace?message=one", "reconcile", "audit", "replays",
 	"payload?of=quarantine&id=1",
 }
 
@@ -73,7 +73,7 @@ var consolePages = []string{
 func (w *world) openConsole(part string) (ask func(method, page string, form url.Values) (int, string)) {
 	w.Helper()
 	pages, err := console.Handler(w.open(new(recorder), part), console.Config{
-		Schema: tables, Logger: testkit.Logger(w), Authorize: func(*http.Request, console.Action) (string, error) { return "ann", nil },
+		Schema: tables, Logger: kit.Logger(w), Authorize: func(*http.Request, console.Action) (string, error) { return "ann", nil },
 	})
 	if err != nil {
 		w.Fatal(err)

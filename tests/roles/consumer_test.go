@@ -14,14 +14,14 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/embedded"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
 )
 
 // deliver delivers msg to a consumer, which must ack it.
-func (p *part) deliver(to *testkit.Subscriber, msg *message.Message) {
+func (p *part) deliver(to *kit.Subscriber, msg *message.Message) {
 	p.Helper()
 	timeout := time.After(time.Minute)
 	select {
@@ -64,7 +64,7 @@ func (p *part) consume() (end func()) {
 			Policy:       retry.Policy{Immediate: 1, Delayed: 3, Base: 10 * time.Millisecond},
 			PollInterval: 10 * time.Millisecond, KeyOrder: retry.BlockWhileQuarantined,
 		},
-		Sequence: &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne},
+		Sequence: &sequence.Config{Policy: sequence.HoldForGap},
 	})
 	if err != nil {
 		p.Fatal(err)
@@ -78,7 +78,7 @@ func (p *part) consume() (end func()) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	plain, durable := testkit.NewSubscriber(), testkit.NewSubscriber()
+	plain, durable := kit.NewSubscriber(), kit.NewSubscriber()
 	var mended atomic.Bool
 	consumer.AddHandler(router, "plain", "t", plain, handler(&mended))
 	consumer.AddHandlerInBatches(router, "durable", "t", durable, handler(&mended))
@@ -95,7 +95,7 @@ func (p *part) consume() (end func()) {
 		}
 	}
 
-	for _, to := range []*testkit.Subscriber{plain, durable} {
+	for _, to := range []*kit.Subscriber{plain, durable} {
 		for _, id := range []string{"fine", "fine", "again", "fails 1", "fails 2", "fails 3"} {
 			p.deliver(to, event(id, ""))
 		}

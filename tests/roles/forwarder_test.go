@@ -68,14 +68,11 @@ func (p *part) forward() {
 	reader := metric.NewManualReader()
 	// This row blocks a key whose first message does not exist.
 	p.exec(p.admin, `INSERT INTO app.mine_blocked_keys VALUES ('gone', 1000000, 1000000, 'refused')`)
-	f, end := p.run(forwarder.Config{KeepSent: time.Minute, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))})
+	_, end := p.run(forwarder.Config{KeepSent: time.Minute, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))})
 	p.awaitNumber(3, `SELECT COUNT(*) FROM app.mine_outbox_dead`)
 	p.awaitNumber(2, `SELECT COUNT(*) FROM app.mine_outbox`)
 	p.awaitNumber(2, `SELECT COUNT(*) FROM app.mine_blocked_keys`)
 	p.awaitNumber(8, `SELECT COUNT(*) FROM app.mine_outbox_sent`)
-	if _, err := f.Stats(p.Context()); err != nil {
-		p.Error(err)
-	}
 	if err := reader.Collect(p.Context(), &metricdata.ResourceMetrics{}); err != nil {
 		p.Error(err)
 	}

@@ -7,30 +7,31 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/deadletter"
-	"github.com/watermill-once/once/handled"
-	"github.com/watermill-once/once/journey"
-	"github.com/watermill-once/once/parked"
-	"github.com/watermill-once/once/pending"
-	"github.com/watermill-once/once/poison"
-	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/archive"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/outbox"
+	"github.com/watermill-once/once/operate/parked"
+	"github.com/watermill-once/once/operate/quarantine"
+	"github.com/watermill-once/once/operate/reconcile"
+	"github.com/watermill-once/once/operate/status"
+	"github.com/watermill-once/once/operate/trace"
 	"github.com/watermill-once/once/sequence"
-	"github.com/watermill-once/once/status"
 )
 
-var act = poison.Act{Actor: "ann", Why: "a test"}
+var act = operate.Act{Actor: "ann", Why: "a test"}
 
 // operate runs every operation of an operator while the consumer runs.
 func (p *part) operate() {
 	p.Helper()
-	quarantine, err := poison.New(p.db, poison.Config{Schema: tables})
+	entries, err := quarantine.New(p.db, operate.Config{Schema: tables})
 	p.must(err)
-	p.look(quarantine)
-	p.change(quarantine)
+	p.look(entries)
+	p.change(entries)
 	p.deadLetters()
 	p.pendingMessages()
 	p.parkedMessages()
-	p.journeys()
+	p.searches()
 	p.reports()
 	p.permitted()
 
@@ -41,11 +42,11 @@ func (p *part) operate() {
 	}
 }
 
-// journeys reads the status and the versions, looks for messages in all tables, and reads envelopes
+// searches reads the status and the versions, looks for messages in all tables, and reads envelopes
 // with SQL.
-func (p *part) journeys() {
+func (p *part) searches() {
 	p.Helper()
-	reader, err := status.New(p.db, status.Config{Schema: tables})
+	reader, err := status.New(p.db, tables)
 	p.must(err)
 	_, err = reader.Read(p.Context())
 	p.must(err)
@@ -53,10 +54,10 @@ func (p *part) journeys() {
 	p.must(err)
 	_, err = versions.List(p.Context(), sequence.VersionFilter{}, sequence.Version{})
 	p.must(err)
-	journeys, err := journey.New(p.db, journey.Config{Schema: tables})
+	finder, err := trace.New(p.db, tables)
 	p.must(err)
-	for _, q := range []journey.Query{{MessageID: "fails 3", Causes: true}, {AggregateID: "none"}, {Tenant: "none"}} {
-		_, err = journeys.Find(p.Context(), q)
+	for _, q := range []trace.Query{{MessageID: "fails 3", Causes: true}, {AggregateID: "none"}, {Tenant: "none"}} {
+		_, err = finder.Find(p.Context(), q)
 		p.must(err)
 	}
 	var n int
@@ -69,9 +70,9 @@ func (p *part) journeys() {
 // reports exports the rows of the inbox, stores a report of a reconciliation, and reads it again.
 func (p *part) reports() {
 	p.Helper()
-	log, err := handled.New(p.db, handled.Config{Schema: tables})
+	log, err := archive.New(p.db, tables)
 	p.must(err)
-	rows, _, err := log.Export(p.Context(), handled.Filter{}, io.Discard)
+	rows, _, err := log.Export(p.Context(), archive.Filter{}, io.Discard)
 	p.must(err)
 	if rows == 0 {
 		p.Error("no row of the inbox is exported")
@@ -93,67 +94,67 @@ func (p *part) must(err error) {
 	}
 }
 
-func (p *part) look(quarantine *poison.Quarantine) {
+func (p *part) look(entries *quarantine.Entries) {
 	p.Helper()
 	ctx := p.Context()
-	page, err := quarantine.List(ctx, poison.Filter{})
+	page, err := entries.List(ctx, operate.Filter{})
 	p.must(err)
-	_, err = quarantine.Count(ctx, poison.Filter{})
+	_, err = entries.Count(ctx, operate.Filter{})
 	p.must(err)
-	_, err = quarantine.Groups(ctx, poison.Filter{})
+	_, err = entries.Groups(ctx, operate.Filter{})
 	p.must(err)
-	_, err = quarantine.Get(ctx, page.Entries[0].ID)
+	_, err = entries.Get(ctx, page.Rows[0].ID)
 	p.must(err)
-	_, err = quarantine.DryRun(ctx, poison.Filter{All: true}, poison.Plan{})
+	_, err = entries.DryRun(ctx, operate.Filter{All: true}, operate.Plan{})
 	p.must(err)
 	var file bytes.Buffer
-	_, err = quarantine.Export(ctx, poison.Filter{}, &file)
+	_, err = entries.Export(ctx, operate.Filter{}, &file)
 	p.must(err)
 	p.exec(p.admin, `DELETE FROM app.mine_parked WHERE message_id = 'fails 3' AND consumer = 'plain'`)
-	imported, _, err := quarantine.Import(ctx, act, &file)
+	imported, _, err := entries.Import(ctx, act, &file)
 	p.must(err)
 	if imported != 1 {
 		p.Errorf("imported: %+v", imported)
 	}
 }
 
-func (p *part) change(quarantine *poison.Quarantine) {
+func (p *part) change(entries *quarantine.Entries) {
 	p.Helper()
 	ctx := p.Context()
-	page, err := quarantine.List(ctx, poison.Filter{Consumer: "durable"})
+	page, err := entries.List(ctx, operate.Filter{Consumer: "durable"})
 	p.must(err)
 	ids := map[string]int64{}
-	for _, e := range page.Entries {
+	for _, e := range page.Rows {
 		ids[e.MessageID] = e.ID
 	}
-	p.must(quarantine.Replay(ctx, act, ids["fails 1"]))
-	_, err = quarantine.Edit(ctx, act, ids["fine"], func(msg *message.Message) error {
+	p.must(entries.Replay(ctx, act, ids["fails 1"]))
+	_, err = entries.Edit(ctx, act, ids["fine"], func(msg *message.Message) error {
 		msg.Payload = []byte("mended")
 		return nil
-	}, poison.EditOptions{})
+	}, quarantine.EditOptions{})
 	p.must(err)
-	p.must(quarantine.Discard(ctx, act, ids["fails 2"]))
-	p.must(quarantine.Discard(ctx, act, ids["fails with a key"])) // and the next message of the key continues
+	p.must(entries.Discard(ctx, act, ids["fails 2"]))
+	p.must(entries.Discard(ctx, act, ids["fails with a key"])) // and the next message of the key continues
 	p.awaitNumber(0, `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'held' AND consumer = 'durable'`)
-	_, err = quarantine.DiscardMatching(ctx, act, poison.Filter{Consumer: "plain", MessageID: "fails 2"})
+	_, err = entries.DiscardMatching(ctx, act, operate.Filter{Consumer: "plain", MessageID: "fails 2"})
 	p.must(err)
 
-	replay, err := quarantine.ReplayMatching(ctx, act, poison.Filter{Consumer: "plain", Reason: "permanent"}, poison.Plan{Force: true})
+	replay, err := entries.ReplayMatching(ctx, act, operate.Filter{Consumer: "plain", Reason: "permanent"}, operate.Plan{Force: true})
 	p.must(err)
 	if replay.Resolved != 3 {
 		p.Errorf("replayed: %+v", replay)
 	}
 	// Collisions fail again after a replay.
-	replay, err = quarantine.ReplayMatching(ctx, act, poison.Filter{All: true}, poison.Plan{StopOnFailure: true})
-	if !errors.Is(err, poison.ErrReplayStopped) {
+	replay, err = entries.ReplayMatching(ctx, act, operate.Filter{All: true}, operate.Plan{StopOnFailure: true})
+	if !errors.Is(err, operate.ErrReplayStopped) {
 		p.Fatal(err)
 	}
 	p.exec(p.admin, `UPDATE app.mine_replays SET state = 'running', lease_until = now()`) // as if its process had died
-	_, err = quarantine.StopReplay(ctx, act, replay.ID)
+	_, err = entries.StopReplay(ctx, act, replay.ID)
 	p.must(err)
-	_, err = quarantine.Resume(ctx, act, replay.ID, nil)
+	_, err = entries.Resume(ctx, act, replay.ID, nil)
 	p.must(err)
-	_, err = quarantine.Replays(ctx, 0)
+	_, err = entries.Replays(ctx, 0)
 	p.must(err)
 }
 
@@ -166,27 +167,27 @@ func (p *part) pendingMessages() {
 		VALUES ('first', 'stuck', 'stuck', 0, '', '{}', now() + interval '1 hour', now()), ('next', 'stuck', 'stuck', 0, '', '{}', NULL, NULL)`)
 	p.exec(p.admin, `INSERT INTO app.mine_blocked_keys SELECT ordering_key, position, position, 'refused' FROM app.mine_outbox
 		WHERE message_id = 'first'`)
-	messages, err := pending.New(p.db, pending.Config{Schema: tables})
+	messages, err := outbox.New(p.db, operate.Config{Schema: tables})
 	p.must(err)
-	page, err := messages.List(ctx, pending.Filter{Topic: "stuck"})
+	page, err := messages.List(ctx, operate.Filter{Topic: "stuck"})
 	p.must(err)
-	_, err = messages.Get(ctx, page.Messages[0].ID)
+	_, err = messages.Get(ctx, page.Rows[0].ID)
 	p.must(err)
-	_, err = messages.Backlog(ctx, pending.Filter{})
+	_, err = messages.Backlog(ctx, operate.Filter{})
 	p.must(err)
-	stuck := pending.Filter{State: pending.BackingOff, Topic: "stuck"}
+	stuck := operate.Filter{State: outbox.BackingOff, Topic: "stuck"}
 	count, err := messages.Count(ctx, stuck)
 	p.must(err)
-	_, err = messages.DryRun(ctx, stuck, pending.Plan{})
+	_, err = messages.DryRun(ctx, stuck, operate.Plan{})
 	p.must(err)
-	p.must(messages.Cancel(ctx, act, page.Messages[0].ID))
-	p.must(messages.Retry(ctx, act, page.Messages[1].ID))
-	left, err := messages.CancelMatching(ctx, act, pending.Filter{Topic: "stuck"}, pending.Plan{Force: true})
+	p.must(messages.Cancel(ctx, act, page.Rows[0].ID))
+	p.must(messages.Retry(ctx, act, page.Rows[1].ID))
+	left, err := messages.CancelMatching(ctx, act, operate.Filter{Topic: "stuck"}, operate.Plan{Force: true})
 	p.must(err)
 	if count.N != 1 || left.Changed != 1 {
 		p.Errorf("%d back off, then %+v", count.N, left)
 	}
-	for _, scope := range []pending.Scope{{Topic: "nobody's"}, {Tenant: "nobody"}} {
+	for _, scope := range []outbox.Scope{{Topic: "nobody's"}, {Tenant: "nobody"}} {
 		p.must(messages.Pause(ctx, act, scope))
 		_, err = messages.ListPaused(ctx)
 		p.must(err)
@@ -203,18 +204,18 @@ func (p *part) parkedMessages() {
 		SELECT 'gone', 'topic', 'm' || n, 'k' || n, '', '', 'waiting', CASE n WHEN 1 THEN 'ended' END,
 		       now() + CASE n WHEN 2 THEN interval '1 hour' ELSE interval '-1 hour' END FROM generate_series(1, 3) AS n`)
 	p.exec(p.admin, `INSERT INTO app.mine_consumers (consumer, topic, seen_at) VALUES ('gone', 'topic', now() - interval '1 hour')`)
-	messages, err := parked.New(p.db, parked.Config{Schema: tables})
+	messages, err := parked.New(p.db, operate.Config{Schema: tables})
 	p.must(err)
-	gone := parked.Filter{Consumer: "gone"}
+	gone := operate.Filter{Consumer: "gone"}
 	page, err := messages.List(ctx, gone)
 	p.must(err)
-	_, err = messages.Get(ctx, page.Messages[0].ID)
+	_, err = messages.Get(ctx, page.Rows[0].ID)
 	p.must(err)
 	_, err = messages.DryRun(ctx, parked.Cancel, gone)
 	p.must(err)
-	p.must(messages.RunNow(ctx, act, page.Messages[1].ID))
-	p.must(messages.Discard(ctx, act, page.Messages[2].ID))
-	report, err := messages.CancelMatching(ctx, act, gone, parked.Plan{})
+	p.must(messages.RunNow(ctx, act, page.Rows[1].ID))
+	p.must(messages.Discard(ctx, act, page.Rows[2].ID))
+	report, err := messages.CancelMatching(ctx, act, gone, operate.Plan{})
 	p.must(err)
 	_, err = messages.Consumers(ctx)
 	p.must(err)
@@ -227,36 +228,36 @@ func (p *part) parkedMessages() {
 func (p *part) deadLetters() {
 	p.Helper()
 	ctx := p.Context()
-	letters, err := deadletter.New(p.db, deadletter.Config{Schema: tables})
+	letters, err := dead.New(p.db, operate.Config{Schema: tables})
 	p.must(err)
-	dead, err := letters.List(ctx, deadletter.Filter{})
+	page, err := letters.List(ctx, operate.Filter{})
 	p.must(err)
-	_, err = letters.Get(ctx, dead.Letters[0].ID)
+	_, err = letters.Get(ctx, page.Rows[0].ID)
 	p.must(err)
-	_, err = letters.Groups(ctx, deadletter.Filter{})
+	_, err = letters.Groups(ctx, operate.Filter{})
 	p.must(err)
-	_, err = letters.DryRun(ctx, deadletter.Filter{All: true}, deadletter.Plan{})
+	_, err = letters.DryRun(ctx, operate.Filter{All: true}, operate.Plan{})
 	p.must(err)
-	_, err = letters.Export(ctx, deadletter.Filter{}, io.Discard)
+	_, err = letters.Export(ctx, operate.Filter{}, io.Discard)
 	p.must(err)
 	p.must(letters.Release(ctx, act, "dead key"))
-	replayed, err := letters.ReplayMatching(ctx, act, deadletter.Filter{OrderingKey: "dead key too"}, deadletter.Plan{})
+	replayed, err := letters.ReplayMatching(ctx, act, operate.Filter{OrderingKey: "dead key too"}, operate.Plan{})
 	p.must(err)
-	discarded, err := letters.DiscardMatching(ctx, act, deadletter.Filter{MessageID: "8"})
+	discarded, err := letters.DiscardMatching(ctx, act, operate.Filter{MessageID: "8"})
 	p.must(err)
-	sent, err := deadletter.NewSentLog(p.db, deadletter.Config{Schema: tables})
+	sent, err := dead.NewSentLog(p.db, operate.Config{Schema: tables})
 	p.must(err)
-	_, err = sent.List(ctx, deadletter.Filter{})
+	_, err = sent.List(ctx, operate.Filter{})
 	p.must(err)
-	_, err = sent.DryRun(ctx, deadletter.Filter{All: true}, deadletter.Plan{})
+	_, err = sent.DryRun(ctx, operate.Filter{All: true}, operate.Plan{})
 	p.must(err)
-	_, err = sent.Export(ctx, deadletter.Filter{}, io.Discard)
+	_, err = sent.Export(ctx, operate.Filter{}, io.Discard)
 	p.must(err)
 	_, err = sent.SettledID(ctx)
 	p.must(err)
-	resent, err := sent.ReplayMatching(ctx, act, deadletter.Filter{MessageID: "1"}, deadletter.Plan{})
+	resent, err := sent.ReplayMatching(ctx, act, operate.Filter{MessageID: "1"}, operate.Plan{})
 	p.must(err)
-	if replayed.Replayed != 1 || discarded != 1 || resent.Replayed != 1 {
+	if replayed.Changed != 1 || discarded != 1 || resent.Changed != 1 {
 		p.Errorf("replayed %+v, discarded %d, resent %+v", replayed, discarded, resent)
 	}
 }

@@ -9,11 +9,11 @@ import (
 
 	"github.com/lib/pq"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { kit.Main(m) }
 
 // password is the password of every user, if the server requires one.
 const password = "of a test"
@@ -35,7 +35,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	db := testkit.Postgres(t)
+	db := kit.Postgres(t)
 	w := &world{T: t, admin: db.DB, dsn: db.DSN}
 	if err := db.QueryRowContext(t.Context(), `SELECT current_database() || '_'`).Scan(&w.prefix); err != nil {
 		t.Fatal(err)

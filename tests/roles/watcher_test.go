@@ -3,52 +3,52 @@ package roles
 import (
 	"strings"
 
-	"github.com/watermill-once/once/audit"
-	"github.com/watermill-once/once/deadletter"
-	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/parked"
-	"github.com/watermill-once/once/pending"
-	"github.com/watermill-once/once/poison"
-	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/audit"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/outbox"
+	"github.com/watermill-once/once/operate/parked"
+	"github.com/watermill-once/once/operate/quarantine"
+	"github.com/watermill-once/once/operate/reconcile"
+	"github.com/watermill-once/once/operate/status"
 	"github.com/watermill-once/once/sequence"
-	"github.com/watermill-once/once/status"
 )
 
 // watchLists reads the lists without contents, and the data of a status screen.
 func (p *part) watchLists() {
 	p.Helper()
 	ctx := p.Context()
-	reader, err := status.New(p.db, status.Config{Schema: tables})
+	reader, err := status.New(p.db, tables)
 	p.must(err)
 	_, err = reader.Read(ctx)
 	p.must(err)
 	_, err = reader.Slots(ctx)
 	p.must(err)
-	messages, err := pending.New(p.db, pending.Config{Schema: tables, WithoutContent: true})
+	messages, err := outbox.New(p.db, operate.Config{Schema: tables, WithoutContent: true})
 	p.must(err)
-	page, err := messages.List(ctx, pending.Filter{})
+	page, err := messages.List(ctx, operate.Filter{})
 	p.must(err)
-	_, err = messages.BlockedKeys(ctx, pending.KeyFilter{})
+	_, err = messages.BlockedKeys(ctx, outbox.KeyFilter{})
 	p.must(err)
-	letters, err := deadletter.New(p.db, deadletter.Config{Schema: tables, WithoutContent: true})
+	letters, err := dead.New(p.db, operate.Config{Schema: tables, WithoutContent: true})
 	p.must(err)
-	dead, err := letters.List(ctx, deadletter.Filter{})
+	found, err := letters.List(ctx, operate.Filter{})
 	p.must(err)
-	log, err := deadletter.NewSentLog(p.db, deadletter.Config{Schema: tables, WithoutContent: true})
+	log, err := dead.NewSentLog(p.db, operate.Config{Schema: tables, WithoutContent: true})
 	p.must(err)
-	sent, err := log.List(ctx, deadletter.Filter{})
+	sent, err := log.List(ctx, operate.Filter{})
 	p.must(err)
 	_, err = log.SettledID(ctx)
 	p.must(err)
-	quarantine, err := poison.New(p.db, poison.Config{Schema: tables, WithoutContent: true})
+	entries, err := quarantine.New(p.db, operate.Config{Schema: tables, WithoutContent: true})
 	p.must(err)
-	listed, err := quarantine.List(ctx, poison.Filter{})
+	listed, err := entries.List(ctx, operate.Filter{})
 	p.must(err)
-	_, err = quarantine.Groups(ctx, poison.Filter{})
+	_, err = entries.Groups(ctx, operate.Filter{})
 	p.must(err)
-	_, err = quarantine.Replayed(ctx, poison.Filter{})
+	_, err = entries.Replayed(ctx, operate.Filter{})
 	p.must(err)
-	acts, err := audit.New(p.db, audit.Config{Schema: tables})
+	acts, err := audit.New(p.db, tables)
 	p.must(err)
 	acted, err := acts.List(ctx, audit.Filter{})
 	p.must(err)
@@ -58,10 +58,10 @@ func (p *part) watchLists() {
 	p.must(err)
 	_, err = versions.Waiting(ctx, sequence.VersionFilter{}, sequence.Waiting{})
 	p.must(err)
-	if len(page.Messages) == 0 || len(dead.Letters) == 0 || len(sent.Messages) == 0 ||
-		len(listed.Entries) == 0 || len(acted.Records) == 0 || len(applied) == 0 {
+	if len(page.Rows) == 0 || len(found.Rows) == 0 || len(sent.Rows) == 0 ||
+		len(listed.Rows) == 0 || len(acted.Rows) == 0 || len(applied) == 0 {
 		p.Errorf("%d pending, %d dead, %d sent, %d in quarantine, %d acts, %d versions: an empty list proves little",
-			len(page.Messages), len(dead.Letters), len(sent.Messages), len(listed.Entries), len(acted.Records), len(applied))
+			len(page.Rows), len(found.Rows), len(sent.Rows), len(listed.Rows), len(acted.Rows), len(applied))
 	}
 }
 
@@ -70,38 +70,34 @@ func (p *part) watchLists() {
 func (p *part) watch() {
 	p.Helper()
 	ctx := p.Context()
-	f, err := forwarder.New(p.db, &broker{}, forwarder.Config{Schema: tables})
+	letters, err := dead.New(p.db, operate.Config{Schema: tables})
 	p.must(err)
-	_, err = f.Stats(ctx)
+	_, err = letters.Count(ctx, operate.Filter{Topic: "unacceptable"})
 	p.must(err)
-	letters, err := deadletter.New(p.db, deadletter.Config{Schema: tables})
+	messages, err := outbox.New(p.db, operate.Config{Schema: tables})
 	p.must(err)
-	_, err = letters.Count(ctx, deadletter.Filter{Topic: "unacceptable"})
+	_, err = messages.Count(ctx, operate.Filter{State: outbox.BackingOff})
 	p.must(err)
-	messages, err := pending.New(p.db, pending.Config{Schema: tables})
+	_, err = messages.Backlog(ctx, operate.Filter{Topic: "fine"})
 	p.must(err)
-	_, err = messages.Count(ctx, pending.Filter{State: pending.BackingOff})
+	waiting, err := parked.New(p.db, operate.Config{Schema: tables})
 	p.must(err)
-	_, err = messages.Backlog(ctx, pending.Filter{Topic: "fine"})
+	_, err = waiting.Count(ctx, operate.Filter{Consumer: "plain", State: parked.Waiting})
 	p.must(err)
-	waiting, err := parked.New(p.db, parked.Config{Schema: tables})
+	withoutContent, err := parked.New(p.db, operate.Config{Schema: tables, WithoutContent: true})
 	p.must(err)
-	_, err = waiting.Count(ctx, parked.Filter{Consumer: "plain", State: parked.Waiting})
-	p.must(err)
-	withoutContent, err := parked.New(p.db, parked.Config{Schema: tables, WithoutContent: true})
-	p.must(err)
-	_, err = withoutContent.List(ctx, parked.Filter{Consumer: "plain"})
+	_, err = withoutContent.List(ctx, operate.Filter{Consumer: "plain"})
 	p.must(err)
 	_, err = waiting.Consumers(ctx)
 	p.must(err)
-	_, err = reconcile.Ledger(ctx, p.db, reconcile.LedgerConfig{Schema: tables, By: []reconcile.Column{reconcile.ByDay, reconcile.ByTopic}})
+	_, err = reconcile.Ledger(ctx, p.db, reconcile.LedgerConfig{Schema: tables, By: []string{"day", "topic"}})
 	p.must(err)
 	p.reconcile()
-	quarantine, err := poison.New(p.db, poison.Config{Schema: tables})
+	entries, err := quarantine.New(p.db, operate.Config{Schema: tables})
 	p.must(err)
-	_, err = quarantine.Count(ctx, poison.Filter{})
+	_, err = entries.Count(ctx, operate.Filter{})
 	p.must(err)
-	_, err = quarantine.Replays(ctx, 0)
+	_, err = entries.Replays(ctx, 0)
 	p.must(err)
 	p.watchLists()
 	for table, columns := range p.all() {

@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/idempotency"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -37,7 +37,7 @@ func (w *world) part(name string) *part {
 // Each part can do all of its work with its role. If any of its rights is missing, a statement
 // fails.
 func TestEachRoleNeedsEveryRight(t *testing.T) {
-	testkit.Long(t)
+	kit.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	at := map[string]*part{}
@@ -76,7 +76,7 @@ func (p *part) permitted() {
 // awaitNumber waits until a query returns the number want.
 func (p *part) awaitNumber(want int, query string) {
 	p.Helper()
-	testkit.Eventually(p.T, time.Minute, fmt.Sprintf("%d is %s (denied: %v)", want, query, p.denied()), func() bool {
+	kit.Eventually(p.T, time.Minute, fmt.Sprintf("%d is %s (denied: %v)", want, query, p.denied()), func() bool {
 		return len(p.denied()) > 0 || p.number(query) == want
 	})
 	p.permitted()

@@ -8,14 +8,17 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -138,10 +141,10 @@ func TestEveryKindOfFailureIsCharged(t *testing.T) {
 	for mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			if mode != "single" && mode != "batch" {
-				testkit.Long(t)
+				kit.Long(t)
 			}
 			t.Parallel()
-			eachDriver(t, func(t *testing.T, db testkit.Database) {
+			eachDriver(t, func(t *testing.T, db kit.Database) {
 				t.Parallel()
 				failing := map[string]failure{} // key: id of the message
 				w := newWorld(t, db, mode, func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
@@ -180,18 +183,18 @@ func TestEveryKindOfFailureIsCharged(t *testing.T) {
 func (w *world) isCharged(mode, name string, f failure, good []string) {
 	w.Helper()
 	effects := `effects WHERE message_id LIKE '` + name + `: %'`
-	testkit.Eventually(w.T, time.Minute, name+": the valid messages are handled", func() bool { return w.count(effects) == len(good) })
-	var page poison.Page
-	testkit.Eventually(w.T, time.Minute, name+": the failing message is in quarantine", func() bool {
+	kit.Eventually(w.T, time.Minute, name+": the valid messages are handled", func() bool { return w.count(effects) == len(good) })
+	var page operate.Page[quarantine.Entry]
+	kit.Eventually(w.T, time.Minute, name+": the failing message is in quarantine", func() bool {
 		w.look(func() (err error) {
-			page, err = w.consumer.Quarantine().List(w.Context(), poison.Filter{MessageID: name})
+			page, err = w.consumer.Quarantine().List(w.Context(), operate.Filter{MessageID: name})
 			return err
 		})
-		return len(page.Entries) > 0
+		return len(page.Rows) > 0
 	})
 	for _, text := range f.says {
-		if !strings.Contains(page.Entries[0].Error, text) {
-			w.Errorf("%s: the entry does not say %q: %s", name, text, page.Entries[0].Error)
+		if !strings.Contains(page.Rows[0].Error, text) {
+			w.Errorf("%s: the entry does not say %q: %s", name, text, page.Rows[0].Error)
 		}
 	}
 	charged := cmp.Or(f.attempts, attempts)
@@ -202,7 +205,7 @@ func (w *world) isCharged(mode, name string, f failure, good []string) {
 	if n := w.callsOf(name); n > most {
 		w.Errorf("%s: it was handled %d times, more than %d", name, n, most)
 	}
-	if got := page.Entries[0].Attempts; got != charged {
+	if got := page.Rows[0].Attempts; got != charged {
 		w.Errorf("%s: %d attempts are charged, want %d", name, got, charged)
 	}
 	for _, id := range good {
@@ -248,4 +251,62 @@ func (w *world) idle(ctx context.Context, tx *sql.Tx, _ *message.Message) error 
 		}
 	}
 	return nil
+}
+
+// If the database goes down twice while a handler runs, no attempt of the message is
+// counted. The policy allows only one attempt, so otherwise the message would be in
+// quarantine.
+func TestOutageCountsAsNoAttempt(t *testing.T) {
+	for name, open := range drivers {
+		for mode := range modes {
+			if name != "libpq" && mode != "single" {
+				continue // the errors depend on the driver, and not on the mode
+			}
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				if name != "libpq" || mode != "single" && mode != "batch" {
+					kit.Long(t)
+				}
+				t.Parallel()
+				server := kit.PrivatePostgres(t)
+				db, err := open(server.DSN("postgres"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = db.Close() })
+				ends, restarted, up := 0, make(chan error, 2), make(chan struct{})
+				isUp := sync.OnceFunc(func() { close(up) })
+				w := newWorld(t, kit.Database{DB: db, Dialect: "postgres"}, mode,
+					func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+						if ends++; ends > 2 {
+							return nil
+						}
+						if ends == 2 { // the server accepts connections before Restart returns
+							<-up
+						}
+						server.Stop()
+						time.AfterFunc(300*time.Millisecond, func() { // meanwhile some calls of the handler fail
+							err := server.Restart(context.WithoutCancel(t.Context()))
+							isUp()
+							restarted <- err
+						})
+						return statement(`SELECT 1`)(ctx, tx, nil)
+					},
+					func(c *once.ConsumerConfig) { c.Retry.Policy = retry.Policy{Immediate: -1, Delayed: -1} })
+				w.deliver(1, "m")
+				for range 2 {
+					if err := <-restarted; err != nil {
+						t.Fatal(err)
+					}
+				}
+				kit.Eventually(t, time.Minute, "the message takes effect", func() bool {
+					var n int // the database may not be up again yet
+					return db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM effects`).Scan(&n) == nil && n == 1
+				})
+				page, err := w.consumer.Quarantine().List(t.Context(), operate.Filter{})
+				if err != nil || len(page.Rows) > 0 || ends != 3 {
+					t.Fatalf("in quarantine are %v after %d calls, %v", page.Rows, ends, err)
+				}
+			})
+		}
+	}
 }

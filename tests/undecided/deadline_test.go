@@ -13,7 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // limit is how long the middlewares of the router let a handler run. It is so long that
@@ -84,9 +84,9 @@ func TestContextThatEndsBeforeTheHandlerIsCharged(t *testing.T) {
 	for m, mode := range slices.Sorted(maps.Keys(modes)) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			eachNumberedDriver(t, func(t *testing.T, driver int, db testkit.Database) {
+			eachNumberedDriver(t, func(t *testing.T, driver int, db kit.Database) {
 				if db.Dialect == "sqlite" && mode != "single" {
-					testkit.Long(t)
+					kit.Long(t)
 				}
 				t.Parallel()
 				how := hows[(m+driver)%len(hows)]

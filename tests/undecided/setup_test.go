@@ -21,13 +21,13 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/lazytx"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.MainWithTables(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 const (
 	consumer = "payments"
@@ -60,21 +60,21 @@ var drivers = map[string]func(dsn string) (*sql.DB, error){
 }
 
 // eachDriver runs a test with each driver for PostgreSQL, and with SQLite.
-func eachDriver(t *testing.T, test func(t *testing.T, db testkit.Database)) {
+func eachDriver(t *testing.T, test func(t *testing.T, db kit.Database)) {
 	t.Helper()
-	eachNumberedDriver(t, func(t *testing.T, _ int, db testkit.Database) { test(t, db) })
+	eachNumberedDriver(t, func(t *testing.T, _ int, db kit.Database) { test(t, db) })
 }
 
 // eachNumberedDriver is like eachDriver. Each driver has the same number in all runs.
-func eachNumberedDriver(t *testing.T, test func(t *testing.T, n int, db testkit.Database)) {
+func eachNumberedDriver(t *testing.T, test func(t *testing.T, n int, db kit.Database)) {
 	t.Helper()
 	for n, name := range slices.Sorted(maps.Keys(drivers)) {
 		open := drivers[name]
 		t.Run(name, func(t *testing.T) {
 			if name != "libpq" {
-				testkit.Long(t)
+				kit.Long(t)
 			}
-			database := testkit.Postgres(t)
+			database := kit.Postgres(t)
 			db, err := open(database.DSN)
 			if err != nil {
 				t.Fatal(err)
@@ -86,7 +86,7 @@ func eachNumberedDriver(t *testing.T, test func(t *testing.T, n int, db testkit.
 			test(t, n, database)
 		})
 	}
-	t.Run("sqlite", func(t *testing.T) { test(t, len(drivers), testkit.SQLite(t)) })
+	t.Run("sqlite", func(t *testing.T) { test(t, len(drivers), kit.SQLite(t)) })
 }
 
 // handle is a handler of one message.
@@ -133,10 +133,10 @@ const attempts = 2
 // world is a consumer with all middlewares and its own tables.
 type world struct {
 	*testing.T
-	testkit.Database
+	kit.Database
 
 	consumer  *once.Consumer
-	transport *testkit.Subscriber
+	transport *kit.Subscriber
 
 	mu    sync.Mutex
 	calls map[string]int // number of calls of the handler for each message
@@ -145,17 +145,17 @@ type world struct {
 // newWorld starts a router. Its handler counts the call, and calls h. If h returns no
 // error, it writes the effect. outer are middlewares of the router.
 func newWorld(
-	t *testing.T, db testkit.Database, mode string, h handle, change func(*once.ConsumerConfig), outer ...message.HandlerMiddleware,
+	t *testing.T, db kit.Database, mode string, h handle, change func(*once.ConsumerConfig), outer ...message.HandlerMiddleware,
 ) *world {
 	t.Helper()
 	w := &world{
 		T: t, Database: db, calls: map[string]int{},
-		transport: testkit.NewSubscriber(),
+		transport: kit.NewSubscriber(),
 	}
 	config := once.ConsumerConfig{
 		Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)},
 		Retry:  retry.Config{Policy: policy, PollInterval: 20 * time.Millisecond},
-		Logger: testkit.Logger(t),
+		Logger: kit.Logger(t),
 	}
 	if mode == "durable" {
 		config.DurableConsumers = []string{consumer}
@@ -216,7 +216,7 @@ func (w *world) count(what string) (n int) {
 // session of a connection in the pool.
 func (w *world) look(query func() error) {
 	w.Helper()
-	testkit.Eventually(w.T, time.Minute, "a working connection", func() bool {
+	kit.Eventually(w.T, time.Minute, "a working connection", func() bool {
 		err := query()
 		if err != nil && !errors.Is(err, driver.ErrBadConn) {
 			w.Fatal(err)

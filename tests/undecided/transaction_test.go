@@ -10,7 +10,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
@@ -30,7 +32,7 @@ var endings = map[string]string{
 func TestHandlerThatEndsItsTransactionIsRefused(t *testing.T) {
 	for mode := range modes {
 		t.Run(mode, func(t *testing.T) {
-			eachDriver(t, func(t *testing.T, db testkit.Database) {
+			eachDriver(t, func(t *testing.T, db kit.Database) {
 				w := newWorld(t, db, mode, func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 					return statement(endings[msg.UUID])(ctx, tx, msg)
 				}, func(c *once.ConsumerConfig) { c.Retry.Policy = policy })
@@ -39,14 +41,14 @@ func TestHandlerThatEndsItsTransactionIsRefused(t *testing.T) {
 						continue // SQLite does not have this statement
 					}
 					w.deliver(1, name).Wait()
-					var page poison.Page
-					testkit.Eventually(t, time.Minute, name+" is in quarantine", func() bool {
+					var page operate.Page[quarantine.Entry]
+					kit.Eventually(t, time.Minute, name+" is in quarantine", func() bool {
 						var err error
-						page, err = w.consumer.Quarantine().List(t.Context(), poison.Filter{MessageID: name})
-						return err == nil && len(page.Entries) == 1
+						page, err = w.consumer.Quarantine().List(t.Context(), operate.Filter{MessageID: name})
+						return err == nil && len(page.Rows) == 1
 					})
 					const says = "the handler has ended its transaction, which it must neither commit nor roll back"
-					if e := page.Entries[0]; !strings.Contains(e.Error, says) || e.Reason != poison.ReasonPermanent {
+					if e := page.Rows[0]; !strings.Contains(e.Error, says) || e.Reason != poison.ReasonPermanent {
 						t.Errorf("%s: %s: %s", name, e.Reason, e.Error)
 					}
 					if n := w.callsOf(name); n > 2 { // one in a batch, and one by itself
@@ -72,9 +74,9 @@ func TestHandlersStatementsUseTheLockTimeoutOfTheConnection(t *testing.T) {
 			for name, open := range drivers {
 				t.Run(name, func(t *testing.T) {
 					if name != "libpq" && mode != "single" {
-						testkit.Long(t)
+						kit.Long(t)
 					}
-					database := testkit.Postgres(t)
+					database := kit.Postgres(t)
 					db, err := open(database.DSN + "&lock_timeout=7s")
 					if err != nil {
 						t.Fatal(err)
@@ -104,7 +106,7 @@ func TestHandlersStatementsUseTheLockTimeoutOfTheConnection(t *testing.T) {
 					}, change)
 					ids := []string{"m1", "m2", "m3"}
 					w.deliver(3, ids...).Wait()
-					testkit.Eventually(t, time.Minute, "the messages take effect", func() bool { return w.count(`effects`) == len(ids) })
+					kit.Eventually(t, time.Minute, "the messages take effect", func() bool { return w.count(`effects`) == len(ids) })
 					if len(got) != 2*len(ids) {
 						t.Fatalf("the handler saw %q", got)
 					}
@@ -130,10 +132,10 @@ func TestWaitForADuplicateCountsAsNoAttempt(t *testing.T) {
 	for name, open := range drivers {
 		t.Run(name, func(t *testing.T) {
 			if name != "libpq" {
-				testkit.Long(t)
+				kit.Long(t)
 			}
 			t.Parallel()
-			database := testkit.Postgres(t)
+			database := kit.Postgres(t)
 			db, err := open(database.DSN)
 			if err != nil {
 				t.Fatal(err)
@@ -156,11 +158,11 @@ func TestWaitForADuplicateCountsAsNoAttempt(t *testing.T) {
 				t.Fatal(err)
 			}
 			acked := w.deliver(1, "m1")
-			testkit.Eventually(t, time.Minute, "claims have given up waiting", func() bool {
+			kit.Eventually(t, time.Minute, "claims have given up waiting", func() bool {
 				return w.count(`pg_stat_database WHERE datname = current_database() AND xact_rollback > 6`) == 1
 			})
 			// Claims that have given up must not continue to wait in the server.
-			testkit.Eventually(t, time.Minute, "at most one claim waits", func() bool {
+			kit.Eventually(t, time.Minute, "at most one claim waits", func() bool {
 				return w.count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) <= 1
 			})
 			if err := tx.Rollback(); err != nil {

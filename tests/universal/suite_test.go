@@ -1,17 +1,27 @@
 package universal
 
 import (
+	"context"
 	"database/sql"
+	"errors"
 	"flag"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 
+	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -21,7 +31,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "1"); err != nil {
 		panic(err)
 	}
-	testkit.MainWithTables(m, testkit.StockAMQP)
+	kit.MainWithTables(m, kit.StockAMQP)
 }
 
 // features says which features of Watermill's test suite all transports have. The other
@@ -114,7 +124,7 @@ func newService(t *testing.T, db, forwarding *sql.DB, transport message.Publishe
 	if err != nil {
 		t.Fatal(err)
 	}
-	fwd, err := forwarder.New(forwarding, transport, forwarder.Config{Schema: config, Logger: testkit.Logger(t)})
+	fwd, err := forwarder.New(forwarding, transport, forwarder.Config{Schema: config, Logger: kit.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +132,7 @@ func newService(t *testing.T, db, forwarding *sql.DB, transport message.Publishe
 	ended := make(chan error, 1)
 	go func() { ended <- fwd.Run(t.Context()) }()
 	t.Cleanup(func() {
-		testkit.Eventually(t, 30*time.Second, "the outbox is empty", func() bool { return s.count("outbox") == 0 })
+		kit.Eventually(t, 30*time.Second, "the outbox is empty", func() bool { return s.count("outbox") == 0 })
 		if n := s.count("outbox_dead"); n != 0 {
 			t.Errorf("%d dead letters", n)
 		}
@@ -166,3 +176,210 @@ func (p publisher) Publish(topic string, messages ...*message.Message) error {
 // Close does nothing. The forwarder sends the committed messages even after the
 // publisher is closed.
 func (publisher) Close() error { return nil }
+
+// fanout declares an exchange for each topic, and a queue for each of its
+// groups.
+func fanout(uri, group string) amqp.Config {
+	return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group))
+}
+
+// ours returns fanout with the marshaler of package rabbit.
+func ours(uri, group string) amqp.Config {
+	config := fanout(uri, group)
+	config.Marshaler = rabbit.Marshaler{}
+	return config
+}
+
+// lenient accepts that messages were nacked: some tests of the suite close a
+// subscriber before they ack its messages.
+type lenient struct{ *rabbit.Subscriber }
+
+func (l lenient) Close() error {
+	if err := l.Subscriber.Close(); !errors.Is(err, rabbit.ErrGivenBack) {
+		return err
+	}
+	return nil
+}
+
+// The suite passes with outbox, forwarder and RabbitMQ, with rabbit's publisher and subscriber.
+func TestRabbit(t *testing.T) {
+	broker, s := onRabbit(t)
+	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
+		t.Helper()
+		subscribing := rabbit.SubscriberConfig{NackMin: 10 * time.Millisecond, CloseTimeout: time.Second}
+		if ordered {
+			subscribing.InFlight = 1
+		}
+		subscriber, err := rabbit.NewSubscriber(ours(broker.URL, group), subscribing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return publisher{s, ordered}, lenient{subscriber}
+	})
+}
+
+// The suite passes with the publisher and the subscriber of watermill-amqp, too. This subscriber
+// has only one message in flight, so it keeps the order in which the broker delivers messages.
+func TestStockRabbit(t *testing.T) {
+	kit.Long(t) // in make test, the suite runs with rabbit, and tests/dropin uses the stock publisher and subscriber
+	broker := kit.Rabbit(t)
+	config := fanout(broker.URL, "")
+	config.Publish.ConfirmDelivery = true // otherwise messages could be lost
+	transport, err := amqp.NewPublisher(config, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := onPostgres(t, transport)
+	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
+		t.Helper()
+		subscriber, err := amqp.NewSubscriber(fanout(broker.URL, group), watermill.NopLogger{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return publisher{s, ordered}, subscriber
+	})
+}
+
+// onPostgres returns a service whose forwarder publishes to transport. The
+// transport is closed after the forwarder.
+func onPostgres(t *testing.T, transport message.Publisher) *service {
+	t.Helper()
+	db := kit.Postgres(t)
+	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := transport.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return newService(t, db.DB, db.DB, transport, schema.Config{})
+}
+
+// onRabbit is like onPostgres, with the publisher of package rabbit.
+func onRabbit(t *testing.T) (kit.Broker, *service) {
+	t.Helper()
+	broker := kit.Rabbit(t)
+	transport, err := rabbit.NewPublisher(ours(broker.URL, ""), rabbit.PublisherConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return broker, onPostgres(t, transport)
+}
+
+// The suite passes with outbox, forwarder, RabbitMQ and a durable consumer. A nacked message stays
+// in its row and is delivered again. Only messages of the same key keep their order.
+func TestDurableConsumer(t *testing.T) {
+	broker, s := onRabbit(t)
+	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
+		t.Helper()
+		subscriber, err := rabbit.NewSubscriber(ours(broker.URL, group), rabbit.SubscriberConfig{InFlight: 100, CloseTimeout: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		storage, err := durable.New(s.db, durable.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		retrying := retry.Config{
+			PollInterval: 20 * time.Millisecond, CloseTimeout: time.Second, Lease: 3 * time.Second, Policy: soon,
+			ShareConsumer: true, // the subscribers of a group are instances of one service
+		}
+		if ordered {
+			retrying.KeyOrder = retry.BlockWhileRetried
+		}
+		retries, err := retry.New(s.db, retrying)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return publisher{s, ordered}, &named{retries: retries, group: group, sub: storage.Subscriber(lenient{subscriber})}
+	})
+}
+
+// soon makes nacked rows due again after a short time; no retry middleware
+// counts their attempts.
+var soon = retry.Policy{Delayed: 1, Base: 10 * time.Millisecond, Max: 10 * time.Millisecond}
+
+// named is a subscriber that uses a separate consumer for each topic. The suite sends one id to
+// many topics, and a single consumer would handle this id only once. Like lenient, it accepts that
+// messages were nacked.
+type named struct {
+	retries *retry.Retries
+	group   string
+	sub     message.Subscriber
+
+	mu     sync.Mutex
+	topics []message.Subscriber
+}
+
+func (n *named) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	sub := n.retries.Subscriber(n.group+" "+topic, n.sub)
+	n.mu.Lock()
+	n.topics = append(n.topics, sub)
+	n.mu.Unlock()
+	return sub.Subscribe(ctx, topic)
+}
+
+// SubscribeInitialize implements message.SubscribeInitializer.
+func (n *named) SubscribeInitialize(topic string) error {
+	if initializer, ok := n.retries.Subscriber(n.group, n.sub).(message.SubscribeInitializer); ok {
+		return initializer.SubscribeInitialize(topic)
+	}
+	return nil
+}
+
+func (n *named) Close() error {
+	n.mu.Lock()
+	topics := slices.Clone(n.topics)
+	n.mu.Unlock()
+	var (
+		closing sync.WaitGroup
+		mu      sync.Mutex
+		errs    []error
+	)
+	for _, sub := range append(topics, n.sub) {
+		closing.Go(func() {
+			if err := sub.Close(); !errors.Is(err, retry.ErrGivenBack) {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		})
+	}
+	closing.Wait()
+	return errors.Join(errs...)
+}
+
+// The suite passes with outbox, forwarder and the embedded transport, in one SQLite database.
+func TestEmbeddedTransport(t *testing.T) {
+	db := kit.SQLite(t)
+	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	transport, err := embedded.New(db.DB, embedded.Config{Schema: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := transport.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newService(t, db.DB, db.DB, transport, config)
+	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
+		t.Helper()
+		retrying := retry.Config{
+			Schema: config, PollInterval: 200 * time.Millisecond, CloseTimeout: time.Second, Lease: 3 * time.Second, Policy: soon,
+			ShareConsumer: true, // the subscribers of a group are instances of one service
+		}
+		if ordered {
+			retrying.KeyOrder = retry.BlockWhileRetried
+		}
+		retries, err := retry.New(db.DB, retrying)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return publisher{s, ordered}, &named{retries: retries, group: group, sub: transport.Subscriber()}
+	})
+}

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { kit.Main(m) }
 
 // next is the version of a migration that no release has.
 var next = schema.Version() + 1
@@ -63,7 +63,7 @@ type release struct {
 	*testing.T
 
 	path string
-	db   testkit.Database
+	db   kit.Database
 }
 
 func (r release) run(command string, argument int) (stdout, stderr string) {
@@ -116,7 +116,7 @@ func TestDeployAndRollBack(t *testing.T) {
 	additive := fmt.Sprintf("-- compatible_from: %d\nALTER TABLE {outbox} ADD COLUMN later text DEFAULT 'x' NOT NULL;", schema.Version())
 	const breaking = `ALTER TABLE {inbox} RENAME COLUMN tenant TO for_whom;`
 	oldBuild, newBuild, lastBuild := build(t), build(t, additive), build(t, additive, breaking)
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		older, newest, last := release{t, oldBuild, db}, release{t, newBuild, db}, release{t, lastBuild, db}
 		older.mustRun("up", 0)
 		older.exec(`CREATE TABLE effects (message_id text)`)
@@ -157,11 +157,11 @@ func TestDeployAndRollBack(t *testing.T) {
 // A service with its own migration tool applies the same steps, and each step accepts only tables
 // of the version for which it was made.
 func TestSQLFromMigratesTables(t *testing.T) {
-	testkit.Long(t) // it builds the service twice
+	kit.Long(t) // it builds the service twice
 	t.Parallel()
 	migration := fmt.Sprintf("-- compatible_from: %d\nCREATE TABLE {index later} (x integer);", schema.Version())
 	path, withTwo := build(t, migration), build(t, migration, `CREATE TABLE {index last} (x integer);`)
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
 			t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/watermill-once/once/examples/orders/service"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -23,7 +23,7 @@ type Store struct {
 	Names      []string // the services whose tables it contains
 	DB         *sql.DB
 	Tables     schema.Config // names of the library's tables
-	Quarantine *poison.Quarantine
+	Quarantine *quarantine.Entries
 }
 
 // of returns the store of a service.

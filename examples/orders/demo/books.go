@@ -61,7 +61,7 @@ type Missing struct {
 }
 
 // missing returns the orders that lack some of their effects. It checks the orders in
-// the tables, and also the orders for which clients got a 201. The parameter answered
+// the tables, and also the orders for which clients got a 201. answered
 // contains the ids of the orders with a 201.
 func (b books) missing(answered []string) []Missing {
 	ids := maps.Clone(b.orders)

@@ -21,7 +21,7 @@ type Client struct {
 	HTTP *http.Client
 }
 
-// Place places an order, and returns its id. The parameter key is sent as the
+// Place places an order, and returns its id. key is sent as the
 // Idempotency-Key.
 func (c Client) Place(ctx context.Context, key string, body []byte) (string, error) {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/operate/quarantine"
 )
 
 // Demo is one run of the demo. It places orders, waits until they are handled, clears
@@ -19,7 +19,7 @@ type Demo struct {
 
 	load     *load
 	begun    time.Time
-	replayed []poison.Entry
+	replayed []quarantine.Entry
 	disposed int   // number of entries that the demo has discarded
 	left     int   // number of entries that the demo has left in quarantine
 	cut      error // why the run ended before all orders were handled

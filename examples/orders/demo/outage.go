@@ -12,7 +12,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/examples/orders/service"
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/operate"
 )
 
 // Outage is a payment gateway that is down for a part of the orders until their
@@ -65,7 +65,7 @@ func (o *Outage) hits(id string) bool {
 // Run places the orders of d, waits until the messages that the outage affects are in
 // quarantine, and ends the outage. It returns the number of these messages.
 func (o *Outage) Run(ctx context.Context, d *Demo) (int, error) {
-	quarantine, n := d.Audit.of(service.Payments).Quarantine, d.Orders
+	entries, n := d.Audit.of(service.Payments).Quarantine, d.Orders
 	l := newLoad(d.URL, nil)
 	l.place(ctx, n, func() error { return nil })
 	if err := errors.Join(l.errs...); err != nil {
@@ -74,7 +74,7 @@ func (o *Outage) Run(ctx context.Context, d *Demo) (int, error) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		count, err := quarantine.Count(ctx, poison.Filter{Consumer: service.Payments})
+		count, err := entries.Count(ctx, operate.Filter{Consumer: service.Payments})
 		if err != nil {
 			return 0, err
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -31,7 +33,7 @@ func (d *Demo) clearOne(ctx context.Context, s Store) (cleared int, err error) {
 	}
 	var replay, discard []int64
 	for _, e := range entries {
-		again := slices.ContainsFunc(d.replayed, func(r poison.Entry) bool {
+		again := slices.ContainsFunc(d.replayed, func(r quarantine.Entry) bool {
 			return r.Consumer == e.Consumer && r.MessageID == e.MessageID
 		})
 		switch {
@@ -45,7 +47,7 @@ func (d *Demo) clearOne(ctx context.Context, s Store) (cleared int, err error) {
 		}
 	}
 	if len(discard) > 0 {
-		act := poison.Act{Actor: "demo", Why: "the message is malformed"}
+		act := operate.Act{Actor: "demo", Why: "the message is malformed"}
 		if err := s.Quarantine.Discard(ctx, act, discard...); err != nil {
 			return 0, err
 		}
@@ -53,7 +55,7 @@ func (d *Demo) clearOne(ctx context.Context, s Store) (cleared int, err error) {
 	}
 	if len(replay) > 0 {
 		d.Faults.repair()
-		if err := s.Quarantine.Replay(ctx, poison.Act{Actor: "demo", Why: "the handler is repaired"}, replay...); err != nil {
+		if err := s.Quarantine.Replay(ctx, operate.Act{Actor: "demo", Why: "the handler is repaired"}, replay...); err != nil {
 			return 0, err
 		}
 	}
@@ -61,7 +63,7 @@ func (d *Demo) clearOne(ctx context.Context, s Store) (cleared int, err error) {
 }
 
 // quarantined returns the entries of all quarantines.
-func (d *Demo) quarantined(ctx context.Context) (all []poison.Entry, err error) {
+func (d *Demo) quarantined(ctx context.Context) (all []quarantine.Entry, err error) {
 	for _, s := range d.Audit.Stores {
 		entries, err := s.quarantined(ctx)
 		if err != nil {
@@ -72,10 +74,10 @@ func (d *Demo) quarantined(ctx context.Context) (all []poison.Entry, err error) 
 	return all, nil
 }
 
-func (s Store) quarantined(ctx context.Context) (all []poison.Entry, err error) {
-	for f := (poison.Filter{}); ; {
+func (s Store) quarantined(ctx context.Context) (all []quarantine.Entry, err error) {
+	for f := (operate.Filter{}); ; {
 		page, err := s.Quarantine.List(ctx, f)
-		all = append(all, page.Entries...)
+		all = append(all, page.Rows...)
 		if f.AfterID = page.Next; err != nil || page.Next == 0 {
 			return all, err
 		}
@@ -84,7 +86,7 @@ func (s Store) quarantined(ctx context.Context) (all []poison.Entry, err error) 
 
 // replayable reports whether another attempt can succeed. It returns false for a
 // malformed message.
-func replayable(e poison.Entry) bool {
+func replayable(e quarantine.Entry) bool {
 	switch e.Reason {
 	case poison.ReasonPermanent, poison.ReasonInvalidID, poison.ReasonCollision, poison.ReasonUndecodable:
 		return false

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/operate/quarantine"
 )
 
 // settle waits until all messages are handled: the outbox and the queues are empty, no
@@ -78,7 +78,7 @@ func (d *Demo) settled(ctx context.Context) (yes bool, effects int, err error) {
 
 // orderOf returns the id of the order that a message belongs to, or "" if the message
 // names no order.
-func orderOf(e poison.Entry) string {
+func orderOf(e quarantine.Entry) string {
 	var event struct {
 		OrderID string `json:"order_id"`
 	}

@@ -92,7 +92,7 @@ func (w *RabbitMQWire) Waiting(context.Context) (int, error) {
 }
 
 // reason returns the broker's reason for closing the channel, or err if the broker has
-// given no reason. The parameter err is the error of a later call, and says only that
+// given no reason. err is the error of a later call, and says only that
 // the channel is closed.
 func (w *RabbitMQWire) reason(err error) error {
 	select {

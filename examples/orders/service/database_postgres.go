@@ -7,7 +7,7 @@ import (
 
 	"github.com/lib/pq"
 
-	"github.com/watermill-once/once/lazytx"
+	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/schema"
 )
 

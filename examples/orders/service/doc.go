@@ -17,8 +17,4 @@
 //
 // [New] builds the service. [Service.Run] starts its parts and stops them in
 // order. [Subscriptions] lists the consumers.
-//
-// To read the code, start with events.go, place.go and consumers.go. Then read one
-// consumer, such as payments.go, and how the service is built and run: config.go,
-// service.go, transport.go, database.go, run.go. README.md says what each file shows.
 package service

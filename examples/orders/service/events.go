@@ -23,7 +23,7 @@ const (
 // versions maps the status of an order to the version of the order.
 var versions = map[string]int64{placed: 1, paid: 2, shipped: 3, cancelled: 3}
 
-// changed returns the event which says that an order has a new status. The parameter e
+// changed returns the event which says that an order has a new status. e
 // is any event of this order.
 func changed(e event, status string) (*message.Message, error) {
 	shop, order := e.order()

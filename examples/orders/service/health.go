@@ -1,7 +1,7 @@
 package service
 
 import (
-	"github.com/watermill-once/once/health"
+	"github.com/watermill-once/once/operate/health"
 )
 
 // newHealth returns the checks of /health/live and /health/ready. This instance can take

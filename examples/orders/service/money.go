@@ -11,7 +11,7 @@ const (
 	thousands = "BHD IQD JOD KWD LYD OMR TND"
 )
 
-// money returns an amount as text, such as "12.90 EUR". The parameter amount is in the
+// money returns an amount as text, such as "12.90 EUR". amount is in the
 // currency's smallest unit.
 func money(amount int64, currency string) string {
 	digits := 2

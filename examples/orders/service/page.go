@@ -11,7 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/quarantine"
 )
 
 // Maximum numbers of rows that the page lists.
@@ -39,8 +40,8 @@ type page struct {
 	Now     time.Time
 
 	Orders      []orderRow
-	Quarantined []poison.Entry // the oldest entries
-	MoreEntries bool           // Quarantined does not contain all entries
+	Quarantined []quarantine.Entry // the oldest entries
+	MoreEntries bool               // Quarantined does not contain all entries
 }
 
 // orderRow is an order, with the latest status that tracking has stored.
@@ -87,11 +88,11 @@ func (s *Service) readPage(ctx context.Context) (p page, err error) {
 	if p.Orders, err = s.latestOrders(ctx); err != nil {
 		return p, fmt.Errorf("service: read the latest orders: %w", err)
 	}
-	quarantined, err := s.Quarantine().List(ctx, poison.Filter{Limit: pageEntries + 1})
+	quarantined, err := s.Quarantine().List(ctx, operate.Filter{Limit: pageEntries + 1})
 	if err != nil {
 		return p, err
 	}
-	p.Quarantined = quarantined.Entries
+	p.Quarantined = quarantined.Rows
 	if len(p.Quarantined) > pageEntries {
 		p.Quarantined, p.MoreEntries = p.Quarantined[:pageEntries], true
 	}
@@ -139,7 +140,7 @@ func suffix(text string, limit int) string { return text[max(0, len(text)-limit)
 
 // failedAt returns the time at which the last attempt of an entry failed. If no handler
 // could be called, it returns the time at which the entry was stored.
-func failedAt(e poison.Entry) time.Time {
+func failedAt(e quarantine.Entry) time.Time {
 	if e.LastFailedAt.IsZero() {
 		return e.CreatedAt
 	}

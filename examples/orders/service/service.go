@@ -16,10 +16,10 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/health"
 	"github.com/watermill-once/once/idempotency"
+	"github.com/watermill-once/once/operate/health"
+	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/outbox"
-	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 	"github.com/watermill-once/once/sequence"
@@ -196,7 +196,7 @@ func (s *Service) durable() []string {
 
 // Quarantine returns the quarantine. All consumers share it, because they use the same
 // tables.
-func (s *Service) Quarantine() *poison.Quarantine { return s.consumer.Quarantine() }
+func (s *Service) Quarantine() *quarantine.Entries { return s.consumer.Quarantine() }
 
 // Close closes the transport and all connections. Call it only if you do not call Run,
 // which also closes them.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/watermill-once/once/examples/orders/internal/testenv"
 	"github.com/watermill-once/once/examples/orders/service"
-	"github.com/watermill-once/once/reconcile"
+	"github.com/watermill-once/once/operate/reconcile"
 )
 
 // Orders and payments run as two services with two databases. The events of an order that

@@ -37,7 +37,7 @@ type Telemetry struct {
 // Traces are sent over HTTP to the collector that OTEL_EXPORTER_OTLP_ENDPOINT or
 // OTEL_EXPORTER_OTLP_TRACES_ENDPOINT names. If neither of these two variables is set, no
 // traces are recorded. The other variables of the OTLP exporter work, too. The name of
-// the service is OTEL_SERVICE_NAME, and defaults to the parameter service.
+// the service is OTEL_SERVICE_NAME, and defaults to service.
 func Start(ctx context.Context, service string, logger *slog.Logger) (*Telemetry, error) {
 	about, err := resource.New(ctx,
 		resource.WithAttributes(attribute.String("service.name", service)),

@@ -1,0 +1,70 @@
+package docs
+
+import (
+	"context"
+	"database/sql"
+	"log"
+
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/outbox"
+	"github.com/watermill-once/once/operate/parked"
+)
+
+func _(db *sql.DB) (*outbox.Messages, error) {
+	messages, err := outbox.New(db, operate.Config{WithoutContent: true})
+	return messages, err
+}
+
+func _(ctx context.Context, db *sql.DB) error {
+	messages, err := outbox.New(db, operate.Config{})
+	if err != nil {
+		return err
+	}
+	page, err := messages.List(ctx, operate.Filter{State: outbox.BackingOff, Topic: "orders.placed"})
+	if err != nil {
+		return err
+	}
+	for _, m := range page.Rows {
+		log.Printf("%s: attempt %d failed: %s; due at %v", m.MessageID, m.Attempts, m.LastError, m.DueAt)
+	}
+	act := operate.Act{Actor: "ann", Why: "the queue is declared again"}
+	_, err = messages.RetryMatching(ctx, act, operate.Filter{Topic: "orders.placed"}, operate.Plan{Rate: 100})
+	return err
+}
+
+// The code of docs/consumers.md.
+
+func _(ctx context.Context, db *sql.DB) error {
+	messages, err := parked.New(db, operate.Config{})
+	if err != nil {
+		return err
+	}
+	later := operate.Filter{Consumer: "payments", State: parked.Waiting}
+	page, err := messages.List(ctx, later)
+	if err != nil {
+		return err
+	}
+	for _, m := range page.Rows {
+		log.Printf("%s: attempt %d failed: %s; due at %v", m.MessageID, m.Attempts, m.Error, m.DueAt)
+	}
+	act := operate.Act{Actor: "ann", Why: "the card gateway is back"}
+	_, err = messages.RunNowMatching(ctx, act, later, operate.Plan{Rate: 100})
+	return err
+}
+
+func _(ctx context.Context, messages *parked.Messages) error {
+	topics, err := messages.PauseConsumer(ctx, operate.Act{Actor: "ann", Why: "the payment provider is down"}, "payments", "")
+	_ = topics
+	return err
+}
+
+func _(ctx context.Context, messages *parked.Messages) error {
+	consumers, err := messages.Consumers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range consumers {
+		log.Println(c.Name, c.Topic, c.Running, len(c.Instances), c.Waiting, c.Failing, c.Quarantined, c.Lag)
+	}
+	return nil
+}

@@ -1,0 +1,342 @@
+package docs
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/lib/pq"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/console"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/embedded"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/oncetest"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/operate/mover"
+	"github.com/watermill-once/once/operate/quarantine"
+	"github.com/watermill-once/once/operate/reconcile"
+	"github.com/watermill-once/once/operate/trace"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/outbox/lazytx"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+// More code of the docs.
+
+func _(db *sql.DB, router *message.Router, subscriber message.Subscriber) error {
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{})
+	if err != nil {
+		return err
+	}
+	consumer.AddHandler(router, "payments", "orders.placed", subscriber,
+		func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			_, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
+			captured := outbox.NewMessage(msg.Payload)
+			return []*message.Message{once.To("payments.captured", captured)}, err
+		})
+	return nil
+}
+
+func _(dsn string) error {
+	connector, err := pq.NewConnector(dsn)
+	if err != nil {
+		return err
+	}
+	db := sql.OpenDB(lazytx.Connector(connector))
+	_ = db
+	return nil
+}
+
+func _(amqpConfig amqp.Config, router *message.Router, consumer *once.Consumer, handle once.HandlerFunc) error {
+	subscriber, err := rabbit.NewSubscriber(amqpConfig, rabbit.SubscriberConfig{})
+	if err != nil {
+		return err
+	}
+	consumer.AddHandler(router, "payments", "orders.placed", subscriber, handle)
+	return nil
+}
+
+func _(ctx context.Context, router *message.Router, handle once.HandlerFunc) error {
+	db, err := sql.Open("sqlite", "file:shop.db?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
+	if err != nil {
+		return err
+	}
+	tables := schema.Config{Dialect: schema.SQLite}
+	if err := schema.Up(ctx, db, tables); err != nil {
+		return err
+	}
+	transport, err := embedded.New(db, embedded.Config{Schema: tables})
+	if err != nil {
+		return err
+	}
+	fwd, err := forwarder.New(db, transport, forwarder.Config{Schema: tables})
+	if err != nil {
+		return err
+	}
+	box, err := outbox.New(outbox.Config{Schema: tables})
+	if err != nil {
+		return err
+	}
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Schema: tables})
+	if err != nil {
+		return err
+	}
+	consumer.AddHandler(router, "payments", "orders.placed", transport.Subscriber(), handle)
+	_, _ = fwd, box
+	return nil
+}
+
+func _(ctx context.Context, db *sql.DB, group string) error {
+	m, err := mover.New(db, mover.Config{ConsumerGroup: group}) // as in the stock SubscriberConfig
+	if err != nil {
+		return err
+	}
+	return m.Run(ctx) // until ctx ends
+}
+
+func _(ctx context.Context, m *mover.Mover) error {
+	messages, writers, err := m.Left(ctx)
+	if err != nil {
+		return err
+	}
+	finished := messages == 0 && writers == 0
+	_ = finished
+	return nil
+}
+
+func _(ctx context.Context, db *sql.DB) error {
+	letters, err := dead.New(db, operate.Config{})
+	if err != nil {
+		return err
+	}
+	page, err := letters.Groups(ctx, operate.Filter{})
+	if err != nil {
+		return err
+	}
+	for _, g := range page.Groups {
+		log.Printf("%d letters of %v: %s: %s", g.Count, g.Topics, g.Reason, g.Error)
+	}
+	act := operate.Act{Actor: "ann", Why: "the exchange is declared again"}
+	report, err := letters.ReplayMatching(ctx, act, operate.Filter{Topic: "orders.placed"}, operate.Plan{
+		Rate:     100, // messages a second
+		Progress: func(r operate.Report) { log.Printf("%d of %d", r.Changed, r.Total) },
+	})
+	if err != nil {
+		return err
+	}
+	log.Printf("%d replayed, %d need Force", report.Changed, len(report.Skipped))
+	return nil
+}
+
+func _(ctx context.Context, db *sql.DB, from, to time.Time) error {
+	sent, err := dead.NewSentLog(db, operate.Config{})
+	if err != nil {
+		return err
+	}
+	lost := operate.Filter{Topic: "orders.placed", SentAfter: from, SentBefore: to}
+	_, err = sent.ReplayMatching(ctx, operate.Act{Actor: "ann", Why: "a queue was purged"}, lost, operate.Plan{Rate: 500})
+	return err
+}
+
+func _(db *sql.DB) error {
+	inbox, err := dedup.New(db, dedup.Config{
+		Outbox: outbox.Publisher,
+		Key: func(msg *message.Message) string { // what the message asks for, whatever its id
+			return "capture/" + msg.Metadata.Get("order_id")
+		},
+		Content: func(msg *message.Message) []byte { // what must be the same, without the time of sending
+			return []byte(msg.Metadata.Get("amount"))
+		},
+	})
+	_ = inbox
+	return err
+}
+
+func _(db *sql.DB) error {
+	inbox, err := dedup.New(db, dedup.Config{
+		Outbox:     outbox.Publisher,
+		Idempotent: []string{"search-index", "order-projection"}, // names of consumers
+	})
+	_ = inbox
+	return err
+}
+
+func _(ctx context.Context, consumer *once.Consumer, logger watermill.LoggerAdapter) {
+	go func() {
+		if err := consumer.Run(ctx); err != nil { // or inbox.Run(ctx); until ctx ends
+			logger.Error("the inbox is not swept any longer", err, nil)
+		}
+	}()
+}
+
+func _(db *sql.DB, errGatewayAway error) error {
+	retries, err := retry.New(db, retry.Config{
+		Policy: retry.Policy{Immediate: 2, Delayed: 5},
+		Classes: []retry.Class{{
+			Match:  func(err error) bool { return errors.Is(err, errGatewayAway) },
+			Policy: retry.Policy{Immediate: -1, Delayed: 48, Base: time.Minute, Max: 30 * time.Minute},
+		}},
+	})
+	_ = retries
+	return err
+}
+
+func _(ctx context.Context, entries *quarantine.Entries) error {
+	page, err := entries.Groups(ctx, operate.Filter{Consumer: "payments"})
+	if err != nil {
+		return err
+	}
+	for _, g := range page.Groups {
+		log.Printf("%s %6d  %s  since %s: %s\n", g.Fingerprint, g.Count, g.Reason, g.FirstFailedAt, g.Error)
+	}
+
+	entry, err := entries.Get(ctx, 17)
+	if err != nil {
+		return err
+	}
+	log.Println(entry.Message.UUID, entry.Message.Metadata, string(entry.Message.Payload), entry.Error)
+
+	ann := operate.Act{Actor: "ann", Why: "the card gateway is back"}
+	gateway := operate.Filter{Consumer: "payments", Fingerprint: page.Groups[0].Fingerprint}
+	slowly := operate.Plan{
+		Canary:        10,
+		Rate:          50, // a second
+		StopOnFailure: true,
+		Progress:      func(r operate.Report) { log.Println(r.Resolved, "of", r.Total) },
+	}
+	affected, err := entries.DryRun(ctx, gateway, slowly)
+	if err != nil {
+		return err
+	}
+	replay, err := entries.ReplayMatching(ctx, ann, gateway, slowly)
+	if errors.Is(err, operate.ErrReplayStopped) {
+		log.Println(replay.ID, "was stopped:", replay.StopReason)
+	}
+	_ = affected
+	return err
+}
+
+func _(ctx context.Context, entries *quarantine.Entries) error {
+	why := operate.Act{Actor: "ann", Why: "negative amount"}
+	edited, err := entries.Edit(ctx, why, 17, func(msg *message.Message) error {
+		msg.Payload = []byte(`{"amount": 5}`)
+		return nil
+	}, quarantine.EditOptions{})
+	_ = edited
+	return err
+}
+
+func _(db *sql.DB) (*poison.Store, error) {
+	return poison.New(db, poison.Config{
+		OnQuarantine: func(e poison.Entry) { log.Println(e.Consumer, "gave up", e.MessageID, "because", e.Reason) },
+		Consumers:    []string{"payments", "inventory"},
+	})
+}
+
+// accounts stands for a service that a reader of the docs has written.
+type accounts struct{ db *sql.DB }
+
+func (accounts) credit(context.Context, string, int) error { return nil }
+
+func (accounts) debit(context.Context, string, int) error { return nil }
+
+func _(t *testing.T, db *sql.DB) {
+	oncetest.RunOrder(t, oncetest.OrderConfig{
+		DB:     db, // PostgreSQL, with three connections or more
+		First:  func(ctx context.Context, db *sql.DB) error { return accounts{db}.credit(ctx, "17", 5) },
+		Second: func(ctx context.Context, db *sql.DB) error { return accounts{db}.debit(ctx, "17", 3) },
+		Reset: func(ctx context.Context, db *sql.DB) error {
+			_, err := db.ExecContext(ctx, `TRUNCATE accounts; INSERT INTO accounts (id) VALUES ('17')`)
+			return err
+		},
+	})
+}
+
+func _(t *testing.T, db *sql.DB, capturePayment once.HandlerFunc) {
+	oncetest.Run(t, oncetest.Config{
+		DB:       db, // for tests: PostgreSQL, or SQLite in a file, with your tables and ours
+		Handler:  capturePayment,
+		Messages: []*message.Message{message.NewMessage("order-17", []byte("17")), message.NewMessage("order-18", []byte("18"))},
+		Reset: func(ctx context.Context, db *sql.DB) error {
+			_, err := db.ExecContext(ctx, `TRUNCATE payments RESTART IDENTITY`)
+			return err
+		},
+		Ignore: []string{"captured_at"},
+	})
+}
+
+func _(ctx context.Context, ordersDB, paymentsDB *sql.DB) error {
+	sender, err1 := reconcile.NewSender(ordersDB, reconcile.SenderConfig{Topics: []string{"orders.placed"}})
+	receiver, err2 := reconcile.NewReceiver(paymentsDB, reconcile.ReceiverConfig{Consumers: []string{"payments"}})
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	reports, err := reconcile.Compare(ctx, sender, receiver)
+	if err != nil {
+		return err
+	}
+	for _, report := range reports {
+		if report.Found() {
+			log.Printf("%s: %d missing since %v, %d never sent", report.Consumer, len(report.Missing), report.MissingSince, len(report.Phantoms))
+		}
+	}
+	return nil
+}
+
+func whereIs(ctx context.Context, db *sql.DB, id string) error {
+	finder, err := trace.New(db, schema.Config{})
+	if err != nil {
+		return err
+	}
+	answer, err := finder.Find(ctx, trace.Query{MessageID: id, Causes: true})
+	if err != nil {
+		return err
+	}
+	for _, m := range answer.Messages {
+		log.Println(m.ID, m.Where)
+	}
+	return nil
+}
+
+var _ = whereIs
+
+func mountConsole(mux *http.ServeMux, db *sql.DB, user func(*http.Request) (name string, operator bool)) (*console.Console, error) {
+	pages, err := console.Handler(db, console.Config{
+		Environment: "production",
+		Color:       console.Red,
+		Authorize: func(r *http.Request, action console.Action) (string, error) {
+			name, operator := user(r)
+			if name == "" || action.Changes() && !operator {
+				return "", errors.New("not allowed")
+			}
+			return name, nil
+		},
+	})
+	if err == nil {
+		mux.Handle("/ops/once/", pages)
+	}
+	return pages, err
+}
+
+func hideCards(_ *http.Request, topic string, msg *message.Message) (*message.Message, error) {
+	if topic == "cards.charged" {
+		return nil, errors.New("card data is not shown here")
+	}
+	delete(msg.Metadata, "authorization")
+	return msg, nil
+}
+
+var _, _ = mountConsole, hideCards

@@ -1,0 +1,2 @@
+// Command first is the first program of README.md.
+package main

@@ -1,0 +1,263 @@
+package dispatch
+
+import (
+	"time"
+)
+
+// Sending reports whether the caller may give messages of Publish commands to the
+// publisher. If Sending returns false, report such a message as NotSent instead. The
+// result can change with every event and with Step.
+func (s *Scheduler) Sending() bool { return s.sending }
+
+// Recall stops sending. The caller then reports all messages that it has not given to
+// the publisher as NotSent. After the last of these reports, sending continues.
+func (s *Scheduler) Recall() { s.sending = false }
+
+// InFlight returns how many publishes have no outcome yet.
+func (s *Scheduler) InFlight() int { return s.inFlight }
+
+// planPublish returns the messages to publish now. The window limits their number.
+func (s *Scheduler) planPublish(now time.Time) []Publish {
+	clear(s.publishes)
+	s.publishes = s.publishes[:0]
+	if s.stopping || len(s.slots) == 0 || s.pausing(&s.publishOutage, now) {
+		return nil
+	}
+	for s.inFlight < s.window(now) {
+		if !s.sending {
+			if s.inFlight > s.topics.stalledInFlight() {
+				break // recalled messages have not come back yet
+			}
+			s.sending = true
+		}
+		m := s.choose()
+		if m == nil {
+			break
+		}
+		if s.mustBeAlone(m) {
+			continue
+		}
+		s.tickets++
+		s.inFlight++
+		m.ticket = s.tickets
+		t := s.topics.get(m.Topic)
+		t.inFlight++
+		if t.since.IsZero() {
+			t.since = now
+		}
+		s.publishes = append(s.publishes, Publish{Message: m, Ticket: m.ticket})
+	}
+	return s.publishes
+}
+
+// window returns how many messages may be in flight now. The limit is one after a
+// failure, and while there are candidates. Messages of stalled topics do not count, but
+// the total never exceeds Config.Window.
+func (s *Scheduler) window(now time.Time) int {
+	if s.publishOutage.failures > 0 || s.attribution.active() {
+		return min(s.config.Window, s.topics.stalledInFlight()+1)
+	}
+	return min(s.config.Window, s.crowdedWindow(now)+s.topics.stalledInFlight())
+}
+
+func (s *Scheduler) choose() *Message {
+	if s.attribution.active() {
+		return s.attribution.choose(s.confirms, s.nextReady)
+	}
+	return s.nextReady()
+}
+
+// nextReady removes and returns the next message that may be published now, or nil. It
+// drops messages of excluded topics, paused messages, and messages of paused slots.
+func (s *Scheduler) nextReady() *Message {
+	share := s.topicShare()
+	for {
+		m := s.buffer.take(func(name string) bool {
+			t := s.topics.active[name]
+			return t == nil || t.excluded() || t.inFlight < share
+		})
+		if m == nil {
+			return nil
+		}
+		t := s.topics.active[m.Topic]
+		switch {
+		case s.paused.pauses.Include(m.Topic, m.Tenant), s.settling.stuckSlots[m.Slot] > 0:
+			s.holdBack(m)
+		case t != nil && t.excluded():
+			s.drop(t, m)
+		default:
+			return m
+		}
+	}
+}
+
+// topicShare returns how many messages of one topic may be in flight: three times the
+// free part of the window, and at least one. So one topic alone can use up to three
+// quarters of the window. The rest of the window stays free for other topics, however
+// many topics have stalled.
+func (s *Scheduler) topicShare() int { return max(1, 3*(s.config.Window-s.inFlight)) }
+
+// Outcome is the result of a publish.
+type Outcome int
+
+const (
+	// Confirmed means that the broker has stored the message.
+	Confirmed Outcome = iota
+
+	// Refused means that the broker refused this message, but may accept it later.
+	Refused
+
+	// Unacceptable means that the broker can never accept the message.
+	Unacceptable
+
+	// Unknown means that the broker may or may not have stored the message.
+	Unknown
+
+	// Unexplained has the meaning of Unknown. It is used for publishers whose errors cannot
+	// say that a message was refused.
+	Unexplained
+
+	// Unavailable means that the publisher can send no message now.
+	Unavailable
+
+	// TopicUnavailable means that the publisher can send no message of the topic now, for a
+	// reason that has nothing to do with the message.
+	TopicUnavailable
+
+	// NotSent means that the message was not given to the publisher, because Sending
+	// was false or the lease had ended.
+	NotSent
+)
+
+// Published reports the outcome of a publish to the Scheduler. It returns false if the
+// outcome of p was reported before.
+func (s *Scheduler) Published(now time.Time, p Publish, outcome Outcome, err error) bool {
+	m := p.Message
+	if m.ticket != p.Ticket {
+		return false
+	}
+	m.ticket = 0
+	s.inFlight--
+	alone := s.attribution.ended(m)
+	t := s.topics.get(m.Topic)
+	t.inFlight--
+
+	switch outcome {
+	case Confirmed, Refused, Unacceptable:
+		s.topicAnswers(t, now)
+	case Unavailable, NotSent:
+		s.topics.excuse()
+	case Unknown, Unexplained, TopicUnavailable:
+	}
+	switch {
+	case outcome == Confirmed:
+		s.confirm(m, now)
+	case m.orphan:
+		s.buffer.forget(m) // the instance that now owns its slot publishes it
+	case outcome == Refused:
+		s.refuse(m, err, now)
+	case outcome == Unacceptable:
+		s.giveUp(m, err, false)
+	case s.stopping:
+		if outcome == Unknown || outcome == Unexplained {
+			s.returned++
+		}
+		s.buffer.forget(m)
+	case outcome == Unknown || outcome == Unexplained:
+		s.decideUnknown(m, t, outcome, err, alone, now)
+	case outcome == TopicUnavailable:
+		s.refuseTopic(t, m, err, now)
+	case outcome == Unavailable:
+		s.pausePublishing(err, now)
+		s.retry(m)
+	default:
+		s.retry(m)
+	}
+	return true
+}
+
+func (s *Scheduler) confirm(m *Message, now time.Time) {
+	s.confirms++
+	s.worked(&s.publishOutage, Publishing)
+	if refused := s.topics.refusals.accept(m.Topic); refused > 0 {
+		s.notice(Notice{Kind: TopicAccepts, Topic: m.Topic, Messages: refused})
+	}
+	s.attribution.clear(m)
+	m.decided = true
+	s.buffer.unload(m)
+	s.settling.addConfirmed(m, now)
+	switch q := m.queue; {
+	case q == nil:
+	case m.BlocksKey:
+		s.settling.urgent = true // its successors can be read only after the key is unblocked in the table
+	default:
+		m.queue = nil
+		s.buffer.advance(q)
+	}
+}
+
+// refuse counts an attempt of m. After the last attempt it makes m a dead letter.
+func (s *Scheduler) refuse(m *Message, err error, now time.Time) {
+	s.worked(&s.publishOutage, Publishing)
+	policy := s.config.Policy(m.Topic)
+	if m.Attempts >= policy.MaxAttempts-1 {
+		s.giveUp(m, err, true)
+		return
+	}
+	kind := FurtherRefusal
+	if s.topics.refusals.refuse(m.Topic, now) {
+		kind = FirstRefusal
+	}
+	s.notice(Notice{Kind: kind, ID: m.ID, Metadata: m.Metadata, Topic: m.Topic, Attempt: m.Attempts + 1, Size: m.Size(), Err: err})
+	s.block(m)
+	s.settling.waiting.Charges = append(s.settling.waiting.Charges, Charge{
+		Message: m, Attempts: 1, Delay: s.config.Jitter(policy.Backoff(m.Attempts + 1)), Err: err, Cause: Refused,
+		SuccessorsAfter: m.successorsAfter(),
+	})
+}
+
+// postpone makes m wait. It does not count an attempt. cause is Unknown if
+// m may have been sent, and otherwise Refused.
+func (s *Scheduler) postpone(m *Message, err error, cause Outcome) {
+	s.block(m)
+	s.settling.waiting.Charges = append(s.settling.waiting.Charges, Charge{
+		Message: m, Delay: s.config.Jitter(s.config.StallTimeout), Err: err, Cause: cause,
+		SuccessorsAfter: m.successorsAfter(),
+	})
+}
+
+func (s *Scheduler) giveUp(m *Message, err error, exhausted bool) {
+	s.worked(&s.publishOutage, Publishing)
+	size, metadata := m.Size(), m.Metadata
+	s.block(m)
+	s.settling.waiting.Deaths = append(s.settling.waiting.Deaths, Death{
+		Message: m, Metadata: metadata, Size: size, Err: err, Exhausted: exhausted, SuccessorsAfter: m.successorsAfter(),
+	})
+}
+
+// block marks m as decided, so that m is not published again before its outcome is
+// recorded. It also removes the successors of m from memory.
+func (s *Scheduler) block(m *Message) {
+	s.attribution.clear(m)
+	m.decided = true
+	s.buffer.unload(m)
+	if m.queue != nil {
+		s.buffer.dropSuccessors(m.queue)
+	}
+}
+
+// retry makes m ready to be published again. It does nothing for a candidate, because
+// attribution chooses when to publish a candidate.
+func (s *Scheduler) retry(m *Message) {
+	if !m.candidate {
+		s.buffer.put(m)
+	}
+}
+
+// pausePublishing stops sending after a failure that affects all messages.
+func (s *Scheduler) pausePublishing(err error, now time.Time) {
+	s.sending = false
+	if !now.Before(s.publishOutage.until) {
+		s.fails(&s.publishOutage, Publishing, err, now)
+	}
+}

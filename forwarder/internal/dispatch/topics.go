@@ -1,0 +1,326 @@
+package dispatch
+
+import (
+	"hash/maphash"
+	"maps"
+	"slices"
+	"time"
+)
+
+// topics makes sure that a topic does not block other topics while the broker gives no
+// answer for its messages. This happens, for example, when a queue has lost its
+// majority. The messages of one topic must not fill the whole window. A stalled topic
+// is excluded: the forwarder neither reads nor publishes its messages until the broker
+// answers again. When none of its messages is in flight any more, the Scheduler tries
+// the topic with a single message.
+//
+// A topic also stalls if the publisher can send none of its messages, for example because
+// it lacks a right, and can send those of other topics.
+type topics struct {
+	active map[string]*topic // topics that were used recently, or have stalled
+	check  time.Time         // time of the next check for stalled topics
+
+	refusals refusals
+}
+
+type topic struct {
+	name     string
+	inFlight int
+	answered time.Time // when the broker last answered
+	since    time.Time // when the messages in flight began to wait for an answer, or zero
+
+	stalled bool
+	refused bool        // it has stalled because the publisher could send none of its messages
+	until   time.Time   // a stalled topic is not tried before this time
+	stalls  int         // number of stalls since the last answer
+	resume  int64       // when the topic resumes, a sweep must read again from this position
+	queues  []*keyQueue // queues whose messages were dropped from memory
+}
+
+// excluded reports whether no further message of t may be sent now, because t has
+// stalled, or because a single message in flight is testing whether the broker answers
+// again.
+func (t *topic) excluded() bool { return t.stalled || t.stalls > 0 && t.inFlight > 0 }
+
+func (t *topic) idle(now time.Time) bool {
+	return t.inFlight == 0 && t.since.IsZero() && t.stalls == 0 && now.Sub(t.answered) > time.Second
+}
+
+func (ts *topics) get(name string) *topic {
+	t := ts.active[name]
+	if t == nil {
+		t = &topic{name: name}
+		if ts.active == nil {
+			ts.active = map[string]*topic{}
+		}
+		ts.active[name] = t
+	}
+	return t
+}
+
+func (ts *topics) excludedNames() []string {
+	var names []string
+	for name, t := range ts.active {
+		if t.excluded() {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// stalledInFlight returns the number of messages in flight whose topic has stalled.
+// These messages do not count towards the window, because the broker may never answer
+// for them.
+func (ts *topics) stalledInFlight() int {
+	n := 0
+	for _, t := range ts.active {
+		if t.stalled {
+			n += t.inFlight
+		}
+	}
+	return n
+}
+
+// excuse sets the waiting time of topics without messages in flight back to zero. While
+// nothing can be sent, such a topic cannot get an answer.
+func (ts *topics) excuse() {
+	for _, t := range ts.active {
+		if t.inFlight == 0 {
+			t.since = time.Time{}
+		}
+	}
+}
+
+// resumeFromStart makes sweeps read the messages of the stalled topics from the start
+// of the outbox, as soon as the topics resume.
+func (ts *topics) resumeFromStart() {
+	for _, t := range ts.active {
+		t.resume = 0
+	}
+}
+
+// watchTopics marks topics as stalled if the broker has not answered for StallTimeout.
+// It also lets stalled topics try again after a pause.
+func (s *Scheduler) watchTopics(now time.Time) {
+	ts := &s.topics
+	if len(ts.active) == 0 {
+		return
+	}
+	if now.Before(ts.check) {
+		s.wake(ts.check)
+		return
+	}
+	ts.check = now.Add(s.config.StallTimeout / 4)
+	s.wake(ts.check)
+	for _, name := range slices.Sorted(maps.Keys(ts.active)) {
+		switch t := ts.active[name]; {
+		case t.idle(now):
+			delete(ts.active, name)
+		case t.stalled && t.inFlight == 0 && !now.Before(t.until):
+			s.resume(t)
+		case !t.stalled && !t.since.IsZero() && now.Sub(t.since) >= s.config.StallTimeout:
+			s.stall(t, TopicStalled, errStalled, now)
+		}
+	}
+}
+
+// topicAnswers records that the broker has answered for t. A refusal is an answer, too.
+func (s *Scheduler) topicAnswers(t *topic, now time.Time) {
+	if t.stalls > 0 {
+		s.notice(Notice{Kind: TopicAnswers, Topic: t.name})
+	}
+	if t.stalled || t.stalls > 0 {
+		s.resume(t)
+	}
+	t.answered, t.since, t.stalls, t.refused = now, time.Time{}, 0, false
+	if t.inFlight > 0 {
+		t.since = now
+	}
+}
+
+func (s *Scheduler) stallBecauseOf(t *topic, m *Message, err error, now time.Time) {
+	s.postpone(m, err, Unknown)
+	if !t.stalled {
+		s.stall(t, TopicStalled, errStalled, now)
+	}
+}
+
+// refuseTopic postpones m and stalls its topic, because the publisher can send no message
+// of the topic. Messages of the topic that were not sent yet come back as NotSent.
+func (s *Scheduler) refuseTopic(t *topic, m *Message, err error, now time.Time) {
+	s.worked(&s.publishOutage, Publishing)
+	s.sending = false
+	s.postpone(m, err, Refused)
+	t.refused = true
+	if !t.stalled {
+		s.stall(t, TopicRefused, err, now)
+		t.until = now.Add(s.config.Jitter(s.config.StallTimeout))
+	}
+}
+
+// mustBeAlone reports whether m is the trial of a refused topic. If so, m becomes a
+// candidate: it is sent when no other message is in flight, because a broker that refuses
+// it may close the channel.
+func (s *Scheduler) mustBeAlone(m *Message) bool {
+	if m.candidate || !s.topics.get(m.Topic).refused {
+		return false
+	}
+	s.attribution.add(m)
+	return true
+}
+
+// stall marks t as stalled. It removes the messages of t from the candidates: the topic
+// is the cause of the failures, and the messages of other topics must not wait.
+func (s *Scheduler) stall(t *topic, kind NoticeKind, reason error, now time.Time) {
+	if t.stalls == 0 {
+		s.notice(Notice{Kind: kind, Topic: t.name, Messages: t.inFlight, Err: reason})
+		t.resume = s.buffer.low
+	}
+	t.stalls++
+	t.stalled, t.until = true, now.Add(s.config.Jitter(s.config.Pause(t.stalls)))
+	for _, m := range s.buffer.messages {
+		if m.Topic == t.name && m.ticket != 0 && m.queue != nil {
+			s.buffer.dropSuccessors(m.queue) // they would only use memory
+		}
+	}
+	for _, m := range slices.Clone(s.attribution.candidates) {
+		switch {
+		case m.Topic != t.name:
+		case m.ticket == 0:
+			s.postpone(m, reason, Unknown)
+		default:
+			s.attribution.clear(m)
+		}
+	}
+}
+
+// resume ends the stall of t. Messages that were dropped are read again.
+func (s *Scheduler) resume(t *topic) {
+	t.stalled, t.since = false, time.Time{}
+	s.rewind(t.resume)
+	for _, q := range t.queues {
+		if s.buffer.queues[q.key] == q {
+			s.buffer.wantRefill(q)
+		}
+	}
+	t.queues = nil
+}
+
+// drop removes a message of an excluded topic from memory until the topic resumes. If
+// the message has a key, the whole key queue is dropped: the next messages of the key
+// may have other topics, and must not be sent first.
+func (s *Scheduler) drop(t *topic, m *Message) {
+	if m.queue != nil {
+		t.queues = append(t.queues, m.queue)
+		s.buffer.dropAll(m.queue)
+		return
+	}
+	t.resume = min(t.resume, m.Position-1)
+	s.buffer.forget(m)
+}
+
+// Pauses are the topics and tenants that an operator has paused. Both lists are in
+// alphabetical order.
+type Pauses struct{ Topics, Tenants []string }
+
+// None reports whether nothing is paused.
+func (p Pauses) None() bool { return len(p.Topics)+len(p.Tenants) == 0 }
+
+func (p Pauses) equal(other Pauses) bool {
+	return slices.Equal(p.Topics, other.Topics) && slices.Equal(p.Tenants, other.Tenants)
+}
+
+// Include reports whether messages of a topic and tenant are paused.
+func (p Pauses) Include(topic, tenant string) bool {
+	return slices.Contains(p.Topics, topic) || tenant != "" && slices.Contains(p.Tenants, tenant)
+}
+
+// paused prevents the sending of paused messages, and of later messages with the same
+// keys. Paused rows without a key are not read. Paused rows with a key are read without
+// their contents, once in each sweep from the start of the outbox. The Scheduler does
+// not keep these rows in memory. Instead, heldKeys contains the position of the first
+// paused row of each key, and later rows of the key are ignored. When the pauses
+// change, a sweep from the start reads all rows again.
+type paused struct {
+	pauses   Pauses
+	heldKeys map[uint64]int64 // maps the hash of a key to the position of the key's first paused row
+	seed     maphash.Seed
+}
+
+// hold records that a row is paused. The parameters are the key and the position of the
+// row.
+func (p *paused) hold(key string, position int64) {
+	if key == "" {
+		return
+	}
+	if p.heldKeys == nil {
+		p.heldKeys, p.seed = map[uint64]int64{}, maphash.MakeSeed()
+	}
+	hash := maphash.String(p.seed, key)
+	if first, ok := p.heldKeys[hash]; !ok || position < first {
+		p.heldKeys[hash] = position
+	}
+}
+
+// held reports whether the given key has a paused message, for which the later messages
+// of the key wait.
+func (p *paused) held(key string) bool {
+	if p.heldKeys == nil {
+		return false
+	}
+	_, ok := p.heldKeys[maphash.String(p.seed, key)]
+	return ok
+}
+
+// holds reports whether m must wait for an earlier, paused message of its key. If m
+// blocks its key, it does not wait, because the other messages of the key wait for m.
+func (p *paused) holds(m *Message) bool {
+	if p.heldKeys == nil || m.Key == "" || m.BlocksKey || m.Due {
+		return false
+	}
+	first, ok := p.heldKeys[maphash.String(p.seed, m.Key)]
+	return ok && first < m.Position
+}
+
+// keep returns the rows that can be sent now. It leaves out the paused rows, and the
+// rows that wait for an earlier, paused row of their key. It remembers the keys of the
+// paused rows, so that later reads also leave out the rows that wait.
+func (p *paused) keep(rows []*Message) []*Message {
+	if p.pauses.None() && p.heldKeys == nil {
+		return rows
+	}
+	for _, m := range rows {
+		if m.Paused {
+			p.hold(m.Key, m.Position)
+		}
+	}
+	return slices.DeleteFunc(rows, func(m *Message) bool { return m.Paused || p.holds(m) })
+}
+
+// setPauses sets the pauses, and reports whether they have changed. If so, the next
+// sweep begins at the start of the outbox.
+func (s *Scheduler) setPauses(pauses Pauses) (changed bool) {
+	if s.paused.pauses.equal(pauses) {
+		return false
+	}
+	s.paused.pauses = pauses
+	s.Rescan()
+	s.reading.next = time.Time{}
+	return true
+}
+
+// holdBack removes m from memory, because m was paused after it was read. It also
+// removes the later messages of the key of m.
+func (s *Scheduler) holdBack(m *Message) {
+	q := m.queue
+	if q == nil {
+		s.buffer.forget(m)
+		return
+	}
+	s.paused.hold(m.Key, m.Position)
+	if len(q.waiting) > 0 && q.waiting[0].Position < m.Position { // committed late
+		s.rewind(q.waiting[0].Position - 1)
+	}
+	s.buffer.dropAll(q)
+	delete(s.buffer.queues, q.key)
+}

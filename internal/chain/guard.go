@@ -1,0 +1,52 @@
+package chain
+
+import (
+	"errors"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/usercode"
+)
+
+// Call calls h. If h panics or calls runtime.Goexit, Call returns an error. Otherwise
+// the message would be neither retried nor quarantined. For an unrunnable message, Call
+// returns the reason and does not call h.
+func Call(h message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
+	if why := Unrunnable(msg.Context()); why != nil {
+		return nil, why
+	}
+	err = Run(func() (err error) { produced, err = h(msg); return err })
+	if err != nil {
+		return nil, err
+	}
+	return produced, nil
+}
+
+// Run is like usercode.Run. Its error keeps its disposition.
+func Run(f func() error) error { return Guard(usercode.Run(f)) }
+
+// Guarded is like usercode.Guarded. Its error keeps its disposition.
+func Guarded(f func() error) error { return Guard(usercode.Guarded(f)) }
+
+// Guard is like usercode.Guard. The returned error has the disposition of err.
+func Guard(err error) error {
+	if v, ok := err.(*Error); ok && v != nil && usercode.Guard(v.Err) == v.Err { //nolint:errorlint // only the outermost error matters
+		return err
+	}
+	guarded := usercode.Guard(err)
+	if guarded == nil {
+		return nil
+	}
+	if m, ok := errors.AsType[usercode.Marked](guarded); ok {
+		marked := *ofMarked(m)
+		marked.Err = guarded
+		return &marked
+	}
+	contended := false
+	_ = usercode.Run(func() error { contended = dialect.Conflicted(usercode.Original(guarded)); return nil })
+	if contended {
+		return &Error{Kind: Undecided, Contended: true, Err: guarded}
+	}
+	return guarded
+}

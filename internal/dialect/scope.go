@@ -1,0 +1,308 @@
+package dialect
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// ErrEnded means that a function of the user has ended the transaction that it has
+// received, with a statement such as COMMIT or ROLLBACK. database/sql does not notice
+// this, and each later statement would take effect by itself.
+var ErrEnded = fmt.Errorf("the transaction was ended by a statement such as COMMIT or ROLLBACK, "+
+	"and its function must neither commit it nor roll it back: %w", sql.ErrTxDone)
+
+// scope describes an open transaction in which a function of the user runs.
+type scope struct {
+	schema Dialect // names the schema of the tables, whatever the function does to the search path
+	conn   *sql.Conn
+	closes *atomic.Bool // the connection must not go back to the pool
+}
+
+// scopes contains the scope of each such transaction, because a function of the user
+// passes only the *sql.Tx to the outbox.
+var scopes sync.Map // *sql.Tx -> scope
+
+// BeginScope is like [Begin], for a transaction in which a function of the user runs.
+func (d Dialect) BeginScope(ctx context.Context, db *sql.DB, c *Check) (tx *sql.Tx, release func(), err error) {
+	named, err := d.find(ctx, db)
+	if err != nil {
+		return nil, nil, fmt.Errorf("begin: %w", err)
+	}
+	tx, conn, end, err := begin(WithCheck(ctx, c), db, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	closes := &atomic.Bool{}
+	scopes.Store(tx, scope{named, conn, closes})
+	return tx, func() {
+		scopes.Delete(tx)
+		if closes.Load() {
+			_ = tx.Rollback()
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		}
+		end()
+	}, nil
+}
+
+// Distrust closes the connection of tx after the end of tx, if err means that the role of
+// the session lacks a right: a function of the user in an earlier transaction of this
+// connection may have changed the role. The function BeginScope must have begun tx.
+func Distrust(tx *sql.Tx, err error) {
+	if !denied(err) {
+		return
+	}
+	if s, ok := scopes.Load(tx); ok {
+		s.(scope).closes.Store(true) //nolint:forcetypeassert // nothing else is stored
+	}
+}
+
+// Ended returns ErrEnded if tx was begun by [Dialect.BeginScope], and its driver says
+// that no transaction is open any more. It does not notice that another transaction was
+// begun, see [Check]. It needs no round trip.
+func Ended(tx *sql.Tx) error {
+	v, ok := scopes.Load(tx)
+	if !ok {
+		return nil
+	}
+	s := v.(scope) //nolint:forcetypeassert // nothing else is stored
+	if s.schema.SQLite() {
+		return endedInSQLite(tx)
+	}
+	ended := false
+	_ = s.conn.Raw(func(conn any) error {
+		if lazy, ok := conn.(interface{ Idle() bool }); ok { // package lazytx
+			ended = lazy.Idle()
+		} else {
+			ended = Idle(conn)
+		}
+		return nil
+	})
+	if ended {
+		return ErrEnded
+	}
+	return nil
+}
+
+// endedInSQLite is like Ended. BEGIN succeeds only if no transaction is open.
+func endedInSQLite(tx *sql.Tx) error {
+	ctx := context.Background()
+	_, err := tx.ExecContext(ctx, Probe)
+	switch {
+	case err == nil:
+		_, _ = tx.ExecContext(ctx, `ROLLBACK`)
+		return ErrEnded
+	case strings.Contains(err.Error(), "within a transaction"):
+		return nil
+	}
+	return err
+}
+
+// Probe is the statement that finds out whether a transaction of SQLite is open.
+const Probe = `BEGIN`
+
+// Idle reports whether the driver's connection has no open transaction. It returns false
+// if the driver is neither lib/pq nor pgx. It reads private fields, because database/sql
+// and lib/pq have no method that returns the status. If a new version of a driver has
+// other fields, Idle returns false.
+func Idle(conn any) bool {
+	const idle = 'I' // in PostgreSQL's protocol
+	v := reflect.ValueOf(conn)
+	for _, path := range [...][]string{{"txnStatus"}, {"conn", "pgConn", "txStatus"}} {
+		if status := fieldOf(v, path); status.IsValid() && status.Kind() == reflect.Uint8 {
+			return status.Uint() == idle
+		}
+	}
+	return false
+}
+
+// fieldOf returns the field at the end of path, or the zero Value.
+func fieldOf(v reflect.Value, path []string) reflect.Value {
+	for _, name := range path {
+		if v.Kind() == reflect.Pointer {
+			v = v.Elem()
+		}
+		if v.Kind() != reflect.Struct {
+			return reflect.Value{}
+		}
+		v = v.FieldByName(name)
+	}
+	return v
+}
+
+// Gone reports whether err means that the transaction has ended. Either the statement of
+// a [Check] or the driver has noticed this.
+func Gone(err error) bool {
+	if err == nil {
+		return false
+	}
+	text := err.Error()
+	return strings.Contains(text, endedParameter) ||
+		strings.Contains(text, "no such savepoint: "+savepoint) ||
+		strings.Contains(text, "pq: unexpected transaction status") ||
+		errors.Is(err, ErrEnded)
+}
+
+// Sample selects the transactions to check if the check needs a round trip, which takes
+// about a tenth of the time to handle a message. It selects the first transactions,
+// because a function that ends its transaction probably does so from the beginning.
+// After these, it selects one transaction in checkEvery. After the first failed check,
+// it selects all transactions.
+type Sample struct {
+	n   atomic.Int64
+	all atomic.Bool
+}
+
+const (
+	firstChecked = 100
+	checkEvery   = 32
+)
+
+// Next reports whether to check the next transaction.
+func (s *Sample) Next() bool {
+	n := s.n.Add(1)
+	return n <= firstChecked || n%checkEvery == 0 || s.all.Load()
+}
+
+// All makes Next select all transactions from now on.
+func (s *Sample) All() { s.all.Store(true) }
+
+// Skip makes Next continue as after n transactions. It is for tests.
+func (s *Sample) Skip(n int64) { s.n.Store(n) }
+
+// commitChecked commits tx. Before that, it checks that tx is still the transaction that
+// was begun. check is nil if the transaction has no mark.
+func (d Dialect) commitChecked(ctx context.Context, tx *sql.Tx, check *Check) error {
+	if !d.SQLite() { // in SQLite the check finds the same
+		if err := Ended(tx); err != nil {
+			return err
+		}
+	}
+	if check != nil && !check.Sent {
+		// After any other error, the commit fails too, and its error says what happened.
+		if _, err := tx.ExecContext(context.WithoutCancel(ctx), check.SQL); Gone(err) {
+			return d.ended(fmt.Errorf("check the transaction: %w", err))
+		}
+	}
+	return d.ended(d.Commit(tx))
+}
+
+func (d Dialect) ended(err error) error {
+	if !Gone(err) || errors.Is(err, sql.ErrTxDone) {
+		return err
+	}
+	d.sample.All()
+	return fmt.Errorf("%w: %w", ErrEnded, err)
+}
+
+// Check is a statement that fails if the current transaction is not the one that was
+// begun. For example, a handler may have executed COMMIT as a statement, and then
+// BEGIN.
+type Check struct {
+	SQL string
+
+	// Mark is a statement that marks the transaction. Later the statement in the field SQL
+	// checks whether the mark is still there. It is "" if no separate statement is needed.
+	Mark string
+
+	// Sent means that the driver sends the statement in the field SQL together with COMMIT,
+	// see package lazytx. If a statement may end the transaction, the driver sends the
+	// statement in the field Mark before it.
+	Sent bool
+}
+
+// Check returns a new Check.
+func (d Dialect) Check() *Check {
+	if d.SQLite() {
+		return &Check{SQL: `RELEASE ` + savepoint, Mark: MarkSQLite}
+	}
+	return &Check{SQL: CheckTransaction, Mark: MarkTransaction}
+}
+
+// Statements that mark a transaction. MarkTransaction is for PostgreSQL. It creates a
+// setting that exists only in this transaction, and takes a lock that nothing else takes
+// for the rest of a transaction. The statements after it may still be the first ones that
+// read: no statement of MarkTransaction takes a snapshot, and SET TRANSACTION would fail
+// after a snapshot.
+const (
+	MarkSQLite      = `SAVEPOINT ` + savepoint
+	MarkTransaction = `SET LOCAL once.transaction = 'open'; LOCK TABLE ` + lockedTable + ` IN ACCESS SHARE MODE`
+
+	lockedTable = `pg_catalog.pg_ts_template` // every user may read it, and its rows do not change
+)
+
+// CheckTransaction is the statement that checks the mark of [MarkTransaction]. It looks
+// for the setting. RESET ALL removes the setting, but not the lock. To find the lock is
+// expensive for the server, so the statement looks for it only if the setting is
+// missing. If the transaction has ended, the error contains the name of a setting that
+// does not exist.
+const CheckTransaction = `SELECT current_setting(CASE WHEN current_setting('once.transaction', true) <> '' THEN 'server_version' ` +
+	`WHEN EXISTS (SELECT FROM pg_locks WHERE locktype = 'relation' AND pid = pg_backend_pid() ` +
+	`AND relation = '` + lockedTable + `'::regclass) ` +
+	`THEN 'server_version' ELSE 'once.` + endedParameter + `' END)`
+
+// If the transaction has ended, the error of the statement in the field Check.SQL
+// contains one of these names. With PostgreSQL it is the name of a setting that does not
+// exist. With SQLite it is the name of a savepoint that does not exist any more.
+const (
+	endedParameter = `transaction_was_ended_by_the_handler`
+	savepoint      = `once_message`
+)
+
+type checkKey struct{}
+
+// WithCheck returns a context for a transaction. The driver finds the check c in this
+// context.
+func WithCheck(ctx context.Context, c *Check) context.Context {
+	return context.WithValue(ctx, checkKey{}, c)
+}
+
+// CheckOf returns the check in ctx, or nil.
+func CheckOf(ctx context.Context) *Check {
+	c, _ := ctx.Value(checkKey{}).(*Check)
+	return c
+}
+
+// Late describes a statement that the driver may send together with COMMIT, see package
+// lazytx. Without package lazytx, the statement is executed immediately.
+type Late struct {
+	// Head is the length, in bytes, of the beginning of the statement. If two consecutive
+	// statements have the same beginning, the driver sends them as one statement: the
+	// beginning once, and then the rest of each statement, separated by a comma.
+	Head int
+
+	// Failed returns the error for the caller if the statement has failed with err.
+	Failed func(err error) error
+}
+
+// ErrLate is the error of both methods of LateResult.
+var ErrLate = errors.New("the statement is sent later: its result is unknown")
+
+// LateResult is the result of a statement that the driver has not sent yet.
+type LateResult struct{}
+
+// LastInsertId implements driver.Result.
+func (LateResult) LastInsertId() (int64, error) { return 0, ErrLate }
+
+// RowsAffected implements driver.Result.
+func (LateResult) RowsAffected() (int64, error) { return 0, ErrLate }
+
+type lateKey struct{}
+
+// SendLate returns a context for a statement that has no arguments, and whose result is
+// not needed. The driver may send the statement later, but in the same transaction.
+func SendLate(ctx context.Context, l *Late) context.Context {
+	return context.WithValue(ctx, lateKey{}, l)
+}
+
+// LateOf returns the Late in ctx, or nil.
+func LateOf(ctx context.Context) *Late {
+	l, _ := ctx.Value(lateKey{}).(*Late)
+	return l
+}

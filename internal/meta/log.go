@@ -1,0 +1,36 @@
+package meta
+
+import (
+	"maps"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// maxField is the maximum length of a value from the metadata in a log line, in bytes.
+// Any sender can write the metadata, so a value may be very long.
+const maxField = 255
+
+// ofMetadata maps metadata keys to log fields. Other metadata is not logged.
+var ofMetadata = map[string]string{
+	TenantID:         "tenant",
+	AggregateType:    "aggregate_type",
+	AggregateID:      "aggregate_id",
+	AggregateVersion: "version",
+	EventType:        "event_type",
+}
+
+// LogFields returns the log fields that identify a message: its id, and its tenant,
+// aggregate, version and event type if metadata contains them. more contains further
+// fields for the result.
+func LogFields(id string, metadata map[string]string, more watermill.LogFields) watermill.LogFields {
+	named := make(watermill.LogFields, len(more)+1+len(ofMetadata))
+	for key, field := range ofMetadata {
+		if value := metadata[key]; value != "" {
+			named[field] = strings.ToValidUTF8(value[:min(len(value), maxField)], "\uFFFD")
+		}
+	}
+	named["message_uuid"] = id
+	maps.Copy(named, more)
+	return named
+}

@@ -1,0 +1,204 @@
+package outboxrow
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+)
+
+// daysAhead is the number of future days for which partitions are created.
+const daysAhead = 7
+
+// SentDays is the result of [SweepSentDays].
+type SentDays struct {
+	ByDay bool // whether the sent log is partitioned by day
+	Owner bool // whether the database user owns the sent log; if not, nothing was done
+
+	Created, Dropped int // numbers of partitions
+
+	Forgotten int64 // number of deleted rows of the default partition
+}
+
+// SweepSentDays creates and drops the partitions of a sent log that has one partition for
+// each day. It creates those of the next days, and drops the partition of a day when the
+// end of the day is at least keep ago. It also deletes the rows of the default partition
+// that are older than keep. If it cannot get a lock soon, it leaves the work to the next
+// call.
+func SweepSentDays(ctx context.Context, db *sql.DB, d dialect.Dialect, keep time.Duration) (r SentDays, err error) {
+	if d.SQLite() {
+		return SentDays{}, nil
+	}
+	l, err := lookAtDays(ctx, db, d, keep)
+	if err != nil || l == nil {
+		return SentDays{}, err
+	}
+	r = SentDays{ByDay: true, Owner: l.owner}
+	if !l.owner {
+		return r, nil
+	}
+	for n := range daysAhead {
+		begin := l.today.AddDate(0, 0, n+1)
+		if l.has(begin) {
+			continue
+		}
+		if err := changeDay(ctx, db, d, createDay(d, l.schema, begin), &r.Created); err != nil {
+			return r, err
+		}
+	}
+	for _, p := range l.parts {
+		switch {
+		case p.rest:
+			r.Forgotten, err = forgetRest(ctx, db, d, p.name, keep)
+		case p.expired:
+			err = changeDay(ctx, db, d, `DROP TABLE `+p.name, &r.Dropped)
+		}
+		if err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// sentPartition is a partition of the sent log.
+type sentPartition struct {
+	name    string // quoted name, with the schema
+	from    time.Time
+	until   time.Time
+	expired bool
+	rest    bool // whether this is the default partition
+}
+
+// sentLog is the sent log of a database.
+type sentLog struct {
+	schema string
+	owner  bool
+	today  time.Time
+	parts  []sentPartition
+}
+
+func (l *sentLog) has(begin time.Time) bool {
+	for _, p := range l.parts {
+		if !p.rest && !p.from.After(begin) && !p.until.Before(begin.AddDate(0, 0, 1)) {
+			return true
+		}
+	}
+	return false
+}
+
+// lookAtDays returns the sent log with its partitions, or nil if the log is a plain table.
+// It recognizes partitions by their bounds, not by their names.
+func lookAtDays(ctx context.Context, db *sql.DB, d dialect.Dialect, keep time.Duration) (*sentLog, error) {
+	var l *sentLog
+	err := d.Read(ctx, db, func(tx *sql.Tx) error {
+		l = nil
+		return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			var (
+				p                  sentPartition
+				schema             string
+				owner              bool
+				today, from, until int64
+			)
+			if err := scan(&schema, &owner, &today, &p.name, &p.rest, &from, &until, &p.expired); err != nil {
+				return err
+			}
+			if l == nil {
+				l = &sentLog{schema: schema, owner: owner, today: time.UnixMilli(today).UTC()}
+			}
+			p.from, p.until = time.UnixMilli(from), time.UnixMilli(until)
+			l.parts = append(l.parts, p)
+			return nil
+		}, d.SQL(`
+			WITH parts AS (
+				SELECT quote_ident(n.nspname) AS home, pg_has_role(l.relowner, 'USAGE') AS owned,
+				       p.oid::regclass AS part, pg_get_expr(p.relpartbound, p.oid) AS bound
+				FROM pg_class AS l JOIN pg_namespace AS n ON n.oid = l.relnamespace
+				JOIN pg_inherits AS h ON h.inhparent = l.oid JOIN pg_class AS p ON p.oid = h.inhrelid
+				WHERE l.oid = to_regclass('{outbox_sent}') AND l.relkind = 'p'),
+			times AS (
+				SELECT *, COALESCE((regexp_match(bound, 'FROM \(''([^'']+)''\)'))[1], '-infinity')::timestamptz AS first,
+				       COALESCE((regexp_match(bound, 'TO \(''([^'']+)''\)'))[1], 'infinity')::timestamptz AS last
+				FROM parts)
+			SELECT home, owned, {millis date_trunc('day',now(),'UTC')}, part::text, bound = 'DEFAULT', {millis first}, {millis last},
+			       last <= {after $1}
+			FROM times ORDER BY last`), -keep.Milliseconds())
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look at the days of the sent log: %w", err)
+	}
+	return l, nil
+}
+
+const (
+	// dayLockTimeout is how long work on a partition waits for a lock. Forwarders that need
+	// the same lock must wait during this time, too.
+	dayLockTimeout = "50ms"
+
+	// forgetAtOnce is the maximum number of rows that one transaction deletes from the
+	// default partition.
+	forgetAtOnce = 1000
+)
+
+// createDay returns the statements that create the partition of a day. They create a
+// table, and then attach it as a partition. CREATE TABLE ... PARTITION OF would lock
+// the whole log, and forwarders would have to wait.
+func createDay(d dialect.Dialect, schema string, begin time.Time) string {
+	name := schema + `."` + d.Config().Prefix + `sent_` + begin.Format("20060102") + `"`
+	return fmt.Sprintf(d.SQL(`CREATE TABLE %[1]s (LIKE {outbox_sent} INCLUDING DEFAULTS INCLUDING INDEXES);
+		ALTER TABLE {outbox_sent} ATTACH PARTITION %[1]s FOR VALUES FROM ('%[2]s') TO ('%[3]s')`),
+		name, begin.Format(time.RFC3339), begin.AddDate(0, 0, 1).Format(time.RFC3339))
+}
+
+// changeDay executes the given statements for one day. If they succeed, it adds 1 to
+// *count. Only one process at a time creates or drops partitions. If another process is
+// doing this, changeDay does nothing.
+func changeDay(ctx context.Context, db *sql.DB, d dialect.Dialect, statements string, count *int) error {
+	var locked bool
+	err := d.Write(ctx, db, func(tx *sql.Tx) error {
+		if err := tx.QueryRowContext(ctx, fmt.Sprintf(`SELECT pg_try_advisory_xact_lock(%d)`,
+			daysLockKey(d))).Scan(&locked); err != nil || !locked {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `SET LOCAL lock_timeout = '`+dayLockTimeout+`'; `+statements)
+		return err
+	})
+	switch state := dialect.State(err); {
+	case err == nil && locked:
+		*count++
+	case dialect.Contended(err), state == "42P01", state == "42P07": // undefined_table, duplicate_table: another process was faster
+		return nil
+	}
+	if err != nil {
+		statement, _, _ := strings.Cut(statements, ";")
+		return fmt.Errorf("days of the sent log: %s: %w", statement, err)
+	}
+	return nil
+}
+
+// forgetRest deletes the rows of the default partition, whose name is name, that are older
+// than keep. It returns the number of deleted rows.
+func forgetRest(ctx context.Context, db *sql.DB, d dialect.Dialect, name string, keep time.Duration) (removed int64, err error) {
+	for {
+		var n int64
+		err := d.Write(ctx, db, func(tx *sql.Tx) (err error) {
+			n, err = dialect.Affected(tx.ExecContext(ctx, d.SQL(`DELETE FROM `+name+` WHERE id IN (
+				SELECT id FROM (SELECT id, sent_at FROM `+name+` ORDER BY id LIMIT $2) AS oldest WHERE sent_at < {after $1})`),
+				-keep.Milliseconds(), forgetAtOnce))
+			return err
+		})
+		removed += n
+		if err != nil || n < forgetAtOnce {
+			return removed, err
+		}
+	}
+}
+
+func daysLockKey(d dialect.Dialect) int64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte("once days " + d.Config().Table("outbox_sent")))
+	return int64(h.Sum64())
+}

@@ -1,0 +1,332 @@
+package parkedrows
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/failpoint"
+)
+
+// Claimed is a claim with its message. Err is set if the message must not be passed to
+// a handler, because the transport could not decode it, or because its envelope is
+// damaged. With a damaged envelope, Message is nil.
+type Claimed struct {
+	*Claim
+
+	Message *message.Message
+	Err     error
+}
+
+// Select says which rows to claim.
+type Select struct {
+	Consumer string
+	Topic    string
+	Owner    string // name of the subscription; it is only for people who look at the table
+	Limit    int
+	Bytes    int // maximum size of all envelopes together if Limit is above 1; 0 means no limit
+	Lease    time.Duration
+	Order    KeyOrder
+	Keep     bool // keep the rows of handled messages
+
+	// Turns contains the tenant turns of the subscription. If Turns is nil, Claim begins
+	// with any tenant. Due is a recent result of Store.Due. If Due is nil, Claim calls
+	// Store.Due.
+	Turns *TenantTurns
+	Due   *Due
+
+	// If Crashed is true, Claim takes only rows that were claimed by a process that died.
+	// If it is false, Claim takes only the other rows.
+	Crashed bool
+}
+
+// LargeError means that a row is larger than Select.Bytes divided by Select.Limit. No
+// row was claimed, and Select.Turns is unchanged. Claim again with a smaller Limit:
+// Bytes/Size rows of this size can be claimed together.
+type LargeError struct{ Size int }
+
+func (e *LargeError) Error() string {
+	return fmt.Sprintf("a message of %d bytes is too large for its share of the batch", e.Size)
+}
+
+// maxSize returns the size limit of a single row, in bytes.
+func (sel Select) maxSize() int {
+	if sel.Bytes == 0 || sel.Limit <= 1 {
+		return math.MaxInt
+	}
+	return sel.Bytes / sel.Limit
+}
+
+// Due finds the tenants that have due rows for the consumer and topic of sel. It claims
+// no rows.
+func (s *Store) Due(ctx context.Context, sel Select) (*Due, error) {
+	var due *Due
+	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+		due = &Due{}
+		var has [len(classes)]bool
+		if err := tx.QueryRowContext(ctx, s.sql.due, sel.Consumer, sel.Topic).Scan(&has[0], &has[1], &has[2], &due.Crashed); err != nil {
+			return err
+		}
+		for class := range classes {
+			if !has[class] {
+				continue
+			}
+			if err := s.findTenants(ctx, tx, sel, class, due); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for parked messages: %w", err)
+	}
+	return due, nil
+}
+
+// findTenants finds tenants that have due rows of a priority class, and adds them to
+// the argument due. It examines a limited number of tenants, one after another. Most
+// retries are usually not due yet, so many of the examined tenants may have no due row.
+// For the class of retries, findTenants therefore also adds the tenants of the rows
+// that are overdue the longest.
+func (s *Store) findTenants(ctx context.Context, tx *sql.Tx, sel Select, class int, due *Due) error {
+	after := ""
+	if sel.Turns != nil {
+		after = sel.Turns.after[class]
+	}
+	n := 0
+	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var (
+			tenant string
+			has    bool
+		)
+		err := scan(&tenant, &has)
+		n++
+		due.addWalked(class, n, tenant, has)
+		return err
+	}, s.sql.nextTenants, sel.Consumer, sel.Topic, classes[class].name, after)
+	if err != nil || class != retryClass {
+		return err
+	}
+	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var tenant string
+		err := scan(&tenant)
+		due.addOverdue(class, tenant)
+		return err
+	}, s.sql.overdueTenants, sel.Consumer, sel.Topic)
+}
+
+// Claim claims due rows. The tenants take turns. The rows of one tenant are claimed in
+// the order of their due times. Claim returns a [LargeError] if a row is too large.
+//
+// Claim counts a crash for each claimed row in advance. When the row is settled, this
+// count is taken back. The crash count is therefore the number of processes that
+// claimed the row and died before they settled it.
+//
+// If the error is [dialect.ErrCommitUnknown], the returned rows may have been claimed.
+// Pass them to HandBack. Otherwise their crash counts stay one too high, although no
+// process has died.
+func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err error) {
+	if sel.Turns == nil {
+		sel.Turns = &TenantTurns{}
+	}
+	due := sel.Due
+	if due == nil && !sel.Crashed {
+		if due, err = s.Due(ctx, sel); err != nil || !due.Fresh() {
+			return nil, err
+		}
+	}
+	token, asked, turns := uuid.NewString(), time.Now(), *sel.Turns
+	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		take := func(query string, args ...any) ([]Claimed, error) { return s.take(ctx, tx, sel, token, query, args) }
+		if sel.Crashed {
+			claimed, err = take(s.sql.claimCrashed, sel.Limit)
+			return err
+		}
+		// Shares that a tenant cannot use go to the other tenants.
+		for len(claimed) < sel.Limit && due.Fresh() {
+			shares := sel.Turns.shares(due, sel.Limit-len(claimed))
+			var some []Claimed
+			for args := range s.shareArgs(shares) {
+				more, err := take(s.sql.claim, args...)
+				if err != nil {
+					return err
+				}
+				some = append(some, more...)
+			}
+			due.removeExhausted(shares, some)
+			claimed = append(claimed, some...)
+		}
+		failpoint.Hit("parked/claim")
+		return nil
+	})
+	failpoint.Hit("parked/claimed")
+	if err != nil {
+		*sel.Turns = turns
+		if !errors.Is(err, dialect.ErrCommitUnknown) {
+			claimed = nil
+		}
+		return claimed, fmt.Errorf("claim parked messages: %w", err)
+	}
+	for _, c := range claimed {
+		c.setLease(asked, sel.Lease)
+	}
+	slices.SortFunc(claimed, func(a, b Claimed) int { return cmp.Compare(a.ID, b.ID) })
+	return claimed, nil
+}
+
+// Duration converts milliseconds from a row into a time.Duration. If the value does not
+// fit, because a time in the row was edited by hand, Duration returns the longest
+// possible duration.
+func Duration(millis int64) time.Duration {
+	const longest = int64(math.MaxInt64 / time.Millisecond)
+	return time.Duration(max(-longest, min(millis, longest))) * time.Millisecond
+}
+
+// shareArgs yields the arguments of each claim statement. PostgreSQL claims all shares
+// with one statement, SQLite needs one statement for each share.
+func (s *Store) shareArgs(shares []share) iter.Seq[[]any] {
+	return func(yield func([]any) bool) {
+		names, tenants, counts := make([]string, len(shares)), make([]string, len(shares)), make([]int64, len(shares))
+		for i, share := range shares {
+			names[i], tenants[i], counts[i] = classes[share.class].name, share.tenant, int64(share.rows)
+			if s.dialect.SQLite() && !yield([]any{names[i], tenants[i], counts[i]}) {
+				return
+			}
+		}
+		if !s.dialect.SQLite() {
+			yield([]any{s.dialect.Strings(names), s.dialect.Strings(tenants), s.dialect.List(counts)})
+		}
+	}
+}
+
+func (s *Store) take(ctx context.Context, tx *sql.Tx, sel Select, token, query string, args []any) ([]Claimed, error) {
+	var claimed []Claimed
+	maxSize, largest := sel.maxSize(), 0
+	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		c, err := scanClaim(scan, sel, token)
+		if err != nil {
+			return err
+		}
+		claimed = append(claimed, c)
+		largest = max(largest, c.Size)
+		return nil
+	}, query, append([]any{sel.Consumer, sel.Topic, sel.Owner, token, sel.Lease.Milliseconds(), maxSize}, args...)...)
+	if err == nil && largest > maxSize {
+		err = &LargeError{Size: largest}
+	}
+	return claimed, err
+}
+
+func scanClaim(scan func(dest ...any) error, sel Select, token string) (Claimed, error) {
+	c := Claimed{Claim: &Claim{Token: token, Order: sel.Order, Keep: sel.Keep, claimed: time.Now()}}
+	var (
+		age, waited int64
+		envelope    []byte
+		key         string
+		raw         bool
+		known       knownError
+	)
+	err := scan(&c.ID, &c.Attempts, &c.Rounds, &c.Crashes, &c.Replays, &c.Turn.PriorityClass, &c.Turn.Tenant, &age, &key, &waited,
+		&c.Size, &envelope, &raw, &known.text, &known.typ)
+	if err != nil {
+		return Claimed{}, err
+	}
+	c.Attempts, c.Rounds = min(c.Attempts, MaxCount), min(c.Rounds, MaxCount)
+	c.age, c.Waited = Duration(age), Duration(waited)
+	if key != "" {
+		c.Key = Key{sel.Consumer, sel.Topic, key}
+	}
+	c.Message, c.Err = Decode(envelope)
+	if c.Err == nil && raw {
+		c.Err = known
+	}
+	return c, nil
+}
+
+// Applied reports whether the inbox contains the message of a claim. If it does, an
+// earlier process handled the message and committed, but died before it settled the
+// row. If a transaction is handling the message at this moment, Applied waits for its
+// end. With PostgreSQL, Applied fails if this wait takes longer than a second.
+func (s *Store) Applied(ctx context.Context, c Claimed) (applied bool, err error) {
+	digest := sha256.Sum256(c.Message.Payload)
+	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		if s.sql.lockTimeout != "" {
+			if _, err := tx.ExecContext(ctx, s.sql.lockTimeout); err != nil {
+				return err
+			}
+		}
+		result, err := tx.ExecContext(ctx, s.sql.enter, c.ID)
+		if err != nil {
+			return err
+		}
+		if fresh, err := result.RowsAffected(); err != nil || fresh > 0 {
+			return cmp.Or(err, errRollback)
+		}
+		return tx.QueryRowContext(ctx, s.sql.applied, c.ID, digest[:]).Scan(&applied)
+	})
+	if err != nil && !errors.Is(err, errRollback) {
+		return false, fmt.Errorf("look up parked message %d in the inbox: %w", c.ID, err)
+	}
+	return applied, nil
+}
+
+// errRollback makes the database roll back the insert that Applied uses to wait for
+// other transactions.
+var errRollback = errors.New("only looked")
+
+// Poll calls [Store.Due] for one subscription. A subscription polls also when it has no
+// messages, and once_parked has many indexes, so planning the query takes PostgreSQL
+// longer than executing it. After a result without due rows, Poll therefore first asks
+// with a prepared query outside of a transaction, which takes one round trip. It is not
+// safe for concurrent use.
+type Poll struct {
+	store  *Store
+	reader *dialect.Reader // nil before the first use
+	quiet  bool            // the latest result had no due rows
+}
+
+// Poll returns a Poll for the store.
+func (s *Store) Poll() *Poll { return &Poll{store: s} }
+
+// Due is like [Store.Due].
+func (p *Poll) Due(ctx context.Context, sel Select) (*Due, error) {
+	if p.quiet && p.none(ctx, sel) {
+		return &Due{}, nil
+	}
+	due, err := p.store.Due(ctx, sel)
+	p.quiet = err == nil && !due.Fresh() && !due.Crashed
+	return due, err
+}
+
+// none reports whether no row is due. It returns false if this is unknown: the cause of
+// an error may exist only outside of a transaction. Otherwise Store.Due returns it too.
+func (p *Poll) none(ctx context.Context, sel Select) (none bool) {
+	if p.reader == nil {
+		p.reader = p.store.dialect.Reader(p.store.db)
+	}
+	if !p.reader.Usable() {
+		return false
+	}
+	err := p.reader.Read(ctx, p.store.sql.dueAlone, []any{sel.Consumer, sel.Topic}, func(rows *sql.Rows) error {
+		var live, retry, replay, crashed bool
+		for rows.Next() {
+			if err := rows.Scan(&live, &retry, &replay, &crashed); err != nil {
+				return err
+			}
+			none = !live && !retry && !replay && !crashed
+		}
+		return nil
+	})
+	return none && err == nil
+}

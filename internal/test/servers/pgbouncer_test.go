@@ -1,0 +1,37 @@
+package servers_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/watermill-once/once/internal/test/kit"
+)
+
+// With a pool of one connection, the transactions of two clients run one after the
+// other in the same session of the server.
+func TestPgbouncerSharesOneServerConnection(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	pooler := kit.PrivatePgbouncer(t, kit.PrivatePostgres(t), "default_pool_size = 1")
+	var sessions []int
+	for range 2 {
+		db, err := sql.Open("postgres", pooler.DSN("postgres"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		var pid int
+		if err := db.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		sessions = append(sessions, pid)
+	}
+	if sessions[0] != sessions[1] {
+		t.Errorf("two clients have the sessions %v", sessions)
+	}
+	for range 2 {
+		if err := pooler.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,4 +1,0 @@
-// Package race reports whether the race detector is on. The detector makes code up to
-// ten times slower. It has nothing to find in code that runs on one goroutine. So a
-// test that repeats such code does so less often with the detector.
-package race

@@ -1,0 +1,152 @@
+// Package usercode is about what a user passes to this module: functions and errors, whose
+// code may panic, and the fields of a Config.
+package usercode
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+)
+
+// ErrExited is the error of a call that ended its goroutine with runtime.Goexit. Such a
+// call has neither returned nor panicked.
+var ErrExited = errors.New("the call did not return, it ended its goroutine: " +
+	"return an error in place of runtime.Goexit, which t.FailNow and t.Skip call, too")
+
+// Run works like [Guarded], and also returns an error if f calls runtime.Goexit, which
+// no function can stop. Therefore Run calls f in a goroutine of its own.
+func Run(f func() error) error {
+	err := ErrExited
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err = Guarded(f)
+	}()
+	<-done
+	return err
+}
+
+// Guarded calls f, which is code of the user, and returns its error in the form that
+// [Guard] returns. If f panics, it returns a [*PanicError].
+func Guarded(f func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = newPanic(value)
+		}
+	}()
+	return Guard(f())
+}
+
+// Guard returns an error with the text of err, for an error of the user. The methods of
+// such an error are code of the user: each of them may panic, and outside of the handler's
+// call a panic would end the process. The returned error calls the method Error once,
+// here. An Is, As or Unwrap that panics matches nothing.
+//
+// The returned error has no method Unwrap, because errors.Is and errors.As would then
+// call the methods of err themselves.
+func Guard(err error) error {
+	if isGuarded(err) {
+		return err
+	}
+	g := &guarded{err: err, typ: fmt.Sprintf("%T", err)}
+	if !returns(func() { g.text = err.Error() }) {
+		g.text = "error of type " + g.typ + ", whose method Error panicked"
+	}
+	returns(func() { g.typ = TypeName(err) })
+	return g
+}
+
+func isGuarded(err error) bool {
+	switch err.(type) { //nolint:errorlint // only the outermost error matters
+	case nil, *guarded, *PanicError:
+		return true
+	}
+	return err == ErrExited //nolint:errorlint // only the outermost error matters
+}
+
+// returns calls f in another goroutine, and reports whether f returned.
+func returns(f func()) (returned bool) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { _ = recover() }() // the value is code of the user, too
+		f()
+		returned = true
+	}()
+	<-done
+	return returned
+}
+
+// guarded is the error that [Guard] returns.
+type guarded struct {
+	err       error
+	text, typ string
+}
+
+func (g *guarded) Error() string { return g.text }
+
+func (g *guarded) Is(target error) (matches bool) {
+	returns(func() { matches = errors.Is(g.err, target) })
+	return matches
+}
+
+func (g *guarded) As(target any) (matches bool) {
+	returns(func() { matches = errors.As(g.err, target) })
+	return matches
+}
+
+// Original returns the user's error that a guarded error contains, or err itself. Its
+// methods may panic, so use it only in a call of [Run].
+func Original(err error) error {
+	if p, ok := err.(*PanicError); ok && p.cause != nil { //nolint:errorlint // only the outermost error matters
+		err = p.cause
+	}
+	if g, ok := err.(*guarded); ok { //nolint:errorlint // only the outermost error matters
+		return g.err
+	}
+	return err
+}
+
+// TypeName returns the name of the type of the innermost error that err wraps.
+func TypeName(err error) string {
+	if g, ok := err.(*guarded); ok { //nolint:errorlint // errors.As would find the guarded error of an inner call
+		return g.typ
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		return TypeName(inner)
+	}
+	return fmt.Sprintf("%T", err)
+}
+
+// PanicError is the error of a call of the user's code that panicked.
+type PanicError struct {
+	Stack []byte
+
+	text  string
+	cause error // the value of the panic if it is an error, otherwise nil
+}
+
+func (p *PanicError) Error() string { return p.text }
+
+// Unwrap returns the value of the panic if it is an error, and nil otherwise.
+func (p *PanicError) Unwrap() error { return p.cause }
+
+func newPanic(value any) *PanicError {
+	p := &PanicError{Stack: debug.Stack()}
+	if err, ok := value.(error); ok {
+		p.cause = Guard(err)
+		p.text = "panic: " + p.cause.Error()
+	} else if !returns(func() { p.text = fmt.Sprintf("panic: %v", value) }) { // fmt calls the method String
+		p.text = fmt.Sprintf("panic with a value of type %T", value)
+	}
+	return p
+}
+
+// Stack returns the stack of the panic that err wraps, for the log. If err wraps no
+// panic, it returns "".
+func Stack(err error) string {
+	if p, ok := errors.AsType[*PanicError](err); ok {
+		return string(p.Stack)
+	}
+	return ""
+}

@@ -1,0 +1,316 @@
+package dead_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/dead"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
+
+var (
+	ann        = operate.Act{Actor: "ann", Why: "the queue is back"}
+	everything = operate.Filter{All: true}
+)
+
+// bench is a database that contains the tables of this library.
+type bench struct {
+	*testing.T
+
+	db      *sql.DB
+	config  schema.Config
+	letters *dead.Letters
+	log     *dead.SentLog
+}
+
+// eachDatabase runs test against each kind of database.
+func eachDatabase(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		test(newBench(t, db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)}))
+	})
+}
+
+// eachSentLog is like eachDatabase, and also runs test with a sent log by day.
+func eachSentLog(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	eachDatabase(t, test)
+	t.Run("by day", func(t *testing.T) {
+		db := kit.Postgres(t)
+		if err := schema.Up(t.Context(), db.DB, schema.Config{Sent: schema.ByDay}); err != nil {
+			t.Fatal(err)
+		}
+		b := newBench(t, db.DB, schema.Config{})
+		if _, err := b.log.SweepDays(t.Context(), 100*24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		test(b)
+	})
+}
+
+func newBench(t *testing.T, db *sql.DB, config schema.Config) *bench {
+	t.Helper()
+	if err := schema.Up(t.Context(), db, config); err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{T: t, db: db, config: config}
+	b.letters, b.log = b.remembering(0)
+	return b
+}
+
+// remembering returns the letters and the log, configured for consumers that remember
+// ids for the retention.
+func (b *bench) remembering(retention time.Duration) (*dead.Letters, *dead.SentLog) {
+	b.Helper()
+	config := operate.Config{Schema: b.config, InboxRetention: retention}
+	letters, err := dead.New(b.db, config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	log, err := dead.NewSentLog(b.db, config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return letters, log
+}
+
+// sentPage returns a page of the sent log.
+func (b *bench) sentPage(f operate.Filter) operate.Page[dead.SentMessage] {
+	b.Helper()
+	page, err := b.log.List(b.Context(), f)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return page
+}
+
+// counts returns the report without the ID and the state of the replay.
+func counts(r operate.Replay) operate.Report {
+	r.ID, r.State = 0, ""
+	return r.Report
+}
+
+func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
+
+func (b *bench) exec(query string) {
+	b.Helper()
+	if _, err := b.db.ExecContext(b.Context(), query); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// count returns the result of a query for one number.
+func (b *bench) count(query string, args ...any) int {
+	b.Helper()
+	var n int
+	if err := b.db.QueryRowContext(b.Context(), query, args...).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+func (b *bench) pending() int { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox`) }
+func (b *bench) dead() int    { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox_dead`) }
+
+func (b *bench) sent() int { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox_sent`) }
+
+// now returns an SQL expression for the current time of the database, in the format of
+// the columns that contain times.
+func (b *bench) now() string {
+	if b.sqlite() {
+		return `CAST(unixepoch('subsec') * 1000 AS INTEGER)`
+	}
+	return `now()`
+}
+
+// age makes the times in a column of a table earlier.
+func (b *bench) age(table, column string, by time.Duration, where string) {
+	b.Helper()
+	earlier := fmt.Sprintf(`%s - %d`, column, by.Milliseconds())
+	if !b.sqlite() {
+		earlier = fmt.Sprintf(`%s - interval '1 millisecond' * %d`, column, by.Milliseconds())
+	}
+	b.exec(`UPDATE ` + table + ` SET ` + column + ` = ` + earlier + ` WHERE ` + where)
+}
+
+// msg returns a message with an ordering key, or without one if key is empty.
+func msg(id, key string) *message.Message {
+	m := message.NewMessage(id, []byte("payload of "+id))
+	if key != "" {
+		outbox.SetOrderingKey(m, key)
+	}
+	return m
+}
+
+func messages(n int) (msgs []*message.Message) {
+	for i := range n {
+		msgs = append(msgs, msg(fmt.Sprint(i), ""))
+	}
+	return msgs
+}
+
+// insertDead inserts dead letters with the ids 1, 2, and so on, without a forwarder.
+func (b *bench) insertDead(msgs ...*message.Message) {
+	b.Helper()
+	b.insert(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at,
+		attempts, last_error, reason, fingerprint, unknown, `+outboxrow.LabelColumns+`)
+		SELECT $1, $2, 't', $3, $4, o.metadata, `+b.now()+`, 20, 'no queue', 'exhausted', 'exhausted: no queue', 1 = 0, `+b.labels(), msgs)
+}
+
+// record inserts messages into the sent log, without a forwarder.
+func (b *bench) record(topic string, msgs ...*message.Message) {
+	b.Helper()
+	b.insert(`INSERT INTO once_outbox_sent (position, message_id, topic, ordering_key, payload, metadata, created_at,
+		`+outboxrow.LabelColumns+`)
+		SELECT $1, $2, '`+topic+`', $3, $4, o.metadata, `+b.now()+`, `+b.labels(), msgs)
+}
+
+// labels returns the end of an INSERT statement. It selects the labels from the
+// message's metadata, which is the parameter $5 of the statement.
+func (b *bench) labels() string {
+	d, err := dialect.New(b.config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	labels, join := outboxrow.Labels(d)
+	metadata := `$5`
+	if !b.sqlite() {
+		metadata = `CAST($5 AS json)`
+	}
+	return labels + ` FROM (SELECT ` + metadata + ` AS metadata) AS o` + join
+}
+
+func (b *bench) insert(query string, msgs []*message.Message) {
+	b.Helper()
+	tx, err := b.db.BeginTx(b.Context(), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i, m := range msgs {
+		metadata, err := json.Marshal(m.Metadata)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := tx.ExecContext(b.Context(), query, 1000+i, m.UUID, keyOf(m), []byte(m.Payload), string(metadata)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func keyOf(m *message.Message) any {
+	if key := m.Metadata[outbox.OrderingKey]; key != "" {
+		return key
+	}
+	return nil
+}
+
+// audits returns the audit rows as lines.
+func (b *bench) audits() (lines []string) {
+	b.Helper()
+	rows, err := b.db.QueryContext(b.Context(), `SELECT actor, action, subject, message_id, why FROM once_audit ORDER BY id`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var f [5]string
+		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]); err != nil {
+			b.Fatal(err)
+		}
+		lines = append(lines, strings.Join(f[:], " | "))
+	}
+	if err := rows.Err(); err != nil {
+		b.Fatal(err)
+	}
+	return lines
+}
+
+// publish commits messages to the outbox.
+func (b *bench) publish(topic string, msgs ...*message.Message) {
+	b.Helper()
+	box, err := outbox.New(outbox.Config{Schema: b.config})
+	if err != nil {
+		b.Fatal(err)
+	}
+	err = box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
+		return events.Publish(topic, msgs...)
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// publisher records the messages that it gets, or refuses all of them for good.
+type publisher struct {
+	mu     sync.Mutex
+	sent   []*message.Message
+	refuse bool
+}
+
+type unacceptable struct{ error }
+
+func (unacceptable) Unacceptable() bool { return true }
+
+func (p *publisher) Publish(_ string, msgs ...*message.Message) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refuse {
+		return unacceptable{errors.New("too large")}
+	}
+	p.sent = append(p.sent, msgs...)
+	return nil
+}
+
+func (p *publisher) Close() error { return nil }
+
+// forward runs a forwarder until the outbox is empty.
+func (b *bench) forward(p *publisher, keepSent time.Duration, afterDead forwarder.AfterDead) {
+	b.Helper()
+	f, err := forwarder.New(b.db, p, forwarder.Config{
+		Schema: b.config, PollMax: 20 * time.Millisecond, Workers: 1, // one worker keeps the order
+		KeepSent: keepSent, AfterDead: afterDead, Logger: kit.Logger(b.T),
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background()) }()
+	kit.Eventually(b.T, time.Minute, "the outbox is empty", func() bool { return b.pending() == 0 })
+	if err := f.Close(); err != nil {
+		b.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		b.Fatal(err)
+	}
+}
+
+// unstamped returns the metadata of a sent message without the times that the forwarder
+// adds.
+func unstamped(msg *message.Message) message.Metadata {
+	metadata := maps.Clone(msg.Metadata)
+	delete(metadata, meta.CreatedAt)
+	delete(metadata, meta.PublishedAt)
+	return metadata
+}

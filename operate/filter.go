@@ -1,0 +1,98 @@
+package operate
+
+import "time"
+
+// Filter selects the messages that match all fields that are not empty. Each package
+// supports the fields that its messages have: the other fields must be empty, because
+// a field that is ignored would select more messages than meant.
+//
+//	outbox      IDs MessageID Topic OrderingKey Tenant AggregateType AggregateID EventType
+//	            State CreatedAfter CreatedBefore
+//	dead        IDs MessageID Topic OrderingKey Tenant AggregateType AggregateID EventType
+//	            Reason Fingerprint FailedAfter FailedBefore
+//	sent log    IDs MessageID Topic OrderingKey Tenant AggregateType AggregateID EventType
+//	            SentAfter SentBefore
+//	parked      IDs Consumer MessageID Topic OrderingKey Tenant State CreatedAfter CreatedBefore
+//	quarantine  IDs Consumer MessageID Topic Tenant AggregateType AggregateID EventType
+//	            Reason ErrorType Fingerprint FailedAfter FailedBefore
+type Filter struct {
+	// All selects all messages. A call that changes messages refuses a Filter without any
+	// condition unless All is true, because such a Filter may be a mistake.
+	All bool `json:"all,omitempty"`
+
+	// IDs are the IDs of rows, not of their messages. In the outbox they are positions. If
+	// IDs is nil, rows with any ID match. A list without elements matches no row.
+	IDs []int64 `json:"ids,omitzero"`
+
+	// Consumer is the name of a consumer. Topic is the topic of the message, or of the
+	// consumer's subscription.
+	Consumer string `json:"consumer,omitempty"`
+	Topic    string `json:"topic,omitempty"`
+
+	// MessageID and OrderingKey must be equal to the values of the message.
+	MessageID   string `json:"message_id,omitempty"`
+	OrderingKey string `json:"ordering_key,omitempty"`
+
+	// Tenant, AggregateType, AggregateID and EventType are values in the metadata of the
+	// message, see outbox.SetTenant, SetAggregate and SetEventType. Except in the outbox,
+	// only the first 255 characters of each value are compared.
+	Tenant        string `json:"tenant,omitempty"`
+	AggregateType string `json:"aggregate_type,omitempty"`
+	AggregateID   string `json:"aggregate_id,omitempty"`
+	EventType     string `json:"event_type,omitempty"`
+
+	// State is one of the states of the package, for example outbox.Blocked or parked.Held.
+	State string `json:"state,omitempty"`
+
+	// Reason, ErrorType and Fingerprint describe the last failure. Reason is one of the
+	// reasons of the package. Fingerprint is the Fingerprint of a [Group].
+	Reason      string `json:"reason,omitempty"`
+	ErrorType   string `json:"error_type,omitempty"`
+	Fingerprint string `json:"fingerprint,omitempty"`
+
+	// CreatedAfter (inclusive) and CreatedBefore (exclusive) limit the time at which a
+	// message was stored. FailedAfter and FailedBefore limit the time of the last failure,
+	// or the time at which a message became a dead letter. SentAfter and SentBefore limit
+	// the time at which a message was sent. All times are by the database's clock and in
+	// whole milliseconds.
+	CreatedAfter  time.Time `json:"created_after,omitzero"`
+	CreatedBefore time.Time `json:"created_before,omitzero"`
+	FailedAfter   time.Time `json:"failed_after,omitzero"`
+	FailedBefore  time.Time `json:"failed_before,omitzero"`
+	SentAfter     time.Time `json:"sent_after,omitzero"`
+	SentBefore    time.Time `json:"sent_before,omitzero"`
+
+	// AfterID selects rows with a higher ID. For the next page, set it to Next of the
+	// previous page. AfterGroup is the Fingerprint of the last group of the previous page.
+	// It is only for methods that return groups.
+	AfterID    int64  `json:"after_id,omitempty"`
+	AfterGroup string `json:"-"`
+
+	// UntilID is the highest ID that matches, for example the result of SentLog.SettledID.
+	// Defaults to 0, which means no limit.
+	UntilID int64 `json:"until_id,omitempty"`
+
+	// Limit is the maximum number of messages to list, count or change, or of groups to
+	// list. Lists default to 100, and the other calls to no limit. Counts and backlogs of
+	// packages outbox and parked ignore it.
+	Limit int `json:"limit,omitempty"`
+}
+
+// Page is one page of a list. Rows are in the order of their IDs. A page can contain
+// fewer rows than Filter.Limit, or none, even if later pages contain rows.
+type Page[Row any] struct {
+	Rows []Row
+
+	// Next is the value of Filter.AfterID for the next page, or 0 if this is the last page.
+	Next int64
+}
+
+// Count is the number of messages that one call has counted. A call may count only a part
+// of a large table.
+type Count struct {
+	N int
+
+	// Next is the value of Filter.AfterID to count the rest, or 0 if no other message
+	// matches.
+	Next int64
+}

@@ -1,0 +1,224 @@
+package mover_test
+
+import (
+	"context"
+	"database/sql"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	stockforwarder "github.com/ThreeDotsLabs/watermill/components/forwarder"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate/mover"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { kit.Main(m) }
+
+const patience = time.Minute
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	kit.Eventually(t, patience, what, cond)
+}
+
+// stock simulates a service that uses Watermill's own forwarder and its tables.
+type stock struct {
+	db      *sql.DB
+	topic   string
+	group   string
+	tables  wsql.DefaultPostgreSQLSchema
+	offsets wsql.DefaultPostgreSQLOffsetsAdapter
+}
+
+// withDefaults returns a service that uses Watermill's own forwarder with default
+// settings. Its database also contains the outbox.
+func withDefaults(t *testing.T, db *sql.DB) stock {
+	t.Helper()
+	s := stock{db: db, topic: "forwarder_topic"}
+	s.create(t)
+	return s
+}
+
+func (s stock) subscriber(t *testing.T) *wsql.Subscriber {
+	t.Helper()
+	sub, err := wsql.NewSubscriber(s.db, wsql.SubscriberConfig{
+		ConsumerGroup: s.group, SchemaAdapter: s.tables, OffsetsAdapter: s.offsets,
+		PollInterval: 10 * time.Millisecond, RetryInterval: 10 * time.Millisecond, ResendInterval: 10 * time.Millisecond,
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+func (s stock) create(t *testing.T) {
+	t.Helper()
+	if err := schema.Up(t.Context(), s.db, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.subscriber(t).SubscribeInitialize(s.topic); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// publish writes messages in a transaction with the publisher of Watermill's own
+// forwarder.
+func (s stock) publish(t *testing.T, tx *sql.Tx, topic string, msgs ...*message.Message) {
+	t.Helper()
+	stored, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: s.tables}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := stockforwarder.NewPublisher(stored, stockforwarder.PublisherConfig{ForwarderTopic: s.topic})
+	if err := events.Publish(topic, msgs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// open begins a transaction, writes messages in it, and leaves it open.
+func (s stock) open(t *testing.T, topic string, msgs ...*message.Message) *sql.Tx {
+	t.Helper()
+	tx, release, err := dialect.Begin(t.Context(), s.db, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	s.publish(t, tx, topic, msgs...)
+	return tx
+}
+
+// put writes messages in a transaction, and commits it.
+func (s stock) put(t *testing.T, topic string, msgs ...*message.Message) {
+	t.Helper()
+	tx, release, err := dialect.Begin(t.Context(), s.db, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	s.publish(t, tx, topic, msgs...)
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forward runs Watermill's own forwarder until the test calls stop.
+func (s stock) forward(t *testing.T, publisher message.Publisher) (stop func()) {
+	t.Helper()
+	fwd, err := stockforwarder.NewForwarder(s.subscriber(t), publisher, watermill.NopLogger{},
+		stockforwarder.Config{ForwarderTopic: s.topic})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- fwd.Run(context.Background()) }()
+	<-fwd.Running()
+	stop = sync.OnceFunc(func() {
+		if err := fwd.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// inbox is a publisher that records the ids of the published messages.
+type inbox struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (i *inbox) Publish(_ string, msgs ...*message.Message) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, msg := range msgs {
+		i.all = append(i.all, msg.UUID)
+	}
+	return nil
+}
+
+func (i *inbox) Close() error { return nil }
+
+func (i *inbox) ids() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return append([]string(nil), i.all...)
+}
+
+func newMover(t *testing.T, db *sql.DB, config mover.Config) *mover.Mover {
+	t.Helper()
+	m, err := mover.New(db, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// moves waits until the given number of rows was moved. An open transaction of another
+// test on the same server may delay this.
+func moves(t *testing.T, m *mover.Mover, rows int) {
+	t.Helper()
+	moved := 0
+	eventually(t, "the rows are moved", func() bool {
+		n, err := m.Move(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		moved += n
+		return moved >= rows
+	})
+	if moved != rows {
+		t.Fatalf("moved is %d, want %d", moved, rows)
+	}
+}
+
+// ids returns the only column of the rows that query returns.
+func ids(t *testing.T, db *sql.DB, query string) []string {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	all := []string{}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, id)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func outboxIDs(t *testing.T, db *sql.DB) []string {
+	t.Helper()
+	return ids(t, db, `SELECT message_id FROM once_outbox ORDER BY position`)
+}
+
+func exec(t *testing.T, db *sql.DB, query string, args ...any) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func count(t *testing.T, db *sql.DB, query string, args ...any) int {
+	t.Helper()
+	var n int
+	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

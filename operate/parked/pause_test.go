@@ -1,0 +1,150 @@
+package parked_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	store "github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/operate/audit"
+	"github.com/watermill-once/once/operate/parked"
+)
+
+// known registers a consumer for a topic.
+func (b *bench) known(consumer, topic string) {
+	b.Helper()
+	b.register(store.Consumer{Consumer: consumer, Topic: topic, Owner: "host/1"})
+}
+
+// audited returns the acts of the audit log, with the oldest act first.
+func (b *bench) audited() (all []string) {
+	b.Helper()
+	log, err := audit.New(b.db, b.config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	page, err := log.List(b.Context(), audit.Filter{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, r := range slices.Backward(page.Rows) {
+		all = append(all, strings.Join([]string{r.Actor, r.Action, r.Consumer, r.Subject, r.Why}, "|"))
+	}
+	return all
+}
+
+func TestConsumerIsPausedForAllItsTopicsOrOne(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(b *bench) {
+		b.known("payments", "orders")
+		b.known("payments", "refunds")
+		b.known("mails", "orders")
+		paused := func() (all []string) {
+			consumers, err := b.messages.Consumers(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range consumers {
+				if c.Pause != nil {
+					if c.Pause.Actor != "ann" || c.Pause.Why != "order 7 is void" || c.Pause.Since.IsZero() {
+						t.Errorf("pause %+v", c.Pause)
+					}
+					all = append(all, c.Name+" "+c.Topic)
+				}
+			}
+			return all
+		}
+		change := func(want []string, call func() ([]string, error)) {
+			t.Helper()
+			topics, err := call()
+			if err != nil || !slices.Equal(topics, want) {
+				t.Errorf("changed topics %q, want %q: %v", topics, want, err)
+			}
+		}
+		pause := func(topic string) func() ([]string, error) {
+			return func() ([]string, error) { return b.messages.PauseConsumer(t.Context(), ann, "payments", topic) }
+		}
+		resume := func(topic string) func() ([]string, error) {
+			return func() ([]string, error) { return b.messages.ResumeConsumer(t.Context(), ann, "payments", topic) }
+		}
+		change([]string{"refunds"}, pause("refunds"))
+		change([]string{"orders"}, pause("")) // refunds keeps its pause
+		change(nil, pause(""))
+		if got := paused(); !slices.Equal(got, []string{"payments orders", "payments refunds"}) {
+			t.Errorf("paused are %q", got)
+		}
+		change([]string{"orders"}, resume("orders"))
+		change([]string{"refunds"}, resume(""))
+		if got := paused(); got != nil {
+			t.Errorf("paused are %q", got)
+		}
+		_, err := b.messages.ResumeConsumer(t.Context(), ann, "payments", "")
+		if !errors.Is(err, parked.ErrNotPaused) || !strings.Contains(err.Error(), `"payments"`) {
+			t.Errorf("resume of a consumer that is not paused: %v", err)
+		}
+		want := []string{
+			"ann|consumer.paused|payments|topic:refunds|order 7 is void", "ann|consumer.paused|payments|topic:orders|order 7 is void",
+			"ann|consumer.resumed|payments|topic:orders|order 7 is void", "ann|consumer.resumed|payments|topic:refunds|order 7 is void",
+		}
+		if got := b.audited(); !slices.Equal(got, want) {
+			t.Errorf("the audit log has %q, want %q", got, want)
+		}
+	})
+}
+
+// A mistyped name would pause nothing. The error names the consumers that exist.
+func TestPauseOfUnknownConsumerListsTheKnownOnes(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(b *bench) {
+		_, err := b.messages.PauseConsumer(t.Context(), ann, "payment", "")
+		if !errors.Is(err, parked.ErrConsumerNotFound) || !strings.Contains(err.Error(), `no such consumer: "payment"; known are none`) {
+			t.Errorf("error %v", err)
+		}
+		b.known("payments", "orders")
+		b.seed() // the consumer "payments" has messages of another topic
+		for _, name := range [][2]string{{"payment", ""}, {"payments", "order"}} {
+			_, err = b.messages.PauseConsumer(t.Context(), ann, name[0], name[1])
+			const known = `known are "payments" of topic "orders", "payments" of topic "orders.placed"`
+			if !errors.Is(err, parked.ErrConsumerNotFound) || !strings.Contains(err.Error(), known) {
+				t.Errorf("error %v, want %q in it", err, known)
+			}
+		}
+		if topics, err := b.messages.PauseConsumer(t.Context(), ann, "payments", topic); err != nil || !slices.Equal(topics, []string{topic}) {
+			t.Errorf("a consumer that only has messages: %q, %v", topics, err)
+		}
+		if n := b.count(`SELECT COUNT(*) FROM once_consumer_pauses`); n != 1 {
+			t.Errorf("%d pauses, want 1", n)
+		}
+	})
+}
+
+func TestPauseNeedsActorAndReason(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(b *bench) {
+		_, err := b.messages.PauseConsumer(t.Context(), operate.Act{}, "", "")
+		for _, want := range []string{"Actor is empty", "Why is empty", "the name of the consumer is empty"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v, want %q in it", err, want)
+			}
+		}
+	})
+}
+
+// A consumer that was removed and returns later must not be paused for a forgotten reason.
+func TestRemovedConsumerIsNotPaused(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(b *bench) {
+		b.known("payments", "orders")
+		if _, err := b.messages.PauseConsumer(t.Context(), ann, "payments", ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.messages.RemoveConsumer(t.Context(), ann, "payments", "orders", parked.RemoveOptions{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		if n := b.count(`SELECT COUNT(*) FROM once_consumer_pauses`); n != 0 {
+			t.Errorf("%d pauses, want 0", n)
+		}
+	})
+}

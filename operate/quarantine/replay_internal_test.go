@@ -1,0 +1,161 @@
+package quarantine
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/operate"
+)
+
+// An entry is discarded while a replay with Force is about to include it. The entry
+// stays discarded, so the inbox must keep the id of its message.
+func TestTrap72ForcedReplaySparesDiscardedEntries(t *testing.T) {
+	t.Parallel()
+	for when, table := range map[string]string{
+		"when it is to be moved":     "once_parked IN SHARE MODE",
+		"when it is to be forgotten": "once_inbox",
+	} {
+		t.Run(when, func(t *testing.T) { discardDuringReplay(t, table) })
+	}
+}
+
+// discardDuringReplay discards an entry while the replay of this entry waits for a lock
+// on the given table.
+func discardDuringReplay(t *testing.T, table string) {
+	t.Helper()
+	db := kit.Postgres(t)
+	s := newTestTable(t, db)
+	to := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
+	failure := parkedrows.Failure{Err: errHandler, Reason: "failed"}
+	if _, err := s.parked.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil); err != nil {
+		t.Fatal(err)
+	}
+	replay, err := s.replays.Start(t.Context(), operate.Act{Actor: "test"}, operate.Filter{All: true}, operate.Plan{Force: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// This transaction does the same as Discard. The replay reaches the inbox in the
+	// middle of the transaction.
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE `+table); err != nil {
+		t.Fatal(err)
+	}
+	advanced := make(chan error, 1)
+	go func() {
+		_, _, err := s.replays.Advance(t.Context(), replay, 10)
+		advanced <- err
+	}()
+	kit.Eventually(t, 20*time.Second, "the replay waits", func() bool {
+		var waiting bool
+		err := db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+			WHERE NOT granted AND datname = current_database())`).Scan(&waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return waiting
+	})
+	end := tx.Commit
+	if _, err := tx.ExecContext(t.Context(), `SET lock_timeout = 100; UPDATE once_parked SET state = 'discarded', finished_at = now();
+		INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', 'c', '')`); err != nil {
+		end = tx.Rollback // the replay has locked the entry, so it is not discarded
+	}
+	if err := errors.Join(end(), <-advanced); err != nil {
+		t.Fatal(err)
+	}
+	var state string
+	var known bool
+	err = db.QueryRowContext(t.Context(), `SELECT state, EXISTS (SELECT 1 FROM once_inbox) FROM once_parked`).Scan(&state, &known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state == parkedrows.Discarded && !known {
+		t.Error("it is discarded, and a late copy of it would run")
+	}
+}
+
+// The lease ends after the transaction that extends it has begun, but before the
+// transaction reaches the row of the replay. This happens in a process that was stopped
+// for some time. Another replay has begun meanwhile, so the lease must not be extended.
+func TestTrap52LeaseThatEndsDuringALockWaitIsNotExtended(t *testing.T) {
+	t.Parallel()
+	db := kit.Postgres(t)
+	s := newTestTable(t, db)
+	to := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
+	failure := parkedrows.Failure{Err: errHandler, Reason: "failed"}
+	if _, err := s.parked.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil); err != nil {
+		t.Fatal(err)
+	}
+	replay, err := s.replays.Start(t.Context(), operate.Act{Actor: "test"}, operate.Filter{All: true}, operate.Plan{})
+	if err != nil || replay.ID == 0 { // a replay of nothing has no row and no lease
+		t.Fatalf("%v, replay %d", err, replay.ID)
+	}
+	other, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Rollback() }()
+	if _, err := other.ExecContext(t.Context(), `LOCK TABLE once_replays IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	advanced := make(chan error, 1)
+	go func() {
+		_, _, err := s.replays.Advance(t.Context(), replay, 10)
+		advanced <- err
+	}()
+	kit.Eventually(t, 20*time.Second, "it waits", func() (waits bool) {
+		err := db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM pg_locks
+			WHERE NOT granted AND relation = 'once_replays'::regclass)`).Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
+	if _, err := other.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = clock_timestamp()`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.ExecContext(t.Context(), `
+		INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
+		SELECT consumer, filter, plan, actor, why, state, total, until_id, 'another', clock_timestamp() + interval '1 hour'
+		FROM once_replays`); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-advanced; !errors.Is(err, operate.ErrReplayLost) {
+		t.Errorf("two replays of a consumer run: %v", err)
+	}
+}
+
+// The context of a replay may end just after the commit that begins or ends the replay.
+func TestReplayIsReadAfterItsContextHasEnded(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		s := newTestTable(t, db)
+		to := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
+		failure := parkedrows.Failure{Err: errHandler, Reason: "failed"}
+		if _, err := s.parked.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil); err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.replays.Start(t.Context(), operate.Act{Actor: "test"}, operate.Filter{All: true}, operate.Plan{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if r, err = s.replays.Reload(ended, r); err != nil || r.State != operate.ReplayRunning {
+			t.Errorf("%v, %+v", err, r)
+		}
+	})
+}

@@ -1,0 +1,52 @@
+package trace
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/schema"
+)
+
+// A message that moves from one table to another during a call appears in exactly one
+// of the tables.
+func TestTablesAreReadAsOfOneMoment(t *testing.T) {
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		if err := schema.Up(t.Context(), db.DB, config); err != nil {
+			t.Fatal(err)
+		}
+		j, err := New(db.DB, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count := func(tx *sql.Tx) (n int) {
+			if err := tx.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_blocked_keys`).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		// After a function of the user has run, each transaction begins with a query that
+		// restores the settings of the session.
+		if err := j.db.InTx(t.Context(), db.DB, func(*sql.Tx) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		err = j.snapshot(t.Context(), func(tx *sql.Tx) error {
+			if got := count(tx); got != 0 {
+				t.Fatalf("count is %d, want 0", got)
+			}
+			_, err := db.ExecContext(t.Context(), `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
+				VALUES ('k', 1, 1, 'dead')`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := count(tx); got != 0 {
+				t.Fatalf("count is %d, want 0", got)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}

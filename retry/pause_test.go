@@ -1,0 +1,548 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/embedded"
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+)
+
+// queue is the queue of a broker. A subscription takes several messages at once. When it
+// ends, the messages without an ack return to the queue.
+type queue struct {
+	prefetch int
+
+	mu    sync.Mutex
+	ready []string
+	wake  chan struct{}
+
+	open       atomic.Int32 // number of open subscriptions
+	subscribed atomic.Int32 // number of calls of Subscribe
+	returned   atomic.Int32 // messages that returned to the queue
+	closing    chan struct{}
+	close      func()
+}
+
+func newQueue(prefetch int) *queue {
+	q := &queue{prefetch: prefetch, wake: make(chan struct{}, 1), closing: make(chan struct{})}
+	q.close = sync.OnceFunc(func() { close(q.closing) })
+	return q
+}
+
+func (q *queue) publish(ids ...string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ready = append(q.ready, ids...)
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (q *queue) len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.ready)
+}
+
+func (q *queue) take() (id string, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.ready) == 0 {
+		return "", false
+	}
+	id = q.ready[0]
+	q.ready = q.ready[1:]
+	return id, true
+}
+
+func (q *queue) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	out := make(chan *message.Message)
+	q.open.Add(1)
+	q.subscribed.Add(1)
+	go func() {
+		defer close(out)
+		defer q.open.Add(-1)
+		var unacked sync.WaitGroup
+		defer unacked.Wait()
+		free := make(chan struct{}, q.prefetch)
+		for {
+			select {
+			case free <- struct{}{}:
+			case <-ctx.Done():
+				return
+			case <-q.closing:
+				return
+			}
+			id, ok := q.take()
+			if !ok {
+				<-free
+				select {
+				case <-q.wake:
+				case <-ctx.Done():
+					return
+				case <-q.closing:
+					return
+				}
+				continue
+			}
+			msg := message.NewMessage(id, nil)
+			msg.SetContext(ctx)
+			select {
+			case out <- msg:
+			case <-ctx.Done():
+				q.returned.Add(1)
+				q.publish(id)
+				return
+			case <-q.closing:
+				q.publish(id)
+				return
+			}
+			unacked.Go(func() {
+				defer func() { <-free }()
+				select {
+				case <-msg.Acked():
+				case <-msg.Nacked():
+					q.returned.Add(1)
+					q.publish(id)
+				}
+			})
+		}
+	}()
+	return out, nil
+}
+
+func (q *queue) Close() error {
+	q.close()
+	return nil
+}
+
+func (b *bench) runQueue(q *queue, h message.NoPublishHandlerFunc) {
+	b.Helper()
+	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config, Logger: kit.Logger(b.T)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.startWith(q, consumer, topic, h, quarantine.Middleware, b.retries.Middleware)
+}
+
+func (b *bench) pause() {
+	b.Helper()
+	b.exec(fmt.Sprintf(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why) VALUES ('%s', '%s', 'ann', 'the provider is down')`,
+		topic, consumer))
+}
+
+func (b *bench) resume() {
+	b.Helper()
+	b.exec(`DELETE FROM once_consumer_pauses`)
+}
+
+func (b *bench) exec(query string) {
+	b.Helper()
+	if _, err := b.ExecContext(b.Context(), query); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// calls counts the calls of a handler, by message. It reports calls that begin while the
+// consumer is paused.
+type calls struct {
+	t      *testing.T
+	paused atomic.Bool
+
+	mu  sync.Mutex
+	ids map[string]int
+}
+
+func newCalls(t *testing.T) *calls { return &calls{t: t, ids: map[string]int{}} }
+
+func (c *calls) handle(msg *message.Message) error {
+	if c.paused.Load() {
+		c.t.Errorf("the handler was called with %s while its consumer was paused", msg.UUID)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ids[msg.UUID]++
+	return nil
+}
+
+func (c *calls) of(id string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ids[id]
+}
+
+func (c *calls) each(ids ...string) bool {
+	for _, id := range ids {
+		if c.of(id) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// otherConsumerPolls waits until another consumer of the process has handled several
+// parked messages, one after the other. In this time the paused consumer could have
+// claimed its own messages.
+func (b *bench) otherConsumerPolls() {
+	b.Helper()
+	for n := range 3 {
+		id := fmt.Sprint("other", n)
+		if err := b.parked.Deliver(b.Context(), "other.topic", []string{"other"}, message.NewMessage(id, nil)); err != nil {
+			b.Fatal(err)
+		}
+		b.eventually("the other consumer has handled "+id, func() bool { return b.count(`once_parked WHERE consumer = 'other'`) == 0 })
+	}
+}
+
+// Trap 119. While a consumer is paused, a handler that runs finishes, and nothing new starts: no
+// message of the transport, which stays in the queue, and no parked message. No attempt
+// and no crash is counted.
+func TestPausedConsumerStartsNoMessage(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		other := newBench(t, db, nil)
+		other.runNamed("other", "other.topic", func(*message.Message) error { return nil })
+		b := newBench(t, db, nil)
+		q, c, release := newQueue(2), newCalls(t), make(chan struct{})
+		q.publish("running", "q1", "q2", "q3", "q4")
+		b.runQueue(q, func(msg *message.Message) error {
+			if msg.UUID == "running" {
+				<-release
+				if err := msg.Context().Err(); err != nil {
+					t.Errorf("the pause has ended the context of a running handler: %v", err)
+				}
+				return nil
+			}
+			return c.handle(msg)
+		})
+		b.eventually("messages are handled", func() bool { return c.each("q1", "q2", "q3", "q4") })
+		b.pause()
+		b.eventually("the pause is seen", func() bool { return !b.retriesOpen() })
+		c.paused.Store(true)
+		q.publish("q5", "q6", "q7")
+		b.put("p1", "p2")
+		other.otherConsumerPolls()
+		if n := q.open.Load(); n != 1 {
+			t.Errorf("%d subscriptions while a handler runs, want 1: an end would cancel its context", n)
+		}
+		close(release)
+		b.eventually("the subscription is closed", func() bool { return q.open.Load() == 0 })
+		b.eventually("the messages are in the queue", func() bool { return q.len() == 3 })
+		other.otherConsumerPolls()
+		for _, row := range b.entries("") {
+			if row.Attempts != 0 || row.Crashes != 0 || row.Rounds != 0 {
+				t.Errorf("%+v was charged", row)
+			}
+		}
+		c.paused.Store(false)
+		b.resume()
+		b.eventually("all are handled", func() bool { return c.each("q5", "q6", "q7", "p1", "p2") })
+		b.allHandled()
+		for _, id := range []string{"q1", "q5", "q6", "q7", "p1", "p2"} {
+			if n := c.of(id); n != 1 {
+				t.Errorf("%s was handled %d times", id, n)
+			}
+		}
+	})
+}
+
+// retriesOpen reports whether a new subscription of the consumer would be open.
+func (b *bench) retriesOpen() bool {
+	w := b.parked.WatchPauses(b.Context(), consumer, topic, watermill.NopLogger{})
+	defer w.Stop()
+	return w.Open()
+}
+
+// Trap 119. An instance that starts while its consumer is paused does not subscribe to the
+// transport. It counts as running. After the pause, it handles the messages.
+func TestNewInstanceOfPausedConsumerStartsPaused(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		other := newBench(t, db, nil)
+		other.runNamed("other", "other.topic", func(*message.Message) error { return nil })
+		b := newBench(t, db, nil)
+		q, c := newQueue(2), newCalls(t)
+		c.paused.Store(true)
+		q.publish("q1")
+		b.put("p1")
+		b.pause()
+		b.runQueue(q, c.handle)
+		b.eventually("it is registered", func() bool { return b.count(`once_consumer_instances WHERE consumer = 'payments'`) == 1 })
+		other.otherConsumerPolls()
+		if n := q.subscribed.Load(); n != 0 {
+			t.Errorf("subscribed %d times, want 0: the broker would count deliveries", n)
+		}
+		c.paused.Store(false)
+		b.resume()
+		b.eventually("all are handled", func() bool { return c.each("q1", "p1") })
+		b.allHandled()
+	})
+}
+
+// Trap 119. Messages that were claimed in advance are given back when the pause begins, so that
+// they are due at once for whoever handles them after the pause.
+func TestClaimedMessagesAreGivenBackAtPause(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := newBench(t, db, func(c *retry.Config) {
+			c.KeyOrder, c.Concurrency, c.Lease = retry.BlockWhileRetried, 1, time.Hour
+		})
+		c, release := newCalls(t), make(chan struct{})
+		var first atomic.Bool
+		b.put("m1", "m2", "m3", "m4")
+		b.runQueue(newQueue(2), func(msg *message.Message) error {
+			if first.CompareAndSwap(false, true) {
+				<-release
+				return nil
+			}
+			return c.handle(msg)
+		})
+		b.eventually("messages are claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 4 })
+		c.paused.Store(true)
+		b.pause()
+		if db.Dialect == "sqlite" { // the running handler may use the only writer
+			b.eventually("the pause is seen", func() bool { return !b.retriesOpen() })
+			close(release)
+		}
+		b.eventually("only the running message is claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) <= 1 })
+		for _, row := range b.entries("") {
+			if row.Attempts != 0 || row.Crashes > 1 {
+				t.Errorf("%+v was charged", row)
+			}
+		}
+		if db.Dialect != "sqlite" {
+			close(release)
+		}
+		b.eventually("nothing is claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 0 })
+		if n := b.count(`once_parked WHERE crashes = 0 AND attempts = 0`); n != 3 {
+			t.Errorf("%d messages wait without a crash, want 3", n)
+		}
+		c.paused.Store(false)
+		b.resume()
+		b.allHandled()
+	})
+}
+
+// Trap 119. A subscription that cannot read whether its consumer is paused starts no messages. The
+// consumer may be paused.
+func TestNothingStartsBeforePausesAreRead(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		var logs kit.Logs
+		b := newBench(t, db, func(c *retry.Config) { c.Logger = &logs })
+		b.exec(`ALTER TABLE once_consumer_pauses RENAME TO away`)
+		q, c := newQueue(2), newCalls(t)
+		c.paused.Store(true)
+		q.publish("q1", "q2")
+		b.put("p1")
+		b.runQueue(q, c.handle)
+		b.eventually("it is logged", func() bool { return logs.Count("ERROR Paused consumers cannot be read, retrying") == 1 })
+		c.paused.Store(false)
+		b.exec(`ALTER TABLE away RENAME TO once_consumer_pauses`)
+		b.eventually("all are handled", func() bool { return c.each("q1", "q2", "p1") })
+		b.allHandled()
+		if n := logs.Count("INFO Paused consumers are read again"); n != 1 {
+			t.Errorf("logged %d times, want 1: %q", n, logs.Lines())
+		}
+	})
+}
+
+// A consumer shuts down while it is paused, while it is paused and a handler runs, and
+// before the pauses could be read. The messages of the transport return to it.
+func TestShutdownOfPausedConsumer(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		for name, prepare := range map[string]func(b *bench, q *queue){
+			"paused": func(b *bench, q *queue) {
+				b.pause()
+				b.eventually("the subscription is closed", func() bool { return q.open.Load() == 0 })
+			},
+			"paused at the start": func(*bench, *queue) {},
+			"unknown":             func(*bench, *queue) {},
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := newBench(t, db, nil)
+				switch name {
+				case "paused at the start":
+					b.pause()
+				case "unknown":
+					b.exec(`ALTER TABLE once_consumer_pauses RENAME TO away`)
+					defer b.exec(`ALTER TABLE away RENAME TO once_consumer_pauses`)
+				}
+				q, c := newQueue(1), newCalls(t)
+				sub := b.retries.Subscriber(consumer, q)
+				messages, err := sub.Subscribe(t.Context(), topic)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.eventually("it is registered", func() bool { return b.count(`once_consumer_instances`) == 1 })
+				c.paused.Store(true)
+				prepare(b, q)
+				q.publish("q1")
+				if err := sub.Close(); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+				if msg, ok := <-messages; ok {
+					t.Errorf("%s was delivered", msg.UUID)
+				}
+				if q.len() != 1 {
+					t.Errorf("%d messages are in the queue, want 1", q.len())
+				}
+				if b.count(`once_consumer_instances`) != 0 {
+					t.Error("the instance is still registered")
+				}
+				if name != "unknown" {
+					b.resume()
+				}
+			})
+		}
+	})
+}
+
+// A message whose attempts have no known outcome is tried again and again. A pause ends
+// this, and the message returns without an attempt.
+func TestPauseEndsUndecidedTries(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, kit.Postgres(t), nil)
+	q := newQueue(1)
+	var tries, free atomic.Int32
+	q.publish("q1")
+	b.runQueue(q, func(*message.Message) error {
+		tries.Add(1)
+		if free.Load() == 1 {
+			return nil
+		}
+		return chain.NotCalled(errors.New("the database is away"))
+	})
+	b.eventually("it is tried", func() bool { return tries.Load() > 2 })
+	b.pause()
+	b.eventually("it returns to the queue", func() bool { return q.open.Load() == 0 && q.len() == 1 })
+	if n := b.count(`once_parked`); n != 0 {
+		t.Errorf("%d rows, want 0", n)
+	}
+	before := tries.Load()
+	free.Store(1)
+	b.resume()
+	b.eventually("it is handled", func() bool { return tries.Load() > before && q.len() == 0 })
+}
+
+// A message that is neither acked nor nacked when the pause begins, and a pause that ends
+// before the subscription was closed, must not lose a message.
+func TestShortPauseDuringLongHandlerKeepsSubscription(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, kit.Postgres(t), nil)
+	q := newQueue(3)
+	sub := b.retries.Subscriber(consumer, q)
+	messages, err := sub.Subscribe(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sub.Close() }()
+	q.publish("q1", "q2", "q3")
+	first := <-messages // q2 is offered now
+	b.pause()
+	b.eventually("the pause is seen", func() bool { return !b.retriesOpen() })
+	b.resume()
+	for _, want := range []string{"q2", "q3"} {
+		if msg := <-messages; msg.UUID != want {
+			t.Errorf("got %s, want %s", msg.UUID, want)
+		} else {
+			msg.Ack()
+		}
+	}
+	first.Ack()
+	if n := q.subscribed.Load(); n != 1 {
+		t.Errorf("subscribed %d times, want 1", n)
+	}
+}
+
+// Trap 119. A durable consumer stores nothing while it is paused: the messages stay in
+// the broker. This also holds for an instance that starts during the pause.
+func TestPausedDurableConsumerStoresNoMessage(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		for _, startsPaused := range []bool{false, true} {
+			other := newBench(t, db, nil)
+			other.runNamed("other", "other.topic", func(*message.Message) error { return nil })
+			b := newBench(t, db, nil)
+			storage, err := durable.New(b.DB, durable.Config{Schema: b.config, Ahead: 8, Logger: kit.Logger(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			q, c := newQueue(4), newCalls(t)
+			if startsPaused {
+				b.pause()
+				c.paused.Store(true)
+			}
+			b.startWith(storage.Subscriber(q), consumer, topic, c.handle, b.retries.Middleware)
+			if !startsPaused {
+				q.publish("q1")
+				b.eventually("q1 is handled", func() bool { return c.each("q1") })
+				b.pause()
+				b.eventually("the subscription is closed", func() bool { return q.open.Load() == 0 })
+				c.paused.Store(true)
+			}
+			var ids []string
+			for n := range 20 {
+				ids = append(ids, fmt.Sprint("d", n))
+			}
+			q.publish(ids...)
+			other.otherConsumerPolls()
+			if n := b.count(`once_parked WHERE consumer = 'payments'`); n != 0 || q.len() != len(ids) {
+				t.Errorf("%d messages are stored and %d are in the queue, want none and %d", n, q.len(), len(ids))
+			}
+			c.paused.Store(false)
+			b.resume()
+			b.eventually("all are handled", func() bool { return c.each(ids...) })
+			b.allHandled()
+			if err := errors.Join(b.router.Close(), other.router.Close()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// The embedded transport stores messages for a paused consumer, and its handler is not
+// called.
+func TestPausedEmbeddedConsumerKeepsItsMessages(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		other := newBench(t, db, nil)
+		other.runNamed("other", "other.topic", func(*message.Message) error { return nil })
+		b := newBench(t, db, nil)
+		transport, err := embedded.New(b.DB, embedded.Config{Schema: b.config, Logger: kit.Logger(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := newCalls(t)
+		b.startWith(transport.Subscriber(), consumer, topic, c.handle, b.retries.Middleware)
+		b.pause()
+		b.eventually("the pause is seen", func() bool { return !b.retriesOpen() })
+		c.paused.Store(true)
+		if err := transport.Publish(topic, message.NewMessage("e1", nil)); err != nil {
+			t.Fatal(err)
+		}
+		other.otherConsumerPolls()
+		if n := b.count(`once_parked WHERE consumer = 'payments' AND crashes = 0 AND attempts = 0`); n != 1 {
+			t.Errorf("%d messages wait, want 1", n)
+		}
+		c.paused.Store(false)
+		b.resume()
+		b.eventually("it is handled", func() bool { return c.each("e1") })
+		b.allHandled()
+	})
+}

@@ -1,0 +1,52 @@
+package house
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// go doc shows neither the fields nor the methods of an alias of an internal
+// type.
+func TestNoPublicTypeIsAnAliasOfAnInternalOne(t *testing.T) {
+	var files []string
+	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	for _, path := range files {
+		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "tests/") || strings.Contains("/"+path, "/internal/") {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		internal := map[string]bool{}
+		for _, spec := range file.Imports {
+			if where := strings.Trim(spec.Path.Value, `"`); strings.Contains(where, "/internal/") {
+				internal[filepath.Base(where)] = true
+			}
+		}
+		for node := range ast.Preorder(file) {
+			alias, ok := node.(*ast.TypeSpec)
+			if !ok || !alias.Assign.IsValid() || !alias.Name.IsExported() {
+				continue
+			}
+			if of, ok := alias.Type.(*ast.SelectorExpr); ok && internal[of.X.(*ast.Ident).Name] {
+				t.Errorf("%s: %s is an alias of %s.%s", path, alias.Name, of.X, of.Sel)
+			}
+		}
+	}
+}
