@@ -398,12 +398,14 @@ func (d *doors) serve() {
 			_ = conn.Close()
 			continue
 		}
-		d.all.Go(func() {
-			defer conn.Close()
-			_, _ = io.Copy(server, conn)
-			_ = server.Close()
-		})
-		d.all.Go(func() { _, _ = io.Copy(conn, server) })
+		// When one side closes, the other one must see it: lib/pq waits for the server to close
+		// the connection of a cancel request.
+		pipe := func(to, from net.Conn) {
+			_, _ = io.Copy(to, from)
+			_ = to.Close()
+		}
+		d.all.Go(func() { pipe(server, conn) })
+		d.all.Go(func() { pipe(conn, server) })
 	}
 }
 
