@@ -185,6 +185,48 @@ func TestReplayOfAStaleVersionIsNotResolved(t *testing.T) {
 	})
 }
 
+// A discarded message leaves its id and its content in the inbox, but not its version. So a
+// late copy is skipped, another message with the same id is a collision, and the version
+// can be sent again under a new id.
+func TestDiscardedVersionTakesEffectUnderAnotherIDOnly(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := newBench(t, db)
+		b.run(hold, func(msg *message.Message) error {
+			if msg.UUID == "a2" {
+				return retry.Permanent(errHandler)
+			}
+			return nil
+		})
+		send := func(id, body string) {
+			t.Helper()
+			msg := event("a2")
+			msg.UUID, msg.Payload = id, []byte(body)
+			if err := b.transport.Publish("accounts", msg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.publish("a1", "a2")
+		b.eventually("version 2 fails", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		if err := b.quarantine.Discard(t.Context(), operate.Act{Actor: "test", Why: "the account was corrected"}, b.quarantined(1)[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		send("a2", "body of a2")
+		send("a2", "another body")
+		b.eventually("the collision is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		b.settle()
+		if e := b.quarantined(1)[0]; e.Reason != poison.ReasonCollision || string(e.Message.Payload) != "another body" {
+			t.Errorf("entry %+v", e)
+		}
+		send("a2, again", "body of a2")
+		b.publish("a3")
+		b.eventually("version 3 is applied", func() bool { return b.effects("a") == "a1 a2, again a3" })
+		if e := b.quarantined(1)[0]; e.Reason != poison.ReasonCollision {
+			t.Errorf("entry %+v", e)
+		}
+	})
+}
+
 func TestVersionsShowWhatIsAppliedAndWhatWaits(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
