@@ -84,6 +84,9 @@ func TestRecheckIntervalsGrow(t *testing.T) {
 			t.Errorf("after %v, behind a lower version, the recheck is in %v", waited, delay)
 		}
 	}
+	if delay := (Config{Window: time.Second}).recheckAfter(2 * time.Second); delay != 250*time.Millisecond {
+		t.Errorf("after two windows of a second, the recheck is in %v, want an eighth of the wait", delay)
+	}
 }
 
 // A version is either parsed exactly or refused. The method Config.place must then
