@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -34,6 +36,9 @@ type row struct {
 	Lost    int `json:"lost"`
 	Doubled int `json:"doubled"`
 
+	Took   time.Duration `json:"took"`   // of all injections together
+	Missed time.Duration `json:"missed"` // of the injections without an effect
+
 	spans []span
 }
 
@@ -57,6 +62,9 @@ type report struct {
 	Rows     []*row `json:"rows"`
 	Messages int    `json:"messages"`
 
+	// Phases are the parts of the run, in their order.
+	Phases []phase `json:"phases"`
+
 	totals
 
 	// Faults describes everything that is wrong and is not in totals.
@@ -64,6 +72,42 @@ type report struct {
 
 	// Notes contains remarks that do not make the run fail.
 	Notes []string `json:"notes"`
+}
+
+// phase is a part of the run, such as the wait for the last messages.
+type phase struct {
+	Name string        `json:"name"`
+	Took time.Duration `json:"took"`
+}
+
+// began returns a function. When the phase has ended, the returned function adds it to the report.
+func (r *report) began(name string) (ended func()) {
+	at := time.Now()
+	return func() { r.Phases = append(r.Phases, phase{name, time.Since(at)}) }
+}
+
+// shownKinds is the number of kinds whose duration is printed.
+const shownKinds = 5
+
+// printTimes prints the duration of each phase and of the kinds that took longest. Two
+// injections can run at the same time, so their sum can be longer than the phase.
+func (r *report) printTimes(out io.Writer) {
+	for _, p := range r.Phases {
+		fmt.Fprintf(out, "%s took %v\n", p.Name, p.Took.Round(time.Second))
+	}
+	rows := slices.Clone(r.Rows)
+	slices.SortStableFunc(rows, func(a, b *row) int { return cmp.Compare(b.Took, a.Took) })
+	injected, missed, longest := 0, time.Duration(0), []string{}
+	for i, row := range rows {
+		injected += row.Injected
+		missed += row.Missed
+		if i < shownKinds && row.Took > 0 {
+			longest = append(longest, fmt.Sprintf("%s %v", row.Kind, row.Took.Round(time.Second)))
+		}
+	}
+	if injected > 0 {
+		fmt.Fprintf(out, "%d injections, those without an effect took %v; the longest kinds: %s\n", injected, missed.Round(time.Second), strings.Join(longest, ", "))
+	}
 }
 
 // totals counts messages that broke a promise. Each number must be zero.
@@ -134,6 +178,7 @@ func (r *report) print(out io.Writer) {
 	}
 	_ = table.Flush()
 	fmt.Fprintf(out, "\nseed %d\n", r.Seed)
+	r.printTimes(out)
 	for _, note := range r.Notes {
 		fmt.Fprintln(out, note)
 	}

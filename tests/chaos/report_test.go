@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // bitten returns the report of a run that passes.
@@ -23,6 +24,18 @@ func TestLastLineOfTheReportHasTheTotals(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if got, want := lines[len(lines)-1], "messages=12 kinds=2 bites=3 lost=1 doubled=2 phantoms=3 inversions=4"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestReportSaysWhatTookLong(t *testing.T) {
+	r := bitten()
+	r.Rows[0].Took, r.Rows[1].Took, r.Rows[1].Missed = 20*time.Second, 4*time.Minute, 3*time.Minute
+	r.began("the faults")()
+	r.Phases[0].Took = 5 * time.Minute
+	var out strings.Builder
+	r.print(&out)
+	if want := "the faults took 5m0s\n4 injections, those without an effect took 3m0s; the longest kinds: b 4m0s, a 20s\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("%q is not in %q", want, out.String())
 	}
 }
 

@@ -23,6 +23,7 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 		fmt.Fprintf(out, "%7s  %s\n", time.Since(began).Round(time.Second), fmt.Sprintf(format, args...))
 	}
 	say("seed %d, %d kinds of fault", o.seed, len(o.faults))
+	started := r.began("the start of servers and processes")
 	w, err := newWorld(ctx)
 	defer func() { err = errors.Join(err, w.Close()) }()
 	if err != nil {
@@ -44,6 +45,7 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	if err != nil {
 		return r, err
 	}
+	started()
 	say("all processes are there")
 
 	w.load.most = o.waiting
@@ -51,15 +53,20 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	defer stop()
 	go w.load.run(pressing)
 	n := &nemesis{world: w, out: out, began: began, report: r}
+	struck := r.began("the faults")
 	if err := n.all(ctx, o); err != nil {
 		return r, err
 	}
+	struck()
 	w.load.hold(1)
+	settled := r.began("the wait for the last messages")
 	if err := w.settle(ctx, say); err != nil {
 		r.wrongf("%v", err)
 	}
+	settled()
 	stop()
 	say("counting")
+	counted := r.began("the count and the end of the processes")
 	if err := w.audit(ctx, r); err != nil {
 		return r, err
 	}
@@ -76,6 +83,7 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	if err := w.stop(); err != nil {
 		r.wrongf("%v", err)
 	}
+	counted()
 	r.judge()
 	return r, nil
 }
@@ -212,8 +220,9 @@ func (n *nemesis) strike(ctx context.Context, s step) {
 				n.load.need(1)
 				defer n.load.need(-1)
 			}
+			began := time.Now()
 			proof, err := f.strike(ctx, &strike{world: n.world, Rand: random})
-			n.note(f, waiting, proof, err)
+			n.note(f, waiting, time.Since(began), proof, err)
 			n.span(f, from, n.serial(ctx))
 		})
 	}
@@ -252,15 +261,17 @@ func (n *nemesis) span(f fault, from, to int64) {
 // note records the result of an injection. If the injection returned an error, it counts
 // as an injection without an effect. It may still have damaged messages. The method
 // settle finds such damage later, because these messages are never finished.
-func (n *nemesis) note(f fault, waiting int64, proof string, err error) {
+func (n *nemesis) note(f fault, waiting int64, took time.Duration, proof string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	row := n.report.row(f.name)
 	row.Injected++
 	row.InFlight = max(row.InFlight, waiting)
+	row.Took += took
 	if err == nil {
 		row.Bitten++
 	} else {
+		row.Missed += took
 		row.Unavailable = errors.Is(err, errUnavailable)
 		proof = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
