@@ -10,18 +10,17 @@ import (
 )
 
 const (
-	// reuseDue is how long a result of findDue may be reused. It is reused only if the last
-	// claim got as many rows as it wanted. If this process stores a message in the
-	// meantime, findDue queries the table again immediately.
+	// reuseDue is how long a result of findDue may be reused after a claim that got as many rows as
+	// it wanted. A message that this process stores in the meantime ends the reuse.
 	reuseDue = 50 * time.Millisecond
 
-	// lookAgain is the pause after a failed search in the inbox, and after a failed claim
-	// of a crashed message.
+	// lookAgain is the pause after a failed search in the inbox, or a failed claim of a crashed
+	// message.
 	lookAgain = time.Second
 )
 
-// fetch claims as many due rows as the fetcher has room for. The result again is true if
-// the caller must call fetch again immediately.
+// fetch claims as many due rows as the fetcher has room for. If again is true, call it again at
+// once.
 func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
@@ -72,8 +71,8 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 		f.gate.leave(sel.Limit)
 		return true
 	}
-	// A slow claim counts as a failure, because its leases have begun with the claim, and
-	// because no other lease can be renewed during the claim.
+	// A slow claim counts as a failure: its leases have begun with it, and no other lease can be
+	// renewed during it.
 	f.limit.Did(err == nil && time.Since(began) < f.config.Lease/3)
 	f.report(ctx, err)
 	f.accept(claimed, err)
@@ -86,22 +85,20 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	if missed {
 		return err == nil
 	}
-	// Reuse the result of findDue only if all rows were claimed. If the limit of bytes was
-	// reached, the last tenants may have got no row. A new query finds these tenants first.
+	// If the limit of bytes was reached, the last tenants may have got no row. A new query finds
+	// them first.
 	if err == nil && len(claimed) == rows && !partly && !sel.Crashed {
 		f.due = due
 	}
 	// A reused result does not contain tenants whose messages have arrived since.
 	f.moreDue = err != nil || len(claimed) == sel.Limit || partly || reused
-	// If other processes have locked all due rows, the next query finds the same rows. In
-	// this case fetch must not be called again immediately, so that the loop can renew
-	// leases.
+	// If other processes have locked all due rows, the next query finds the same rows, so the loop
+	// must get a chance to renew leases.
 	return err == nil && (len(claimed) == room || partly && len(claimed) > 0 || reused) && !sel.Crashed
 }
 
-// accept adds the claimed messages to the queue. If err is not nil, it is unknown
-// whether the commit of the claim succeeded. Then accept adds the claims to f.unknown,
-// and releaseUnknown releases their rows later.
+// accept adds the claimed messages to the queue. If the commit of the claim has an unknown outcome,
+// releaseUnknown releases their rows later.
 func (f *fetcher) accept(claimed []parkedrows.Claimed, err error) {
 	f.buffer.observe(claimed)
 	for _, c := range claimed {
@@ -122,8 +119,7 @@ func (f *fetcher) enqueue(c parkedrows.Claimed) {
 	f.queue.add(c)
 }
 
-// releaseUnknown releases the rows of claims whose commit had an unknown outcome. It
-// does not change rows that were not claimed, or that were claimed again.
+// releaseUnknown does not change rows that were not claimed, or that were claimed again.
 func (f *fetcher) releaseUnknown(ctx context.Context) error {
 	if len(f.unknown) == 0 {
 		return nil
@@ -135,8 +131,7 @@ func (f *fetcher) releaseUnknown(ctx context.Context) error {
 	return nil
 }
 
-// findDue returns the tenants that have due rows. If it returns an earlier result, and
-// does not query the table, the second result is true.
+// findDue returns the tenants that have due rows. reused is true for an earlier result.
 func (f *fetcher) findDue(ctx context.Context, sel parkedrows.Select) (due *parkedrows.Due, reused bool, err error) {
 	due, f.due = f.due, nil
 	if due != nil && time.Since(f.dueAt) < reuseDue {
@@ -147,9 +142,6 @@ func (f *fetcher) findDue(ctx context.Context, sel parkedrows.Select) (due *park
 	return due, false, err
 }
 
-// requestIsolation makes the gate admit no other parked messages of this process, so
-// that a crashed message can be handled alone. If wanted is false, it
-// withdraws this request.
 func (f *fetcher) requestIsolation(wanted bool) {
 	switch {
 	case wanted && !f.isolating:
@@ -160,9 +152,8 @@ func (f *fetcher) requestIsolation(wanted bool) {
 	f.isolating = wanted
 }
 
-// fairQueue contains claimed messages that wait for a free handler. The tenants take
-// turns, and each turn returns one message. The messages of a tenant with few messages
-// therefore do not wait until all messages of another tenant are handled.
+// fairQueue contains claimed messages that wait for a free handler. The tenants take turns, so the
+// messages of a small tenant do not wait for all messages of a large one.
 type fairQueue struct {
 	closing <-chan struct{} // closed when the consumer shuts down
 
@@ -191,10 +182,8 @@ func (q *fairQueue) add(c parkedrows.Claimed) {
 	q.change.Signal()
 }
 
-// next waits for a message, and returns it. It returns false when the queue is closed
-// and empty. During a shutdown it returns false even if the queue contains messages.
-// The fetcher releases these messages, perhaps a little later, because it may be busy
-// with another database operation.
+// next waits for a message. It returns false when the queue is closed and empty, and during a
+// shutdown, when the fetcher releases the messages in the queue.
 func (q *fairQueue) next() (c parkedrows.Claimed, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -256,9 +245,8 @@ type buffer struct {
 
 func (b *buffer) free() int { return b.limit - b.bytes }
 
-// fit returns how many rows to claim: the given number, or fewer if they would not fit
-// into the buffer. If the buffer is full, it returns 0. Otherwise it returns at least
-// 1, so that even a message larger than the buffer is claimed.
+// fit returns how many of rows the buffer has room for. An empty buffer has room for a row of any
+// size.
 func (b *buffer) fit(rows int) int {
 	switch free := b.free(); {
 	case free <= 0:
@@ -269,8 +257,7 @@ func (b *buffer) fit(rows int) int {
 	return rows
 }
 
-// observe updates the estimated row size. After a large row, the estimate decreases
-// slowly, because the next rows are often large, too.
+// After a large row, the estimate decreases slowly, because the next rows are often large, too.
 func (b *buffer) observe(rows []parkedrows.Claimed) {
 	b.rowSize /= 2
 	for _, c := range rows {
@@ -278,8 +265,8 @@ func (b *buffer) observe(rows []parkedrows.Claimed) {
 	}
 }
 
-// tooLarge reports whether a claim failed with err because a row was too large. If so,
-// it stores the size of the row, and the next claim takes fewer rows.
+// tooLarge reports whether a claim failed because a row was too large, and makes the next claim
+// take fewer rows.
 func (b *buffer) tooLarge(err error) bool {
 	large, ok := errors.AsType[*parkedrows.LargeError](err)
 	if ok {

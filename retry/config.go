@@ -20,18 +20,17 @@ import (
 
 // Config configures [Retries]. The zero value is ready for use.
 type Config struct {
-	// Schema contains the prefix of the tables and the kind of database. Defaults to
-	// PostgreSQL and the prefix "once_".
+	// Schema contains the prefix of the tables and the kind of database. Defaults to PostgreSQL and
+	// "once_".
 	Schema schema.Config
 
-	// Policy determines how often and when to retry. The zero value means the default
-	// policy.
+	// Policy determines how often and when to retry. Its zero value is the default policy.
 	Policy Policy
 
-	// Classes are classes of errors, each with its own policy. The first class that matches
-	// an error determines the policy. If no class matches, Policy is used. The rounds of a
-	// message are counted together for all classes. The policy of the latest error decides
-	// whether another round follows. Defaults to none.
+	// Classes are classes of errors, each with its own policy: the first class that matches an
+	// error determines the policy, or Policy if none does. The rounds of a message are counted
+	// together for all classes. The policy of the latest error decides whether another round
+	// follows. Defaults to none.
 	Classes []Class
 
 	// KeyOrder determines whether messages with the same ordering key are handled one after
@@ -40,66 +39,58 @@ type Config struct {
 	// instances may handle them. Defaults to Unordered.
 	KeyOrder KeyOrder
 
-	// CrashBudget is the number of crashes after which a parked message is given up on
-	// without another call of its handler. A crash is counted when a process dies while it
-	// runs the handler of the message. Defaults to 3.
+	// CrashBudget is the number of crashes after which a parked message is given up on without
+	// another call of its handler. A crash is a process that died while it ran the handler.
+	// Defaults to 3.
 	CrashBudget int
 
-	// Lease is how long a process owns a parked message that it has claimed. While the
-	// handler runs, the process renews the lease. If the process dies, the message is tried
-	// again after the end of the lease. No attempt begins after the end of the lease, so
-	// the lease must be much longer than a claim takes. The minimum is 500 ms. Defaults to
-	// 30 seconds.
+	// Lease is how long a process owns a parked message that it has claimed, unless it renews the
+	// lease, as it does while the handler runs. If the process dies, the message is tried again
+	// after the lease. No attempt begins after it, so the lease must be much longer than a claim
+	// takes. At least 500 ms. Defaults to 30 seconds.
 	Lease time.Duration
 
 	// PollInterval is how often each subscription looks for due parked messages. Defaults
 	// to 500 ms.
 	PollInterval time.Duration
 
-	// Concurrency is the number of parked messages that each subscription handles at the
-	// same time, in addition to the messages of the transport. Each running handler needs a
-	// database connection. If the pool has too few connections, claims and renewals of
-	// leases must wait for a connection. With KeyOrder, each subscription claims four more
-	// messages for each handler in advance. Defaults to 4 per CPU, and to 1 with SQLite,
-	// which has only one writer. For a handler that once.Consumer calls in batches, it
-	// defaults to enough messages for full batches; the messages of a batch share a
+	// Concurrency is the number of parked messages that each subscription handles at the same time,
+	// in addition to the messages of the transport. Each running handler needs a database
+	// connection. With too few connections, claims and renewals of leases wait. With KeyOrder, each
+	// subscription claims four more messages for each handler in advance. Defaults to 4 per CPU,
+	// and to 1 with SQLite, which has only one writer. For a handler that once.Consumer calls in
+	// batches, it defaults to enough messages for full batches; the messages of a batch share a
 	// connection.
 	Concurrency int
 
-	// BufferBytes limits the memory that each subscription uses for claimed messages. A
-	// single message may exceed the limit. With large messages, the limit can reduce the
-	// number of messages that are handled at the same time. Defaults to 64 MiB.
+	// BufferBytes limits the memory that each subscription uses for claimed messages. A single
+	// message may exceed the limit. With large messages, fewer messages may be handled at the same
+	// time. Defaults to 64 MiB.
 	BufferBytes int
 
-	// ShareConsumer allows several subscriptions of this process to use the same consumer
-	// name for the same topic. Set it if you add the same handler more than once, to have
-	// more messages in flight. Different handlers must not share a name, because each
-	// handler would skip messages that the other handler has handled. Defaults to false:
-	// the second Subscribe fails with [ErrConsumerInUse].
+	// ShareConsumer allows several subscriptions of this process to use the same consumer name and
+	// topic: set it if you add the same handler more than once, for more messages in flight.
+	// Different handlers must not share a name, because each would skip messages that the other has
+	// handled. Defaults to false: the second Subscribe fails with [ErrConsumerInUse].
 	ShareConsumer bool
 
-	// UnackedWait is how long a message stays unacked while the consumer's database is
-	// unreachable. After that, the message is nacked and returns to the transport.
-	// UnackedWait must be shorter than the broker's consumer timeout (RabbitMQ: 30
-	// minutes). If the broker's client prefetches as many messages as are handled at the
-	// same time, UnackedWait must be shorter than half of that timeout. Defaults to 10
-	// minutes.
+	// UnackedWait is how long a message stays unacked while the consumer's database is unreachable,
+	// before it is nacked and returns to the transport. It must be shorter than the broker's
+	// consumer timeout (RabbitMQ: 30 minutes), or than half of it if the client prefetches as many
+	// messages as are handled at the same time. Defaults to 10 minutes.
 	UnackedWait time.Duration
 
-	// CloseTimeout is how long Close of a Subscriber waits for the acks of messages that
-	// handlers have received. A parked message that is neither acked nor nacked by then is
-	// due again after the time in the field Lease, and no attempt is counted. Defaults to
-	// 10 seconds, like rabbit.SubscriberConfig.CloseTimeout. Both timeouts run at the same
-	// time.
+	// CloseTimeout is how long Close of a Subscriber waits for the acks of messages that handlers
+	// have received. A parked message without ack or nack is then due again after Lease, and no
+	// attempt is counted. Defaults to 10 seconds, like rabbit.SubscriberConfig.CloseTimeout, which
+	// runs at the same time.
 	CloseTimeout time.Duration
 
-	// Logger defaults to slog's default logger. To log nothing, set
-	// watermill.NopLogger{}.
+	// Logger defaults to slog's default logger. Set watermill.NopLogger{} to log nothing.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics, and TracerProvider creates the spans. Both
-	// default to OpenTelemetry's global providers, which do nothing until you set other
-	// providers.
+	// MeterProvider creates the metrics, and TracerProvider creates the spans. Both default to
+	// OpenTelemetry's global providers.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
@@ -108,8 +99,8 @@ type Config struct {
 
 // Class is a class of errors that has its own policy.
 type Class struct {
-	// Match reports whether an error of the handler belongs to the class. Use errors.Is
-	// or errors.As in it, because the error may be wrapped. Match is required.
+	// Match reports whether an error of the handler belongs to the class. Use errors.Is or
+	// errors.As: the error may be wrapped. Required.
 	Match func(err error) bool
 
 	// Policy is used for the errors of the class. If a field is zero, the value in
@@ -117,10 +108,9 @@ type Class struct {
 	Policy Policy
 }
 
-// LongestDelay returns the longest time for which a message may be retried. Each policy
-// in c has a sum of delays, and LongestDelay returns the largest sum. It includes
-// neither the time for which the handler runs, nor delays set with [After]. The inbox
-// must remember messages for longer than this.
+// LongestDelay returns the longest time for which a message may be retried: the largest sum of
+// delays of the policies in c. It includes neither the handler's time nor delays set with [After].
+// The inbox must remember messages for longer than this.
 func (c Config) LongestDelay() time.Duration {
 	return c.withDefaults().longestDelay()
 }
@@ -196,16 +186,14 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Policy determines how many times a message is tried, and the delays between the
-// tries. The delays depend only on the number of the round. With the zero value, a
-// message is tried three times immediately. If it still fails, three more tries follow
-// after each of the delays 1 s, 5 s, 25 s, 2 min and 10 min.
+// Policy determines how many times a message is tried, and the delays between the tries. With the
+// zero value, a message is tried three times immediately. If it still fails, three more tries
+// follow after each of the delays 1 s, 5 s, 25 s, 2 min and 10 min.
 //
 // A message is tried at most (Immediate+1) x (Delayed+1) times.
 type Policy struct {
-	// Immediate is the number of tries without a delay after a failed try. Most failures of
-	// a transaction do not occur again in these tries. Defaults to 2. A negative value
-	// means no such tries.
+	// Immediate is the number of tries without a delay after a failed try. Most failures of a
+	// transaction do not occur again. Defaults to 2. A negative value means no such tries.
 	Immediate int
 
 	// Delayed is the number of further rounds. Before each of them there is a delay, during
@@ -222,14 +210,13 @@ type Policy struct {
 	// Max is the longest delay. Defaults to 1 hour.
 	Max time.Duration
 
-	// Jitter is the maximum fraction by which a delay is shortened at random. With 0.2, a
-	// delay is up to 20 % shorter. So messages that failed at the same time are not all
-	// tried again at the same time. Defaults to 0.2. A negative value means no jitter.
+	// Jitter is the maximum fraction by which a delay is shortened at random, so that messages that
+	// failed together are not all tried again together. With 0.2, a delay is up to 20 % shorter.
+	// Defaults to 0.2. A negative value means no jitter.
 	Jitter float64
 }
 
-// or returns p with the values of other in place of its zero fields. Negative values
-// become 0.
+// or fills the zero fields of p from other. Negative values become 0.
 func (p Policy) or(other Policy) Policy {
 	return Policy{
 		Immediate: max(0, cmp.Or(p.Immediate, other.Immediate)),
@@ -258,32 +245,29 @@ func (p Policy) validate(field string) error {
 	return errors.Join(errs...)
 }
 
-// backoff returns the delays of the delayed rounds. The first of these rounds has the
-// number 1.
+// backoff returns the delays of the delayed rounds, which begin with number 1.
 func (p Policy) backoff() backoff.Exponential {
 	return backoff.Exponential{Base: p.Base, Max: p.Max, Factor: p.Factor, Jitter: p.Jitter}
 }
 
 func (p Policy) longestDelay() time.Duration { return p.backoff().Total(p.Delayed) }
 
-// KeyOrder determines whether messages with the same ordering key are handled in order,
-// and what happens to the later messages of a key when a message fails. The key is the
-// metadata "once_ordering_key", which outbox and forwarder send with the message.
+// KeyOrder determines whether messages with the same ordering key are handled in order, and what
+// happens to later messages of a key when one fails. The key is the metadata "once_ordering_key",
+// which outbox and forwarder send with the message.
 type KeyOrder int
 
 const (
 	// Unordered handles messages in any order.
 	Unordered KeyOrder = KeyOrder(parkedrows.Unordered)
 
-	// BlockWhileRetried handles the messages of a key one after another, in the order of
-	// their arrival. While a failing message is retried, the later messages of its key
-	// wait. When the consumer gives up on the failing message, the later messages are
-	// handled. So a message that always fails does not block its key forever.
+	// BlockWhileRetried handles the messages of a key one after another, in the order of their
+	// arrival. Later messages wait while a failing message is retried, until the consumer gives up
+	// on it.
 	BlockWhileRetried KeyOrder = KeyOrder(parkedrows.BlockWhileRetried)
 
-	// BlockWhileQuarantined is like BlockWhileRetried, but the later messages also wait
-	// while the failed message is in quarantine. The later messages wait until the failed
-	// message is replayed and handled, or until it is discarded.
+	// BlockWhileQuarantined is like BlockWhileRetried, but later messages also wait while the
+	// failed message is in quarantine, until it is replayed and handled, or discarded.
 	BlockWhileQuarantined KeyOrder = KeyOrder(parkedrows.BlockWhileQuarantined)
 
 	// BlockWhileRunning is like BlockWhileRetried, but the later messages are handled

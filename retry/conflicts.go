@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// conflicts remembers since when other transactions have made the calls of a message
-// fail. If a middleware such as Watermill's Timeout ends each delivery before
-// Config.UnackedWait is over, the message would otherwise be tried forever. Each process
-// remembers its own calls.
+// conflicts remembers since when other transactions have made the calls of a message fail.
+// Otherwise a message would be tried forever if a middleware such as Watermill's Timeout ends each
+// delivery before Config.UnackedWait. Each process remembers its own calls.
 type conflicts struct {
 	mu    sync.Mutex
 	spans map[conflicting]span
@@ -18,11 +17,11 @@ type conflicting struct{ consumer, message string }
 
 type span struct{ first, last time.Time }
 
-// maxConflicts is the maximum number of messages in conflicts. It limits the memory.
+// maxConflicts limits the memory.
 const maxConflicts = 10_000
 
-// since records a conflict, and returns when the conflicts of the message began. began
-// is used if no earlier delivery had a conflict within the time forget.
+// since records a conflict, and returns when the conflicts of the message began: at began, unless
+// an earlier delivery had a conflict within the time forget.
 func (c *conflicts) since(consumer, message string, began time.Time, forget time.Duration) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,7 +38,6 @@ func (c *conflicts) since(consumer, message string, began time.Time, forget time
 	return s.first
 }
 
-// end forgets a message whose call had another outcome.
 func (c *conflicts) end(consumer, message string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,9 +18,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// startHandingOut starts two kinds of goroutines: those that pass messages to the
-// handlers, and one that resolves the rows of handled messages. The returned function
-// end ends these goroutines. It must be called when no message is in flight.
+// startHandingOut starts the goroutines that pass messages to handlers, and the one that resolves
+// rows. Call end when no message is in flight.
 func (f *fetcher) startHandingOut(ctx context.Context, out chan<- *message.Message) (end func()) {
 	f.queue = newFairQueue(f.closing)
 	f.handled = make(chan *parkedrows.Claim, f.capacity())
@@ -78,8 +77,8 @@ func (f *fetcher) deliver(ctx context.Context, c parkedrows.Claimed, out chan<- 
 	}
 }
 
-// abandon releases a message that was neither acked nor nacked. The message is due
-// again only after Config.Lease, because its handler may still be running.
+// abandon releases a message without ack or nack, but only after Config.Lease, because its handler
+// may still run.
 func (f *fetcher) abandon(ctx context.Context, d *parkedrows.Delivery) {
 	f.unanswered.Add(1)
 	if !d.Claim.Settled() {
@@ -126,9 +125,8 @@ func (f *fetcher) release(ctx context.Context, d *parkedrows.Delivery, pause tim
 	})
 }
 
-// resolve removes the rows of handled messages, several rows in each transaction. If
-// the process dies before the removal, the messages are delivered again, and dedup
-// skips them.
+// resolve removes the rows of handled messages in batches. If the process dies before, the messages
+// are delivered again, and dedup skips them.
 func (f *fetcher) resolve(ctx context.Context) {
 	for claim := range f.handled {
 		claims := f.collectHandled(claim)
@@ -141,15 +139,12 @@ func (f *fetcher) resolve(ctx context.Context) {
 	}
 }
 
-// linger is how long the row of a handled message stays in the table so that it can be
-// removed together with other rows. It applies only while the queue contains more
-// messages.
+// linger is how long the row of a handled message may stay so that it can be removed together with
+// other rows. It applies only while the queue contains more messages.
 const linger = 10 * time.Millisecond
 
-// collectHandled returns claim, and other claims that are handled shortly after it. It
-// waits for other claims only while the handlers have enough work. In that case, no
-// handler waits for the removal of this row, and removing many rows in one transaction
-// costs less.
+// collectHandled returns claim, and others that are handled shortly after it. It waits for them
+// only while the handlers have enough work: then no handler waits for the removal of this row.
 func (f *fetcher) collectHandled(claim *parkedrows.Claim) []*parkedrows.Claim {
 	claims := []*parkedrows.Claim{claim}
 	timer := time.NewTimer(linger)
@@ -171,8 +166,6 @@ func (f *fetcher) collectHandled(claim *parkedrows.Claim) []*parkedrows.Claim {
 	return claims
 }
 
-// stop ends the delivery of messages, and releases the queued messages. With SQLite, it
-// does not release them yet, because a running handler uses the only writer.
 func (f *fetcher) stop(ctx context.Context) {
 	f.surplus = append(f.surplus, f.queue.clear()...)
 	if f.config.Schema.Dialect != schema.SQLite {
@@ -193,9 +186,8 @@ func (f *fetcher) releaseSurplus(ctx context.Context) {
 	f.surplus = nil
 }
 
-// persist calls the function do until it succeeds or Config.UnackedWait has passed. If
-// the function never succeeds, the messages are handled again when their leases have
-// ended.
+// persist gives up after Config.UnackedWait. Then the messages are handled again when their leases
+// have ended.
 func (f *fetcher) persist(ctx context.Context, d *parkedrows.Delivery, what string, do func(ctx context.Context) error) {
 	if err := f.patience.Persist(ctx, d, what, do); err != nil {
 		f.config.Logger.Error("Parked messages are not settled, they are handled again after their lease", err,
@@ -203,8 +195,6 @@ func (f *fetcher) persist(ctx context.Context, d *parkedrows.Delivery, what stri
 	}
 }
 
-// unrunnable returns why no handler may run a claimed message, or nil if a handler may
-// run the message.
 func (f *fetcher) unrunnable(c parkedrows.Claimed) *chain.Error {
 	why := &chain.Error{Kind: chain.Permanent, NotCalled: true, Attempts: c.Attempts}
 	switch {
@@ -219,10 +209,9 @@ func (f *fetcher) unrunnable(c parkedrows.Claimed) *chain.Error {
 	return why
 }
 
-// prepare returns the message of a claim for the handler, with its context. If the
-// message is unrunnable, the context contains the reason, and the middlewares
-// quarantine the message. If prepare has settled the row, it returns false, because
-// there is no message to deliver.
+// prepare returns the message of a claim for the handler. The context of an unrunnable message
+// contains the reason, and the middlewares quarantine it. If prepare has settled the row, it
+// returns false.
 func (f *fetcher) prepare(ctx context.Context, c parkedrows.Claimed) (msg *message.Message, ok bool) {
 	d := f.delivery(c.Claim)
 	ctx = parkedrows.WithDelivery(ctx, d)
@@ -240,9 +229,8 @@ func (f *fetcher) prepare(ctx context.Context, c parkedrows.Claimed) (msg *messa
 	return msg, true
 }
 
-// withoutContent returns a message with the id and the trace of msg, but without its
-// content. The content may have caused the crash, and middlewares outside of poison
-// would read it. If the envelope of the message is damaged, msg is nil.
+// withoutContent returns the id and the trace of msg. The content may have caused the crash, and
+// middlewares outside of poison would read it. If the envelope is damaged, msg is nil.
 func withoutContent(msg *message.Message) *message.Message {
 	if msg == nil {
 		return message.NewMessage("", nil)
@@ -253,10 +241,9 @@ func withoutContent(msg *message.Message) *message.Message {
 	return empty
 }
 
-// settleApplied is called for a message whose crash budget is used up. If the inbox
-// contains the message, the process died after the commit, and settleApplied settles
-// the row. If the inbox cannot be searched, settleApplied releases the row. In both
-// cases it returns true.
+// settleApplied is called for a message whose crash budget is used up. It settles the row if the
+// inbox contains the message: the process died after the commit. It releases the row if the inbox
+// cannot be searched.
 func (f *fetcher) settleApplied(ctx context.Context, d *parkedrows.Delivery, c parkedrows.Claimed) (settled bool) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
@@ -277,16 +264,12 @@ func (f *fetcher) settleApplied(ctx context.Context, d *parkedrows.Delivery, c p
 	return err != nil || applied
 }
 
-// middlewareWait is how long an unrunnable message waits for the router to call the
-// middleware. The message can arrive earlier, because the router calls Subscribe first.
-// If the router has not called the middleware by then, the handler probably has none,
-// see awaitMiddleware.
+// middlewareWait is how long an unrunnable message waits for the router to call the middleware,
+// because the router calls Subscribe first.
 const middlewareWait = time.Second
 
-// awaitMiddleware returns true as soon as the middleware is used. Without the
-// middleware, an unrunnable message would reach the handler. If the middleware is not
-// used within middlewareWait, or if the consumer shuts down, awaitMiddleware therefore
-// releases the row and returns false.
+// awaitMiddleware returns true as soon as the middleware is used. Without it, an unrunnable message
+// would reach the handler, so after middlewareWait the row is released.
 func (f *fetcher) awaitMiddleware(ctx context.Context, d *parkedrows.Delivery, why error) (used bool) {
 	wait := time.NewTimer(middlewareWait)
 	defer wait.Stop()
@@ -302,14 +285,11 @@ func (f *fetcher) awaitMiddleware(ctx context.Context, d *parkedrows.Delivery, w
 	return false
 }
 
-// longestPause returns the pause before the next try of a message that was given up on
-// but could not be quarantined. It is the longest delay of the policy, with jitter.
+// longestPause is for a message that was given up on but could not be quarantined.
 func (f *fetcher) longestPause() time.Duration {
 	return f.config.Policy.backoff().Jittered(max(1, f.config.Policy.Delayed))
 }
 
-// logNoQuarantine logs that the middleware of poison does not enclose the middleware of
-// retry.
 func logNoQuarantine(logger watermill.LoggerAdapter, d *parkedrows.Delivery, uuid string, why error) {
 	logger.Error("Parked message cannot be quarantined: the chain needs poison's middleware, and retry's inside of it; the row is kept", why,
 		watermill.LogFields{"consumer": d.Consumer, "topic": d.Topic, "entry": d.Claim.ID, "message_uuid": uuid})

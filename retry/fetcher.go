@@ -16,11 +16,9 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// fetcher claims the parked messages of one subscription and passes them to the
-// handler. One goroutine claims rows and renews their leases. Another goroutine
-// resolves the rows of handled messages. In addition, it has one goroutine for each
-// message that can be handled at the same time. This goroutine passes messages to the
-// handler and waits for their acks.
+// fetcher claims the parked messages of one subscription and passes them to the handler. One
+// goroutine claims rows and renews their leases, one resolves the rows of handled messages, and one
+// for each message in flight passes messages to the handler and waits for their acks.
 type fetcher struct {
 	*Retries
 
@@ -64,15 +62,13 @@ type fetcher struct {
 	loggedOtherHandler string // the latest handler that was logged because it uses the same consumer name; "" if none was
 }
 
-// headsAhead is how many messages with an ordering key are claimed in advance for each
-// handler. At most one message of a key is due at a time. When it is finished, the next
-// message of the key becomes due. Without messages claimed in advance, a handler would
-// be free then, and each claim would take only this single row.
+// headsAhead is how many messages with an ordering key are claimed in advance for each handler.
+// Only one message of a key is due at a time. Without others in advance, a handler would be free
+// until the next of the key is due, and each claim would take only this row.
 const headsAhead = 4
 
-// newFetcher returns the fetcher of a subscription. If the handler handles messages in
-// batches, gathers is the number of messages in flight that full batches
-// need. Otherwise it is 0.
+// newFetcher returns the fetcher of a subscription. gathers is the number of messages in flight
+// that full batches need, or 0 without batches.
 func newFetcher(s *subscriber, topic string, closing <-chan struct{}, gathers int) *fetcher {
 	host, _ := os.Hostname()
 	concurrency := s.retries.config.Concurrency
@@ -131,8 +127,8 @@ func (f *fetcher) delivery(claim *parkedrows.Claim) *parkedrows.Delivery {
 	}
 }
 
-// run fetches messages until the consumer shuts down. It then waits until the handlers
-// have finished the messages that they have received.
+// run returns after a shutdown, when the handlers have finished the messages that they have
+// received.
 func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 	// A shutdown ends fetching, but not the handlers.
 	ctx = context.WithoutCancel(ctx)
@@ -200,10 +196,9 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 	f.releaseSurplus(ctx)
 }
 
-// awaitTransport waits until the transport is subscribed. This takes long only if the
-// consumer is paused when the process starts. Until then, the transport has not said how
-// many rows to claim. The consumer is registered in the meantime, because it runs.
-// awaitTransport returns false if the consumer shuts down.
+// awaitTransport waits until the transport is subscribed, which says how many rows to claim. This
+// takes long only if the consumer is paused at the start; it is registered in the meantime, because
+// it runs. It returns false if the consumer shuts down.
 func (f *fetcher) awaitTransport(ctx context.Context, register *time.Timer) (subscribed bool) {
 	for f.begun != nil {
 		select {
@@ -223,9 +218,9 @@ func (f *fetcher) awaitTransport(ctx context.Context, register *time.Timer) (sub
 	return true
 }
 
-// openOrPause is called when a pause begins or ends. When it begins, openOrPause gives
-// back the claimed messages that no handler has received. With SQLite, they are given
-// back when the running handlers have ended, because a handler uses the only writer.
+// openOrPause is called when a pause begins or ends. At the beginning, it gives back claimed
+// messages that no handler has received; with SQLite only when the running handlers have ended,
+// because a handler uses the only writer.
 func (f *fetcher) openOrPause(ctx context.Context) {
 	f.due = nil
 	if f.open {
@@ -236,9 +231,8 @@ func (f *fetcher) openOrPause(ctx context.Context) {
 	f.stop(ctx)
 }
 
-// failedFetchInterval is the maximum PollInterval after a failed fetch. If a message
-// was due before the failure, no other event would cause a new fetch, so the fetch must
-// be repeated soon.
+// failedFetchInterval is the maximum PollInterval after a failed fetch: no other event would cause
+// a new fetch.
 const failedFetchInterval = time.Second
 
 func (f *fetcher) pollInterval() time.Duration {
@@ -248,10 +242,9 @@ func (f *fetcher) pollInterval() time.Duration {
 	return f.config.PollInterval
 }
 
-// removeFinished removes a finished claim. It also removes all other claims that have
-// finished by now, so that one fetch can replace all of them. It returns true if one of
-// the messages had an ordering key, because the next message of that key may now be
-// due.
+// removeFinished removes a finished claim, and all others that have finished by now, so that one
+// fetch replaces them all. It returns true if one had an ordering key, because the next message of
+// the key may be due.
 func (f *fetcher) removeFinished(claim *parkedrows.Claim) (successor bool) {
 	for {
 		successor = successor || claim.Key != parkedrows.Key{}
@@ -270,9 +263,8 @@ func (f *fetcher) remove(claim *parkedrows.Claim) {
 	f.gate.leave(1)
 }
 
-// withLeaseTimeout limits a database operation to the length of a lease. A longer
-// operation would be useless, because its leases would have ended. It would also delay
-// Close, which waits for the operation.
+// withLeaseTimeout limits a database operation to a lease. A longer one would be useless, and would
+// delay Close.
 func (f *fetcher) withLeaseTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, f.config.Lease)
 }
@@ -289,8 +281,7 @@ func (f *fetcher) renew(ctx context.Context) {
 	}
 }
 
-// tidy releases the messages that wait for an earlier message of their key if that
-// earlier message no longer exists.
+// tidy releases messages that wait for an earlier message of their key that no longer exists.
 func (f *fetcher) tidy(ctx context.Context) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
@@ -305,9 +296,8 @@ func (f *fetcher) tidy(ctx context.Context) {
 	}
 }
 
-// report logs the first of several failed fetches, and later the first successful
-// fetch. If ctx was canceled, report ignores err, because drivers then return various
-// errors.
+// report logs the first of several failed fetches, and later the first successful one. If ctx was
+// canceled, drivers return various errors.
 func (f *fetcher) report(ctx context.Context, err error) {
 	fields := watermill.LogFields{"consumer": f.consumer, "topic": f.topic}
 	switch {
@@ -321,11 +311,9 @@ func (f *fetcher) report(ctx context.Context, err error) {
 	}
 }
 
-// registerAgain is the pause after a failed registration.
 const registerAgain = 5 * time.Second
 
-// register records in the database that the consumer runs. It returns the time until it
-// must be called again.
+// register records that the consumer runs, and returns when to call it again.
 func (f *fetcher) register(ctx context.Context) (next time.Duration) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
@@ -346,12 +334,11 @@ func (f *fetcher) register(ctx context.Context) (next time.Duration) {
 	return registerAgain
 }
 
-// leavePatience is how long the end of a subscription waits for the statement that
-// records this end.
+// leavePatience limits the time for which the end of a subscription waits for leave.
 const leavePatience = time.Second
 
-// leave records that this instance of the consumer has ended. If this fails, the
-// instance still counts as running for the time parkedrows.AbsentAfter.
+// leave records that this instance has ended. If it fails, the instance counts as running for
+// parkedrows.AbsentAfter.
 func (f *fetcher) leave(ctx context.Context) {
 	if !f.registered {
 		return
@@ -364,9 +351,6 @@ func (f *fetcher) leave(ctx context.Context) {
 	}
 }
 
-// logOtherHandler logs, once, that another handler runs under the consumer's name. It
-// does nothing at the first registration, because the database may still contain the
-// registration of a process that has just ended.
 func (f *fetcher) logOtherHandler(other string) {
 	if !f.registered || other == "" || other == f.loggedOtherHandler {
 		return

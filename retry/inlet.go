@@ -11,10 +11,9 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// inlet is the subscription to the transport. While the consumer is paused, it is closed,
-// so that the messages stay in the broker. If they were only left unacked, the broker
-// would end the subscription after its consumer timeout. Only the goroutine of forward
-// uses an inlet.
+// inlet is the subscription to the transport. During a pause it is closed, so that messages stay in
+// the broker: if they were only left unacked, the broker would end the subscription after its
+// consumer timeout. Only the goroutine of forward uses it.
 type inlet struct {
 	*fetcher
 
@@ -28,9 +27,8 @@ type inlet struct {
 	handed   answers
 }
 
-// subscribe subscribes to the transport. Its context ends with in.ctx, or in a pause. It
-// does not end when Close begins, because the transport must still finish its messages:
-// Close closes the transport, and does not cancel its context.
+// subscribe subscribes to the transport, until in.ctx ends or a pause begins. Close does not cancel
+// its context, because the transport must still finish its messages.
 func (in *inlet) subscribe() error {
 	ctx, cancel := context.WithCancel(parkedrows.WithSubscription(in.ctx, in.subscription()))
 	messages, err := in.sub.Subscribe(ctx, in.topic)
@@ -51,7 +49,6 @@ func (in *inlet) end() {
 	in.cancel()
 }
 
-// handOut passes a message to a handler.
 func (in *inlet) handOut(msg *message.Message, out chan<- *message.Message) {
 	for {
 		intake, changed := in.pauses.Intake()
@@ -72,16 +69,15 @@ func (in *inlet) handOut(msg *message.Message, out chan<- *message.Message) {
 	}
 }
 
-// handOutKept passes on the message that the beginning of a short pause has kept back.
+// handOutKept passes on the message that a short pause has kept back.
 func (in *inlet) handOutKept(out chan<- *message.Message) {
 	msg := in.kept
 	in.kept = nil
 	in.handOut(msg, out)
 }
 
-// pause is called when the consumer is paused. It waits for the acks of the messages that
-// handlers have received, and closes the subscription. When the pause ends, it subscribes
-// again. It also returns when the consumer shuts down.
+// pause waits for the acks of the messages that handlers have received, closes the subscription,
+// and subscribes again after the pause. It also returns when the consumer shuts down.
 func (in *inlet) pause() {
 	fields := watermill.LogFields{"consumer": in.consumer, "topic": in.topic}
 	in.config.Logger.Info("Consumer is paused", fields)
@@ -144,23 +140,19 @@ func (in *inlet) pause() {
 	}
 }
 
-// returnAll gives messages back to the transport until it ends the subscription.
 func (in *inlet) returnAll() {
 	in.drain()
 	in.end()
 }
 
 const (
-	// slowDrain is the time after which a subscription that does not end is logged.
 	slowDrain = 10 * time.Second
 
-	// manyReturned is the number of returned messages after which drain returns one message
-	// per second: the transport delivers the messages again, although its context has ended.
+	// manyReturned is the number of returned messages after which drain returns one per second: the
+	// transport delivers them again, although its context has ended.
 	manyReturned = 1000
 )
 
-// drain gives back the messages that the transport delivers before it ends the
-// subscription.
 func (in *inlet) drain() {
 	if in.kept != nil {
 		in.kept.Nack()
@@ -179,8 +171,7 @@ func (in *inlet) drain() {
 	in.messages = nil
 }
 
-// answer contains the channels of a message, and not the message, whose payload may be
-// large.
+// answer keeps the channels of a message, and not its payload, which may be large.
 type answer struct{ acked, nacked <-chan struct{} }
 
 func (a answer) given() bool {
@@ -193,7 +184,6 @@ func (a answer) given() bool {
 	return true
 }
 
-// answers are the acks and nacks of the messages that handlers have received.
 type answers struct {
 	open  []answer // some of them may have been given since
 	prune int      // length of open at which the given answers are removed
@@ -217,8 +207,7 @@ func (a *answers) removeGiven() {
 	a.open = left
 }
 
-// wait waits until each message has an ack or a nack. It returns false if one of the
-// channels is closed first.
+// wait returns false if one of the channels is closed before each message has an ack or a nack.
 func (a *answers) wait(closing, changed <-chan struct{}) bool {
 	for _, answer := range a.open {
 		select {

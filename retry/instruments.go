@@ -26,7 +26,6 @@ var outcomes = []string{
 	undecided: "undecided", interrupted: "interrupted", early: "early",
 }
 
-// instruments contains the metrics and the tracer of a Retries.
 type instruments struct {
 	meter         telemetry.Meter
 	tracer        telemetry.Tracer
@@ -74,8 +73,8 @@ func newInstruments(config Config) *instruments {
 	return i
 }
 
-// watchers counts the subscriptions of a Retries. While this number is above 0, the
-// metrics of the table are observed.
+// watchers counts the subscriptions of a Retries. Without any, the metrics of the table are not
+// observed.
 type watchers struct {
 	mu    sync.Mutex
 	count int

@@ -5,25 +5,22 @@ import (
 	"time"
 )
 
-// processGate is the isolation gate of this process. If the process dies, a crash is
-// counted for every row that any subscription of the process has claimed. So a message
-// with crashes is handled only while no other parked message is handled.
+// processGate is the isolation gate of this process. If the process dies, a crash is counted for
+// every row that it has claimed. So a message with crashes is handled only while no other parked
+// message is.
 var processGate isolationGate
 
-// isolationTime is the maximum time for which all other messages wait for a message
-// with crashes, and for which this message is handled alone. A handler that never
-// returns must not stop the process, so the other messages continue after this time.
+// isolationTime is the maximum time for which other messages wait for a message with crashes, or
+// while it is handled alone: a handler that never returns must not stop the process.
 //
-// After isolationEvery, the other messages wait again, for isolationTime. Otherwise a
-// message with crashes would never be handled in a process that always has other
-// messages.
+// After isolationEvery they wait again. Otherwise a message with crashes would never be handled in
+// a busy process.
 const (
 	isolationTime  = 30 * time.Second
 	isolationEvery = 10 * isolationTime
 )
 
-// isolationGate makes sure that a message with crashes is handled alone. For this, it
-// counts the parked messages that are claimed or about to be claimed.
+// isolationGate counts the parked messages that are claimed or about to be claimed.
 type isolationGate struct {
 	mu       sync.Mutex
 	inFlight int
@@ -33,8 +30,7 @@ type isolationGate struct {
 	wake     func()    // wakes the subscription with the latest request
 }
 
-// request makes other messages wait, so that a crashed message can be handled alone.
-// When no message is in flight any more, the gate calls the function wake.
+// request makes other messages wait. The gate calls wake when no message is in flight any more.
 func (g *isolationGate) request(wake func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -45,15 +41,13 @@ func (g *isolationGate) request(wake func()) {
 	g.wake = wake
 }
 
-// withdraw ends one request. Call it once for each request, as soon as the crashed
-// message is admitted, or need not be handled any more.
+// withdraw ends one request, when the crashed message is admitted, or need not be handled any more.
 func (g *isolationGate) withdraw() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waiting--
 }
 
-// enter admits n messages without crashes. It returns false if they must wait.
 func (g *isolationGate) enter(n int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -64,8 +58,6 @@ func (g *isolationGate) enter(n int) bool {
 	return true
 }
 
-// enterAlone admits a crashed message. It returns false if other messages are in
-// flight.
 func (g *isolationGate) enterAlone() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -76,7 +68,6 @@ func (g *isolationGate) enterAlone() bool {
 	return true
 }
 
-// leave must be called when n messages are not in flight any more.
 func (g *isolationGate) leave(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

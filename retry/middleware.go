@@ -17,10 +17,10 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// Middleware calls h, and calls it again after a failure. It first repeats the call
-// immediately, up to Policy.Immediate times. After that, it repeats the calls in
-// delayed rounds. Between the rounds, the message is parked. Middleware then returns
-// nil, so that the transport's copy is acked. A panic of h counts as an error of h.
+// Middleware calls h, and calls it again after a failure. It repeats the call immediately up to
+// Policy.Immediate times, then in delayed rounds. Between the rounds, the message is parked.
+// Middleware then returns nil, so that the transport's copy is acked. A panic of h counts as an
+// error of h.
 //
 // If the policy allows no more rounds, or if the error is [Permanent], Middleware gives
 // up on the message: it returns a [*givenUpError], and poison quarantines the message.
@@ -60,7 +60,6 @@ func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	})
 }
 
-// attempt is one delivery of a message, with all tries of this delivery.
 type attempt struct {
 	*Retries
 
@@ -125,9 +124,8 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		late := a.undecided.late || a.ctx.Err() != nil // after the deadline of a middleware, no transaction can begin
 		a.undecided = undecidedTries{}
 		policy := a.policy(err)
-		// A handler may run longer than the lease, and may even prevent its renewal. Such
-		// a failure is also counted. Parking fails if another process has claimed the
-		// row.
+		// A handler that outlasts its lease, and perhaps prevents its renewal, has failed, too.
+		// Parking fails if another process has claimed the row.
 		if v.After > 0 || tries > policy.Immediate || late || a.delivery.CheckLease() != nil {
 			return nil, a.nextRound(err, policy, v.After, end)
 		}
@@ -138,8 +136,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	}
 }
 
-// call calls h once. When the outcome of the try is known, the caller must pass it to
-// the returned function end.
+// call calls h once. Pass the outcome of the try to end when it is known.
 func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end func(outcome int), err error) {
 	began := time.Now()
 	ctx, handling := a.instruments.tracer.Handle(
@@ -154,8 +151,7 @@ func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end 
 	}, err
 }
 
-// nextRound parks the message for its next round. After the last round, it gives up on
-// the message.
+// After the last round, nextRound gives up on the message.
 func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end func(outcome int)) error {
 	a.rounds++
 	if a.rounds > policy.Delayed || !a.delivery.Subscribed {
@@ -174,10 +170,9 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end f
 	return a.park(failure, delay)
 }
 
-// parkRedelivered parks a redelivered message before its handler runs. The previous
-// delivery may have killed the process, and only a row in the database can count
-// crashes. The broker also marks messages as redelivered that were only prefetched, and
-// not handled, when the process died. These messages are parked, too.
+// parkRedelivered parks a redelivered message before its handler runs. The previous delivery may
+// have killed the process, and only a row in the database can count crashes. Messages that were
+// only prefetched are marked as redelivered, too.
 func (a *attempt) parkRedelivered() error {
 	if err := a.park(parkedrows.Failure{}, 0); err != nil {
 		return err
@@ -186,8 +181,7 @@ func (a *attempt) parkRedelivered() error {
 	return nil
 }
 
-// park stores the message with its due time. The caller must then ack the transport's
-// copy.
+// After park, the caller must ack the transport's copy.
 func (a *attempt) park(f parkedrows.Failure, delay time.Duration) error {
 	failpoint.Hit("retry/park")
 	err := a.patience.Persist(a.ctx, a.delivery, "park the message", func(ctx context.Context) error {
@@ -200,16 +194,12 @@ func (a *attempt) park(f parkedrows.Failure, delay time.Duration) error {
 	return err
 }
 
-// parkEarly parks a message that arrived before an earlier version of its aggregate. No
-// attempt is counted.
 func (a *attempt) parkEarly(turn chain.Turn, after time.Duration) error {
 	return a.patience.Persist(a.ctx, a.delivery, "park the message until its turn", func(ctx context.Context) error {
 		return a.store.ParkEarly(ctx, a.delivery, a.original, turn, after)
 	})
 }
 
-// returnUncharged returns the message to the transport, or releases its row. No attempt
-// is counted.
 func (a *attempt) returnUncharged(err error) error {
 	if claim := a.delivery.Claim; claim != nil {
 		release := a.patience.Persist(a.ctx, a.delivery, "release the parked message", func(ctx context.Context) error {
@@ -242,13 +232,11 @@ func (a *attempt) log(text string, err error, more watermill.LogFields) {
 	a.config.Logger.Info(text, named.Add(more))
 }
 
-// maxUndecided is the number of consecutive calls of a handler with an undecided
-// outcome that count as one attempt. So no attempt is counted if the database restarts
-// once or twice while a message is handled. But a message that ends its own database
-// session each time is not tried forever.
+// maxUndecided is the number of consecutive undecided calls that count as one attempt: a restart of
+// the database costs none, but a message that ends its own database session each time is not tried
+// forever.
 const maxUndecided = 3
 
-// undecidedTries counts consecutive tries of a message whose outcome is undecided.
 type undecidedTries struct {
 	since     time.Time // start of the first of these tries
 	calls     int       // number of calls of the handler
@@ -258,10 +246,9 @@ type undecidedTries struct {
 	logged    bool
 }
 
-// chargesUndecided counts a try with an undecided outcome, and reports whether an
-// attempt must be counted. A try that did not call the handler never counts as an
-// attempt, because the database was unreachable before the message could do anything.
-// Other tries count in two cases:
+// chargesUndecided counts a try with an undecided outcome, and reports whether it is an attempt. A
+// try that did not call the handler is none, because the database was unreachable. Other tries
+// count in two cases:
 //
 //   - The try is the last of maxUndecided calls.
 //   - After the call, Config.UnackedWait or the deadline of a middleware, such as
@@ -293,9 +280,9 @@ func (a *attempt) chargesUndecided(v *chain.Error) bool {
 	return u.calls-u.contended >= maxUndecided || u.late
 }
 
-// disposition returns what err means for the message. If a deadline that all tries share
-// ends a call, and other transactions made the calls before it fail, the handler had less
-// time than it was given, so this call does not count either.
+// disposition returns what err means for the message. If other transactions have made earlier calls
+// fail, and a deadline that all tries share then ends a call, the handler had less time than it was
+// given, so this call does not count either.
 func (a *attempt) disposition(err error) *chain.Error {
 	v := chain.Of(err)
 	if v.Kind == chain.Failed && !chain.Given(err) && a.undecided.contended > 0 && a.ctx.Err() != nil {
@@ -304,9 +291,8 @@ func (a *attempt) disposition(err error) *chain.Error {
 	return v
 }
 
-// endUndecided ends a delivery without counting an attempt. If the deadline of a
-// middleware has passed while other transactions made the calls fail, the message is
-// parked: returned to the broker, it would come back at once.
+// endUndecided ends a delivery without counting an attempt. A message that other transactions made
+// fail until a middleware's deadline is parked: the broker would return it at once.
 func (a *attempt) endUndecided(err error) error {
 	u := &a.undecided
 	if u.contended == 0 || a.ctx.Err() == nil || !a.delivery.Subscribed || a.delivery.ShuttingDown(a.ctx) {
@@ -323,11 +309,10 @@ func (a *attempt) endUndecided(err error) error {
 	return a.park(failure, delay)
 }
 
-// undecidedPauses are the pauses after tries with an undecided outcome.
 var undecidedPauses = backoff.Exponential{Base: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5}
 
-// waitUndecided pauses before the next try. It returns false if the message must return
-// to the transport, because it is late, or because the consumer shuts down or is paused.
+// waitUndecided returns false if the message must return to the transport: it is late, or the
+// consumer shuts down or is paused.
 func (a *attempt) waitUndecided(err error) bool {
 	u := &a.undecided
 	u.pauses++
@@ -348,7 +333,7 @@ func (a *attempt) waitUndecided(err error) bool {
 	return true
 }
 
-// logUndecidedAfter is how long a wait must last before it is logged. A short wait is
-// normal, because another process is often handling a copy of the message. A long wait
-// may mean that the database is unreachable, or refuses this process.
+// logUndecidedAfter is how long a wait must last before it is logged. Short waits are normal:
+// another process handles a copy. A long one may mean that the database is unreachable, or refuses
+// this process.
 const logUndecidedAfter = time.Second

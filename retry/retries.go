@@ -57,8 +57,8 @@ func New(db *sql.DB, config Config) (*Retries, error) {
 	return retries, nil
 }
 
-// policy returns the policy of the first class that matches err, or Config.Policy. A
-// Match that panics does not match.
+// policy returns the policy of the first class that matches err, or Config.Policy. A Match that
+// panics does not match.
 func (r *Retries) policy(err error) Policy {
 	for _, class := range r.config.Classes {
 		matches := false
@@ -75,23 +75,20 @@ var errClosed = errors.New("retry: the subscriber is closed")
 
 var errNotEnded = errors.New("it ignores the end of the context of Subscribe, so the consumer cannot be resumed before it ends")
 
-// ErrConsumerInUse means that Subscribe failed, because another handler of this process
-// uses the same consumer name and topic. Each of the two handlers would skip messages
-// that the other has handled.
+// ErrConsumerInUse means that another handler of this process uses the same consumer name and
+// topic. Each of the two would skip messages that the other has handled.
 var ErrConsumerInUse = errors.New("the consumer's name is in use")
 
-// inUseError is an error that wraps [ErrConsumerInUse]. Its text contains the name of the
-// other handler.
 type inUseError struct{ error }
 
 func (inUseError) Is(target error) bool { return target == ErrConsumerInUse }
 
-// ErrGivenBack means that some messages were neither acked nor nacked when Close had
-// waited for Config.CloseTimeout. These messages are delivered again.
+// ErrGivenBack means that messages had neither an ack nor a nack when Close had waited for
+// Config.CloseTimeout. They are delivered again.
 var ErrGivenBack = errors.New("retry: messages given back without an ack")
 
-// Permanent marks err as permanent. The message is then given up on immediately,
-// without further attempts. Permanent(nil) returns nil.
+// Permanent marks err as permanent. The message is then given up on without further attempts.
+// Permanent(nil) returns nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -99,9 +96,8 @@ func Permanent(err error) error {
 	return chain.Forever(chain.ReasonPermanent, err)
 }
 
-// After sets the delay before the next attempt. The message is parked for d instead of
-// the policy's delay, and is not tried again before that. The failure counts as an
-// attempt like any other failure. After(nil, d) returns nil.
+// After sets the delay before the next attempt, in place of the policy's delay. The failure counts
+// as an attempt like any other. After(nil, d) returns nil.
 func After(err error, d time.Duration) error {
 	if err == nil {
 		return nil
@@ -109,8 +105,7 @@ func After(err error, d time.Duration) error {
 	return &chain.Error{Kind: chain.Failed, Reason: chain.ReasonFailed, After: max(d, time.Millisecond), Err: err}
 }
 
-// givenUpError is the error that the middleware returns for a message that it has given
-// up on. It wraps the last error of the handler.
+// givenUpError wraps the last error of the handler.
 type givenUpError struct {
 	attempts int // calls of the handler, over all deliveries
 	err      error
@@ -138,6 +133,6 @@ func (s *subscriber) ConsumerName() string { return s.consumer }
 // Config.ShareConsumer.
 func (s *subscriber) SharesConsumer() bool { return s.retries.config.ShareConsumer }
 
-// Ping checks that the broker of the wrapped subscriber accepts the connection.
-// It returns nil if the subscriber has no Ping method.
+// Ping checks that the broker of the wrapped subscriber accepts the connection. Without a Ping
+// method, it returns nil.
 func (s *subscriber) Ping(ctx context.Context) error { return transport.Ping(ctx, s.sub) }

@@ -18,14 +18,13 @@ import (
 	"github.com/watermill-once/once/internal/transport"
 )
 
-// Subscriber wraps the subscriber of one handler. It delivers the messages of sub. It
-// also delivers the parked messages of the consumer when they are due, including
-// replayed messages. consumer is the permanent name under which messages
-// are counted, parked and deduplicated. You may rename the router's handler, but not
-// the consumer.
+// Subscriber wraps the subscriber of one handler. It delivers the messages of sub. It also delivers
+// the consumer's parked messages when they are due, and replayed ones. consumer is the permanent
+// name under which messages are counted, parked and deduplicated. You may rename the router's
+// handler, but not the consumer.
 //
-// You must wrap each subscriber yourself. A subscriber decorator of the router cannot
-// do this, because it does not know the consumer's name.
+// Wrap each subscriber yourself. A subscriber decorator of the router cannot, because it does not
+// know the consumer's name.
 //
 // A process may run only one handler for each consumer and topic. While another
 // subscription with the same *sql.DB uses the consumer and topic, Subscribe fails with
@@ -108,9 +107,8 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
-// withShutdown returns a context that ends when ctx ends, or at the beginning of Close.
-// If a handler fails because the transport closes, the context has therefore already
-// ended, and the failure is not counted as an attempt.
+// withShutdown returns a context that also ends at the beginning of Close, so that a handler that
+// fails because the transport closes is not charged with an attempt.
 func (s *subscriber) withShutdown(ctx context.Context) (context.Context, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +120,7 @@ func (s *subscriber) withShutdown(ctx context.Context) (context.Context, error) 
 	return closing, nil
 }
 
-// SubscribeInitialize implements message.SubscribeInitializer. If the wrapped
-// subscriber does not implement it, SubscribeInitialize does nothing.
+// SubscribeInitialize implements message.SubscribeInitializer, if the wrapped subscriber does.
 func (s *subscriber) SubscribeInitialize(topic string) error {
 	if initializer, ok := s.sub.(message.SubscribeInitializer); ok {
 		return initializer.SubscribeInitialize(topic)
@@ -154,16 +151,15 @@ func (s *subscriber) Close() error {
 	return s.closeErr
 }
 
-// One transaction stores at most storeBatch messages. When their size reaches
-// storeBytes, it stores no further message, because PostgreSQL accepts statements of at
-// most 1 GB.
+// A batch ends at storeBatch messages, or when their size reaches storeBytes, because PostgreSQL
+// accepts statements of at most 1 GB.
 const (
 	storeBatch = 100
 	storeBytes = 8 << 20
 )
 
-// arrivals stores messages with an ordering key in the order of their arrival. At most
-// one goroutine stores a batch. While it does, the next batch is collected.
+// arrivals stores messages with an ordering key in the order of their arrival. While one goroutine
+// stores a batch, the next batch is collected.
 type arrivals struct {
 	*fetcher
 
@@ -173,12 +169,12 @@ type arrivals struct {
 	rejected bool      // a message was nacked, so all later messages must be nacked too
 }
 
-// forward sends the transport's messages to the channel out, with the consumer's name
-// in their contexts. With Config.KeyOrder, it stores messages that have an ordering key
-// instead, and the fetcher delivers them later.
+// forward sends the transport's messages to out, with the consumer's name in their contexts. With
+// Config.KeyOrder, messages with an ordering key are stored instead, and the fetcher delivers them
+// later.
 //
-// While the consumer is paused, it closes the subscription to the transport, so that the
-// messages stay in the broker.
+// While the consumer is paused, the subscription to the transport is closed, so that messages stay
+// in the broker.
 func (f *fetcher) forward(in *inlet, out chan<- *message.Message) {
 	a := &arrivals{fetcher: f}
 	for !in.ended || a.storing != nil || len(a.next) > 0 {
@@ -226,8 +222,7 @@ func (f *fetcher) forward(in *inlet, out chan<- *message.Message) {
 	}
 }
 
-// ordered reports whether msg must be handled in order. The order of an undecodable
-// message does not matter, because it will be quarantined.
+// ordered reports whether msg must be handled in order. An undecodable message will be quarantined.
 func (f *fetcher) ordered(msg *message.Message) bool {
 	return f.config.KeyOrder != Unordered && parkedrows.OrderingKey(msg) != "" && chain.Unrunnable(msg.Context()) == nil
 }
@@ -238,8 +233,7 @@ func (a *arrivals) add(msg *message.Message) {
 	a.nackRejected()
 }
 
-// nackRejected nacks all messages that arrived after a nacked message, because they
-// must not be handled before it.
+// nackRejected nacks all messages after a nacked one, because they must not be handled before it.
 func (a *arrivals) nackRejected() {
 	if !a.rejected {
 		return
@@ -250,9 +244,8 @@ func (a *arrivals) nackRejected() {
 	a.next, a.bytes = nil, 0
 }
 
-// store starts to store the collected messages. Storing fails only if the consumer
-// shuts down. After a timeout, store tries smaller batches, because the same batch
-// could time out again and again.
+// store starts to store the collected messages. It fails only if the consumer shuts down. After a
+// timeout it tries smaller batches, because the same batch could time out again and again.
 func (a *arrivals) store(ctx context.Context) {
 	left, part := a.next, len(a.next)
 	a.next, a.bytes, a.storing = nil, 0, make(chan bool, 1)

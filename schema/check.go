@@ -20,8 +20,8 @@ var (
 	// ErrOutdated means that the tables lack migrations that this code needs.
 	ErrOutdated = errors.New("the tables are older than this code")
 
-	// ErrNewer means that a later version of this module has migrated the tables, and that
-	// this code cannot use them.
+	// ErrNewer means that a later version of this module has migrated the tables, and that this
+	// code cannot use them.
 	ErrNewer = errors.New("the tables are newer than this code")
 
 	// ErrLayout means that the inbox or the sent log does not have the layout in
@@ -29,8 +29,7 @@ var (
 	ErrLayout = errors.New("the table has another layout")
 )
 
-// validateWith returns an error that names the invalid fields of c. It also returns an
-// error if db is nil.
+// validateWith also returns an error if db is nil.
 func (c Config) validateWith(db querier) error {
 	if pool, ok := db.(*sql.DB); db == nil || ok && pool == nil {
 		return errors.Join(errors.New("schema: db is nil"), c.Validate())
@@ -38,7 +37,6 @@ func (c Config) validateWith(db querier) error {
 	return c.Validate()
 }
 
-// querier is a *sql.DB, a *sql.Conn or a *sql.Tx.
 type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
@@ -121,14 +119,12 @@ func Find(ctx context.Context, db querier, config Config) (Config, error) {
 	return config, nil
 }
 
-// place describes where the tables are.
 type place struct {
 	schemas  []string // schemas of the search path that contain at least one of the tables, in their order
 	first    string   // schema in which CREATE TABLE creates tables
 	complete bool     // the table of the migrations was found
 }
 
-// name returns the name of the schema, or "" for SQLite.
 func (p place) name() string {
 	if len(p.schemas) == 0 {
 		return ""
@@ -136,11 +132,10 @@ func (p place) name() string {
 	return p.schemas[0]
 }
 
-// find searches the database's catalog, so that a missing table cannot be confused with
-// another error. It does not only look for the table of the migrations: statements use
-// the first table of a name in the search path, so a single table in an earlier schema
-// hides the table of a complete set. This includes temporary tables. All names were
-// validated, so they contain no quotes.
+// find searches the database's catalog, so that a missing table cannot be confused with another
+// error. It looks for every table: a single table in an earlier schema of the search path, even a
+// temporary one, hides the table of a complete set. All names were validated, so they contain no
+// quotes.
 func (c Config) find(ctx context.Context, db querier) (p place, err error) {
 	if c.Dialect == SQLite {
 		query := fmt.Sprintf(`SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = '%smigrations')`, c.Prefix)
@@ -166,7 +161,6 @@ func (c Config) find(ctx context.Context, db querier) (p place, err error) {
 	return p, json.Unmarshal([]byte(schemas), &p.schemas)
 }
 
-// checkFound returns an error unless exactly one schema contains the tables.
 func (c Config) checkFound(p place) error {
 	switch {
 	case len(p.schemas) > 1:
@@ -177,8 +171,8 @@ func (c Config) checkFound(p place) error {
 	return nil
 }
 
-// checkPlace returns an error if Up would create tables in another schema than the one
-// that contains tables already.
+// checkPlace returns an error if Up would create tables in another schema than the one that has
+// tables already.
 func (c Config) checkPlace(p place) error {
 	switch {
 	case len(p.schemas) > 1:
@@ -211,17 +205,15 @@ func (c Config) names() string {
 	return "'{" + c.Prefix + strings.Join(tableNames(), ","+c.Prefix) + "}'::name[]"
 }
 
-// refuseSecondSet is a statement for other migration tools. It fails if the statements
-// after it would create a second set of tables. It is a single statement without a
-// function, because some tools split their text at each semicolon. The cast of a text to
-// a number fails, and PostgreSQL's error then quotes the text.
+// refuseSecondSet, for other migration tools, fails if the statements after it would create a
+// second set of tables. It is one statement without a function, because some tools split their text
+// at each semicolon. PostgreSQL's error quotes the text that it cannot cast to a number.
 const refuseSecondSet = `SELECT CAST('the tables are in schema ' || nspname || ', which is not the first schema of the search path: ' ||
     'set the schema in schema.Config or with --schema' AS integer) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
 WHERE relname = ANY (%s) AND nspname = ANY (current_schemas(true)) AND nspname <> current_schema() LIMIT 1`
 
 var createTable = regexp.MustCompile(`CREATE TABLE (?:IF NOT EXISTS )?\{([a-z_]+)\}`)
 
-// tableNames returns the names of all tables, without the prefix.
 var tableNames = sync.OnceValue(func() (names []string) {
 	texts := []string{createVersions}
 	for _, m := range migrations(PostgreSQL) {

@@ -12,14 +12,12 @@ import (
 // Dialect is a kind of database.
 type Dialect string
 
-// Supported databases.
 const (
 	PostgreSQL Dialect = "postgres"
 	SQLite     Dialect = "sqlite"
 )
 
-// Layout describes how the inbox or the sent log is stored in the database. It determines
-// how expired rows are deleted.
+// Layout is how the inbox or the sent log is stored. It determines how expired rows are deleted.
 type Layout string
 
 const (
@@ -27,19 +25,18 @@ const (
 	// ids.
 	Plain Layout = "plain"
 
-	// ByDay is a table with one partition for each day. It is made for ids that begin
-	// with their time: UUIDs of version 7 in lower case, such as the ids from
-	// outbox.NewID. When a day has expired, its partition is dropped. All other ids share
-	// an extra partition, in which expired ids are deleted row by row. PostgreSQL only.
+	// ByDay is a table with one partition for each day, dropped when the day has expired. It is
+	// made for ids that begin with their time: UUIDs of version 7 in lower case, such as those of
+	// outbox.NewID. All other ids share an extra partition, in which expired ids are deleted row by
+	// row. PostgreSQL only.
 	ByDay Layout = "by_day"
 )
 
 const (
 	defaultPrefix = "once_"
 
-	// maxIdentifier is the maximum length of a name in bytes (NAMEDATALEN - 1).
-	// PostgreSQL silently truncates longer names, so two long prefixes would share
-	// their tables.
+	// maxIdentifier is NAMEDATALEN - 1. PostgreSQL silently truncates longer names, so two long
+	// prefixes would share their tables.
 	maxIdentifier = 63
 )
 
@@ -52,15 +49,14 @@ type Config struct {
 	// Dialect is the kind of database. Defaults to PostgreSQL.
 	Dialect Dialect
 
-	// Schema is the PostgreSQL schema that contains the tables. It may contain letters,
-	// digits and underscores, and has at most 63 bytes. It must be "" for SQLite. Defaults
-	// to the schema of the connection's search path that contains the tables. If no schema
-	// contains them, [Up] creates them in the first one.
+	// Schema is the PostgreSQL schema that contains the tables. It has at most 63 letters, digits
+	// and underscores, and must be "" for SQLite. Defaults to the schema of the connection's search
+	// path that contains the tables. If no schema contains them, [Up] creates them in the first
+	// one.
 	Schema string
 
-	// Prefix is the beginning of the name of every table and index. It may contain letters,
-	// digits and underscores. The prefix and the longest name together may have at most 63
-	// bytes. Defaults to "once_".
+	// Prefix is the beginning of the name of every table and index: letters, digits and
+	// underscores, with the longest name at most 63 bytes. Defaults to "once_".
 	Prefix string
 
 	// Inbox is the layout of the inbox. [Up] can convert a plain inbox with its ids to
@@ -131,8 +127,8 @@ func (c Config) Table(name string) string {
 	return quoted
 }
 
-// index returns the quoted name of an index. It does not include the schema, because
-// CREATE INDEX does not accept it: an index is always in the schema of its table.
+// index does not include the schema: an index is always in that of its table, and CREATE INDEX
+// refuses one.
 func (c Config) index(name string) string {
 	return `"` + c.WithDefaults().Prefix + name + `"`
 }
@@ -149,8 +145,6 @@ func (c Config) expand(text string) string {
 	})
 }
 
-// longestName returns the length of the longest name in the migrations, without the
-// prefix.
 var longestName = sync.OnceValue(func() int {
 	longest := 0
 	for _, dialect := range []Dialect{PostgreSQL, SQLite} {

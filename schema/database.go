@@ -19,8 +19,6 @@ var (
 	ErrEncoding = errors.New("the database is not in UTF-8")
 )
 
-// checkDatabase returns an error if the database is not of the configured kind, or if
-// it is PostgreSQL and does not use UTF-8.
 func (c Config) checkDatabase(ctx context.Context, db querier) error {
 	if err := c.checkDialect(ctx, db); err != nil {
 		return err
@@ -31,10 +29,8 @@ func (c Config) checkDatabase(ctx context.Context, db querier) error {
 	return checkUTF8(ctx, db)
 }
 
-// checkDialect returns an error that wraps ErrDialect if the database is not of the
-// configured kind. To find the kind of the database, it calls the function that returns
-// the version of the database. This function has another name, or another result, in
-// each kind of database.
+// checkDialect returns an error that wraps ErrDialect if the database is not of the configured
+// kind. The function that returns the version has another name, or another result, in each kind.
 func (c Config) checkDialect(ctx context.Context, db querier) error {
 	if c.Dialect == SQLite {
 		_, err := versionOf(ctx, db, "sqlite_version")
@@ -62,9 +58,8 @@ func (c Config) checkDialect(ctx context.Context, db querier) error {
 	return err
 }
 
-// explain returns an error that wraps ErrDialect if the database is not of the
-// configured kind. In this case err only says that the database does not understand the
-// SQL. Otherwise explain returns err.
+// explain returns an error that wraps ErrDialect if the database is not of the configured kind:
+// then err only says that it does not understand the SQL.
 func (c Config) explain(ctx context.Context, db querier, err error) error {
 	if kind := c.checkDialect(ctx, db); errors.Is(kind, ErrDialect) {
 		return kind
@@ -77,9 +72,7 @@ func versionOf(ctx context.Context, db querier, function string) (version string
 	return version, dsn.Hide(err)
 }
 
-// isMySQL reports whether a version belongs to MySQL, MariaDB or a derivative. These
-// versions begin with a digit. Versions of PostgreSQL and its derivatives begin with a
-// name.
+// Versions of MySQL, MariaDB and derivatives begin with a digit, those of PostgreSQL with a name.
 func isMySQL(version string) bool { return version != "" && version[0] >= '0' && version[0] <= '9' }
 
 func (c Config) dialectError(version string) error {
@@ -99,8 +92,7 @@ func (c Config) dialectError(version string) error {
 	return fmt.Errorf("%w: Dialect is %q, the database is %s: %s", ErrDialect, c.Dialect, version, remedy)
 }
 
-// checkUTF8 checks the encodings of the database and of the connection. With another
-// client encoding, the server would read the UTF-8 strings of the driver as other
+// With another client encoding, the server would read the UTF-8 strings of the driver as other
 // characters.
 func checkUTF8(ctx context.Context, db querier) error {
 	var name, server, client string
@@ -175,16 +167,14 @@ func (c Config) notDurable(ctx context.Context, db querier) (why string, err err
 	return why, nil
 }
 
-// ErrRowSecurity means that row level security is active for the database user on one of
-// the tables. The user may then see only some of the rows, or none. PostgreSQL reports no
-// error in this case, so messages would wait forever, or would be handled twice.
+// ErrRowSecurity means that row level security is active for the database user on one of the
+// tables. The user may then see only some of the rows, without an error, so messages would wait
+// forever, or be handled twice.
 var ErrRowSecurity = errors.New("row level security may hide rows")
 
-// checkRowSecurity returns an error that wraps ErrRowSecurity if row level security is
-// active for the user on a table that the user may use, or on one of its partitions. It
-// is not active for superusers, roles with BYPASSRLS, and the owner of the table, unless
-// it is forced. Whether the policies of a table allow all rows cannot be proved, so
-// checkRowSecurity does not look at them.
+// checkRowSecurity looks for row level security on tables that the user may use, and on their
+// partitions. It is not active for superusers, roles with BYPASSRLS, and the owner, unless it is
+// forced. Whether policies allow all rows cannot be proved, so it does not look at them.
 func (c Config) checkRowSecurity(ctx context.Context, db querier, schema string) error {
 	if c.Dialect == SQLite {
 		return nil
@@ -214,8 +204,6 @@ func (c Config) checkRowSecurity(ctx context.Context, db querier, schema string)
 // already have, or numbers lower than those of older rows.
 var ErrSequence = errors.New("a sequence is behind its table")
 
-// numbered is a column that gets its values from a sequence. The names are quoted for
-// SQL.
 type numbered struct {
 	Table    string `json:"table"`
 	Column   string `json:"column"`
@@ -225,9 +213,8 @@ type numbered struct {
 	highest, last int64 // highest number in the table, and last number of the sequence
 }
 
-// checkSequences returns an error that wraps ErrSequence if a sequence is behind its
-// table. It leaves out sequences and tables that the user may not read. SQLite never
-// uses a number that is lower than those in the table.
+// checkSequences leaves out sequences and tables that the user may not read. SQLite never uses a
+// number that is lower than those in the table.
 func (c Config) checkSequences(ctx context.Context, db querier, schema string) error {
 	if c.Dialect == SQLite {
 		return nil
@@ -268,11 +255,10 @@ func (c Config) checkSequences(ctx context.Context, db querier, schema string) e
 	return fmt.Errorf("%w: %s: run %s", ErrSequence, strings.Join(what, ", "), strings.Join(repairs, "; "))
 }
 
-// repair returns the SQL that moves a sequence behind the last number of its table. The
-// forwarder sends messages in the order of their positions. So the text for the outbox
-// first moves those messages to the end that were stored since the sequence fell back.
-// They have positions up to its last value, but are newer than the rows above. A blocked
-// key holds only messages above its number successors_after.
+// repair returns the SQL that moves a sequence behind the last number of its table. The forwarder
+// sends in the order of positions, so messages that were stored since the sequence fell back, at
+// positions up to its last value, first move to the end. A blocked key holds only messages above
+// its number successors_after.
 func (c Config) repair(n numbered) string {
 	if !n.Outbox {
 		return fmt.Sprintf("SELECT setval('%s', %d)", n.Sequence, n.highest)

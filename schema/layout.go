@@ -17,7 +17,6 @@ var inboxByDay string
 //go:embed layouts/sent_by_day.sql
 var sentByDay string
 
-// laidOut is a table that can have different layouts.
 type laidOut struct {
 	table, what, field string
 	want               Layout // "" if any layout is accepted
@@ -46,8 +45,6 @@ func (c Config) layout(ctx context.Context, db querier, table string) (Layout, e
 	return Plain, nil
 }
 
-// checkLayouts returns an error that wraps ErrLayout if a table does not have its
-// configured layout.
 func (c Config) checkLayouts(ctx context.Context, db querier) error {
 	for _, t := range c.laidOut() {
 		switch layout, err := c.layout(ctx, db, t.table); {
@@ -67,8 +64,7 @@ func (c Config) layoutError(t laidOut, layout Layout) error {
 	return fmt.Errorf("%w: %s has no partitions by day: run schema.Up, or apply the end of schema.SQL", ErrLayout, c.Table(t.table))
 }
 
-// layOut converts the tables to the configured layouts. It does not change tables that
-// are newer than this code.
+// layOut does not change tables that are newer than this code.
 func (c Config) layOut(ctx context.Context, conn *sql.Conn, newer bool) error {
 	for _, t := range c.laidOut() {
 		layout, err := c.layout(ctx, conn, t.table)

@@ -20,8 +20,8 @@ import (
 //go:embed postgres/[0-9]*.sql sqlite/[0-9]*.sql
 var files embed.FS
 
-// migration is one numbered step. A step is never edited after its release. Each later
-// change is a new step.
+// migration is one numbered step. It is never edited after its release: each later change is a new
+// step.
 type migration struct {
 	version int
 	name    string
@@ -37,8 +37,7 @@ type migration struct {
 
 var compatibleFrom = regexp.MustCompile(`(?m)^-- compatible_from: ([1-9][0-9]*)$`)
 
-// migrations returns the steps of a dialect in their order. All callers get the same
-// slice, so they must not change it. An unknown dialect has no steps.
+// All callers get the same slice, so they must not change it. An unknown dialect has no steps.
 func migrations(dialect Dialect) []migration {
 	switch dialect {
 	case PostgreSQL:
@@ -50,15 +49,13 @@ func migrations(dialect Dialect) []migration {
 	}
 }
 
-// Each New of this library validates a Config, and needs the steps for this. So they are
-// read only once.
+// Each New of this library validates a Config, and needs the steps, so they are read only once.
 var (
 	postgresSteps = sync.OnceValue(func() []migration { return readMigrations(PostgreSQL) })
 	sqliteSteps   = sync.OnceValue(func() []migration { return readMigrations(SQLite) })
 )
 
-// readMigrations reads the steps of a dialect. It panics if a file is invalid, because
-// the files are part of the binary, and an invalid file is a mistake in this package.
+// readMigrations panics if a file is invalid, because the files are part of the binary.
 func readMigrations(dialect Dialect) []migration {
 	entries, err := fs.ReadDir(files, string(dialect))
 	if err != nil {
@@ -131,9 +128,6 @@ func SQLFrom(config Config, version int) (string, error) {
 
 const createVersions = `CREATE TABLE IF NOT EXISTS {migrations} (version integer PRIMARY KEY, compatible_from integer NOT NULL)`
 
-// record returns the statement that records a step. The statement fails if the step was
-// applied before (because of the primary key), or if the previous step was not applied
-// (because compatible_from would be NULL).
 func (c Config) record(m migration) string {
 	table, from := c.Table("migrations"), strconv.Itoa(m.compatibleFrom)
 	if m.version > 1 {
@@ -142,7 +136,6 @@ func (c Config) record(m migration) string {
 	return fmt.Sprintf(`INSERT INTO %s (version, compatible_from) VALUES (%d, %s)`, table, m.version, from)
 }
 
-// versions contains the recorded versions of the tables in a database.
 type versions struct {
 	version        int // 0 if no migration was applied
 	compatibleFrom int // oldest version of the code that can use the tables
@@ -157,8 +150,7 @@ func (c Config) current(ctx context.Context, q querier) (v versions, err error) 
 	return v, nil
 }
 
-// compatible reports whether this code can use the tables. It assumes that the tables are
-// not older than this code.
+// compatible assumes that the tables are not older than this code.
 func (v versions) compatible() bool { return v.compatibleFrom <= Version() }
 
 func (v versions) newerError() error {
@@ -186,8 +178,8 @@ func Up(ctx context.Context, db *sql.DB, config Config) error {
 	}
 	config = config.WithDefaults()
 
-	// A dedicated connection is needed, because SQLite must begin the transaction with
-	// the write lock. With sql.Tx this would depend on the data source name.
+	// SQLite must begin the transaction with the write lock, which with sql.Tx depends on the data
+	// source name.
 	conn, err := connect(ctx, db)
 	if err != nil {
 		return fmt.Errorf("schema: connect: %w", dsn.Hide(err))
@@ -203,8 +195,8 @@ func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
 	if err := config.checkDatabase(ctx, conn); err != nil {
 		return err
 	}
-	// After the wait for the lock, the transaction must see the migrations of other
-	// processes. A stricter isolation level would hide them.
+	// A stricter isolation level would hide what other processes migrated during the wait for the
+	// lock.
 	begin := "BEGIN ISOLATION LEVEL READ COMMITTED"
 	if config.Dialect == SQLite {
 		begin = "BEGIN IMMEDIATE"
@@ -250,13 +242,11 @@ func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
 	return err
 }
 
-// busyTimeout is how long Up waits for other writers of a SQLite database.
 const busyTimeout = 30 * time.Second
 
-// connect returns a connection. A data source name with journal_mode(WAL) changes a new
-// SQLite file when it connects. If several processes do this at the same time, SQLite
-// refuses all but one of them at once, whatever their busy timeout, because they would
-// wait for each other. So connect tries again.
+// connect tries again while SQLite is busy. A data source name with journal_mode(WAL) changes a new
+// file when it connects. If several processes do this at once, SQLite refuses all but one, whatever
+// their busy timeout.
 func connect(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	for began := time.Now(); ; {
 		conn, err := db.Conn(ctx)
@@ -271,8 +261,7 @@ func connect(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	}
 }
 
-// isBusy reports whether err is SQLite's SQLITE_BUSY. This package imports no driver, so
-// it recognizes the error by its method.
+// This package imports no driver, so it recognizes SQLITE_BUSY by the method of the error.
 func isBusy(err error) bool {
 	const busy = 5 // the lowest byte, https://www.sqlite.org/rescode.html
 	e, ok := errors.AsType[interface {
@@ -282,8 +271,7 @@ func isBusy(err error) bool {
 	return ok && e.Code()&0xff == busy
 }
 
-// setBusyTimeout makes the connection wait for other writers. The returned function
-// restore undoes this, because the connection goes back to the caller's pool.
+// restore undoes the timeout, because the connection goes back to the caller's pool.
 func setBusyTimeout(ctx context.Context, conn *sql.Conn) (restore func(), err error) {
 	var before int
 	if err := conn.QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&before); err != nil {
@@ -297,9 +285,8 @@ func setBusyTimeout(ctx context.Context, conn *sql.Conn) (restore func(), err er
 	}, nil
 }
 
-// prepare takes the lock that makes concurrent callers wait, and creates the table of
-// versions. IF NOT EXISTS alone is not enough: callers that create the table at the
-// same time would still collide in PostgreSQL's catalog.
+// prepare takes the lock that makes concurrent callers wait, and creates the table of versions.
+// Callers with only IF NOT EXISTS would still collide in PostgreSQL's catalog.
 func (c Config) prepare(ctx context.Context, conn *sql.Conn) error {
 	if c.Dialect == PostgreSQL {
 		lock := fnv.New64a()
@@ -326,15 +313,13 @@ func (c Config) prepare(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// createSchema creates the configured schema if it is missing. It first checks whether
-// the schema exists, because CREATE SCHEMA IF NOT EXISTS needs the right to create
-// schemas even if the schema exists.
+// createSchema first looks, because CREATE SCHEMA IF NOT EXISTS needs the right to create schemas
+// even if the schema exists.
 func (c Config) createSchema(ctx context.Context, conn *sql.Conn) error {
 	if c.Schema == "" {
 		return nil
 	}
 	var exists bool
-	// The name was validated, so it contains no quotes.
 	query := fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '%s')", c.Schema)
 	if err := conn.QueryRowContext(ctx, query).Scan(&exists); err != nil {
 		return fmt.Errorf("look for schema %q: %w", c.Schema, err)

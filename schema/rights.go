@@ -19,7 +19,6 @@ var (
 	privilege = regexp.MustCompile(`([A-Z]+)(?: \(([^)]*)\))?`)
 )
 
-// right is a right that [Roles] grants.
 type right struct {
 	privilege string
 	table     string // name of a table or a sequence, without the prefix
@@ -89,10 +88,9 @@ func CheckRights(ctx context.Context, db querier, config Config, part string, ta
 	return nil
 }
 
-// rows returns rows for the query of CheckRights, as SQL. A row contains the number n,
-// a text that names the right r, and an expression that is true if the user has the
-// right. If r is granted by column, there is one row for each column. Otherwise there
-// is a single row. The names were validated, so they contain no quotes.
+// rows returns SQL rows for the query of CheckRights: n, a text that names r, and an expression
+// that is true if the user has r. A right that is granted by column has one row for each. The names
+// were validated, so they contain no quotes.
 func (c Config) rows(r right, n int) (rows []string) {
 	what, table := r.privilege+" on "+strings.ReplaceAll(c.Table(r.table), `"`, ""), c.Table(r.table)
 	row := func(granted string) string { return fmt.Sprintf(`(%d, '%s', %s)`, n, what, granted) }
@@ -111,7 +109,6 @@ func (c Config) rows(r right, n int) (rows []string) {
 //go:embed postgres/roles.sql
 var roles string
 
-// longestRole is the longest name of a role without its prefix.
 const longestRole = "forwarder"
 
 var rolePlaceholder = regexp.MustCompile(`\{role ([a-z]+)\}`)

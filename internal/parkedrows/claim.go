@@ -60,7 +60,6 @@ func (e *LargeError) Error() string {
 	return fmt.Sprintf("a message of %d bytes is too large for its share of the batch", e.Size)
 }
 
-// maxSize returns the size limit of a single row, in bytes.
 func (sel Select) maxSize() int {
 	if sel.Bytes == 0 || sel.Limit <= 1 {
 		return math.MaxInt
@@ -94,11 +93,8 @@ func (s *Store) Due(ctx context.Context, sel Select) (*Due, error) {
 	return due, nil
 }
 
-// findTenants finds tenants that have due rows of a priority class, and adds them to
-// the argument due. It examines a limited number of tenants, one after another. Most
-// retries are usually not due yet, so many of the examined tenants may have no due row.
-// For the class of retries, findTenants therefore also adds the tenants of the rows
-// that are overdue the longest.
+// findTenants examines a limited number of tenants, one after another. Most retries are usually not
+// due yet, so for their class it also adds the tenants of the rows that are overdue the longest.
 func (s *Store) findTenants(ctx context.Context, tx *sql.Tx, sel Select, class int, due *Due) error {
 	after := ""
 	if sel.Turns != nil {
@@ -185,16 +181,13 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 	return claimed, nil
 }
 
-// Duration converts milliseconds from a row into a time.Duration. If the value does not
-// fit, because a time in the row was edited by hand, Duration returns the longest
-// possible duration.
+// Duration converts milliseconds from a row. If the value does not fit, because the row was edited
+// by hand, it returns the longest possible duration.
 func Duration(millis int64) time.Duration {
 	const longest = int64(math.MaxInt64 / time.Millisecond)
 	return time.Duration(max(-longest, min(millis, longest))) * time.Millisecond
 }
 
-// shareArgs yields the arguments of each claim statement. PostgreSQL claims all shares
-// with one statement, SQLite needs one statement for each share.
 func (s *Store) shareArgs(shares []share) iter.Seq[[]any] {
 	return func(yield func([]any) bool) {
 		names, tenants, counts := make([]string, len(shares)), make([]string, len(shares)), make([]int64, len(shares))
@@ -281,15 +274,13 @@ func (s *Store) Applied(ctx context.Context, c Claimed) (applied bool, err error
 	return applied, nil
 }
 
-// errRollback makes the database roll back the insert that Applied uses to wait for
-// other transactions.
+// errRollback rolls back the insert with which Applied waits for other transactions.
 var errRollback = errors.New("only looked")
 
-// Poll calls [Store.Due] for one subscription. A subscription polls also when it has no
-// messages, and once_parked has many indexes, so planning the query takes PostgreSQL
-// longer than executing it. After a result without due rows, Poll therefore first asks
-// with a prepared query outside of a transaction, which takes one round trip. It is not
-// safe for concurrent use.
+// Poll calls [Store.Due] for one subscription. A subscription polls also when it has no messages,
+// and once_parked has many indexes, so planning the query takes PostgreSQL longer than executing
+// it. After a result without due rows, Poll therefore first asks with a prepared query outside of a
+// transaction, which takes one round trip.
 type Poll struct {
 	store  *Store
 	reader *dialect.Reader // nil before the first use

@@ -20,40 +20,33 @@ const (
 	// SeenEvery is the interval at which a subscription renews its registration.
 	SeenEvery = 30 * time.Second
 
-	// AbsentAfter is the time after which a consumer counts as not running if it has not
-	// renewed its registration.
+	// AbsentAfter is how long ago a consumer that counts as running has renewed its registration.
 	AbsentAfter = 4 * SeenEvery
 
 	// instanceKept is how long the row of an instance is kept after its last renewal.
 	instanceKept = time.Hour
 )
 
-// Consumer is the registration of a consumer for a topic. The consumer need not be
-// running.
+// Consumer is the registration of a consumer for a topic.
 type Consumer struct {
 	Consumer, Topic string
 
-	// Embedded reports whether the consumer has subscribed through the embedded transport.
+	// Embedded reports whether the consumer uses the embedded transport.
 	Embedded bool
 
-	// KeyOrder reports whether the consumer keeps the order of messages with the same
-	// ordering key.
+	// KeyOrder reports whether the consumer handles the messages of an ordering key in order.
 	KeyOrder bool
 
-	// Program is the name of the program that ran the consumer last. Handler is the name of
-	// its handler in that program, or "" if it is not known. Owner is the name of the
-	// subscription.
+	// Program is the name of the program that ran the consumer last, and Handler the name of its
+	// handler there, or "". Owner is the name of the subscription.
 	Program, Handler, Owner string
 
-	// Unseen is the time since the registration was last renewed.
 	Unseen time.Duration
 }
 
-// Absent reports whether the registration has not been renewed for AbsentAfter, so that
-// the consumer counts as not running.
+// Absent reports whether the consumer counts as not running.
 func (c *Consumer) Absent() bool { return c.Unseen > AbsentAfter }
 
-// consumerQueries contains the SQL statements for the table of consumers.
 type consumerQueries struct {
 	register string
 	one      string
@@ -109,8 +102,6 @@ var program = sync.OnceValue(func() string {
 	return programName(info, os.Args[0])
 })
 
-// programName returns the path of the main package in info. If info is nil or has no
-// path, it returns the name of the command.
 func programName(info *debug.BuildInfo, command string) string {
 	if info != nil && info.Path != "" && info.Path != "command-line-arguments" {
 		return Clean(info.Path, MaxName)
@@ -118,10 +109,9 @@ func programName(info *debug.BuildInfo, command string) string {
 	return Clean(filepath.Base(command), MaxName)
 }
 
-// OtherHandler compares c with the previous registration of the same consumer, which is
-// other. If the previous registration counts as running, and comes from a
-// different program or handler, OtherHandler returns a description of that program or
-// handler, for an error message. Otherwise it returns "".
+// OtherHandler compares c with the previous registration of the consumer. If that one counts as
+// running and has another program or handler, OtherHandler describes it for an error message.
+// Otherwise it returns "".
 func (c *Consumer) OtherHandler(other *Consumer) (description string) {
 	switch {
 	case other == nil || other.Owner == c.Owner || other.Absent():
@@ -134,9 +124,9 @@ func (c *Consumer) OtherHandler(other *Consumer) (description string) {
 	return ""
 }
 
-// Register registers a consumer for its topic, and the instance that c.Owner names. If
-// one of them is registered already, Register renews the registration. It returns the
-// previous registration of the consumer, or nil. Register sets c.Program itself.
+// Register registers a consumer for its topic, and the instance that c.Owner names. If one of them
+// is registered already, Register renews the registration. It returns the previous registration of
+// the consumer, or nil.
 func (s *Store) Register(ctx context.Context, c Consumer) (before *Consumer, err error) {
 	c.Program = program()
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
@@ -270,8 +260,6 @@ func (s *Store) Remove(ctx context.Context, tx *sql.Tx, consumer, topic string, 
 	return true, err
 }
 
-// unregisterBatch is the maximum number of rows that one transaction of Unregister
-// deletes.
 const unregisterBatch = 2000
 
 // RunningError means that a consumer cannot be unregistered because it is running.

@@ -21,8 +21,7 @@ const (
 	triedKey
 )
 
-// TxContext is a context that contains the transaction of the message that is being
-// handled.
+// TxContext is a context with the transaction of the message that is being handled.
 type TxContext struct {
 	context.Context
 
@@ -57,8 +56,7 @@ func TxOf(ctx context.Context) (*sql.Tx, bool) {
 	return c.tx, true
 }
 
-// Mark copies metadata from the message that is being handled in ctx to msg. If ctx has
-// no such message, Mark does nothing.
+// Mark copies metadata from the message that is being handled in ctx to msg, if there is one.
 func Mark(ctx context.Context, msg *message.Message) {
 	if c, ok := ctx.Value(txKey).(*TxContext); ok && c.Mark != nil {
 		c.Mark(msg)
@@ -97,24 +95,21 @@ func (c *TxContext) End() []func() {
 var ErrInsideDedup = errors.New(
 	"the middleware is inside of dedup's: from the outside in the order is poison, retry, dedup")
 
-// tried describes a message that the middleware of package retry has passed to the
-// middlewares that it wraps.
 type tried struct {
 	msg          *message.Message
 	failedBefore bool
 }
 
-// WithTried returns a copy of ctx that says that retry has passed msg on. The
-// middlewares inside of retry read this with [Tried] and [FailedBefore]; poison uses
-// Tried to find out whether it is inside of retry, which would be the wrong order. The
-// parameter failedBefore says whether an earlier call of the handler failed.
+// WithTried returns a copy of ctx that says that retry has passed msg on. The middlewares inside of
+// retry read this with [Tried] and [FailedBefore]; poison uses Tried to find out whether it is
+// inside of retry, which would be the wrong order. failedBefore says whether an earlier call of the
+// handler failed.
 func WithTried(ctx context.Context, msg *message.Message, failedBefore bool) context.Context {
 	return context.WithValue(ctx, triedKey, tried{msg, failedBefore})
 }
 
-// Tried reports whether retry has passed msg with this ctx, so that the calling
-// middleware is inside of retry. It returns false if ctx belongs to a different
-// message. This happens if a handler passes on its own ctx with a new message.
+// Tried reports whether retry has passed msg with this ctx, so that the calling middleware is
+// inside of retry. It returns false if a handler passes on its ctx with a new message.
 func Tried(ctx context.Context, msg *message.Message) bool {
 	t, ok := ctx.Value(triedKey).(tried)
 	return ok && t.msg == msg
@@ -132,21 +127,17 @@ func FailedBefore(ctx context.Context) bool {
 
 // Delivery describes how a message reached its handler.
 type Delivery struct {
-	// Consumer is the permanent name of the handler.
 	Consumer string
 
-	// Topic is the topic of the subscription.
 	Topic string
 
-	// Subscribed reports whether retry's Subscriber delivered the message. No other
-	// subscriber delivers parked messages.
+	// Subscribed reports whether retry's Subscriber delivered the message. No other one delivers
+	// parked messages.
 	Subscribed bool
 
-	// Use is the subscription. It is nil if retry's Subscriber is not used.
 	Use *Use
 
-	// Claim is the claim of the message's row. It is nil if the message comes directly from
-	// the transport.
+	// Claim is nil if the message comes directly from the transport.
 	Claim *Claim
 
 	// Closing is a channel that is closed when the consumer shuts down.
@@ -155,8 +146,7 @@ type Delivery struct {
 	// Wake makes the consumer look for new rows immediately. It may be nil.
 	Wake func()
 
-	// Pauses says whether the consumer is paused. It is nil if retry's Subscriber is not
-	// used.
+	// Pauses is nil if retry's Subscriber is not used.
 	Pauses *PauseWatch
 
 	// arrived is the context of the message as the subscriber delivered it. A middleware
@@ -216,11 +206,8 @@ func (d *Delivery) ShuttingDown(ctx context.Context) bool {
 	}
 }
 
-// base returns the context that the message had when the subscriber delivered it. This
-// context ends with the subscription. ctx is the context that a
-// middleware has received. It may end earlier, for example if an outer middleware has
-// set a deadline. base returns ctx only if retry's Subscriber did not deliver the
-// message.
+// base returns the context of the delivery, which ends with the subscription. A middleware's own
+// ctx may end earlier, for example if an outer middleware has set a deadline.
 func (d *Delivery) base(ctx context.Context) context.Context {
 	if d.arrived != nil {
 		return d.arrived
@@ -232,18 +219,16 @@ func (d *Delivery) base(ctx context.Context) context.Context {
 type Subscription struct {
 	Consumer string
 
-	// KeyOrder reports whether the consumer keeps the order of messages with the same
-	// ordering key.
+	// KeyOrder reports whether the consumer keeps the order of messages with the same ordering key.
 	KeyOrder bool
 
-	// Owner is the name of the subscription. It is only for people who look at the table.
+	// Owner is for people who look at the table.
 	Owner string
 
-	// Wake makes the consumer look for new rows immediately.
 	Wake func()
 
-	// Store must be called by a transport in its Subscribe method, if all messages of the
-	// transport come from the table once_parked. Other transports do not call Store.
+	// Store must be called in Subscribe by a transport whose messages all come from the table
+	// once_parked.
 	Store func(Stored)
 }
 
@@ -253,7 +238,6 @@ type Stored struct {
 	// Ahead is how many rows to claim in addition to the rows that are being handled.
 	Ahead int
 
-	// Keep says whether the rows of handled messages are kept.
 	Keep bool
 
 	// Handled is called after a message was handled. lag is the time from

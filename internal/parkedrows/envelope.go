@@ -19,8 +19,7 @@ const envelopeVersion = 1
 
 var errEnvelope = errors.New("parked: the envelope is damaged")
 
-// Encode returns msg as an envelope. It sorts the metadata, so that equal messages have
-// equal envelopes.
+// Encode returns msg as an envelope. Equal messages have equal envelopes: the metadata is sorted.
 func Encode(msg *message.Message) []byte { return appendEnvelope(nil, msg) }
 
 func appendEnvelope(b []byte, msg *message.Message) []byte {
@@ -97,9 +96,8 @@ func (r *reader) bytes() []byte {
 
 const digestSize = sha256.Size
 
-// Digest returns the SHA-256 hash of the id and the payload of msg. If two messages
-// have the same id but different digests, they are different messages. Digest ignores
-// the metadata, because a redelivered copy can have different metadata.
+// Digest returns the SHA-256 hash of the id and the payload of msg. Digest ignores the metadata,
+// because a redelivered copy can have different metadata.
 func Digest(msg *message.Message) []byte {
 	h := sha256.New()
 	var length [8]byte
@@ -110,8 +108,7 @@ func Digest(msg *message.Message) []byte {
 	return h.Sum(nil)
 }
 
-// Snapshot returns a copy of msg. A handler that changes msg later does not change the
-// copy. The copy cannot be acked.
+// Snapshot returns a copy of msg that a handler cannot change, and that cannot be acked.
 func Snapshot(msg *message.Message) *message.Message {
 	return &message.Message{UUID: msg.UUID, Metadata: maps.Clone(msg.Metadata), Payload: slices.Clone(msg.Payload)}
 }

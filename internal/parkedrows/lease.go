@@ -28,7 +28,6 @@ type Claim struct {
 	Key   Key
 	Order KeyOrder
 
-	// Turn is the priority class and the tenant of the row.
 	Turn TenantTurn
 
 	// Waited is the time since ParkEarly first parked the message, or 0 if it never did.
@@ -43,36 +42,31 @@ type Claim struct {
 	handled atomic.Bool
 }
 
-// Age returns how long the row has been in the table. The time until the claim is
-// measured by the clock of the database, and the time after it by the clock of this
-// process.
+// Age returns how long the row has been in the table. The database measured the time until the
+// claim, this process measures the time after it.
 func (c *Claim) Age() time.Duration { return c.age + time.Since(c.claimed) }
 
-// Leased reports whether the lease certainly still lasts. If it returns false, another
-// process may have claimed the row or given up on the message, so do not begin any work
-// for the message. This process counts the time of the lease from the moment before it
-// asked the database for the lease. So the lease never ends later in this process than
-// in the database.
+// Leased reports whether the lease certainly still lasts. If not, another process may have claimed
+// the row, so do not begin any work for the message. This process counts the lease from before it
+// asked for it, so it never ends later here than in the database.
 func (c *Claim) Leased() bool {
 	until := c.until.Load()
 	return until != nil && time.Now().Before(*until)
 }
 
-// setLease sets the end of the lease. asked is the time at which this
-// process asked for the lease.
 func (c *Claim) setLease(asked time.Time, lease time.Duration) {
 	until := asked.Add(lease)
 	c.until.Store(&until)
 }
 
-// Manage records that a middleware settles the row. After Manage, an ack alone no
-// longer means that the message was handled.
+// Manage records that a middleware settles the row: an ack alone no longer means that the message
+// was handled.
 func (c *Claim) Manage() { c.managed.Store(true) }
 
 // Managed reports whether Manage was called.
 func (c *Claim) Managed() bool { return c.managed.Load() }
 
-// Handle records that the message was handled. Its row can then be resolved.
+// Handle records that the message was handled, so that its row can be resolved.
 func (c *Claim) Handle() { c.handled.Store(true) }
 
 // Handled reports whether Handle was called.
@@ -81,8 +75,8 @@ func (c *Claim) Handled() bool { return c.handled.Load() }
 // Settled reports whether this process has settled the row with this claim.
 func (c *Claim) Settled() bool { return c.settled.Load() }
 
-// Extend renews the leases of the claims that are not settled. It skips rows that
-// another process has claimed, and rows that are being settled.
+// Extend renews the leases of the claims, except settled and lost ones and those that are being
+// settled.
 func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim) error {
 	type row struct { // this process may have two claims of one row, if the lease of the first has ended
 		token string

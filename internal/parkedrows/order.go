@@ -20,7 +20,6 @@ import (
 // KeyOrder says how a consumer keeps the order of messages with the same ordering key.
 type KeyOrder int
 
-// Package retry documents these values.
 const (
 	Unordered KeyOrder = iota
 	BlockWhileRetried
@@ -43,14 +42,12 @@ func (c *Claim) keys() []Key {
 	return []Key{c.Key}
 }
 
-// changeKeys calls f in a transaction. The function f may settle the heads of the given
-// keys. If a key then has no head, the next held row of the key becomes the head, in
-// the same transaction.
+// changeKeys calls f in a transaction, in which f may settle the heads of keys. If a key then has
+// no head, its next held row becomes the head.
 //
-// changeKeys locks the keys before it calls f, for two reasons. A row that is stored
-// while its head is being settled could otherwise wait for a head that no longer
-// exists. And a transaction that locks a row before the key could deadlock with a
-// transaction that locks the key first.
+// The keys are locked before f: otherwise a row that is stored while its head is being settled
+// could wait for a head that no longer exists, and a transaction that locks a row before its key
+// could deadlock with one that locks the key first.
 func (s *Store) changeKeys(ctx context.Context, keys []Key, f func(tx *sql.Tx) error) error {
 	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error { return s.changeKeysIn(ctx, tx, keys, f) })
 }
@@ -66,9 +63,8 @@ func (s *Store) changeKeysIn(ctx context.Context, tx *sql.Tx, keys []Key, f func
 	return s.promote(ctx, tx, keys)
 }
 
-// lockKeys locks the keys until tx ends. Until then, other transactions can neither add
-// rows to the keys nor settle the heads of the keys. All transactions lock keys in the
-// same order.
+// lockKeys keeps other transactions from adding rows to the keys and settling their heads until tx
+// ends. All transactions lock keys in the same order.
 func (s *Store) lockKeys(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	if s.sql.order.lock == "" || len(keys) == 0 {
 		return nil
@@ -84,9 +80,6 @@ func (s *Store) lockKeys(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	return nil
 }
 
-// lockOf returns the number of the lock of a key. Two keys can have the same number.
-// Transactions that lock one of these keys then wait for each other, which does no
-// harm.
 func (s *Store) lockOf(k Key) int64 {
 	h := fnv.New64a()
 	for _, part := range []string{s.dialect.Config().Table("parked"), k.consumer, k.topic, k.key} {
@@ -112,16 +105,12 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	return nil
 }
 
-// ReplaceHeads calls two functions in one transaction. The first one, affected, returns
-// the ids of rows, with or without an ordering key. ReplaceHeads then locks the keys of
-// these rows, and calls the second function, f. This function removes the rows from the
-// order of their keys. If a key then has no head, the next held row of the key becomes
-// the head.
+// ReplaceHeads calls two functions in one transaction: affected returns the ids of rows, and f,
+// which is called when the keys of these rows are locked, removes the rows from the order of their
+// keys. If a key then has no head, its next held row becomes the head.
 //
-// While the keys are locked, no message with one of these keys can be stored. So that
-// the keys are not locked for long, ReplaceHeads limits the wait of f for other locks:
-// with PostgreSQL, a statement of f fails if it waits for a lock for longer than a
-// second.
+// While the keys are locked, no message with one of them can be stored. Therefore a statement of f
+// fails with PostgreSQL if it waits for a lock for longer than a second.
 func (s *Store) ReplaceHeads(
 	ctx context.Context, affected func(tx *sql.Tx) ([]int64, error), f func(tx *sql.Tx) error,
 ) error {
@@ -171,8 +160,6 @@ func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message
 	return err
 }
 
-// parkEarly parks the message like ParkEarly, but does not wake the consumer. It sets
-// *remaining to the time after which the message is due.
 func (s *Store) parkEarly(
 	ctx context.Context, d *Delivery, msg *message.Message, turn chain.Turn, delay time.Duration, remaining *time.Duration,
 ) error {
@@ -215,13 +202,12 @@ func (s *Store) parkEarly(
 	})
 }
 
-// untilTurn returns the given delay, or 0 if the lower version has been applied in the
-// meantime. If another transaction applies the lower version after this check, it waits
-// until tx has ended, and then finds the row of the early message.
+// untilTurn returns delay, or 0 if the lower version has been applied in the meantime. A
+// transaction that applies it later waits until tx has ended, and then finds the row of the early
+// message.
 //
-// The lock on the version must be the first lock that tx takes. Another handler's
-// transaction may have this lock and wait for any other lock, so a different order
-// could cause a deadlock.
+// This lock on the version must be the first lock of tx: another handler's transaction may have it
+// and wait for any other lock.
 func (s *Store) untilTurn(ctx context.Context, tx *sql.Tx, d *Delivery, turn chain.Turn, delay time.Duration) (time.Duration, error) {
 	var last int64
 	err := tx.QueryRowContext(ctx, s.sql.lockVersion, d.Consumer, turn.AggregateType, turn.AggregateID).Scan(&last)
@@ -244,20 +230,14 @@ func (s *Store) untilTurn(ctx context.Context, tx *sql.Tx, d *Delivery, turn cha
 	return delay, nil
 }
 
-// noVersion is the version in the placeholder row of an aggregate that has no version
-// yet. It is lower than every real version.
+// noVersion is the version of an aggregate that has none yet. It is lower than every real version.
 const noVersion = -1
 
-// repairBatch is the maximum number of keys that one call repairs.
 const repairBatch = 1000
 
-// RepairKeys repairs ordering keys of a subscription that would otherwise stay blocked
-// forever, and returns their number. There are two kinds of such keys: the head was
-// deleted by hand, or a quarantined head blocks the key although order
-// does not require it.
-//
-// Each key is repaired in a transaction of its own. If RepairKeys fails, repaired is the
-// number of keys that it repaired before.
+// RepairKeys repairs ordering keys of a subscription that would stay blocked forever: their head
+// was deleted by hand, or is quarantined although order does not require them to wait. It returns
+// the number of repaired keys, also with an error, because each key has its own transaction.
 func (s *Store) RepairKeys(ctx context.Context, consumer, topic string, order KeyOrder) (repaired int, err error) {
 	consumer, topic = Clean(consumer, MaxName), Clean(topic, MaxName)
 	queries := []string{s.sql.order.orphans}
@@ -289,8 +269,8 @@ func (s *Store) RepairKeys(ctx context.Context, consumer, topic string, order Ke
 	return repaired, err
 }
 
-// checkRepaired returns an error if a key that was repaired is still blocked, because the
-// database has ignored the change of its row.
+// checkRepaired returns an error if a repaired key is still blocked, because the database has
+// ignored the change.
 func (s *Store) checkRepaired(ctx context.Context, repaired []Key, queries []string, consumer, topic string) error {
 	again, err := s.findAll(ctx, queries, consumer, topic)
 	for _, k := range again {

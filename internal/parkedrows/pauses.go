@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// seePauses is how often a process reads the paused consumers. A pause takes effect
-// within a second, so this interval and the query must take less.
+// seePauses is how often a process reads the paused consumers. A pause must take effect within a
+// second.
 const seePauses = 500 * time.Millisecond
 
 // readPausesTimeout limits one query. The first query of a process delays Subscribe.
@@ -23,14 +23,12 @@ const readPausesTimeout = 5 * time.Second
 type Intake int
 
 const (
-	// IntakeUnknown means that the paused consumers have not been read yet. The subscription
-	// must not start to handle a message, because its consumer may be paused.
+	// IntakeUnknown means that the paused consumers have not been read yet. No message may be
+	// handled.
 	IntakeUnknown Intake = iota
 
-	// IntakeOpen means that the consumer is not paused.
 	IntakeOpen
 
-	// IntakePaused means that an operator has paused the consumer.
 	IntakePaused
 )
 
@@ -45,8 +43,7 @@ type PauseWatch struct {
 	changed chan struct{}
 }
 
-// Intake returns the current state, and a channel that is closed when it changes. Of a
-// nil PauseWatch, the state is IntakeOpen and never changes.
+// Intake returns the current state, and a channel that is closed when it changes.
 func (w *PauseWatch) Intake() (now Intake, changed <-chan struct{}) {
 	if w == nil {
 		return IntakeOpen, nil
@@ -73,8 +70,8 @@ func (w *PauseWatch) set(now Intake) {
 	w.changed = make(chan struct{})
 }
 
-// pauseReader reads the paused consumers for all subscriptions of this process that use
-// the same table. So the number of subscriptions does not change the number of queries.
+// pauseReader reads the paused consumers once for all subscriptions of this process to the same
+// table.
 type pauseReader struct {
 	starting sync.Mutex // serializes the methods WatchPauses and Stop
 	reading  sync.Mutex // serializes queries, so that an older result does not replace a newer one
@@ -87,9 +84,8 @@ type pauseReader struct {
 	end func() // ends the goroutine that reads
 }
 
-// WatchPauses returns a PauseWatch for a subscription. Call its method Stop when the
-// subscription ends. WatchPauses first reads the paused consumers, so that a
-// subscription knows from the start that its consumer is paused.
+// WatchPauses returns a PauseWatch for a subscription. WatchPauses first reads the paused
+// consumers, so that a subscription knows from the start that its consumer is paused.
 func (s *Store) WatchPauses(ctx context.Context, consumer, topic string, logger watermill.LoggerAdapter) *PauseWatch {
 	r := &s.process.pauses
 	r.starting.Lock()
@@ -161,7 +157,6 @@ func (r *pauseReader) intake(name usedName) Intake {
 	return IntakeOpen
 }
 
-// pausePoll reads the table of the paused consumers.
 type pausePoll struct {
 	store   *Store
 	reader  *dialect.Reader
@@ -182,8 +177,8 @@ func (p *pausePoll) run(ctx context.Context, r *pauseReader) {
 	}
 }
 
-// read tells all watches which consumers are paused. If the table cannot be read, nothing
-// changes: during an outage of the database, a paused consumer stays paused.
+// read tells all watches which consumers are paused. During an outage of the database, a paused
+// consumer stays paused.
 func (p *pausePoll) read(ctx context.Context, r *pauseReader) {
 	r.reading.Lock()
 	defer r.reading.Unlock()

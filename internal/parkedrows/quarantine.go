@@ -14,9 +14,8 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// Recorder is called in the transaction that quarantines a row, with the id of the row.
-// It is called again if the transaction is repeated. It returns nil, or a function to
-// call after the commit.
+// Recorder is called with the id of the row in the transaction that quarantines it, and again if
+// the transaction is repeated. It returns nil, or a function to call after the commit.
 type Recorder func(ctx context.Context, tx *sql.Tx, id int64) (committed func(), err error)
 
 // Quarantine stores a message in quarantine and returns the id of its row. If d has a
@@ -71,11 +70,9 @@ func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, 
 	return id, nil
 }
 
-// quarantine runs a statement that quarantines one row, and returns the id of the row.
-// If the row stops being the head of an ordering key, keys must contain
-// this key. The next held row of the key then becomes the head. If the statement changes
-// no row, quarantine calls check with the values of the statement. The function check
-// returns an error if the statement must change a row.
+// quarantine runs a statement that quarantines one row, and returns the id of the row. The next
+// held rows of keys become heads. If the statement changes no row, check returns an error if it had
+// to.
 func (s *Store) quarantine(
 	ctx context.Context, keys []Key, record Recorder, check func(ctx context.Context, tx *sql.Tx, values []any) error,
 	query string, args ...any,
@@ -106,12 +103,10 @@ func (s *Store) quarantine(
 	return id, err
 }
 
-// Tombstone adds the message of a row to the inbox of its consumer, so that the handler
-// is not called for a copy of the message. It returns false if the inbox contains the
-// id already. Tombstone writes nothing and returns true if the envelope is damaged, or
-// if the row could not store the original id of the message unchanged. In the second
-// case the inbox refuses the original id, so the handler is not called for a copy
-// anyway. If a transaction is handling a copy, Tombstone waits for its end.
+// Tombstone adds the message of a row to the inbox of its consumer, so that the handler is not
+// called for a copy. It returns false if the inbox contains the id already. If a transaction is
+// handling a copy, it waits for its end. It writes nothing if the envelope is damaged, or if the
+// row has not stored the original id unchanged: the inbox refuses such an id anyway.
 func (s *Store) Tombstone(ctx context.Context, tx *sql.Tx, consumer, messageID string, envelope []byte) (entered bool, err error) {
 	msg, err := Decode(envelope)
 	if err != nil || msg.UUID == "" || msg.UUID != messageID {
@@ -126,8 +121,8 @@ func (s *Store) Tombstone(ctx context.Context, tx *sql.Tx, consumer, messageID s
 	return n > 0, err
 }
 
-// Handled reports whether the inbox contains the message of the row with this id. If a
-// transaction is handling the message, Handled waits for its end.
+// Handled reports whether the inbox contains the message of this row. It waits for the end of a
+// transaction that is handling the message.
 func (s *Store) Handled(ctx context.Context, tx *sql.Tx, id int64) (handled bool, err error) {
 	result, err := tx.ExecContext(ctx, s.sql.enter, id)
 	if err != nil {

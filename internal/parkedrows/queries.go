@@ -6,7 +6,6 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// queries contains the statements for the table, for PostgreSQL or SQLite.
 type queries struct {
 	insertWaiting     string
 	insertQuarantined string
@@ -86,8 +85,8 @@ func newQueries(d dialect.Dialect) queries {
 			                          ORDER BY consumer, topic, priority_class, tenant, due_at LIMIT 100000) AS fresh
 			      LIMIT 100000) AS waiting`),
 
-		// This statement skips rows that are being settled. The transaction that settles them
-		// may lock rows in a different order, so a wait for it could end in a deadlock.
+		// Rows that are being settled are skipped: that transaction may lock rows in a different
+		// order, so waiting for it could end in a deadlock.
 		extend: d.SQL(`
 			UPDATE {parked} SET due_at = {after $3}
 			WHERE id ` + among + `
@@ -96,8 +95,7 @@ func newQueries(d dialect.Dialect) queries {
 				{skip_locked}` + end + `
 			RETURNING id`),
 
-		// The crash count becomes 0: the handler has returned, so this message is not the cause
-		// of the earlier crashes.
+		// The handler has returned, so this message is not the cause of the earlier crashes.
 		postpone: d.SQL(`
 			UPDATE {parked}
 			SET ordering_key = CASE WHEN $9 THEN ordering_key END,
@@ -106,17 +104,17 @@ func newQueries(d dialect.Dialect) queries {
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
 
-		// The message with the missing version may have the same ordering key, and wait behind
-		// this row. So the row gives up its place in the order of the key.
+		// The message with the missing version may have the same ordering key. So this row gives up
+		// its place in the order of the key.
 		postponeEarly: d.SQL(`
 			UPDATE {parked}
 			SET ordering_key = NULL, priority_class = 'retry', due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1,
 			    early_since = COALESCE(early_since, {now}), early_of = $4, early_version = $5
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
 
-		// This statement locks the row with the last version of an aggregate. An aggregate
-		// without a version has no row, so the statement inserts a placeholder. The insert
-		// waits for another transaction that is inserting the first version.
+		// This locks the row with the last version of an aggregate. An aggregate without a version
+		// gets a placeholder, whose insert waits for another transaction that inserts the first
+		// version.
 		lockVersion: d.SQL(`
 			INSERT INTO {versions} AS v (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
 			VALUES ($1, $2, $3, ` + strconv.Itoa(noVersion) + `, ` + strconv.Itoa(noVersion) + `, {now})
@@ -133,8 +131,7 @@ func newQueries(d dialect.Dialect) queries {
 			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', 'retry', {after $7}, {now}, $8, $9, $10, $11, $12, $13)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
-		// The entry shows the crashes without the crash that this claim has counted in
-		// advance. A replay resets the count.
+		// The entry does not show the crash that this claim has counted in advance.
 		quarantineClaim: d.SQL(`
 			UPDATE {parked}
 			SET state = 'quarantined', owner = NULL, token = NULL, crashes = crashes - 1, attempts = $3, reason = $4,
@@ -145,8 +142,8 @@ func newQueries(d dialect.Dialect) queries {
 
 		lockTimeout: lockTimeout,
 
-		// If another transaction has inserted the message into the inbox and has not ended,
-		// this statement waits for the end of that transaction.
+		// This waits for the end of another transaction that has inserted the message into the
+		// inbox.
 		enter: d.SQL(`
 			INSERT INTO {inbox} (message_id, consumer, digest)
 			SELECT message_id, consumer, digest FROM {parked} WHERE id = $1
@@ -176,10 +173,8 @@ func newQueries(d dialect.Dialect) queries {
 	}
 }
 
-// chosen returns the SQL to put before and after a subquery that selects the ids for an
-// update. For PostgreSQL, this SQL turns the ids into an array. PostgreSQL cannot
-// estimate how few ids the subquery returns. Without the array, it could join the ids
-// with the whole table.
+// chosen returns the SQL to put before and after a subquery of ids. PostgreSQL cannot estimate how
+// few ids it returns, and could join them with the whole table. As an array, it does not.
 func chosen(d dialect.Dialect) (among, end string) {
 	if d.SQLite() {
 		return `IN (`, `)`
@@ -187,13 +182,11 @@ func chosen(d dialect.Dialect) (among, end string) {
 	return `= ANY (ARRAY(`, `))`
 }
 
-// Undecodable is an SQL condition. It is true if the row contains the raw form of a
-// message that its transport could not decode. An edit of the message replaces the raw
-// form.
+// Undecodable is the SQL condition of rows with the raw form of a message that its transport could
+// not decode. An edit replaces the raw form.
 const Undecodable = `(reason = 'undecodable' AND edited_from IS NULL)`
 
-// deleteQueries are the statements of this package that delete rows. Package dedup uses
-// [DeleteRows] as well, to delete final rows when its retention is over.
+// deleteQueries are the statements that delete rows.
 type deleteQueries struct {
 	remove      string
 	forget      string
@@ -204,7 +197,6 @@ func newDeleteQueries(d dialect.Dialect) deleteQueries {
 	return deleteQueries{
 		remove: d.SQL(`DELETE FROM {parked} WHERE ` + claimed + ` RETURNING id`),
 
-		// Replayed rows stay until dedup deletes them after its retention.
 		forget: DeleteRows(d, `
 				SELECT id FROM {parked}
 				WHERE state || '' = 'resolved' AND finished_at < {after $3} AND consumer = $1 AND topic = $2 AND replays = 0
@@ -218,9 +210,8 @@ func newDeleteQueries(d dialect.Dialect) deleteQueries {
 	}
 }
 
-// DeleteRows returns a statement that deletes the rows whose ids the given query
-// returns. The statement skips locked rows. returning is the RETURNING
-// clause of the statement, or "".
+// DeleteRows returns a statement that deletes the rows whose ids query returns, except locked rows.
+// returning is a RETURNING clause, or "".
 func DeleteRows(d dialect.Dialect, query, returning string) string {
 	among, end := chosen(d)
 	return d.SQL(`
@@ -228,8 +219,8 @@ func DeleteRows(d dialect.Dialect, query, returning string) string {
 				{skip_locked}` + end + ` ` + returning)
 }
 
-// unchangedQueries look for rows that the database has not changed, although a statement
-// had to change them.
+// unchangedQueries look for rows that the database has not changed, although a statement had to
+// change them.
 type unchangedQueries struct {
 	claimed  string // returns the rows of claims
 	stored   string // reports whether a message has a row
@@ -250,8 +241,8 @@ func newUnchangedQueries(d dialect.Dialect) unchangedQueries {
 	}
 }
 
-// newUnstored returns a query for the number of messages that have no row, and that the
-// statement of newReceive has not stored. Messages without an id are not counted.
+// newUnstored returns a query for the number of messages that have no row after newReceive. It
+// leaves out messages without an id.
 func newUnstored(d dialect.Dialect) string {
 	bytes, list := `::bytea`, `unnest($2::text::text[]) WITH ORDINALITY AS list (message_id, n)`
 	if d.SQLite() {
@@ -266,7 +257,6 @@ func newUnstored(d dialect.Dialect) string {
 			  AND p.digest = substr($3` + bytes + `, CAST(n - 1 AS integer) * ` + size + ` + 1, ` + size + `))`)
 }
 
-// manyQueries are the statements that change many rows at once.
 type manyQueries struct {
 	receive string
 	inOrder string
@@ -274,17 +264,15 @@ type manyQueries struct {
 	release string
 }
 
-// claimed is the SQL condition that selects the rows of claims. It compares id and
-// token together, because this process may have two claims of one row.
+// claimed compares id and token together, because this process may have two claims of one row.
 const claimed = `id {among $1 bigint} AND CAST(id AS text) || ' ' || token {among $2 text} AND state = 'waiting'`
 
 func newManyQueries(d dialect.Dialect) manyQueries {
 	return manyQueries{
 		receive: newReceive(d, "", "", `'waiting'`),
 
-		// The caller must have locked the keys, so that no other transaction changes their
-		// rows. The first message of a key becomes its head, if the key has no head and no
-		// held row.
+		// The caller has locked the keys. The first message of a key becomes its head, if the key
+		// has no head and no held row.
 		inOrder: newReceive(d, "ordering_key", `, row_number() OVER (PARTITION BY ordering_key ORDER BY n) AS nth`, `
 			       CASE WHEN nth = 1
 			             AND (SELECT 1 FROM {parked} AS p WHERE p.consumer = $1 AND p.topic = $2
@@ -304,11 +292,9 @@ func newManyQueries(d dialect.Dialect) manyQueries {
 	}
 }
 
-// newReceive returns the statement that stores several messages in their order. The
-// values of each column are passed as a list, in $3 to $6 and $9 to $12. If the
-// parameter column is not "", it is the name of a further column, whose list is $13.
-// state is an SQL expression for the state of each row.
-// besides adds columns that this expression uses.
+// newReceive returns the statement that stores several messages in their order, with lists of
+// values in $3 to $6 and $9 to $12, and in $13 for column, if any. state is the SQL expression of a
+// row's state, and besides adds columns that it uses.
 func newReceive(d dialect.Dialect, column, besides, state string) string {
 	var more, list, element string
 	if column != "" {

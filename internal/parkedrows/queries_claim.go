@@ -6,7 +6,6 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// claimQueries are the statements that find due rows and claim them.
 type claimQueries struct {
 	due            string
 	dueAlone       dialect.Statement // due as a query outside of a transaction
@@ -16,31 +15,27 @@ type claimQueries struct {
 	claimCrashed   string
 }
 
-// Conditions that match the indexes parked_due and parked_crashed, for the consumer $1
-// and the topic $2.
+// Conditions that match the indexes parked_due and parked_crashed.
 const (
 	waits   = `state = 'waiting' AND crashes = 0 AND consumer = $1 AND topic = $2`
 	crashed = `state = 'waiting' AND crashes > 0 AND consumer = $1 AND topic = $2`
 )
 
 func newClaimQueries(d dialect.Dialect) claimQueries {
-	// The end of the lease is the new due time. So if the process dies, the row becomes due
-	// again without further statements.
+	// The end of the lease is the new due time, so a row whose process dies becomes due again by
+	// itself.
 	lease := `
 		UPDATE {parked}
 		SET owner = $3, token = $4, due_at = {after $5}, crashes = ` + OneMore("crashes") + `
 		WHERE id `
-	// PostgreSQL knows the length without reading the envelope, which may be
-	// stored outside of the row.
+	// PostgreSQL knows the length without reading the envelope.
 	returning := `
 		RETURNING id, attempts, rounds, crashes, replays, priority_class, tenant, {clock} - {millis created_at},
 		          COALESCE(ordering_key, ''), COALESCE({clock} - {millis early_since}, 0), length(envelope),
 		          CASE WHEN length(envelope) <= CAST($6 AS bigint) THEN envelope END, ` +
 		Undecodable + `, error, error_type`
 
-	// With PostgreSQL, one statement claims all shares. In SQLite, LIMIT cannot contain a
-	// column, so each share needs its own statement. This costs no round trips, because
-	// SQLite runs in this process.
+	// In SQLite, LIMIT cannot contain a column, so each share needs its own statement.
 	among, end := chosen(d)
 	none, due := `'' COLLATE "C"`, `
 		SELECT chosen.id FROM unnest($7::text::text[], $8::text::text[], $9::text::bigint[]) AS share (priority_class, tenant, n)
@@ -56,9 +51,8 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 		ORDER BY due_at, id LIMIT $9`
 	}
 
-	// The columns are the priority classes in their order, then crashed rows. The query
-	// does not use EXISTS, because PostgreSQL ignores ORDER BY inside EXISTS. Without
-	// ORDER BY, it could scan the whole table, or read the rows of all tenants.
+	// No EXISTS: PostgreSQL ignores ORDER BY inside EXISTS, and could scan the whole table, or the
+	// rows of all tenants. The columns are the priority classes, then crashed rows.
 	const anyDue = `
 			SELECT (SELECT 1 FROM {parked} WHERE ` + waits + ` AND priority_class = 'live' AND due_at <= {now}
 			        ORDER BY tenant, due_at LIMIT 1) IS NOT NULL,
@@ -103,19 +97,17 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 	}
 }
 
-// maxTenants is the maximum number of tenants of a class that one call of Store.Due
-// examines one after another. It is also the maximum number of overdue retries whose
-// tenants Due adds.
+// maxTenants limits the tenants of a class that one call of Store.Due examines one after another,
+// and the overdue retries whose tenants it adds.
 const maxTenants = 64
 
-// following returns a query for the tenant that follows the given tenant in the index.
-// After the last tenant, it begins again with the first one.
+// following returns a query for the tenant that follows in the index. After the last tenant, it
+// begins again.
 func following(tenant string) string {
 	const of = `(SELECT p.tenant FROM {parked} AS p WHERE ` + waits + ` AND priority_class = $3`
 	return `COALESCE(` + of + ` AND p.tenant > ` + tenant + ` ORDER BY p.tenant LIMIT 1), ` + of + ` ORDER BY p.tenant LIMIT 1))`
 }
 
-// orderQueries are the statements for ordering keys.
 type orderQueries struct {
 	lock    string // empty for SQLite, which has one writer at a time
 	promote string
@@ -134,7 +126,7 @@ func newOrderQueries(d dialect.Dialect) orderQueries {
 		          FROM json_each($1))`
 	}
 	q := orderQueries{
-		// The query does not use EXISTS, because PostgreSQL could then read all heads.
+		// No EXISTS: PostgreSQL could then read all heads.
 		promote: d.SQL(`
 			UPDATE {parked} SET state = 'waiting', due_at = {now}
 			WHERE id ` + among + `
@@ -144,9 +136,8 @@ func newOrderQueries(d dialect.Dialect) orderQueries {
 				       WHERE p.consumer = k.consumer AND p.topic = k.topic AND p.ordering_key = k.ordering_key AND p.` + heads + `) IS NULL` +
 			end),
 
-		// The query includes held rows, because a held row may become the head before its key
-		// is locked. The expression state || '' prevents the use of the index of the heads:
-		// with this index, PostgreSQL could read all heads.
+		// Held rows are included, because one may become the head before its key is locked. The
+		// expression state || '' keeps PostgreSQL from reading all heads through their index.
 		keysOf: d.SQL(`
 			SELECT consumer, topic, ordering_key FROM {parked}
 			WHERE id {among $1 bigint} AND ordering_key IS NOT NULL AND state || '' IN ('waiting', 'held', 'quarantined')`),
@@ -181,13 +172,11 @@ func newOrderQueries(d dialect.Dialect) orderQueries {
 	return q
 }
 
-// firstHeld returns a query for the id of the first held row of a key. The parameters
-// are SQL expressions.
+// firstHeld returns a query for the id of the first held row of a key.
 //
-// The query does not contain ordering_key = key, because PostgreSQL could then read the
-// rows in the order of their ids, without the index of held rows. It expects few rows
-// before the first held one if its statistics were collected while most rows of the
-// table were held rows of one key. But all rows that were handled since come first.
+// It does not contain ordering_key = key, because PostgreSQL could then read the rows in the order
+// of their ids: statistics from a time when one key had most rows promise few rows before the first
+// held one, but all rows that were handled since come first.
 func firstHeld(consumer, topic, key string) string {
 	return `(SELECT p.id FROM {parked} AS p
 				        WHERE p.consumer = ` + consumer + ` AND p.topic = ` + topic + ` AND p.state = 'held'
@@ -200,6 +189,6 @@ func nextHeld(after string) string {
 			WHERE p.consumer = $1 AND p.topic = $2 AND p.state = 'held' ` + after + ` ORDER BY p.ordering_key LIMIT 1)`
 }
 
-// heads is the condition of the index parked_head. A query for quarantined heads must
-// contain it, because otherwise PostgreSQL does not use the index.
+// heads must be in a query for quarantined heads, because otherwise PostgreSQL does not use the
+// index parked_head.
 const heads = `state IN ('waiting', 'quarantined')`

@@ -22,9 +22,8 @@ func (s *Store) Deliver(ctx context.Context, topic string, consumers []string, m
 	return s.DeliverTo(ctx, topic, to, msgs...)
 }
 
-// DeliverTo works like [Store.Deliver], for subscriptions. If a subscription keeps the
-// order of messages with the same ordering key, only the head of each key is due, and
-// the other messages of the key are held.
+// DeliverTo works like [Store.Deliver], for subscriptions. If a subscription keeps the order of
+// keys, only the head of each key is due, and the other messages of the key are held.
 func (s *Store) DeliverTo(ctx context.Context, topic string, to []Subscription, msgs ...*message.Message) error {
 	batches := make([]*Batch, len(to))
 	for i, sub := range to {
@@ -37,8 +36,8 @@ func (s *Store) DeliverTo(ctx context.Context, topic string, to []Subscription, 
 	return err
 }
 
-// Receive works like [Store.DeliverTo], for batches. It returns the number of new rows.
-// A message that already has a row, in any state, is not stored again.
+// Receive works like [Store.DeliverTo], for batches, and returns the number of new rows. A message
+// that has a row, in any state, is not stored again.
 func (s *Store) Receive(ctx context.Context, batches ...*Batch) (stored int64, err error) {
 	err = withASCIIFallback(func(encode encoder) error {
 		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
@@ -64,15 +63,13 @@ func (s *Store) receiveAll(ctx context.Context, tx *sql.Tx, batches []*Batch, en
 	return stored, nil
 }
 
-// receive stores a batch with two statements: one for the ordered messages, and one for
-// the other messages.
 func (s *Store) receive(ctx context.Context, tx *sql.Tx, b *Batch, encode encoder) (int64, error) {
 	stored, err := s.insert(ctx, tx, encode, s.sql.inOrder, b, b.ordered, s.dialect.Strings(b.keys))
 	if err != nil {
 		return 0, err
 	}
 	if stored < int64(len(b.keys)) {
-		// The first message of a key may be a copy that was skipped: then the key has no head yet.
+		// The first message of a key may be a skipped copy: then the key has no head yet.
 		if err := s.promote(ctx, tx, keysOfBatches(b)); err != nil {
 			return 0, err
 		}
@@ -108,8 +105,8 @@ func (s *Store) insert(
 	return stored, nil
 }
 
-// checkReceived returns an error if messages have no row, although they were inserted.
-// The transport would ack these messages.
+// checkReceived returns an error if messages have no row after the insert. The transport would ack
+// them.
 func (s *Store) checkReceived(ctx context.Context, tx *sql.Tx, encode encoder, consumer any, r rows) error {
 	var missing int64
 	values := encode(consumer, s.dialect.Strings(r.ids), r.digests)
@@ -119,10 +116,8 @@ func (s *Store) checkReceived(ctx context.Context, tx *sql.Tx, encode encoder, c
 	return s.dialect.Unchanged("parked", fmt.Sprintf("%d rows of received messages were not inserted", missing))
 }
 
-// Forget deletes rows of handled messages, and returns the number of deleted rows. The
-// parameter keep is how long a row stays after its message was handled.
-// limit is the maximum number of rows to delete. Forget does not delete replayed rows,
-// because dedup deletes them.
+// Forget deletes up to limit rows of messages that were handled longer than keep ago, and returns
+// their number. Replayed rows stay: dedup deletes them.
 func (s *Store) Forget(ctx context.Context, topic, consumer string, keep time.Duration, limit int) (removed int64, err error) {
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, s.sql.forget, Clean(consumer, MaxName), Clean(topic, MaxName), -keep.Milliseconds(), limit)
@@ -139,8 +134,8 @@ func (s *Store) Forget(ctx context.Context, topic, consumer string, keep time.Du
 	return removed, nil
 }
 
-// Batch contains messages of one topic for one subscription, in the form in which the
-// table stores them. While one batch is being stored, another one can be filled.
+// Batch contains messages of one topic for one subscription, encoded. While one batch is being
+// stored, another one can be filled.
 type Batch struct {
 	consumer, topic string
 	keyOrder        bool
@@ -169,10 +164,8 @@ func (b *Batch) Add(msg *message.Message) {
 // Bytes returns the total size of the envelopes in the batch.
 func (b *Batch) Bytes() int { return len(b.unordered.envelopes) + len(b.ordered.envelopes) }
 
-// rows contains messages as the arguments of one statement. All values of a binary
-// column are joined into one argument, which the statement splits into the values. A
-// list of byte strings is not used, because each driver encodes such a list in a
-// different way.
+// rows contains messages as the arguments of one statement. All values of a binary column are
+// joined into one argument, because each driver encodes a list of byte strings in a different way.
 type rows struct {
 	ids, tenants       []string
 	labels             [4][]string // one list for each column of labelColumns

@@ -16,11 +16,9 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// Resolve ends the claims of handled messages, in one transaction. It deletes their
-// rows, with two exceptions: rows of replayed messages, and rows whose claim has the
-// field Keep set, become resolved instead. The row of a replayed message stays to show
-// the outcome of the replay. If some claims were lost, Resolve returns [ErrClaimLost],
-// and resolves the other claims.
+// Resolve ends the claims of handled messages, in one transaction. It deletes their rows, except
+// those of replayed messages and of claims with Keep, which become resolved. If some claims were
+// lost, it resolves the others and returns [ErrClaimLost].
 func (s *Store) Resolve(ctx context.Context, claims ...*Claim) error {
 	var (
 		gone, kept []*Claim
@@ -72,8 +70,6 @@ func (s *Store) release(ctx context.Context, claims []*Claim, pause time.Duratio
 	})
 }
 
-// move runs a statement that changes the rows of claims. It changes only rows whose
-// token matches the claim, and adds their ids to moved.
 func (s *Store) move(ctx context.Context, tx *sql.Tx, moved map[int64]bool, claims []*Claim, query string, args ...any) error {
 	if len(claims) == 0 {
 		return nil
@@ -90,9 +86,8 @@ func (s *Store) move(ctx context.Context, tx *sql.Tx, moved map[int64]bool, clai
 	}, query, append([]any{s.dialect.List(ids), s.dialect.Strings(tokens)}, args...)...)
 }
 
-// settle runs the function move in its own transaction. If move does not add the id of
-// a row to moved, the claim of the row was lost. keys contains the
-// ordering keys whose heads the function move may settle.
+// settle runs move in a transaction of its own. Claims whose row move does not report were lost.
+// move may settle the heads of keys.
 func (s *Store) settle(
 	ctx context.Context, claims []*Claim, keys []Key, move func(tx *sql.Tx, moved map[int64]bool) error,
 ) error {
@@ -108,9 +103,8 @@ func (s *Store) settle(
 	})
 }
 
-// end runs a transaction that ends claims, and marks the claims as settled. If the id
-// of a claim's row is not in moved, the claim was lost, and end returns [ErrClaimLost].
-// If the id is in stay, the database has ignored the change: end returns
+// end runs a transaction that ends claims. A claim whose row is in neither map was lost
+// ([ErrClaimLost]). If the database has ignored the change of a row in stay, end returns
 // [dialect.ErrUnchanged], and may be called again with the same claims.
 func (s *Store) end(claims []*Claim, transaction func() (moved, stay map[int64]bool, err error)) error {
 	failpoint.Hit("parked/settle")
@@ -144,8 +138,7 @@ func (s *Store) unsettled(rows int, first int64) error {
 		rows, first))
 }
 
-// stay returns the ids of rows that the transaction must change, and that still have
-// their claims, because the database has ignored the change.
+// stay returns the rows that still have their claims, because the database has ignored the change.
 func (s *Store) stay(ctx context.Context, tx *sql.Tx, moved map[int64]bool, claims []*Claim) (map[int64]bool, error) {
 	var missed []*Claim
 	for _, c := range claims {
@@ -157,9 +150,6 @@ func (s *Store) stay(ctx context.Context, tx *sql.Tx, moved map[int64]bool, clai
 	return stay, s.move(ctx, tx, stay, missed, s.sql.claimed)
 }
 
-// settleOne runs a statement that changes the row of one claim, if the token matches.
-// If leavesKey is true, the row is no longer the head of its ordering key after the
-// statement.
 func (s *Store) settleOne(ctx context.Context, c *Claim, leavesKey bool, query string, args ...any) error {
 	var keys []Key
 	if leavesKey {
@@ -180,13 +170,11 @@ func moveOne(ctx context.Context, tx *sql.Tx, moved map[int64]bool, c *Claim, qu
 	return err
 }
 
-// Patience repeats a database operation that must succeed before a message may be
-// acked. The message stays unacked until then. If the message were handed back
-// immediately, the broker would redeliver it thousands of times a second, and it would
-// soon reach the broker's own limit of deliveries.
+// Patience repeats a database operation that must succeed before a message may be acked. If the
+// message were handed back at once, the broker would redeliver it thousands of times a second, up
+// to its limit of deliveries.
 type Patience struct {
-	// UnackedWait is the maximum time for which the operation is repeated. After this time
-	// the message is handed back.
+	// After UnackedWait, the message is handed back.
 	UnackedWait time.Duration
 
 	// OneTry is the timeout of one try. Defaults to 30 seconds.
@@ -195,19 +183,16 @@ type Patience struct {
 	Logger watermill.LoggerAdapter
 }
 
-// Shortest and longest pause between two tries, and the default timeout of one try.
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 5 * time.Second
 	oneTry     = 30 * time.Second
 )
 
-// Persist calls the function operation until it succeeds, the consumer shuts down, or
-// UnackedWait is over. In the last two cases Persist returns an error that makes the
-// caller hand the message back. If the claim is lost, Persist returns nil, because
-// another process now has the row. The context that is passed to operation does not end
-// with the context of the message. step is the name of the operation for
-// logs and errors.
+// Persist calls operation until it succeeds, the consumer shuts down, or UnackedWait is over. In
+// the last two cases its error makes the caller hand the message back. If the claim is lost, it
+// returns nil, because another process now has the row. The context of operation outlives that of
+// the message. step names the operation in logs and errors.
 func (p Patience) Persist(ctx context.Context, d *Delivery, step string, operation func(ctx context.Context) error) error {
 	deadline := time.Now().Add(p.UnackedWait)
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
@@ -236,9 +221,8 @@ func (p Patience) try(ctx context.Context, operation func(ctx context.Context) e
 	return operation(ctx)
 }
 
-// Sleep waits for the given pause. It returns false if the consumer shuts down first.
-// It ignores the deadlines of middlewares, because the outcome of the message must
-// still be stored.
+// Sleep returns false if the consumer shuts down first. It ignores the deadlines of middlewares,
+// because the outcome of the message must still be stored.
 func (d *Delivery) Sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

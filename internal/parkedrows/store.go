@@ -16,8 +16,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// ErrClaimLost means that the lease of a claim has ended, and that another process has
-// claimed or settled the row since then.
+// ErrClaimLost means that another process has claimed or settled the row after the lease of the
+// claim has ended.
 var ErrClaimLost = errors.New("parked: the claim was lost")
 
 // Store reads and writes the table once_parked in one database.
@@ -29,8 +29,7 @@ type Store struct {
 	process *process
 }
 
-// NewStore returns a Store for the table in db that config describes. It returns an
-// error if db is nil or config is invalid.
+// NewStore returns an error if db is nil or config is invalid.
 func NewStore(db *sql.DB, config schema.Config) (*Store, error) {
 	d, err := dialect.New(config)
 	if db == nil {
@@ -57,8 +56,6 @@ type Failure struct {
 	Rounds    int // total number of rounds of the retry policy
 }
 
-// columns returns the values of three columns: the text of the error, its type, and the
-// fingerprint.
 func (f Failure) columns(consumer string) (text, errType, group string) {
 	if f.Err == nil {
 		return "", "", ""
@@ -68,8 +65,7 @@ func (f Failure) columns(consumer string) (text, errType, group string) {
 	return text, errType, Fingerprint(Cause{Consumer: consumer, Reason: f.Reason, ErrorType: errType, Text: text, MessageID: f.MessageID})
 }
 
-// stack returns the stack of the panic, or "" if the failure is not a panic. The stack
-// shows the arguments of functions as numbers, so it contains no part of the message.
+// stack shows the arguments of functions as numbers, so it contains no part of the message.
 func (f Failure) stack() string { return Clean(usercode.Stack(f.Err), MaxStack) }
 
 // Park stores a message that came from the transport. The message is due after the
@@ -91,9 +87,8 @@ func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f F
 	})
 }
 
-// insertOne runs a statement that stores one message. The first arguments are those of
-// receive. If the message has no row afterwards, the database has ignored the
-// statement, and the message must not be acked.
+// insertOne fails if the message has no row afterwards: the database has ignored the statement, and
+// the message must not be acked. The first arguments are those of receive.
 func (s *Store) insertOne(ctx context.Context, tx *sql.Tx, query string, args ...any) error {
 	n, err := dialect.Affected(tx.ExecContext(ctx, query, args...))
 	if err != nil || n > 0 {
@@ -102,8 +97,6 @@ func (s *Store) insertOne(ctx context.Context, tx *sql.Tx, query string, args ..
 	return s.checkStored(ctx, tx, args)
 }
 
-// checkStored returns an error if the message with the given values has no row. The
-// values are the consumer, the topic, the id, the tenant and the digest.
 func (s *Store) checkStored(ctx context.Context, tx *sql.Tx, values []any) error {
 	var stored bool
 	if err := tx.QueryRowContext(ctx, s.sql.stored, values[0], values[2], values[4]).Scan(&stored); err != nil || stored {
@@ -112,8 +105,7 @@ func (s *Store) checkStored(ctx context.Context, tx *sql.Tx, values []any) error
 	return s.dialect.Unchanged("parked", "the row of a message was not inserted")
 }
 
-// Tenant returns the tenant of msg for the inbox, or nil (NULL) if msg has no tenant.
-// The inbox has a column for the tenant, so that tools can filter by it.
+// Tenant returns the tenant of msg for the inbox, where tools can filter by it, or nil (NULL).
 func Tenant(msg *message.Message) any {
 	if id := TenantOf(msg); id != "" {
 		return id
@@ -124,12 +116,9 @@ func Tenant(msg *message.Message) any {
 // TenantOf returns the tenant of msg as it is stored in once_parked, or "".
 func TenantOf(msg *message.Message) string { return Clean(msg.Metadata[meta.TenantID], MaxName) }
 
-// labelColumns are the columns of once_parked whose values LabelsOf returns.
 const labelColumns = `aggregate_type, aggregate_id, event_type, causation_id`
 
-// LabelsOf returns the values of labelColumns as they are stored in once_parked: the
-// type and the id of the aggregate of msg, its event type, and the id of the message
-// that caused msg. A missing value is "".
+// LabelsOf returns the values of labelColumns as once_parked stores them. A missing value is "".
 func LabelsOf(msg *message.Message) []any {
 	var all []any
 	for _, label := range labelsOf(msg) {
@@ -145,7 +134,6 @@ func labelsOf(msg *message.Message) (all [4]string) {
 	return all
 }
 
-// States of a row.
 const (
 	Waiting     = "waiting"
 	Held        = "held" // waits behind the head of its ordering key
@@ -157,12 +145,12 @@ const (
 // Final is an SQL list of the final states. A row never leaves a final state.
 const Final = `('resolved', 'discarded')`
 
-// AtRest is the condition of the indexes parked_aggregate and parked_causation. It is
-// true for rows that do not wait for a call of their handler.
+// AtRest is the condition of the indexes parked_aggregate and parked_causation: rows that do not
+// wait for a call of their handler.
 const AtRest = `state IN ('quarantined', 'resolved', 'discarded')`
 
-// Backlog contains the numbers of waiting and held rows, and of blocked ordering keys,
-// for all consumers together. No count goes above 100,000.
+// Backlog counts the waiting and held rows, and the blocked ordering keys, of all consumers
+// together. No count goes above 100,000.
 type Backlog struct {
 	Waiting int64         // waiting rows, including claimed rows
 	Lag     time.Duration // time since the earliest due time of a waiting row; 0 if no row is due
@@ -173,8 +161,7 @@ type Backlog struct {
 	Paused int64 // consumers that are paused, counted for each topic
 }
 
-// Backlog counts the waiting and the held rows, and the blocked ordering keys, for all
-// consumers together.
+// Backlog returns these counts.
 func (s *Store) Backlog(ctx context.Context) (b Backlog, err error) {
 	var lag int64
 	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {

@@ -2,8 +2,8 @@ package parkedrows
 
 import "slices"
 
-// classes are the priority classes with their shares of the claimed rows. The shares
-// apply while all classes have due rows. Within a class, the tenants take turns.
+// classes are the priority classes with their shares of the claimed rows, while all classes have
+// due rows.
 var classes = [...]struct {
 	name  string
 	share int
@@ -15,9 +15,8 @@ var classes = [...]struct {
 
 const retryClass = 1
 
-// TenantTurns remembers, for a subscription in this process, which tenant is next. It
-// affects only the order in which rows are claimed. Each process has its own turns, and
-// a new process can begin with any tenant.
+// TenantTurns remembers, for a subscription in this process, which tenant is next. It affects only
+// the order of claims.
 type TenantTurns struct {
 	after  [len(classes)]string // the tenant after which the next walk begins
 	credit [len(classes)]int
@@ -47,9 +46,7 @@ func (d *Due) Fresh() bool {
 // examined all tenants.
 func (d *Due) Partial() bool { return slices.Contains(d.partial[:], true) }
 
-// addWalked records that a walk through a class has visited a tenant. n
-// is the number of tenants that the walk has visited so far. due says
-// whether the tenant has due rows.
+// addWalked records that the nth step of the walk through a class has visited a tenant.
 func (d *Due) addWalked(class, n int, tenant string, due bool) {
 	d.last[class], d.partial[class] = tenant, n == maxTenants
 	if due {
@@ -58,22 +55,20 @@ func (d *Due) addWalked(class, n int, tenant string, due bool) {
 	}
 }
 
-// addOverdue adds a tenant with due rows, unless the walk has already added it.
 func (d *Due) addOverdue(class int, tenant string) {
 	if !slices.Contains(d.tenants[class], tenant) {
 		d.tenants[class] = append(d.tenants[class], tenant)
 	}
 }
 
-// share says how many rows of a tenant to claim.
 type share struct {
 	class  int
 	tenant string
 	rows   int
 }
 
-// shares distributes the given number of rows. It first chooses the class of each row,
-// according to the shares of the classes. Within a class, the tenants take turns.
+// shares distributes rows among the classes by their shares, and within a class among the tenants
+// by turns.
 func (t *TenantTurns) shares(d *Due, rows int) []share {
 	var given [len(classes)]int
 	for range rows {
@@ -95,9 +90,8 @@ func (t *TenantTurns) shares(d *Due, rows int) []share {
 	return all
 }
 
-// advance sets the tenant after which the next walk of a class begins. Usually this is
-// the last tenant that got a row. In two cases it is the last tenant that this walk has
-// visited:
+// advance sets the tenant after which the next walk of a class begins. Usually this is the last
+// tenant that got a row. In two cases it is the last tenant that this walk has visited:
 //
 //   - The walk found no tenant with due rows.
 //   - The walk ended before it reached all tenants, and every tenant with due rows that
@@ -113,10 +107,9 @@ func (t *TenantTurns) advance(d *Due, class, given int) {
 	}
 }
 
-// nextClass returns the class of the next row, or -1 if no class has due rows. For each
-// row, every class with due rows receives its share as credit. The class with the most
-// credit gets the row. The credit of this class is then reduced by the sum of the
-// shares of all classes with due rows.
+// nextClass returns the class of the next row, or -1 if no class has due rows. Each class with due
+// rows receives its share as credit. The class with the most credit gets the row, and pays the sum
+// of these shares.
 func (t *TenantTurns) nextClass(d *Due) int {
 	best, sum := -1, 0
 	for i, class := range classes {
@@ -136,8 +129,8 @@ func (t *TenantTurns) nextClass(d *Due) int {
 	return best
 }
 
-// removeExhausted removes the tenants for which fewer rows were claimed than planned,
-// because they have no more due rows.
+// removeExhausted removes the tenants that got fewer rows than planned, because they have no more
+// due rows.
 func (d *Due) removeExhausted(shares []share, claimed []Claimed) {
 	got := map[TenantTurn]int{}
 	for _, c := range claimed {

@@ -28,8 +28,7 @@ const MaxCount = math.MaxInt32
 
 var maxCountText = strconv.Itoa(MaxCount)
 
-// OneMore returns an SQL expression for the value of column plus one. The expression
-// never exceeds MaxCount.
+// OneMore returns an SQL expression for column plus one, but at most MaxCount.
 func OneMore(column string) string {
 	return "CASE WHEN " + column + " < " + maxCountText + " THEN " + column + " + 1 ELSE " + maxCountText + " END"
 }
@@ -47,14 +46,11 @@ func Clean(text string, limit int) string {
 	return text[:limit]
 }
 
-// encoder returns the arguments of a statement in a form that the database can store.
 type encoder func(args ...any) []any
 
-// withASCIIFallback calls f with an encoder that leaves the arguments of a statement
-// unchanged. If the encoding of the database cannot store one of the arguments,
-// withASCIIFallback calls f again, with an encoder that replaces all characters outside
-// ASCII with escapes. So a failure can be stored whatever its error text is. The
-// envelope keeps the original bytes of the message.
+// withASCIIFallback calls f again with an encoder that escapes all characters outside ASCII, if the
+// encoding of the database cannot store an argument. So a failure can be stored whatever its error
+// text is. The envelope keeps the original bytes.
 func withASCIIFallback(f func(encode encoder) error) error {
 	err := f(func(args ...any) []any { return args })
 	if dialect.Unstorable(err) {
@@ -63,8 +59,6 @@ func withASCIIFallback(f func(encode encoder) error) error {
 	return err
 }
 
-// inASCII returns a copy of args in which toASCII has converted each string. Other
-// values are unchanged.
 func inASCII(args ...any) []any {
 	all := make([]any, len(args))
 	for i, arg := range args {
@@ -76,9 +70,7 @@ func inASCII(args ...any) []any {
 	return all
 }
 
-// toASCII replaces each character outside ASCII with an escape such as "<U+65E5>". It
-// does not use backslashes, because they have a special meaning in a list of strings,
-// see dialect.Strings.
+// toASCII writes escapes such as "<U+65E5>". Backslashes have a special meaning in dialect.Strings.
 func toASCII(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -91,8 +83,8 @@ func toASCII(text string) string {
 	return b.String()
 }
 
-// CheckName returns an error if the database cannot store the name unchanged. A search
-// would not find such a name.
+// CheckName returns an error if the database cannot store the name unchanged: a search would not
+// find it.
 func CheckName(name string) error {
 	if Clean(name, MaxName) != name {
 		return fmt.Errorf("%.40q is longer than %d bytes, or no text", name, MaxName)
@@ -100,13 +92,12 @@ func CheckName(name string) error {
 	return nil
 }
 
-// knownError is an error whose text and type were read from a row.
 type knownError struct{ text, typ string }
 
 func (e knownError) Error() string { return e.text }
 
-// errorType returns the type name of the innermost wrapped error. For an error that was
-// read from a row, it returns the type in the row.
+// errorType returns the type name of the innermost wrapped error, or the type that was read from a
+// row.
 func errorType(err error) string {
 	if known, ok := errors.AsType[knownError](err); ok {
 		return known.typ
@@ -119,8 +110,8 @@ func errorType(err error) string {
 type Cause struct {
 	Consumer, Reason, ErrorType, Text string
 
-	// MessageID is the id of the message that failed. It is part of many error texts, and
-	// has any form.
+	// MessageID is removed from the text, because many error texts contain it and it can have any
+	// form.
 	MessageID string
 }
 
@@ -139,8 +130,8 @@ func Fingerprint(c Cause) string {
 // such as "a" or "40", could be a part of the text by chance.
 const minKnownID = 4
 
-// common returns the part of an error text that is the same for each failure with this
-// cause. Everything that varies becomes "?".
+// common returns an error text with "?" in place of everything that varies between failures with
+// one cause.
 func common(text, messageID string) string {
 	if len(messageID) >= minKnownID {
 		text = strings.ReplaceAll(text, messageID, "?")
@@ -163,14 +154,13 @@ func common(text, messageID string) string {
 }
 
 var (
-	// reason is the text of the broker in an error of amqp091. This text is in quotes, but
-	// is no value.
+	// reason is the broker's text in an error of amqp091: in quotes, but no value.
 	reason = regexp.MustCompile(`(Reason: )"([^"]*)"(.?)`)
 
 	address = regexp.MustCompile(`"?\b[a-z][a-z0-9+.-]*://[^\s"'<>]+"?`)
 
-	// fixed matches texts that do not vary, although they are quoted or contain digits. The
-	// second group is the name or the code.
+	// fixed matches names and codes (the second group) that do not vary, although they are quoted
+	// or contain digits.
 	fixed = []*regexp.Regexp{
 		// Names in quotes.
 		regexp.MustCompile(`(?i)(\b(?:constraint|column|relation|table|exchange|queue|vhost|topic|field|function|type|schema|database|` +
@@ -204,7 +194,6 @@ var (
 	several = regexp.MustCompile(`\?(?:[\s,;:./+-]*\?)+`)
 )
 
-// service returns the scheme, the host and the fixed parts of the path of a URL.
 func service(url string) string {
 	scheme, rest, _ := strings.Cut(strings.Trim(url, `"`), "://")
 	rest, _, _ = strings.Cut(rest, "?")
@@ -225,8 +214,8 @@ func service(url string) string {
 // segment matches a part of a path that is no id.
 var segment = regexp.MustCompile(`^(?:[A-Za-z._-]{0,24}|v[0-9]{1,2})$`)
 
-// shortened returns a name without the parts that make it unique, such as the date of a
-// partition or the id of a temporary queue.
+// shortened removes what makes a name unique, such as the date of a partition or the id of a
+// temporary queue.
 func shortened(name string) string {
 	return unique.ReplaceAllString(token.ReplaceAllStringFunc(name, func(s string) string {
 		if random(s) {
@@ -273,8 +262,8 @@ func commonToken(word string) string {
 
 var dashed = regexp.MustCompile(`[^-]+`)
 
-// random reports whether a word looks like an id that a program has drawn: a UUID, a
-// ULID, a hash, or letters and digits in no order.
+// random reports whether a word looks like a drawn id: a UUID, a ULID, a hash, or letters and
+// digits in no order.
 func random(word string) bool {
 	if len(word) < 8 {
 		return false

@@ -19,8 +19,7 @@ type Use struct {
 	handler atomic.Pointer[string]
 }
 
-// Handler returns the name of the handler of the subscription. It returns "" before the
-// first message.
+// Handler returns the name of the subscription's handler, or "" before the first message.
 func (u *Use) Handler() string {
 	if u == nil {
 		return ""
@@ -31,8 +30,7 @@ func (u *Use) Handler() string {
 	return ""
 }
 
-// By takes the name of the handler from ctx, the context of the first message, and
-// stores it.
+// By takes the name of the handler from ctx, the context of the first message.
 func (u *Use) By(ctx context.Context) {
 	if u == nil || u.handler.Load() != nil {
 		return
@@ -65,11 +63,9 @@ func (e *InUseError) Error() string {
 
 type usedName struct{ consumer, topic string }
 
-// Use reserves the name of a consumer for a subscription to topic. The reservation ends
-// when ended is closed. When that channel is closed, call
-// drop, the returned function, to delete the reservation. Use returns an [InUseError]
-// if another subscription through the same *sql.DB has reserved the name, and at least
-// one of the two subscriptions has passed false as shared.
+// Use reserves the name of a consumer for a subscription to topic, until ended is closed. Call drop
+// then to delete the reservation. Use returns an [InUseError] if another subscription through the
+// same *sql.DB has reserved the name, unless both have passed true as shared.
 func (s *Store) Use(consumer, topic string, shared bool, ended <-chan struct{}) (use *Use, drop func(), err error) {
 	p, name := s.process, usedName{consumer, topic}
 	p.mu.Lock()
@@ -110,7 +106,6 @@ func (s *Store) Runs(consumer, topic string) bool {
 	return false
 }
 
-// process is the state that all Stores of the same table share in one process.
 type process struct {
 	mu   sync.Mutex
 	uses map[usedName]map[*Use]struct{}
@@ -123,8 +118,8 @@ type tableOf struct {
 	name string
 }
 
-// shared contains the state of each table in this process. It is a global variable,
-// because each retry.Retries and each poison.Store has its own Store.
+// shared contains the state of each table in this process, for the Stores of each retry.Retries and
+// poison.Store.
 //
 //nolint:gochecknoglobals // two Stores share it without being given it
 var shared = struct {
@@ -146,8 +141,7 @@ func processOf(db *sql.DB, name string) *process {
 	return p
 }
 
-// forget removes the state of a table that no Store uses any more. It does nothing if a
-// new Store uses the table.
+// forget removes the state of a table, unless a new Store uses it.
 func forget(table tableOf) {
 	shared.Lock()
 	defer shared.Unlock()

@@ -15,11 +15,11 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// RunNow makes waiting messages due immediately, in one transaction. It does not reset
-// their attempts. A message that is already due keeps its due time. If a message is
-// held ([ErrHeld]), claimed ([operate.ErrClaimed]), in another state ([ErrEnded]) or does not
-// exist ([operate.ErrNotFound]), RunNow changes no message. A running consumer finds the
-// messages within retry.Config.PollInterval.
+// RunNow makes waiting messages due immediately, in one transaction. It does not reset their
+// attempts. A message that is due already keeps its due time. If a message is held ([ErrHeld]),
+// claimed ([operate.ErrClaimed]), in another state ([ErrEnded]) or does not exist
+// ([operate.ErrNotFound]), RunNow changes no message. A running consumer finds the messages within
+// retry.Config.PollInterval.
 func (m *Messages) RunNow(ctx context.Context, act operate.Act, ids ...int64) error {
 	return m.changeNamed(ctx, RunNow, act, act.Validate(), ids)
 }
@@ -31,10 +31,9 @@ func (m *Messages) RunNow(ctx context.Context, act operate.Act, ids ...int64) er
 // with retry.BlockWhileQuarantined.
 //
 // If a message is claimed ([operate.ErrClaimed]), was handled ([ErrHandled]), is in another state
-// ([ErrEnded]) or does not exist ([operate.ErrNotFound]), Cancel changes no message. The handler
-// is not called for a cancelled message. But if the transport delivers a copy later, the
-// handler is called for the copy, as for a copy of any message in quarantine. Discard
-// prevents this.
+// ([ErrEnded]) or does not exist ([operate.ErrNotFound]), Cancel changes no message. If the
+// transport delivers a copy later, the handler is called for it, as for a copy of any message in
+// quarantine; Discard prevents this.
 func (m *Messages) Cancel(ctx context.Context, act operate.Act, ids ...int64) error {
 	return m.changeNamed(ctx, Cancel, act, act.ValidateLoss(), ids)
 }
@@ -73,9 +72,8 @@ func (m *Messages) changeNamed(ctx context.Context, do Action, act operate.Act, 
 	return nil
 }
 
-// contended reports whether err means that a statement waited too long for another
-// transaction. Usually that transaction belongs to a handler that is handling the
-// message or a copy of it.
+// contended reports whether a statement waited too long for another transaction, which usually
+// handles the message or a copy of it.
 func contended(err error) bool {
 	const lockTimeout, deadlock = "55P03", "40P01"
 	return slices.Contains([]string{lockTimeout, deadlock}, dialect.State(err))
@@ -95,8 +93,8 @@ func (c candidate) problem(do Action) error {
 	return nil
 }
 
-// changeBatch changes messages in one transaction. It skips messages that have a
-// problem. If check returns an error, changeBatch changes no message.
+// changeBatch changes messages in one transaction, except those with a problem. If check fails, it
+// changes none.
 func (m *Messages) changeBatch(
 	ctx context.Context, do Action, act operate.Act, ids []int64, check func(found []candidate) error,
 ) (report operate.Report, err error) {
@@ -139,9 +137,8 @@ func (m *Messages) changeBatch(
 	return report, nil
 }
 
-// impatient calls f. With PostgreSQL, a statement of f fails if it waits longer than a
-// second for a lock. A longer wait would do harm, because other transactions wait for
-// the locks that f has taken before.
+// impatient calls f. With PostgreSQL, a statement of f fails if it waits longer than a second for a
+// lock, because other transactions wait for the locks that f has taken before.
 func (m *Messages) impatient(ctx context.Context, tx *sql.Tx, f func(tx *sql.Tx) error) error {
 	if !m.db.SQLite() {
 		if _, err := tx.ExecContext(ctx, `SET LOCAL lock_timeout = 1000`); err != nil {
@@ -151,7 +148,6 @@ func (m *Messages) impatient(ctx context.Context, tx *sql.Tx, f func(tx *sql.Tx)
 	return f(tx)
 }
 
-// count adds a message to the report r. It returns true if the message must be changed.
 func count(r *operate.Report, do Action, c candidate) bool {
 	switch {
 	case c.state != Waiting && c.state != Held, do == RunNow && (c.state == Held || !c.later):
@@ -170,7 +166,6 @@ func count(r *operate.Report, do Action, c candidate) bool {
 	return true
 }
 
-// candidate is a message that a call may change.
 type candidate struct {
 	id                  int64
 	consumer, messageID string
@@ -183,9 +178,8 @@ type candidate struct {
 	handled             bool // the inbox contains the id of the message
 }
 
-// candidates returns the messages that still exist. It locks the messages that no other
-// transaction has locked, and marks the other messages as busy. While a row is locked,
-// no consumer can claim the row or settle a claim of it.
+// candidates returns the messages that still exist, locked, and marks those that another
+// transaction has locked as busy. No consumer can claim a locked row or settle its claim.
 func (m *Messages) candidates(ctx context.Context, tx *sql.Tx, ids []int64) ([]candidate, error) {
 	found, err := m.readCandidates(ctx, tx, ids, ` {skip_locked}`)
 	if err != nil || len(found) == len(ids) {
@@ -218,13 +212,11 @@ func (m *Messages) readCandidates(ctx context.Context, tx *sql.Tx, ids []int64, 
 	return found, err
 }
 
-// settleInbox sets the field handled of each message that the inbox contains. For Discard
-// it also inserts the ids of the other messages into the inbox.
+// settleInbox sets the field handled of messages in the inbox, and inserts the others for Discard.
 //
-// A process whose lease has ended may be frozen in an open transaction that has
-// inserted the id into the inbox. In this case settleInbox waits for the end of that
-// transaction. If the process has not inserted the id yet, dedup notices later that the
-// lease has ended, and does not call the handler.
+// A process whose lease has ended may be frozen in an open transaction that has inserted the id
+// into the inbox. Then settleInbox waits for the end of that transaction. If the process has not
+// inserted the id yet, dedup notices later that the lease has ended, and does not call the handler.
 func (m *Messages) settleInbox(ctx context.Context, tx *sql.Tx, do Action, found []candidate) error {
 	known, err := m.inInbox(ctx, tx, found)
 	if err != nil {
@@ -256,8 +248,6 @@ func (m *Messages) settleInbox(ctx context.Context, tx *sql.Tx, do Action, found
 	return nil
 }
 
-// inInbox returns, for the id of each row, whether the message of the row is in the
-// inbox. It does not wait for open transactions.
 func (m *Messages) inInbox(ctx context.Context, tx *sql.Tx, found []candidate) (known map[int64]bool, err error) {
 	known = map[int64]bool{}
 	ids := make([]int64, len(found))
@@ -299,8 +289,7 @@ func (m *Messages) apply(ctx context.Context, tx *sql.Tx, do Action, act operate
 			text, group := cancelled(act, c)
 			texts, groups = append(texts, text), append(groups, group)
 		}
-		// The raw form of an undecodable message keeps its reason, because the reason
-		// marks the message as undecodable.
+		// The reason of an undecodable message marks its raw form, and stays.
 		query = `UPDATE {parked} AS p
 			SET state = 'quarantined', owner = NULL, token = NULL, ordering_key = NULL,
 			    reason = CASE WHEN ` + store.Undecodable + ` THEN reason ELSE '` + chain.ReasonCancelled + `' END,
@@ -322,8 +311,7 @@ func (m *Messages) apply(ctx context.Context, tx *sql.Tx, do Action, act operate
 	return err
 }
 
-// cancelled returns the error text of a cancelled message, and its fingerprint. Messages
-// of a consumer that the same person cancels for the same reason share a fingerprint.
+// Messages of a consumer that the same person cancels for the same reason share a fingerprint.
 func cancelled(act operate.Act, c candidate) (text, group string) {
 	text = "cancelled by " + act.Actor + ": " + act.Why
 	group = store.Fingerprint(store.Cause{Consumer: c.consumer, Reason: chain.ReasonCancelled, Text: store.Clean(text, store.MaxError)})

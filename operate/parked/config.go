@@ -32,7 +32,6 @@ func New(db *sql.DB, config operate.Config) (*Messages, error) {
 	return &Messages{d, tableOf(d), s}, nil
 }
 
-// windowRows is the maximum number of rows that one call reads.
 const windowRows = 20_000
 
 func tableOf(d rows.DB) rows.Ordered {
@@ -41,8 +40,7 @@ func tableOf(d rows.DB) rows.Ordered {
 		Times:  map[string]string{"Created": "p.created_at"},
 		States: []string{Waiting, Held, Quarantined, Resolved, Discarded},
 	}
-	// No partial index matches these conditions, so the database reads the rows of the
-	// window by their ids.
+	// No partial index matches these conditions, so the rows of the window are read by their ids.
 	for _, c := range [][2]string{
 		{"Consumer", "p.consumer"},
 		{"Topic", "p.topic"},
@@ -69,8 +67,7 @@ func tableOf(d rows.DB) rows.Ordered {
 
 func stored(name string) string { return store.Clean(name, store.MaxName) }
 
-// indexed returns the conditions of indexes. They may cover only some of the conditions
-// of f.
+// The conditions of indexes may cover only some of the conditions of f.
 func indexed(f operate.Filter) (where []string, args []any) {
 	of, args := `consumer = $1`, []any{stored(f.Consumer)}
 	if f.Topic != "" {
@@ -91,8 +88,8 @@ func indexed(f operate.Filter) (where []string, args []any) {
 	return nil, nil
 }
 
-// checkChange returns an error for a Filter that selects all messages without All, and for
-// a State in which the action changes no message.
+// checkChange refuses a Filter that selects all messages without All, and a State in which the
+// action changes none.
 func (m *Messages) checkChange(f operate.Filter, do Action) error {
 	err := m.table.CheckChange(f)
 	switch {
@@ -108,26 +105,22 @@ func (m *Messages) checkChange(f operate.Filter, do Action) error {
 }
 
 var (
-	// ErrEnded means that the message is neither waiting nor held: it is in quarantine,
-	// where package quarantine can change it, or it was resolved or discarded.
+	// ErrEnded means that the message is neither waiting nor held: it is in quarantine (see package
+	// quarantine), or was resolved or discarded.
 	ErrEnded = errors.New("neither waiting nor held")
 
-	// ErrHeld means that a held message cannot be handled now. It is handled when the
-	// message for which it waits (Message.BlockedBy) is no longer the head of the ordering
-	// key.
+	// ErrHeld means that a held message cannot be handled before Message.BlockedBy is no longer the
+	// head of the ordering key.
 	ErrHeld = errors.New("held behind another message of its ordering key")
 
-	// ErrHandled means that the inbox contains the id of the message, because the consumer
-	// has handled the message or a copy of it. The consumer removes the row when it claims
-	// the row the next time.
+	// ErrHandled means that the inbox contains the id of the message. The consumer removes the row
+	// at its next claim.
 	ErrHandled = errors.New("the consumer has handled it")
 
-	// ErrConsumerNotFound means that no consumer with this name is registered for this
-	// topic.
+	// ErrConsumerNotFound means that no consumer with this name is registered for this topic.
 	ErrConsumerNotFound = errors.New("no such consumer")
 
-	// ErrRunning means that the consumer is running, or was running less than two minutes
-	// ago.
+	// ErrRunning means that the consumer ran less than two minutes ago.
 	ErrRunning = errors.New("the consumer is running")
 
 	// ErrNotEmpty means that the consumer has messages that are waiting, held or in
@@ -140,12 +133,9 @@ type Action string
 
 // Actions for [Messages.DryRun].
 const (
-	// RunNow makes waiting messages due immediately.
 	RunNow Action = "run"
 
-	// Cancel moves waiting and held messages into quarantine.
 	Cancel Action = "cancel"
 
-	// Discard ends waiting and held messages for good.
 	Discard Action = "discard"
 )

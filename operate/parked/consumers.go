@@ -20,42 +20,36 @@ const (
 	limitOfMany  = 100
 	fewConsumers = 100
 
-	// maxConsumers is the maximum number of registered consumers that Consumers returns.
 	maxConsumers = 1000
 
-	// Limits for the computation of Consumer.Lag, which looks for the oldest message tenant
-	// by tenant. It examines at most maxTenants tenants of one consumer, and at most
-	// allTenants tenants of all consumers together. But it always examines fewTenants
-	// tenants of each consumer.
+	// Consumer.Lag looks for the oldest message among at most maxTenants tenants of one consumer,
+	// and allTenants of all, but at least fewTenants of each.
 	maxTenants = 100
 	fewTenants = 10
 	allTenants = 3000
 )
 
-// Consumer is a consumer of one topic, with its instances and messages. No count goes
-// above the value of the field CountLimit: if a count is equal to this value, the true
-// number may be higher. [Messages.Count] returns exact numbers.
+// Consumer is a consumer of one topic, with its instances and messages. A count that is equal to
+// CountLimit may be higher. [Messages.Count] returns exact numbers.
 type Consumer struct {
 	// Name is the consumer name. Topic is the topic of its subscription.
 	Name, Topic string
 
-	// Registered reports whether the consumer has subscribed with retry's Subscriber, and
-	// was not removed after that. If it is false, the database contains only messages under
-	// this name.
+	// Registered reports whether the consumer has subscribed with retry's Subscriber, and was not
+	// removed since. If not, only messages have this name.
 	Registered bool
 
-	// Embedded reports whether the consumer subscribed through the embedded transport,
-	// which stores messages for the consumer even while it does not run. KeyOrder reports
-	// whether the consumer keeps the order of messages with the same ordering key.
+	// Embedded reports whether the consumer subscribed through the embedded transport, which stores
+	// messages for it even while it does not run. KeyOrder reports whether it keeps the order of
+	// ordering keys.
 	Embedded, KeyOrder bool
 
-	// Program and Handler describe the latest subscription. Program is the program that
-	// subscribed. Handler is the name of the handler in the router. It is "" until the
-	// first message arrives.
+	// Program and Handler describe the latest subscription. Handler is the handler's name in the
+	// router, or "" until the first message arrives.
 	Program, Handler string
 
-	// RegisteredAt is the time of the first subscription. SeenAt is the time at which an
-	// instance last renewed its registration.
+	// RegisteredAt is the time of the first subscription, SeenAt of the latest renewal by an
+	// instance.
 	RegisteredAt, SeenAt time.Time
 
 	// Running reports whether an instance of the consumer runs. A paused consumer runs, too.
@@ -64,52 +58,43 @@ type Consumer struct {
 	// Pause is not nil while the consumer is paused, see [Messages.PauseConsumer].
 	Pause *Pause
 
-	// Instances contains the running subscriptions, and the subscriptions that stopped in
-	// the last hour without unregistering. The list is in the order in which the
-	// subscriptions started.
+	// Instances contains the subscriptions that run, or stopped without unregistering in the last
+	// hour, in the order of their start.
 	Instances []Instance
 
-	// CountLimit is the limit at which the counts stop. It is 1,000, or 100 if Consumers
-	// returns more than 100 consumers.
+	// CountLimit is 1,000, or 100 if Consumers returns more than 100 consumers.
 	CountLimit int
 
-	// Waiting is the number of waiting messages, including claimed messages. Claimed is the
-	// number of claimed messages whose lease has not ended: the consumer is handling them,
+	// Waiting includes Claimed, the messages whose lease has not ended: the consumer handles them,
 	// or has fetched them in advance.
 	Waiting, Claimed int
 
-	// Held is the number of messages that wait for another message of the same ordering
-	// key.
+	// Held counts the messages that wait for another one of the same ordering key.
 	Held int
 
-	// Failing is the number of waiting messages whose handler has failed before. To count
-	// them, Consumers examines at most CountLimit messages that wait for another attempt,
-	// and at most CountLimit claimed messages.
+	// Failing counts the waiting messages whose handler has failed before, among at most CountLimit
+	// that wait for another attempt and as many claimed ones.
 	Failing int
 
-	// Quarantined is the number of messages in quarantine.
 	Quarantined int
 
-	// Lag is how long the oldest due message has been due, or 0 if no message is due. To
-	// find it, Consumers examines all messages that wait for another attempt. Among the
-	// other messages, it examines those of at most 100 tenants, or of fewer tenants if
-	// there are more than 30 consumers.
+	// Lag is how long the oldest due message has been due, or 0. It is sought among all messages
+	// that wait for another attempt, and among the others of at most 100 tenants, or fewer with
+	// more than 30 consumers.
 	Lag time.Duration
 }
 
 // Instance is a subscription of a consumer in one process.
 type Instance struct {
-	// Owner contains the host, the process and a random part. Message.ClaimedBy contains
-	// the same string.
+	// Owner contains the host, the process and a random part, as Message.ClaimedBy does.
 	Owner string
 
-	// Program and Handler have the same meaning as in [Consumer].
 	Program, Handler string
 
 	StartedAt, SeenAt time.Time
 
-	// Running reports whether the instance has renewed its row in the last two minutes. A
-	// running instance does this every 30 seconds.
+	// Running reports whether the instance has renewed its row in the last two minutes. It does
+	// every 30 seconds.
 	Running bool
 }
 
@@ -220,19 +205,16 @@ func (m *Messages) lags(ctx context.Context, tx *sql.Tx, at map[consumerName]*Co
 	}, m.db.SQL(lagQuery(m.db.Dialect, tenants)), lists...)
 }
 
-// Conditions of the partial indexes of waiting rows: one index for rows with crash
-// count 0, and one for all other rows. A claim raises the crash count until the claim
-// is settled. isQuarantined is the condition of the indexes on the consumers of
-// quarantined rows.
+// Conditions of the partial indexes of waiting rows, with and without crashes, which a claim counts
+// until it is settled, and of quarantined rows.
 const (
 	isFresh       = `p.state = 'waiting' AND p.crashes = 0`
 	isCrashed     = `p.state = 'waiting' AND p.crashes > 0`
 	isQuarantined = `p.state || '' = 'quarantined'`
 )
 
-// namesQuery finds the registered consumers, and the consumers that have rows. To find
-// the latter, it makes one step in an index for each consumer, however many rows the
-// consumer has.
+// namesQuery finds the registered consumers, and those with rows, by one step in an index for each,
+// however many rows it has.
 var namesQuery = `WITH RECURSIVE ` +
 	walk("fresh", isFresh) + `, ` +
 	walk("crashed", isCrashed) + `, ` +
@@ -249,8 +231,7 @@ var namesQuery = `WITH RECURSIVE ` +
 	LEFT JOIN {consumer_pauses} AS s ON s.consumer = k.consumer AND s.topic = k.topic
 	ORDER BY k.consumer, k.topic`
 
-// walk returns the SQL of a recursive common table expression that contains each
-// consumer and topic once, if any of its rows fulfils the SQL condition where.
+// walk returns a recursive table expression with each consumer and topic that has a row in where.
 func walk(name, where string) string {
 	first := func(also string) string {
 		return `(SELECT p.id FROM {parked} AS p WHERE ` + where + also + ` ORDER BY p.consumer, p.topic LIMIT 1)`
@@ -266,9 +247,8 @@ func walk(name, where string) string {
 const instancesQuery = `SELECT consumer, topic, owner, program, handler, {millis started_at}, {millis seen_at}, seen_at >= {after $1}
 	FROM {consumer_instances} ORDER BY topic, consumer, started_at, owner LIMIT 10000`
 
-// countsQuery returns a query that counts the rows of consumers. The names and topics of
-// the consumers are passed as two lists. Each count is an index scan that ends at the
-// limit.
+// countsQuery counts the rows of consumers, passed as two lists of names and topics. Each count is
+// an index scan that ends at the limit.
 func countsQuery(d dialect.Dialect, limit int) string {
 	of := `p.consumer = c.consumer AND p.topic = c.topic AND `
 	count := func(column, where, which string) string {
@@ -286,15 +266,13 @@ func countsQuery(d dialect.Dialect, limit int) string {
 		FROM ` + d.Columns("consumer text", "topic text")
 }
 
-// lagRows is a limit that lagQuery never reaches. Without a limit, PostgreSQL would
-// move the condition of the outer query into the subquery. It would then search for
-// each due time twice: once for the condition, and once for the result.
+// lagRows is never reached. Without a limit, PostgreSQL would move the outer condition into the
+// subquery, and search for each due time twice.
 const lagRows = 10_000_000
 
-// lagQuery returns a query that computes how long the oldest due row of each consumer
-// has been due, in milliseconds. The names and topics of the consumers are passed as
-// two lists. The query searches tenant by tenant, because the index of due rows is
-// sorted by due time only within a tenant.
+// lagQuery returns how long the oldest due row of each consumer has been due, in milliseconds, for
+// two lists of names and topics. It goes tenant by tenant, because the index is sorted by due time
+// only within a tenant.
 func lagQuery(d dialect.Dialect, tenants int) string {
 	clock := `{millis now()}`
 	if d.SQLite() {

@@ -36,66 +36,58 @@ const (
 
 // Message is a message in the consumer's database.
 type Message struct {
-	// ID identifies the message. Pass it to Get, RunNow, Cancel and Discard.
+	// ID is what Get, RunNow, Cancel and Discard take.
 	ID int64
 
-	// Consumer and Topic are the consumer and the topic of the subscription.
 	Consumer, Topic string
 
-	// MessageID, Tenant and OrderingKey are copied from the message. If they are too long,
-	// they are shortened. Characters that a text column cannot store are replaced.
-	// OrderingKey is "" if the consumer keeps no order.
+	// MessageID, Tenant and OrderingKey are copied from the message, shortened if they are too
+	// long, without characters that a text column cannot store. OrderingKey is "" if the consumer
+	// keeps no order.
 	MessageID, Tenant, OrderingKey string
 
-	// Message is the message as it was received, byte for byte. If its stored form is
-	// damaged, Message is nil and MessageErr is set. Only Get sets these two fields. Size
-	// is the length of the stored form in bytes. Get and List set it.
+	// Message is the message as it was received, byte for byte. If its stored form is damaged,
+	// MessageErr is set instead. Only Get sets these two. Size is the length of the stored form in
+	// bytes.
 	Message    *message.Message
 	MessageErr error
 	Size       int
 
-	// State is one of the constants.
 	State string
 
 	// DueAt is the due time of a waiting message. For a claimed message, it is the time
 	// at which the lease ends.
 	DueAt time.Time
 
-	// Claimed reports whether a subscription has claimed the message, and the lease of this
-	// claim has not ended. ClaimedBy names this subscription by host, process and a random
-	// part. If the lease has ended without a result, because the process died or is frozen,
-	// ClaimedBy stays set.
+	// Claimed reports whether the lease of a claim has not ended. ClaimedBy names the subscription
+	// by host, process and a random part, and stays set if the lease has ended without a result.
 	Claimed   bool
 	ClaimedBy string
 
-	// Attempts is the number of calls of the handler. Crashes is the number of processes
-	// that died while they handled the message. A claim counts as a crash until its outcome
-	// is recorded. Replays is the number of replays from the quarantine.
+	// Attempts counts the calls of the handler, Replays the replays from the quarantine, and
+	// Crashes the processes that died while they handled the message. A claim counts as a crash
+	// until its outcome is recorded.
 	Attempts, Crashes, Replays int
 
 	// Early reports whether the message waits for a missing version of its aggregate,
 	// see package sequence.
 	Early bool
 
-	// BlockedBy is the ID of the message for which a Held message waits. In other states it
-	// is 0.
+	// BlockedBy is the ID of the message for which a Held message waits, or 0.
 	BlockedBy int64
 
-	// Reason is the latest reason why the message is or was in quarantine. Error is the
-	// text of the last failure, and ErrorType is the Go type of that error.
+	// Reason is the latest reason of a quarantine, Error the text of the last failure, and
+	// ErrorType its Go type.
 	Reason, Error, ErrorType string
 
-	// CreatedAt is the time at which the message was stored. FirstFailedAt and LastFailedAt
-	// are zero if the message has never failed. FinishedAt is zero if the message is
-	// neither resolved nor discarded.
+	// CreatedAt is the time at which the message was stored. The other times are zero if it has
+	// never failed, or is neither resolved nor discarded.
 	CreatedAt, FirstFailedAt, LastFailedAt, FinishedAt time.Time
 }
 
-// live is an SQL condition. It is true if a subscription has claimed row p and its
-// lease has not ended.
+// live is the SQL condition of rows p with a claim whose lease has not ended.
 const live = `(p.state = 'waiting' AND p.token IS NOT NULL AND p.due_at > {now})`
 
-// columns returns the columns of a message that scanMessage reads.
 func (m *Messages) columns() string {
 	return `p.id, p.consumer, p.topic, p.message_id, p.tenant, COALESCE(p.ordering_key, ''),
 	` + m.db.Content(`length(p.envelope)`, `0`) + `, p.state,

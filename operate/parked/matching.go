@@ -12,14 +12,11 @@ import (
 )
 
 const (
-	// batchRows is the maximum number of rows that one transaction changes. It is small
-	// because other transactions wait for the locks.
+	// batchRows is small, because other transactions wait for the locks of a batch.
 	batchRows = 100
 
-	// dryRows is the maximum number of rows that one transaction of a dry run reads.
 	dryRows = 5000
 
-	// changeable is the condition of the messages that a call can change.
 	changeable = `'' || p.state IN ('waiting', 'held')`
 )
 

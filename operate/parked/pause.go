@@ -86,8 +86,7 @@ func (m *Messages) ResumeConsumer(ctx context.Context, act operate.Act, name, to
 	return topics, nil
 }
 
-// changePauses calls change for each known topic of a consumer, and writes a row of the
-// audit log for each topic whose pause was changed.
+// changePauses writes a row of the audit log for each topic whose pause was changed.
 func (m *Messages) changePauses(
 	ctx context.Context, act operate.Act, action, name, topic string, change func(ctx context.Context, tx *sql.Tx, topic string) (bool, error),
 ) (topics []string, err error) {
@@ -117,8 +116,7 @@ func (m *Messages) changePauses(
 	return topics, err
 }
 
-// topicsOf returns the topics of a consumer, or only the given topic if it is not "". A
-// consumer is known if it is registered, has messages or is paused.
+// topicsOf returns the topics of a consumer that is registered, has messages or is paused.
 func (m *Messages) topicsOf(ctx context.Context, tx *sql.Tx, name, topic string) (topics []string, err error) {
 	all, err := m.names(ctx, tx)
 	if err != nil {

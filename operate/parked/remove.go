@@ -16,9 +16,8 @@ import (
 
 // RemoveOptions configures [Messages.RemoveConsumer].
 type RemoveOptions struct {
-	// Force also removes a consumer that runs or has messages. The messages stay, and
-	// Consumers lists the consumer as long as it has messages. If the consumer runs, it
-	// registers again within 30 seconds.
+	// Force also removes a consumer that runs or has messages. Its messages stay, and Consumers
+	// still lists it. If it runs, it registers again within 30 seconds.
 	Force bool
 }
 
