@@ -11,8 +11,8 @@ FOR     ?= 8h
 DRIVER  ?= pq
 export ONCE_TEST_DRIVER = $(DRIVER)
 
-# The versions of the servers, for example PG=18 RABBIT=4.3. Without them, any running or installed
-# version will do.
+# The versions of the servers, for example PG=18 RABBIT=4.3. Without them, the tests use the newest
+# servers that scripts/newer-servers.sh has unpacked, or else any running or installed version.
 export ONCE_TEST_PG := $(or $(PG),$(ONCE_TEST_PG))
 export ONCE_TEST_RABBIT := $(or $(RABBIT),$(ONCE_TEST_RABBIT))
 SERVERS = $(ONCE_TEST_PG) $(ONCE_TEST_RABBIT)
@@ -51,7 +51,7 @@ endif
 # Tests against real servers. PKG, RUN, COUNT, TIMEOUT and ARGS select the tests. Three packages run
 # at a time, because tests also wait. make check vets the code. Linking debug information would only
 # cost CPU time.
-GO_TEST = $(WITH_SERVERS) $(GO) test -vet off -ldflags=-w -p 3 -timeout '$(TIMEOUT)'$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count '$(COUNT)')
+GO_TEST = $(WITH_SERVERS:--=-newest --) $(GO) test -vet off -ldflags=-w -p 3 -timeout '$(TIMEOUT)'$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count '$(COUNT)')
 
 # SQLite is C code translated to Go, with locks that the race detector does not know. The detector
 # finds no races in it, and makes it fourteen times slower.

@@ -86,20 +86,51 @@ func (m versionError) Is(target error) bool { return target == ErrNotInstalled }
 // roots returns the directories below which servers are installed as Debian's packages
 // install them: those that scripts/newer-servers.sh has unpacked, and the root of the
 // file system.
-func roots() []string {
+func roots() []string { return append(unpacked(), "/") }
+
+func unpacked() []string {
 	cache, err := os.UserCacheDir()
 	if os.Geteuid() == 0 && os.Getenv("XDG_CACHE_HOME") == "" {
 		cache, err = "/var/cache", nil // as in the script
 	}
 	if err != nil {
-		return []string{"/"}
+		return nil
 	}
 	complete, _ := filepath.Glob(filepath.Join(cache, "watermill-once", "servers", "*", ".done"))
 	for i, file := range complete {
 		complete[i] = filepath.Dir(file)
 	}
-	return append(complete, "/")
+	return complete
 }
+
+// ChooseNewest chooses the newest servers that scripts/newer-servers.sh has unpacked, by
+// setting the environment variables of the versions. It changes nothing if one of these
+// variables or PG_DSN or AMQP_URL is set, or if no unpacked directory has both servers.
+func ChooseNewest() error {
+	for _, name := range []string{PostgresVariable, RabbitVariable, "PG_DSN", "AMQP_URL"} {
+		if os.Getenv(name) != "" {
+			return nil
+		}
+	}
+	newest, rabbit := 0, ""
+	for _, root := range unpacked() {
+		postgres, _ := filepath.Glob(filepath.Join(root, "usr/lib/postgresql/*"))
+		rabbits, _ := filepath.Glob(filepath.Join(root, "usr/lib/rabbitmq/lib/rabbitmq_server-*"))
+		if len(postgres) == 0 || len(rabbits) == 0 {
+			continue
+		}
+		if n, _ := strconv.Atoi(filepath.Base(postgres[0])); n > newest {
+			newest, rabbit = n, series.FindString(filepath.Base(rabbits[0]))
+		}
+	}
+	if newest == 0 {
+		return nil
+	}
+	return errors.Join(os.Setenv(PostgresVariable, strconv.Itoa(newest)), os.Setenv(RabbitVariable, rabbit))
+}
+
+// series matches the first two numbers of a version of RabbitMQ.
+var series = regexp.MustCompile(`\d+\.\d+`)
 
 func postgresDir(version string) (string, error) {
 	places := []string{"/usr/pgsql-" + version + "/bin"}

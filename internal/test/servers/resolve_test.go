@@ -273,6 +273,44 @@ func TestResolveStartsServersOfTheChosenVersions(t *testing.T) {
 	}
 }
 
+// The newest unpacked directory with both servers is chosen, unless the user has chosen.
+func TestChooseNewest(t *testing.T) {
+	cache := t.TempDir()
+	for _, file := range []string{
+		"sid/.done", "sid/usr/lib/postgresql/18/bin", "sid/usr/lib/rabbitmq/lib/rabbitmq_server-4.3.6",
+		"old/.done", "old/usr/lib/postgresql/17/bin", "old/usr/lib/rabbitmq/lib/rabbitmq_server-4.0.5",
+		"half/.done", "half/usr/lib/postgresql/20/bin",
+		"unfinished/usr/lib/postgresql/19/bin", "unfinished/usr/lib/rabbitmq/lib/rabbitmq_server-4.4.0",
+	} {
+		if err := os.MkdirAll(filepath.Join(cache, "watermill-once/servers", file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ name, dir, set, value, postgres, rabbit string }{
+		{"newest", cache, "", "", "18", "4.3"},
+		{"nothing unpacked", t.TempDir(), "", "", "", ""},
+		{"a version", cache, "ONCE_TEST_RABBIT", "4.0", "", "4.0"},
+		{"a server", cache, "PG_DSN", "postgres://127.0.0.1/", "", ""},
+		{"a broker", cache, "AMQP_URL", "amqp://127.0.0.1/", "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv("XDG_CACHE_HOME", c.dir)
+			for _, name := range []string{"PG_DSN", "AMQP_URL", "ONCE_TEST_PG", "ONCE_TEST_RABBIT"} {
+				t.Setenv(name, "")
+			}
+			if c.set != "" {
+				t.Setenv(c.set, c.value)
+			}
+			if err := servers.ChooseNewest(); err != nil {
+				t.Fatal(err)
+			}
+			if pg, rabbit := os.Getenv("ONCE_TEST_PG"), os.Getenv("ONCE_TEST_RABBIT"); pg != c.postgres || rabbit != c.rabbit {
+				t.Errorf("PostgreSQL %q and RabbitMQ %q, want %q and %q", pg, rabbit, c.postgres, c.rabbit)
+			}
+		})
+	}
+}
+
 func TestResolveRefusesServersOfAnotherVersion(t *testing.T) {
 	db, broker := kit.Postgres(t), kit.Rabbit(t)
 	config := elsewhere(t)

@@ -31,7 +31,7 @@ Standard error says which servers were chosen, and why. Its last line says how m
 processor time the command and the new servers took. Machines of different speed can be
 compared by this time better than by the time on the clock.
 
-  with-servers [-private] [--] command [argument ...]
+  with-servers [-private] [-newest] [--] command [argument ...]
 
   with-servers go test ./...
   with-servers -private sh -c 'psql "$PG_DSN"; $RABBITMQCTL status'
@@ -56,7 +56,11 @@ func run(args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("with-servers", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // print errors once, without the usage text
 	private := flags.Bool("private", false, "start new servers, even if others run")
+	newest := flags.Bool("newest", false, "use the newest servers that scripts/newer-servers.sh has unpacked, unless a variable chooses servers")
 	err := cmdline.Parse(flags, args)
+	if err == nil && *newest {
+		err = servers.ChooseNewest()
+	}
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		_, _ = io.WriteString(stderr, usage)
