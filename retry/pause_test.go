@@ -312,6 +312,7 @@ func TestClaimedMessagesAreGivenBackAtPause(t *testing.T) {
 			return c.handle(msg)
 		})
 		b.eventually("messages are claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 4 })
+		b.eventually("one of them runs", first.Load)
 		c.paused.Store(true)
 		b.pause()
 		if db.Dialect == "sqlite" { // the running handler may use the only writer

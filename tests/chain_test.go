@@ -39,6 +39,7 @@ type chain struct {
 	router   *message.Router
 	consumer *once.Consumer
 	forward  *forwarder.Forwarder
+	flooded  int // number of events of publishFlood
 }
 
 // newChain creates the tables, and returns a chain without handlers.
