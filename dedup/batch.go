@@ -19,29 +19,25 @@ import (
 // Batch configures how messages share a transaction in [Inbox.BatchMiddleware] and
 // [Inbox.BatchHandler]. The zero value is ready for use.
 type Batch struct {
-	// Size is the maximum number of messages in one transaction, from 1 to 1000. A batch
-	// cannot have more messages than the transport has in flight. For the handlers of
-	// once.Consumer, package rabbit automatically raises its default number of messages in
-	// flight. With [Inbox.BatchMiddleware], set rabbit.SubscriberConfig.InFlight to
-	// Size * (Concurrency + 1), so that the next batch can be collected while others run.
-	// Defaults to 100.
+	// Size is the maximum number of messages in one transaction, from 1 to 1000. A batch cannot
+	// have more messages than the transport has in flight: once.Consumer raises the default of
+	// package rabbit for its handlers; with [Inbox.BatchMiddleware], set
+	// rabbit.SubscriberConfig.InFlight to Size * (Concurrency + 1), so that the next batch can be
+	// collected while others run. Defaults to 100.
 	Size int
 
-	// Wait is the longest time for which a message waits for further messages of its batch.
-	// A batch waits only while it has fewer messages than the previous batch had. If the
-	// consumer has only one message in flight, each batch has one message, so only the
-	// first batch waits. Defaults to 10 milliseconds.
+	// Wait is the longest time for which a message waits for others. A batch waits only while it
+	// has fewer messages than the previous one, so a consumer with one message in flight waits
+	// once. Defaults to 10 milliseconds.
 	Wait time.Duration
 
-	// Concurrency is how many batches of a handler run at the same time. Two batches that
-	// change the same rows in different orders can deadlock. The batch that fails then runs
-	// again. Defaults to 1.
+	// Concurrency is how many batches of a handler run at the same time. Two that change the same
+	// rows in different orders can deadlock; then one of them runs again. Defaults to 1.
 	Concurrency int
 }
 
-// maxBatch is the maximum size of a batch. A statement has a limited number of
-// parameters. Each message needs several parameters for its id. If it has a key, it
-// needs the same number again for the key.
+// A statement has a limited number of parameters, and each message needs several for its id, and
+// for its key.
 const maxBatch = 1000
 
 func (b Batch) withDefaults() Batch {
@@ -51,8 +47,7 @@ func (b Batch) withDefaults() Batch {
 	return b
 }
 
-// inFlight returns how many messages must be in flight so that all batches are full.
-// While Concurrency batches run, one more batch is collected.
+// While Concurrency batches run, one more is collected.
 func (b Batch) inFlight() int { return b.Size * (b.Concurrency + 1) }
 
 func (b Batch) validate() error {
@@ -69,16 +64,14 @@ func (b Batch) validate() error {
 	return errors.Join(errs...)
 }
 
-// BatchHandlerFunc handles several messages in one transaction. The writes of the
-// handler through tx and the messages that it returns take effect together, or not at
-// all. The context ctx ends when the context of any message ends. The messages are in
-// no particular order, and no two messages have the same id. A returned message is
-// published to the topic in its "once_topic" metadata. It gets a causation id only if
-// the handler calls [CausedBy].
+// BatchHandlerFunc handles several messages in one transaction: its writes through tx and the
+// messages that it returns take effect together, or not at all. ctx ends when the context of any
+// message ends. The messages are in no particular order, and have different ids. A returned message
+// is published to the topic in its "once_topic" metadata, and gets a causation id only through
+// [CausedBy].
 //
-// The handler must write only through tx, see [TxFromContext]. It must not commit or
-// roll back tx, and must not keep the messages after it has returned. If it returns an
-// error or panics, it is called again, once for each message.
+// The handler must write only through tx, see [TxFromContext], must not end tx, and must not keep
+// the messages. If it returns an error or panics, it is called again, once for each message.
 type BatchHandlerFunc func(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error)
 
 // BatchMiddleware is like [Inbox.Middleware], but several messages may share a
@@ -86,10 +79,10 @@ type BatchHandlerFunc func(ctx context.Context, tx *sql.Tx, msgs []*message.Mess
 // statement, calls h for one message after another, and commits once. Each message is
 // still applied once, and acked after the commit.
 //
-// If h returns an error or panics for a message, the transaction is rolled back. This
-// message is then handled in a separate transaction, and only a failure in that
-// transaction counts as an attempt. The other messages are handled again as a batch. So
-// h may be called several times even for a message that never fails.
+// If h returns an error or panics for a message, the transaction is rolled back. That message is
+// then handled in its own transaction, and only a failure there counts as an attempt. The others
+// are handled again as a batch, so h may be called several times even for a message that never
+// fails.
 func (i *Inbox) BatchMiddleware(h message.HandlerFunc) message.HandlerFunc {
 	return i.middleware(i.newBatchers(oneByOne(h)).handleOnce)
 }
@@ -101,18 +94,15 @@ func (i *Inbox) BatchHandler(h BatchHandlerFunc) message.HandlerFunc {
 	return i.middleware(i.newBatchers(together(h)).handleOnce)
 }
 
-// CausedBy links a produced message to msg, the message that caused it, and returns the
-// produced message. The causation id of the produced message becomes the id of msg. The
-// trace and the tenant of msg are copied, too. You need CausedBy only in a
-// [BatchHandlerFunc].
+// CausedBy gives produced the id of msg as its causation id, and the trace and the tenant of msg,
+// and returns it. Only a [BatchHandlerFunc] needs it.
 func CausedBy(msg, produced *message.Message) *message.Message {
 	causeOf(msg).mark(produced)
 	return produced
 }
 
-// batchItem is a message that waits for its batch. The goroutine that delivered the
-// message waits for one value from the channel in the field result: the error, or nil
-// if the message was handled.
+// batchItem is a message that waits for its batch. The goroutine that delivered it waits for its
+// result, nil if it was handled.
 type batchItem struct {
 	msg        *message.Message
 	original   *message.Message // unchanged copy for the next attempt; a handler may change msg
@@ -125,11 +115,10 @@ type batchItem struct {
 
 func (it *batchItem) finish(err error) { it.result <- err }
 
-// errAlone means that a message must be handled in its own transaction.
 var errAlone = errors.New("must be handled in its own transaction")
 
-// batchers contains the batchers of one handler, by consumer name. A handler can serve
-// several consumers.
+// batchers contains the batchers of one handler, which can serve several consumers, by consumer
+// name.
 type batchers struct {
 	*Inbox
 
@@ -152,9 +141,8 @@ func (bs *batchers) forConsumer(consumer string) *batcher {
 	return bs.byConsumer[consumer]
 }
 
-// handleOnce is like [Inbox.handleOnce], but handles msg in a batch. It returns the
-// result of msg. If the context of msg ends while msg still waits for a batch, it
-// returns an error. It never returns while a transaction uses msg.
+// handleOnce is like [Inbox.handleOnce], in a batch. If the context of msg ends before msg is in a
+// batch, it returns an error, but never while a transaction uses msg.
 func (bs *batchers) handleOnce(msg *message.Message, consumer string) error {
 	identities, err := bs.identify(msg, consumer)
 	if err != nil {
@@ -166,9 +154,9 @@ func (bs *batchers) handleOnce(msg *message.Message, consumer string) error {
 	}
 	err = bs.forConsumer(consumer).submit(item)
 	if v := chain.Of(err); item.called && item.ctx.Err() != nil && v.NotCalled && v.Early == nil {
-		// The context has ended, so no transaction can begin for the message any more.
-		// But the handler was called for the message in a batch, and may be the reason
-		// why the batch took so long. So this call must not count as "not called".
+		// No transaction can begin for the message any more. But the handler was called for it in a
+		// batch, and this may be why the batch took so long, so the call must not count as "not
+		// called".
 		return chain.HandBack(err)
 	}
 	return err
@@ -196,9 +184,6 @@ func errWaitEnded(ctx context.Context) error {
 	return chain.NotCalled(fmt.Errorf("dedup: while waiting for a batch: %w", context.Cause(ctx)))
 }
 
-// batcher collects the messages of one consumer into batches. It has one goroutine for
-// each batch that is being collected or handled. It has no goroutine while no message
-// waits.
 type batcher struct {
 	*Inbox
 
@@ -214,9 +199,8 @@ type batcher struct {
 	reached    chan struct{} // receives a value when lastSize messages wait
 }
 
-// maxAlone is the maximum number of messages that are handled in their own transactions
-// at the same time. It is above 1, because a message that waits for a lock must not
-// delay the others.
+// maxAlone limits the messages handled in their own transactions at the same time. It is above 1,
+// because one that waits for a lock must not delay the others.
 const maxAlone = 4
 
 func newBatcher(i *Inbox, consumer string, handle batchFunc) *batcher {
@@ -243,8 +227,7 @@ func (b *batcher) add(item *batchItem) {
 	}
 }
 
-// withdraw removes item from the waiting items. It returns false if item is already in
-// a batch.
+// withdraw returns false if item is already in a batch.
 func (b *batcher) withdraw(item *batchItem) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -255,9 +238,7 @@ func (b *batcher) withdraw(item *batchItem) bool {
 	return at >= 0
 }
 
-// startBatch starts to collect a batch if messages are waiting, if no batch is being
-// collected, and if fewer batches than Batch.Concurrency are running. Otherwise it does
-// nothing, and is called again when a batch ends. The caller must hold b.mu.
+// startBatch is called when a message arrives or a batch ends. The caller must hold b.mu.
 func (b *batcher) startBatch() {
 	if len(b.waiting) > 0 && !b.collecting && b.running < b.config.Batch.Concurrency {
 		b.collecting = true
@@ -274,9 +255,8 @@ func (b *batcher) collectAndRun() {
 	b.startBatch()
 }
 
-// collect returns the next batch. It waits until it has as many messages as the
-// previous batch, because about the same number will probably arrive. It waits no
-// longer than Batch.Wait.
+// collect waits for as many messages as the previous batch had, because about as many will probably
+// arrive, but no longer than Batch.Wait.
 func (b *batcher) collect() []*batchItem {
 	timeout := time.NewTimer(b.config.Batch.Wait)
 	defer timeout.Stop()
@@ -307,8 +287,7 @@ func (b *batcher) takeBatch(anySize bool) ([]*batchItem, bool) {
 	return batch, true
 }
 
-// handleAlone handles item in its own transaction. It runs in the goroutine that
-// delivered the message.
+// handleAlone runs in the goroutine that delivered the message.
 func (b *batcher) handleAlone(item *batchItem) error {
 	select {
 	case b.alonePermits <- struct{}{}:

@@ -14,15 +14,13 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// errPartlyHandled means that the transaction of a batch must be rolled back, and must
-// start again without some messages. There are two possible reasons. Either the lease
-// of a message has ended, so another process may handle the message. Or the inbox
-// already contains only the id of a message or only its key. In both cases the
-// transaction has inserted a row for this message, and the row must not be committed.
+// errPartlyHandled rolls back the transaction of a batch, which starts again without some messages:
+// the lease of a message has ended, so another process may handle it, or the inbox contains only
+// its id or only its key. The row that was inserted for such a message must not be committed.
 var errPartlyHandled = errors.New("a message was handled in part, or its lease has ended")
 
-// claim inserts the messages of a batch into the inbox with one statement. It marks
-// the messages that the inbox already contains as finished.
+// claim inserts the messages of a batch with one statement, and finishes those that the inbox
+// already contains.
 func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
 	fresh, err := r.insert(ctx, tx)
 	if dialect.Unstorable(err) { // each message is then handled in a separate transaction, and only the bad one fails
@@ -71,8 +69,8 @@ func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// finishLost removes the messages whose lease may have ended from the batch. Their
-// result is an error. It returns true if there are such messages.
+// finishLost finishes the messages whose lease may have ended with an error. It returns true if
+// there are any.
 func (r *batchRun) finishLost() bool {
 	before := len(r.items)
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
@@ -85,8 +83,8 @@ func (r *batchRun) finishLost() bool {
 	return len(r.items) < before
 }
 
-// insert inserts the ids of all messages and returns the new ids. The rows are sorted
-// by id, so that two batches with the same messages cannot deadlock.
+// insert returns the new ids. The rows are sorted by id, so that two batches with the same messages
+// cannot deadlock.
 func (r *batchRun) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]bool, err error) {
 	type inboxRow struct {
 		identity
@@ -139,8 +137,6 @@ func (r *batchRun) digests(ctx context.Context, tx *sql.Tx, ids []string) (map[s
 	}, r.claims.In(tx).digests, r.consumer, r.dialect.Strings(ids))
 }
 
-// compareDigest returns errAlreadyHandled for a duplicate, and ErrCollision for
-// another message with the same id.
 func (r *batchRun) compareDigest(id identity, digest []byte) error {
 	switch {
 	case digest == nil:

@@ -17,15 +17,12 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// maxConflictRetries is the maximum number of times that a batch is repeated because of
-// deadlocks or serialization failures.
+// maxConflictRetries limits the repetitions of a batch because of deadlocks or serialization
+// failures.
 const maxConflictRetries = 3
 
-// conflictPauses are the pauses before a batch is repeated.
 var conflictPauses = backoff.Exponential{Base: 10 * time.Millisecond, Max: 100 * time.Millisecond, Jitter: 1}
 
-// run handles a batch. For each message, it sends the result to the goroutine that
-// waits for it.
 func (b *batcher) run(batch []*batchItem) {
 	duplicates := &batchRun{items: batch}
 	for len(duplicates.items) > 0 {
@@ -34,9 +31,8 @@ func (b *batcher) run(batch []*batchItem) {
 	}
 }
 
-// splitDuplicates separates the first delivery of each message from further deliveries
-// of the same message. The further deliveries must be handled in a later transaction,
-// which then finds the message in the inbox.
+// splitDuplicates separates further deliveries of the same message, for a later transaction, which
+// then finds the message in the inbox.
 func splitDuplicates(batch []*batchItem) (first, duplicates []*batchItem) {
 	seen := make(map[string]bool, len(batch))
 	for _, item := range batch {
@@ -71,10 +67,9 @@ func (b *batcher) runDistinct(batch []*batchItem) {
 		case conflicted(err) && conflicts < maxConflictRetries:
 			conflicts++
 			time.Sleep(conflictPauses.Jittered(conflicts)) //nolint:forbidigo // 0.1 s at most, in which the other transaction may end
-		// If the handler ended the transaction, it may have committed the inbox rows of
-		// all messages. If the messages were then handled one by one, they would be
-		// skipped as duplicates, although not all of them were handled. So all messages
-		// get the error.
+		// The handler may have committed the inbox rows of all messages. Handled one by one, they
+		// would be skipped as duplicates, although not all were handled. So all messages get the
+		// error.
 		case size == 1, errors.Is(err, errTxEnded), !r.called && b.databaseFailed(err):
 			r.finish(err)
 		case r.failing != nil && !separated:
@@ -86,24 +81,18 @@ func (b *batcher) runDistinct(batch []*batchItem) {
 	}
 }
 
-// databaseFailed reports whether a batch failed because of an error that affects the
-// whole database. Handling the messages one by one would then not help, because each of
-// them would get the same error. Call databaseFailed only if the error occurred before
-// the call of the handler. With PostgreSQL, it returns false if a lock is not free,
-// because only some messages of the batch need this lock. With SQLite, it then returns
-// true, because SQLite has one lock for the whole database.
+// databaseFailed reports whether an error before the call of the handler affects the whole
+// database, so that handling messages one by one would not help. A lock that is not free concerns
+// only some messages with PostgreSQL, but the whole database with SQLite.
 func (b *batcher) databaseFailed(err error) bool {
 	return chain.Of(err).Kind == chain.Undecided && (b.dialect.SQLite() || !dialect.Contended(err))
 }
 
-// conflicted reports whether the database ended the transaction because of a conflict
-// with another transaction.
 func conflicted(err error) bool {
 	state := dialect.State(err)
 	return state == "40P01" || state == "40001" // deadlock, serialization failure
 }
 
-// batchRun is the state of one batch. A batch may need several transactions.
 type batchRun struct {
 	*batcher
 
@@ -121,8 +110,8 @@ func (r *batchRun) finish(err error) {
 	r.items = nil
 }
 
-// separate removes the matching items from the batch, so that each of them is handled
-// in its own transaction. It returns true if any item matched.
+// separate marks the matching items for transactions of their own. It returns true if any item
+// matched.
 func (r *batchRun) separate(match func(item *batchItem) bool) bool {
 	before := len(r.items)
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
@@ -135,14 +124,11 @@ func (r *batchRun) separate(match func(item *batchItem) bool) bool {
 	return len(r.items) < before
 }
 
-// errEarly means that some messages of a batch wait for earlier versions. The
-// transaction has already inserted the ids of these messages into the inbox. These rows
-// must not be committed, so the transaction is rolled back, and starts again without
-// the early messages.
+// errEarly rolls back a transaction that has inserted the ids of messages that wait for earlier
+// versions. The batch starts again without them.
 var errEarly = errors.New("some messages wait for earlier versions")
 
-// finishEarly removes the messages that wait for earlier versions from the batch. The
-// result of each of them is the error that its handler has returned.
+// The result of each early message is the error of its handler.
 func (r *batchRun) finishEarly() {
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
 		if item.early == nil {
@@ -159,8 +145,7 @@ func (r *batchRun) restoreMessages() {
 	}
 }
 
-// runTx handles the remaining items in one transaction. Items whose messages were
-// handled before are finished as duplicates.
+// runTx handles the remaining items in one transaction, and finishes duplicates.
 func (r *batchRun) runTx() (err error) {
 	r.failing, r.called, r.after = nil, false, nil
 	ctx, end := r.context()
@@ -196,10 +181,8 @@ func (r *batchRun) runTx() (err error) {
 	return nil
 }
 
-// context returns a context for the batch, which does not contain the trace of any
-// single message. The context ends when the context of any message ends. The
-// transaction then fails, and the other messages are handled again without that
-// message.
+// context returns a context without the trace of any single message. It ends when the context of
+// any message ends: the other messages are then handled again without that one.
 func (r *batchRun) context() (ctx context.Context, end func()) {
 	ctx = trace.ContextWithSpanContext(r.items[0].ctx, trace.SpanContext{})
 	if len(r.items) == 1 {
@@ -218,13 +201,10 @@ func (r *batchRun) context() (ctx context.Context, end func()) {
 	}
 }
 
-// batchFunc handles the items of a run in tx, and returns the messages that their
-// handlers produced.
 type batchFunc func(ctx context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error)
 
-// oneByOne returns a batchFunc that calls h for one message after another. If a message
-// waits for an earlier version, oneByOne calls h for this message again after the other
-// messages, because one of them may have the earlier version.
+// oneByOne calls h for one message after another. If one waits for an earlier version, it is called
+// again after the others, which may have brought that version.
 func oneByOne(h message.HandlerFunc) batchFunc {
 	return func(_ context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error) {
 		var all []addressed

@@ -19,15 +19,12 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// commit commits tx. Before that, it checks that tx is still the transaction that the
-// method begin has started. The handler may have run a statement such as ROLLBACK AND
-// CHAIN, which database/sql does not notice.
+// commit commits tx, after checking that it is still the transaction of begin: the handler may have
+// run a statement such as ROLLBACK AND CHAIN, which database/sql does not notice.
 //
-// The check needs no round trip with SQLite. With package lazytx it needs none either:
-// if a statement may have ended the transaction, lazytx sends the check together with
-// COMMIT. Otherwise the check needs a round trip. Therefore the method begin selects
-// the transactions to check: all batches, and a sample of the transactions with a
-// single message. For the other transactions, check is nil.
+// The check costs a round trip, except with SQLite, and with lazytx, which sends it together with
+// COMMIT if a statement may have ended the transaction. Therefore begin selects the transactions to
+// check: all batches, and a sample of the others. check is nil for the rest.
 func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check) error {
 	if !i.dialect.SQLite() { // in SQLite the check finds the same
 		if err := dialect.Ended(tx); err != nil {
@@ -50,8 +47,7 @@ func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check) er
 	return i.commitError(err)
 }
 
-// checkError returns the error of the check with its disposition. The transaction is
-// not committed after such an error.
+// checkError returns an error with its disposition. After it, the transaction is not committed.
 func (i *Inbox) checkError(err error) error {
 	switch {
 	case dialect.Gone(err):
@@ -63,17 +59,17 @@ func (i *Inbox) checkError(err error) error {
 }
 
 var (
-	// ErrCollision means that the id or the Config.Key of the message was used for another
-	// message with different content. The message goes to quarantine.
+	// ErrCollision means that the id or the Config.Key of the message was used for another message
+	// with different content. The message goes to quarantine.
 	ErrCollision = errors.New("the id was used for another payload")
 
 	// ErrInvalidID means that the id or the Config.Key of a message cannot be stored. The
 	// message goes to quarantine.
 	ErrInvalidID = errors.New("unusable message id")
 
-	// ErrOtherConsumer means that Config.Consumer is not the name given to retry's
-	// Subscriber. Retry and poison search the inbox under that name. The handler is not
-	// called, and the message stays unacked or parked.
+	// ErrOtherConsumer means that Config.Consumer is not the name given to retry's Subscriber.
+	// Retry and poison search the inbox under that name, so the handler is not called, and the
+	// message stays unacked or parked.
 	ErrOtherConsumer = errors.New("Config.Consumer is not the name given to retry's Subscriber: leave it empty, or use the same name")
 
 	// ErrConsumerInUse means that two handlers of a router have the same consumer name and
@@ -89,12 +85,10 @@ var (
 		"return a copy of it, made with Copy, for each further topic")
 )
 
-// pingTimeout is how long gaveUpWaiting waits for the database.
 const pingTimeout = time.Second
 
-// failed ends the transaction after the error err, which the handler has returned, or
-// which occurred when the messages that the handler produced were stored. It returns
-// err with its disposition:
+// failed ends the transaction after an error of the handler, or of storing what it produced. It
+// returns err with its disposition: It returns err with its disposition:
 //
 //   - If the handler has chosen a disposition, see retry.Permanent, it stays.
 //   - If other transactions have caused the error, for example a deadlock,
@@ -105,8 +99,8 @@ const pingTimeout = time.Second
 //     counts an attempt if several consecutive calls end with such an error.
 //   - Any other error is a failure of the handler.
 func (i *Inbox) failed(ctx context.Context, tx *sql.Tx, release func(), err error) error {
-	// The result of the rollback shows whether the connection was lost. A statement could
-	// not show this if the handler has left a result set open.
+	// The rollback shows whether the connection was lost. A statement could not if the handler has
+	// left a result set open.
 	lost := tx.Rollback()
 	release() // the pool may have no other connection for the next check
 	switch {
@@ -123,10 +117,9 @@ func (i *Inbox) failed(ctx context.Context, tx *sql.Tx, release func(), err erro
 	return chain.HandBack(fmt.Errorf("dedup: the connection was lost under the handler: %w", err))
 }
 
-// gaveUpWaiting reports whether the driver closed the connection because of the
-// handler's own timeout. Drivers close a connection if the context of a running
-// statement ends. gaveUpWaiting returns true if the database can be reached over
-// another connection.
+// gaveUpWaiting reports whether the driver closed the connection because of the handler's own
+// timeout, as drivers do if the context of a running statement ends: the database can be reached
+// over another connection.
 func (i *Inbox) gaveUpWaiting(ctx context.Context, err error) bool {
 	if !statementCancelled(err) || errors.Is(ctx.Err(), context.Canceled) {
 		return false
@@ -136,28 +129,24 @@ func (i *Inbox) gaveUpWaiting(ctx context.Context, err error) bool {
 	return i.db.PingContext(ctx) == nil
 }
 
-// statementCancelled reports whether a statement ended because its context ended.
-// lib/pq then asks the server to cancel the statement, and the server returns
+// lib/pq asks the server to cancel a statement whose context has ended, and the server returns
 // query_canceled (57014).
 func statementCancelled(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || dialect.State(err) == "57014"
 }
 
-// errTxEnded means that the handler committed its transaction or rolled it back.
 var errTxEnded = errors.New("the handler has ended its transaction, which it must neither commit nor roll back")
 
-// endedByHandler returns a permanent error. If the handler has committed, another
-// attempt would skip the message as a duplicate. The messages that the handler produced
-// would then be lost without notice.
+// The error is permanent: if the handler has committed, another attempt would skip the message as a
+// duplicate, and the messages that it produced would be lost without notice.
 func endedByHandler(err error) error {
 	return chain.Forever(chain.ReasonPermanent, fmt.Errorf("dedup: %w: %w", errTxEnded, err))
 }
 
-// commitError returns the error of a commit with its disposition. If the database
-// refused the commit, for example because of a deferred constraint, the error is a
-// failure of the handler. If the outcome is unknown, or the database was not able to
-// commit, the error is undecided. If other transactions have caused the error, it stays,
-// and retry recognizes it.
+// commitError returns the error of a commit with its disposition. A refused commit, for example
+// because of a deferred constraint, is a failure of the handler. An unknown outcome, or a database
+// that could not commit, is undecided. An error that other transactions caused stays, and retry
+// recognizes it.
 func (i *Inbox) commitError(err error) error {
 	if errors.Is(err, sql.ErrTxDone) || dialect.Gone(err) {
 		return endedByHandler(err)
@@ -169,22 +158,18 @@ func (i *Inbox) commitError(err error) error {
 	return err
 }
 
-// AfterCommit registers the function f to be called after the commit of the message's
-// transaction and before the message is acked. ctx must be the context of
-// the message. f is called at most once, so use it only for work that may be lost, such
-// as clearing a cache, waking another goroutine or counting. f is not called if the
-// handler or the commit fails, if the message is a duplicate, or if the process dies
-// first. If the connection is lost during the commit, the outcome is unknown, and f is
-// not called either. The functions of a failed attempt are discarded, and the next
-// attempt registers its own functions.
+// AfterCommit registers f to be called after the commit of the message's transaction and before the
+// message is acked. ctx must be the message's context. f is called at most once, so use it only for
+// work that may be lost, such as clearing a cache, waking a goroutine or counting. f is not called
+// if the attempt fails, if the message is a duplicate, if the process dies first, or if the
+// connection is lost during the commit. The next attempt registers its own functions.
 //
-// The functions of a transaction are called in the order in which they were registered,
-// and the functions of a batch in the order of its messages. While they run, the
-// messages of the transaction are not acked, and the handler's next message waits, so f
-// must be quick. If f panics, the panic is logged, and the message remains handled.
+// The functions are called in the order of their registration, in a batch in the order of its
+// messages. Meanwhile the messages of the transaction are not acked, and the handler's next message
+// waits, so f must be quick. If f panics, the panic is logged, and the message remains handled.
 //
-// AfterCommit returns an error if f is nil, if ctx has no transaction, or if the
-// handler has already returned.
+// AfterCommit returns an error if f is nil, if ctx has no transaction, or if the handler has
+// already returned.
 func AfterCommit(ctx context.Context, f func()) error {
 	if f == nil {
 		return errors.New("dedup: AfterCommit: the function is nil")
@@ -204,8 +189,7 @@ func (i *Inbox) callAfterCommit(functions []func(), consumer string) {
 	}
 }
 
-// cause contains the data of a message that are copied to the messages that its handler
-// produces.
+// cause is what produced messages get from the message that caused them.
 type cause struct {
 	id, tenant string
 	parent     string     // causation id of the handled message
@@ -216,8 +200,7 @@ func causeOf(msg *message.Message) cause {
 	return cause{msg.UUID, msg.Metadata[meta.TenantID], msg.Metadata[meta.CausationID], trace.SpanFromContext(msg.Context())}
 }
 
-// mark copies the data into the metadata of msg. It does not change values that the
-// handler has set. If msg is nil, it does nothing, because address refuses it.
+// mark does not change values that the handler has set. A nil msg is refused by address.
 func (c cause) mark(msg *message.Message) {
 	if msg == nil {
 		return
@@ -238,14 +221,12 @@ func (c cause) mark(msg *message.Message) {
 	}
 }
 
-// addressed is a produced message with its topic.
 type addressed struct {
 	topic string
 	msg   *message.Message
 }
 
-// address determines the topics of the produced messages. The topic of a message is in
-// its metadata. A message without such a topic gets the publish topic of the handler in
+// The topic of a produced message is in its metadata, or is the publish topic of the handler in
 // ctx.
 func (i *Inbox) address(ctx context.Context, consumer string, produced []*message.Message) ([]addressed, error) {
 	if len(produced) > 0 && i.config.Outbox == nil {
@@ -264,9 +245,8 @@ func (i *Inbox) address(ctx context.Context, consumer string, produced []*messag
 	return all, nil
 }
 
-// topicOf returns the topic of msg. It returns an error if msg is in seen, because the
-// handler has then returned it twice. A message has only one topic, so the second topic
-// would have replaced the first one.
+// topicOf returns an error if the handler has returned msg twice: a message has only one topic, so
+// the second topic would have replaced the first one.
 func topicOf(ctx context.Context, seen map[*message.Message]bool, msg *message.Message) (string, error) {
 	switch {
 	case msg == nil:
@@ -281,10 +261,9 @@ func topicOf(ctx context.Context, seen map[*message.Message]bool, msg *message.M
 	return topic, nil
 }
 
-// store inserts produced messages into the outbox, in the transaction of their handler.
-// If the middleware returned them instead, the router would publish them after the
-// commit, and they would be lost if the process died before that. Consecutive messages
-// with the same topic are inserted with one statement.
+// store inserts produced messages into the outbox, in the transaction of their handler. The router
+// would publish them after the commit, and they would be lost if the process died before.
+// Consecutive messages with the same topic share a statement.
 func (i *Inbox) store(tx *sql.Tx, consumer string, all []addressed) error {
 	if len(all) == 0 {
 		return nil

@@ -23,92 +23,79 @@ type Config struct {
 	// PostgreSQL and "once_".
 	Schema schema.Config
 
-	// Consumer is the name under which handled messages are remembered. Never change it:
-	// under a new name, every message counts as new. Set Consumer only if the Inbox has a
-	// single handler, because all handlers of the Inbox use this name. If a second handler
-	// of a router has the same name and topic, its messages fail with [ErrConsumerInUse]:
-	// the second handler would otherwise skip each message that the first one has handled.
+	// Consumer is the name under which handled messages are remembered. Never change it: under a
+	// new name, every message counts as new. Set it only if the Inbox has a single handler. If a
+	// second handler of a router has the same name and topic, its messages fail with
+	// [ErrConsumerInUse], because it would skip each message that the first one has handled.
 	//
-	// Defaults to the name that was given to retry's Subscriber. Without retry's
-	// Subscriber, the default is the name of the router's handler. Packages retry and
-	// poison use these names too, so do not set Consumer to another name if you use one of
-	// these packages. With retry's Subscriber, another name makes messages fail with
-	// [ErrOtherConsumer].
+	// Defaults to the name that was given to retry's Subscriber, or without it to the name of the
+	// router's handler. Packages retry and poison use these names too: with retry's Subscriber,
+	// another name makes messages fail with [ErrOtherConsumer].
 	Consumer string
 
-	// Outbox returns a publisher that writes messages into the outbox in the transaction
-	// tx, such as outbox.Publisher. The inbox uses this publisher to store the messages
-	// that a handler returns, in the transaction of the handler. Defaults to nil. Without
-	// Outbox, a message whose handler returns messages goes to quarantine, because the
-	// returned messages could be lost if they were published after the commit.
+	// Outbox returns a publisher that writes into the outbox in the transaction tx, such as
+	// outbox.Publisher. The inbox stores the messages that a handler returns with it. Defaults to
+	// nil: a message whose handler returns messages then goes to quarantine, because they could be
+	// lost if they were published after the commit.
 	Outbox func(tx *sql.Tx) message.Publisher
 
-	// Key returns a business key, such as "capture/order-17", which is remembered in
-	// addition to the message id. Use it if a producer sends the same request several times
-	// with different ids. A message with a new id is a duplicate if its key is known and
-	// its content is equal. If the content differs, the message is a collision, see the
-	// field Content. A key must be valid UTF-8 without NUL, and have 1 to 255 bytes. With
-	// Key, messages need no id. Defaults to nil: only ids are remembered.
+	// Key returns a business key, such as "capture/order-17", which is remembered in addition to
+	// the message id, for producers that send the same request several times with different ids. A
+	// message with a new id and a known key is a duplicate if its Content is equal, and a collision
+	// otherwise. A key is valid UTF-8 without NUL, of 1 to 255 bytes. With Key, messages need no
+	// id. Defaults to nil: only ids are remembered.
 	Key func(msg *message.Message) string
 
-	// Content returns the part of a message that must be equal in all messages with the
-	// same Key. Use it if the payload contains a part that changes, such as the time of
-	// sending. Defaults to the payload.
+	// Content returns the part of a message that must be equal in all messages with the same Key,
+	// for payloads with a part that changes, such as the time of sending. Defaults to the payload.
 	Content func(msg *message.Message) []byte
 
-	// Idempotent lists the names of consumers whose handlers may safely run more than once.
-	// These handlers get a transaction and the outbox, but the inbox does not remember
-	// their messages, and accepts any id. The inbox ignores names that no handler has, and
-	// once.Consumer logs them. Defaults to none.
+	// Idempotent lists the consumers whose handlers may safely run more than once. They get a
+	// transaction and the outbox, but the inbox does not remember their messages, and accepts any
+	// id. once.Consumer logs names that no handler has. Defaults to none.
 	Idempotent []string
 
 	// Batch configures handlers whose messages may share a transaction, see
-	// [Inbox.BatchMiddleware]. The zero value is a good default.
+	// [Inbox.BatchMiddleware].
 	Batch Batch
 
-	// Retention is how long a message is remembered. [Inbox.Run] removes older rows. It
-	// keeps the ids and the business keys of messages that are parked or in quarantine.
-	// Business keys are remembered for at least an hour longer than MaxDuplicateAge.
-	// Retention must not be shorter than MaxDuplicateAge. Defaults to 30 days.
+	// Retention is how long a message is remembered, before [Inbox.Run] removes its row. The ids
+	// and keys of parked and quarantined messages stay. Business keys are remembered for at least
+	// an hour longer than MaxDuplicateAge, and Retention must not be shorter than it. Defaults to
+	// 30 days.
 	Retention time.Duration
 
-	// MaxDuplicateAge is the longest time after which a duplicate of a handled message may
-	// still arrive. It is the sum of the possible delays in the outbox, the broker,
-	// dead-letter queues and restored backups. Do not add the time for which this library
-	// parks or quarantines messages. Defaults to 7 days.
+	// MaxDuplicateAge is the longest time after which a duplicate may still arrive: the sum of the
+	// possible delays in the outbox, the broker, dead-letter queues and restored backups, without
+	// the time for which this library parks or quarantines messages. Defaults to 7 days.
 	MaxDuplicateAge time.Duration
 
 	// SweepInterval is how often Run removes expired rows. Defaults to 10 minutes.
 	SweepInterval time.Duration
 
 	// SweptElsewhere says that another process calls Run. If it is true, once.Plugin and
-	// once.Consumer do not call Run while the router runs, and the inbox does not warn that
-	// Run was never called. Set it in a process that has no right to remove old rows, for
-	// example because its database role does not own the tables of schema.ByDay. Defaults
-	// to false.
+	// once.Consumer do not call Run, and the inbox does not warn. Set it in a process that has no
+	// right to remove old rows, for example because its role does not own the tables of
+	// schema.ByDay. Defaults to false.
 	SweptElsewhere bool
 
-	// LockTimeout is how long a duplicate waits while the first delivery of the message is
-	// being handled. When this time is over, the statement of the duplicate is canceled,
-	// and its connection is closed. The duplicate is tried again, and no attempt is
-	// counted. The handler's own statements use the lock_timeout of their connection. A
-	// batch sets lock_timeout while it inserts into the inbox, and then resets it to the
-	// connection's original value. SQLite uses its busy_timeout instead. Defaults to 10
+	// LockTimeout is how long a duplicate waits while the first delivery is being handled. Then its
+	// statement is canceled, its connection is closed, and it is tried again; no attempt is
+	// counted. The handler's own statements keep the lock_timeout of their connection, also after a
+	// batch, which sets it for its insert. SQLite uses its busy_timeout instead. Defaults to 10
 	// seconds.
 	LockTimeout time.Duration
 
-	// IdleTimeout is how long a handler may leave its transaction idle before PostgreSQL
-	// ends the session. It prevents a suspended process from blocking duplicates forever.
-	// It must be longer than any call of a handler to another service. SQLite does not use
-	// it. Defaults to 5 minutes.
+	// IdleTimeout is how long a handler may leave its transaction idle before PostgreSQL ends the
+	// session. A suspended process can then not block duplicates forever. It must be longer than
+	// any call of a handler to another service. SQLite does not use it. Defaults to 5 minutes.
 	IdleTimeout time.Duration
 
-	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
+	// Logger defaults to slog's default logger. Set watermill.NopLogger{} to log nothing.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics, and TracerProvider creates the spans. They default
-	// to OpenTelemetry's global providers, which do nothing until you set other global
-	// providers.
+	// MeterProvider creates the metrics, and TracerProvider creates the spans. Both default to
+	// OpenTelemetry's global providers.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }

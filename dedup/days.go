@@ -18,43 +18,37 @@ import (
 )
 
 const (
-	// daysAhead is the number of future days for which partitions are created. If a lock
-	// prevents this, every sweep tries again. No partition is created for the current day,
-	// because handlers insert ids of this day all the time. They would have to wait while
-	// rows are moved to the new partition.
+	// daysAhead is the number of future days with partitions. If a lock prevents one, every sweep
+	// tries again. The current day is not created, because handlers insert its ids all the time,
+	// and would wait while rows move.
 	daysAhead = 7
 
-	// dayLockTimeout is how long work on a partition waits for a lock. It is short, because
-	// inserts that arrive during this time must also wait.
+	// dayLockTimeout is short, because inserts that arrive while work on a partition waits for a
+	// lock wait, too.
 	dayLockTimeout = 50 * time.Millisecond
 
-	// dayIdleTimeout is the maximum time for which a suspended process can keep a lock on a
-	// partition. After this time, PostgreSQL ends the session of the process.
+	// dayIdleTimeout limits how long a suspended process can keep a lock on a partition.
 	dayIdleTimeout = time.Second
 
-	// maxMovedRows is the maximum number of rows that are written again while a day is
-	// locked. These are rows that stay when the day is emptied, or rows that move into a
-	// new partition.
+	// maxMovedRows limits the rows that are written again while a day is locked.
 	maxMovedRows = 20_000
 
-	// maxDroppedDays is the maximum number of days that one transaction drops.
+	// maxDroppedDays limits the days that one transaction drops.
 	maxDroppedDays = 32
 )
 
 const dayName = "20060102"
 
-// day is a partition of an inbox with the layout schema.ByDay. A version 7 UUID
-// contains a time, and a day contains the ids whose time is in one UTC day. The id
-// alone determines the partition of a row. The column processed_at alone determines
+// day is a partition of an inbox with the layout schema.ByDay: the ids of version 7 whose time is
+// in one UTC day. The id alone determines the partition of a row, and the column processed_at alone
 // when the row expires.
 type day struct {
 	begin time.Time
 	table string // quoted name, with the schema
 }
 
-// firstID returns a lower bound for version 7 UUIDs that were made at the time t or
-// later. It contains only the first 13 characters of such a UUID, which encode the
-// time. Compared as a string, it is lower than each longer string that begins with it.
+// firstID returns the first 13 characters of version 7 UUIDs of the time t, which are lower than
+// each longer string that begins with them.
 func firstID(t time.Time) string {
 	hex := fmt.Sprintf("%012x", t.UnixMilli())
 	return hex[:8] + "-" + hex[8:]
@@ -63,15 +57,13 @@ func firstID(t time.Time) string {
 func (d day) lower() string { return firstID(d.begin) }
 func (d day) upper() string { return firstID(d.begin.AddDate(0, 0, 1)) }
 
-// calendar contains the existing partitions of days, and the database's current time.
 type calendar struct {
 	schema string
 	now    time.Time
 	days   []day // in ascending order of begin
 }
 
-// day returns the day that begins at the given time. The partition of the day need not
-// exist.
+// The partition of the day need not exist.
 func (i *Inbox) day(c *calendar, begin time.Time) day {
 	name := i.dialect.Config().Prefix + "inbox_" + begin.Format(dayName)
 	return day{begin: begin, table: quote(c.schema) + "." + quote(name)}
@@ -107,8 +99,8 @@ func (i *Inbox) calendar(ctx context.Context) (*calendar, error) {
 	return c, err
 }
 
-// sweepDays creates the partitions of future days, and empties and drops expired
-// partitions. Work that is prevented by a lock is left to the next sweep.
+// sweepDays creates future partitions, and empties and drops expired ones. What a lock prevents is
+// left to the next sweep.
 func (i *Inbox) sweepDays(ctx context.Context) (removed int64, err error) {
 	c, err := i.calendar(ctx)
 	if err != nil {
@@ -142,8 +134,7 @@ func (i *Inbox) createDays(ctx context.Context, c *calendar) error {
 		if slices.ContainsFunc(c.days, func(known day) bool { return known.table == d.table }) {
 			continue
 		}
-		// The rows are counted before the lock is taken, because counting many rows
-		// takes long.
+		// Counting many rows takes long, so it comes before the lock.
 		var rows int64
 		err := i.dialect.Read(ctx, i.db, func(tx *sql.Tx) error {
 			return tx.QueryRowContext(ctx, i.sql.days.countRows, d.lower(), d.upper(), maxMovedRows).Scan(&rows)
@@ -164,12 +155,10 @@ func (i *Inbox) createDays(ctx context.Context, c *calendar) error {
 	return nil
 }
 
-// createDay creates the partition of a day, and moves the rows of this day from the
-// default partition to the new one. There are such rows because some producers have
-// fast clocks, so that their ids contain a future time. Only transactions that use the
-// default partition have to wait. If such a transaction inserts an id of this day, its
-// insert fails, because the id now belongs to the new partition. No attempt is counted
-// for its message, and the next try uses the new partition.
+// createDay creates the partition of a day, and moves the day's rows there from the default
+// partition. Producers with fast clocks have sent such ids. Only transactions that use the default
+// partition wait. If one inserts an id of this day, its insert fails, no attempt is counted, and
+// the next try uses the new partition.
 func (i *Inbox) createDay(ctx context.Context, tx *sql.Tx, d day) error {
 	for _, statement := range []string{
 		i.sql.days.create(d), i.sql.days.lockDefault, i.sql.days.move(d), i.sql.days.attach(d),
@@ -181,9 +170,8 @@ func (i *Inbox) createDay(ctx context.Context, tx *sql.Tx, d day) error {
 	return nil
 }
 
-// sweepDay removes the expired rows of a past day. It reports whether the partition is
-// empty and can be dropped. During the sweep, only messages with ids of this day have
-// to wait.
+// sweepDay removes the expired rows of a past day, and reports whether its partition can be
+// dropped. Meanwhile only messages with ids of this day wait.
 func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool, err error) {
 	defer func() {
 		if dayChanged(err) {
@@ -216,13 +204,12 @@ func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool,
 	return removed, empty && err == nil, err
 }
 
-// errTooMany means that too many rows of a day must stay. The expired rows of this day
-// are then removed with DELETE instead of TRUNCATE.
+// errTooMany means that DELETE must remove the expired rows of the day, because TRUNCATE would have
+// to copy too many others.
 var errTooMany = errors.New("too many rows of the day must stay")
 
-// emptyDay copies the rows of a day that must stay, truncates the partition, and
-// inserts the copies again. It does not drop the partition, because this would lock the
-// whole inbox.
+// emptyDay truncates the partition of a day, and inserts the rows again that must stay. To drop it
+// would lock the whole inbox.
 func (i *Inbox) emptyDay(ctx context.Context, tx *sql.Tx, d day) (kept int, err error) {
 	if _, err := tx.ExecContext(ctx, i.sql.days.lock(d)); err != nil {
 		return 0, err
@@ -248,9 +235,8 @@ func (i *Inbox) emptyDay(ctx context.Context, tx *sql.Tx, d day) (kept int, err 
 	return int(n), err
 }
 
-// dropDays drops the partitions of the given days if they are still empty, and returns
-// the number of dropped partitions. The whole inbox is locked while PostgreSQL changes
-// its catalog.
+// dropDays drops the partitions that are still empty, and returns their number. The whole inbox is
+// locked while PostgreSQL changes its catalog.
 func (i *Inbox) dropDays(ctx context.Context, tx *sql.Tx, days []day) (n int, err error) {
 	if _, err := tx.ExecContext(ctx, i.sql.days.lockInbox); err != nil {
 		return 0, err
@@ -271,11 +257,10 @@ func (i *Inbox) dropDays(ctx context.Context, tx *sql.Tx, days []day) (n int, er
 	return n, nil
 }
 
-// inDayTx calls the function work in a transaction. work returns a number of days, and
-// inDayTx adds this number to the metric, with the given outcome. If another process is
-// already working on the days of this inbox, inDayTx does not call work, and returns
-// nil. If a day is in use, for example because inserts have locked its table, inDayTx
-// adds 1 to the metric with the outcome blocked, and returns nil.
+// inDayTx calls work in a transaction, and counts the days that work returns with the given
+// outcome. If another process is working on the days of this inbox, it does nothing. If a day is in
+// use, for example because inserts have locked its table, it counts one blocked day, and returns
+// nil.
 func (i *Inbox) inDayTx(ctx context.Context, work func(tx *sql.Tx) (days int, err error), outcome int) error {
 	var days int
 	var locked bool
@@ -306,14 +291,12 @@ func dayChanged(err error) bool {
 	return state == "42P01" || state == "42P07" // undefined_table, duplicate_table
 }
 
-// dayLock returns the key of the advisory lock for work on the days of an inbox.
 func dayLock(inbox string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte("once days " + inbox))
 	return int64(h.Sum64())
 }
 
-// dayQueries are the statements for the layout schema.ByDay, in PostgreSQL.
 type dayQueries struct {
 	tryLock  string // only one process at a time works on days
 	timeouts string
@@ -321,14 +304,12 @@ type dayQueries struct {
 	inbox string // schema of the inbox, and current time
 	list  string // lists the partitions of the inbox
 
-	// Statements that create a day.
 	countRows   string // number of the day's rows in the default partition
 	create      func(d day) string
 	lockDefault string
 	move        func(d day) string
 	attach      func(d day) string
 
-	// Statements that empty and drop a day.
 	state     func(d day) string // whether the day is empty, and whether its file is empty
 	lock      func(d day) string
 	keep      func(d day) string
@@ -338,16 +319,14 @@ type dayQueries struct {
 }
 
 func newDayQueries(d dialect.Dialect) dayQueries {
-	// forDay returns a function that fills in the placeholders of query for a day. The
-	// table of the day replaces %[1]s, its lowest id replaces %[2]s, and the lowest id of
-	// the next day replaces %[3]s.
+	// forDay fills in %[1]s with the table of the day, %[2]s with its lowest id, and %[3]s with
+	// that of the next day.
 	forDay := func(query string) func(d day) string {
 		query = d.SQL(query)
 		return func(d day) string { return fmt.Sprintf(query, d.table, d.lower(), d.upper()) }
 	}
 	return dayQueries{
-		// If another process has the lock, this statement does not wait. The other
-		// process does the work, and this process continues with its next sweep.
+		// Without the lock, this process waits for its next sweep: another process does the work.
 		tryLock:  fmt.Sprintf(`SELECT pg_try_advisory_xact_lock(%d)`, dayLock(d.Config().Table("inbox"))),
 		timeouts: setTimeouts(dayLockTimeout, dayIdleTimeout),
 
@@ -363,8 +342,7 @@ func newDayQueries(d dialect.Dialect) dayQueries {
 			SELECT COUNT(*) FROM (
 				SELECT 1 FROM {inbox_default} WHERE message_id >= $1 AND message_id < $2 LIMIT $3) AS counted`),
 
-		// The partition is attached later: CREATE TABLE ... PARTITION OF would lock the
-		// whole inbox.
+		// CREATE TABLE ... PARTITION OF would lock the whole inbox.
 		create:      forDay(`CREATE TABLE %[1]s (LIKE {inbox} INCLUDING ALL)`),
 		lockDefault: d.SQL(`LOCK TABLE {inbox_default} IN ACCESS EXCLUSIVE MODE`),
 		move: forDay(`
@@ -375,9 +353,8 @@ func newDayQueries(d dialect.Dialect) dayQueries {
 		state: forDay(`SELECT NOT EXISTS (SELECT 1 FROM %[1]s), pg_relation_size('%[1]s') = 0`),
 		lock:  forDay(`LOCK TABLE %[1]s IN ACCESS EXCLUSIVE MODE`),
 
-		// This selects the rows that the statement of newSweepRows keeps, too. The SELECT
-		// after UNION begins with the parked messages and looks up their ids, so that it
-		// does not read the whole day.
+		// The rows that newSweepRows keeps. The SELECT after UNION begins with the parked messages,
+		// so that it does not read the whole day.
 		keep: forDay(`
 			CREATE TEMPORARY TABLE once_kept ON COMMIT DROP AS
 			SELECT * FROM (
@@ -390,8 +367,7 @@ func newDayQueries(d dialect.Dialect) dayQueries {
 		truncate: forDay(`TRUNCATE %[1]s`),
 		refill:   forDay(`INSERT INTO %[1]s SELECT * FROM once_kept`),
 
-		// With ONLY, the partitions are not locked, because other transactions use
-		// them.
+		// ONLY leaves out the partitions, which other transactions use.
 		lockInbox: d.SQL(`LOCK TABLE ONLY {inbox} IN ACCESS EXCLUSIVE MODE`),
 	}
 }

@@ -23,14 +23,13 @@ const (
 	keyPrefix = "key:"
 )
 
-// identity is a message id or a business key, as it is stored in the inbox.
 type identity struct {
 	id     string
 	digest [sha256.Size]byte // hash of the content, which tells apart different messages with the same id
 }
 
-// identify returns the identities under which the inbox remembers msg for consumer. It
-// returns no identity if the consumer is idempotent.
+// identify returns how the inbox remembers msg for consumer: not at all if the consumer is
+// idempotent.
 func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, error) {
 	if consumer == "" {
 		return nil, chain.NotCalled(fmt.Errorf("dedup: %w", errNoConsumer))
@@ -50,8 +49,7 @@ func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, err
 	return i.identities(msg)
 }
 
-// checkConsumerName returns an error if another handler uses the consumer name. For
-// each handler, it logs the first such error.
+// checkConsumerName logs the first error of each handler.
 func (i *Inbox) checkConsumerName(msg *message.Message, consumer string) error {
 	first, err := i.consumerNames.check(msg.Context(), consumer)
 	if err == nil {
@@ -64,8 +62,8 @@ func (i *Inbox) checkConsumerName(msg *message.Message, consumer string) error {
 	return chain.NotCalled(fmt.Errorf("dedup: %w", err))
 }
 
-// identities returns the identities of msg, or ErrInvalidID. A message with a key also
-// has its id as an identity, because discarded and parked messages are searched by id.
+// identities returns the identities of msg, or ErrInvalidID. Even with a key, a message has its id
+// as an identity, because discarded and parked messages are searched by id.
 func (i *Inbox) identities(msg *message.Message) ([]identity, error) {
 	key := i.config.Key
 	var all []identity
@@ -92,7 +90,6 @@ func (i *Inbox) identities(msg *message.Message) ([]identity, error) {
 	return append(all, identity{keyPrefix + name, sha256.Sum256(content)}), nil
 }
 
-// unusable returns why the inbox cannot store an id, or "" if it can store the id.
 func unusable(id string) string {
 	switch {
 	case id == "":
@@ -111,15 +108,13 @@ func invalid(what, why string) error {
 	return chain.Forever(chain.ReasonInvalidID, fmt.Errorf("dedup: %w: %s%s", ErrInvalidID, what, why))
 }
 
-// unstorable returns the error for an id, a key or a tenant that the database's
-// character set cannot encode. The error is permanent, because no later attempt can
-// succeed.
+// unstorable returns a permanent error, because the database's character set cannot encode an id, a
+// key or a tenant.
 func unstorable(err error) error {
 	return chain.Forever(chain.ReasonInvalidID, fmt.Errorf(
 		"dedup: %w: the database is not in UTF-8 and cannot store the id, or the tenant: see schema.Check: %w", ErrInvalidID, err))
 }
 
-// consumerNames detects handlers that use the consumer name of another handler.
 type consumerNames struct {
 	owners   sync.Map // name of the first handler of each consumerTopic
 	reported sync.Map // each nameConflict that was reported
@@ -133,10 +128,9 @@ type nameConflict struct {
 	handler string
 }
 
-// check returns an error if another handler already uses the consumer name for the same
-// topic, because each of the two would skip messages that the other has handled. The
-// result first is true only for the first such error of a handler. Messages of retry's
-// Subscriber are not checked, because the Subscriber has already checked the name.
+// check returns an error if another handler uses the consumer name for the same topic, because each
+// would skip messages that the other has handled. first is true for the first error of a handler.
+// retry's Subscriber has checked its own messages.
 func (n *consumerNames) check(ctx context.Context, consumer string) (first bool, err error) {
 	if parkedrows.DeliveryOf(ctx).Subscribed {
 		return false, nil

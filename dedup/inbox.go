@@ -60,18 +60,14 @@ func New(db *sql.DB, config Config) (*Inbox, error) {
 // message id and consumer, h succeeds at most once. Only writes through this
 // transaction take effect exactly once.
 //
-// If a message was handled before, the middleware skips it: it returns nil, so that the
-// message is acked. If h returns messages, the middleware stores them in the outbox
-// instead of returning them. If the transport could not decode a message, the
-// middleware returns an error without calling h. Add Middleware as the innermost
-// middleware, inside of retry and poison, because each attempt needs its own
-// transaction.
+// A message that was handled before is skipped and acked. The messages that h returns are stored in
+// the outbox. For a message that the transport could not decode, the middleware fails without
+// calling h. Add Middleware as the innermost middleware, inside of retry and poison, because each
+// attempt needs its own transaction.
 func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return i.middleware(func(msg *message.Message, consumer string) error { return i.handleOnce(msg, consumer, h) })
 }
 
-// middleware returns a handler. For each message, the handler calls handleOnce, and
-// converts the error of handleOnce into the result for the router.
 func (i *Inbox) middleware(handleOnce func(msg *message.Message, consumer string) error) message.HandlerFunc {
 	return chain.Registered("dedup", func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
@@ -104,18 +100,14 @@ func (i *Inbox) consumer(d *parkedrows.Delivery) (string, error) {
 	if name == "" {
 		return d.Consumer, nil
 	}
-	// retry and poison insert and search inbox rows under the name in d.
 	if d.Subscribed && d.Consumer != name {
 		return name, chain.NotCalled(fmt.Errorf("dedup: %w: %q and %q", ErrOtherConsumer, name, d.Consumer))
 	}
 	return name, nil
 }
 
-// errDuplicateInProgress means that the method claim has waited for Config.LockTimeout
-// without success.
 var errDuplicateInProgress = errors.New("another delivery of it is still being handled")
 
-// errAlreadyHandled means that the inbox contains the message.
 var errAlreadyHandled = errors.New("already handled")
 
 func (i *Inbox) handleOnce(msg *message.Message, consumer string, h message.HandlerFunc) error {
@@ -159,9 +151,7 @@ func (i *Inbox) handleOnce(msg *message.Message, consumer string, h message.Hand
 	return nil
 }
 
-// begin begins the transaction of a handler. The result check is nil if the method
-// commit needs no check. The caller must defer the returned function release, which
-// ends the transaction.
+// check is nil if commit needs no check. Defer release, which ends the transaction.
 func (i *Inbox) begin(ctx context.Context, batch bool) (tx *sql.Tx, check *dialect.Check, release func(), err error) {
 	i.warnIfNotSwept()
 	if i.churn.Used(i.db) {
@@ -180,15 +170,12 @@ func (i *Inbox) begin(ctx context.Context, batch bool) (tx *sql.Tx, check *diale
 	return tx, check, release, nil
 }
 
-// marked reports whether the inbox must mark the transaction for its check. If the driver
-// sends the check, it also sends the mark.
+// If the driver sends the check, it also sends the mark.
 func marked(check *dialect.Check) bool { return check != nil && !check.Sent }
 
-// checkLease returns an error if the lease of a parked message may have ended, because
-// another process may then have claimed the message. Call it after the insert into the
-// inbox. If the other process gives up on the message, it first claims the message's
-// row and then searches the inbox. This search waits for the transaction with the
-// insert, so it finds the message if the transaction commits.
+// checkLease returns an error if another process may have claimed a parked message. Call it after
+// the insert into the inbox: a process that gives up on the message claims its row first and then
+// searches the inbox, and this search waits for the transaction with the insert.
 func checkLease(ctx context.Context) error {
 	if err := parkedrows.DeliveryOf(ctx).CheckLease(); err != nil {
 		return chain.NotCalled(fmt.Errorf("dedup: %w", err))
@@ -196,18 +183,17 @@ func checkLease(ctx context.Context) error {
 	return nil
 }
 
-// claim inserts an identity into the inbox. While another transaction is handling a
-// duplicate, claim waits, but no longer than Config.LockTimeout. If the inbox already
-// contains the identity, claim returns errAlreadyHandled or ErrCollision. If
-// marked is true, the statement also creates the mark that the method commit checks.
+// claim inserts an identity into the inbox, or returns errAlreadyHandled or ErrCollision. While
+// another transaction handles a duplicate, it waits, but no longer than Config.LockTimeout. If
+// marked is true, the statement also creates the mark that commit checks.
 func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, marked bool, id identity, consumer string, tenant any) error {
 	claims := i.claims.In(tx)
 	insert := claims.insert
 	if marked {
 		insert = claims.markAndInsert
 	}
-	// The timeout is not set with lock_timeout, because each claim would have to reset
-	// it for the statements of the handler. A consumer would handle 6 % fewer messages.
+	// With lock_timeout, each claim would have to reset it for the handler's statements, and a
+	// consumer would handle 6 % fewer messages.
 	waiting, cancel := ctx, func() {}
 	if !i.dialect.SQLite() {
 		waiting, cancel = context.WithTimeoutCause(ctx, i.config.LockTimeout, errDuplicateInProgress)
@@ -235,9 +221,8 @@ func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, marked bool, id identity,
 	return i.compare(ctx, tx, id, consumer)
 }
 
-// compare returns errAlreadyHandled for a duplicate, and ErrCollision for another
-// message with the same id. Such a message must not be skipped as a duplicate, and
-// cannot be applied either.
+// compare returns errAlreadyHandled for a duplicate, and ErrCollision for another message with the
+// same id, which can be neither skipped nor applied.
 func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, id identity, consumer string) error {
 	var same bool
 	err := i.claims.In(tx).same.Get(ctx, tx, &same, id.id, consumer, id.digest[:])
@@ -252,9 +237,9 @@ func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, id identity, consumer s
 	return errAlreadyHandled
 }
 
-// unclaimed returns the error for a message whose row was not inserted, and does not
-// exist either. Then the database has ignored the insert, or the sweep has just removed
-// the row. The handler must not run: its effect would have no row in the inbox.
+// unclaimed is for a row that was not inserted, and does not exist: the database has ignored the
+// insert, or the sweep has just removed the row. The handler must not run without a row in the
+// inbox.
 func (i *Inbox) unclaimed(id identity, consumer string) error {
 	return chain.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer,
 		i.dialect.Unchanged("inbox", "a row was not inserted")))
@@ -265,8 +250,6 @@ func collisionError(id identity, consumer string) error {
 		fmt.Errorf("dedup: message %q for %q: %w", id.id, consumer, ErrCollision))
 }
 
-// handle calls h with the context of the transaction. It stores the messages that h
-// returns.
 func (i *Inbox) handle(ctx *parkedrows.TxContext, tx *sql.Tx, msg *message.Message, consumer string, h message.HandlerFunc) error {
 	from := causeOf(msg) // h may change msg
 	ctx.Mark = from.mark
@@ -289,15 +272,12 @@ func (i *Inbox) handle(ctx *parkedrows.TxContext, tx *sql.Tx, msg *message.Messa
 	return i.store(tx, consumer, all)
 }
 
-// TxFromContext returns the transaction of the message whose context is ctx. Outside of
-// the inbox's middlewares it returns false. Writes through the transaction take effect
-// together with the message's row in the inbox, or not at all. A handler must not
-// commit or roll back the transaction, and must not use the transaction after the
-// handler has returned.
+// TxFromContext returns the transaction of the message whose context is ctx, or false outside of
+// the inbox's middlewares. Writes through it take effect together with the message's row in the
+// inbox, or not at all. A handler must not end the transaction, nor use it after it has returned.
 //
-// Writes through any other connection, such as a global *sql.DB, are not part of the
-// transaction. If the attempt fails, these writes remain, and the next attempt repeats
-// them. oncetest.Run detects this.
+// Writes through any other connection, such as a global *sql.DB, remain if the attempt fails, and
+// the next attempt repeats them. oncetest.Run detects this.
 func TxFromContext(ctx context.Context) (*sql.Tx, bool) { return parkedrows.TxOf(ctx) }
 
 // Part describes the inbox to once.Plugin.

@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Outcomes of a message. The values are indexes of the variable outcomes.
+// Outcomes of a message: indexes of outcomes.
 const (
 	applied = iota
 	duplicate
@@ -33,7 +33,7 @@ var outcomes = []string{
 	undecodable: "undecodable", failed: "failed", undecided: "undecided",
 }
 
-// Outcomes of work on a day. The values are indexes of the variable dayOutcomes.
+// Outcomes of work on a day: indexes of dayOutcomes.
 const (
 	created = iota
 	emptied
@@ -43,8 +43,7 @@ const (
 
 var dayOutcomes = []string{created: "created", emptied: "emptied", dropped: "dropped", blocked: "blocked"}
 
-// Points in time from which the lag of a message is measured. The values are indexes of
-// the series of the metric.
+// The times from which the lag of a message is measured: indexes of its series.
 const (
 	sinceCreated = iota
 	sincePublished
@@ -70,7 +69,6 @@ func outcomeOf(err error) int {
 	return failed
 }
 
-// instruments contains the metrics and spans of an Inbox.
 type instruments struct {
 	tracer   telemetry.Tracer
 	traced   func() bool
@@ -121,7 +119,6 @@ func (i *instruments) batchEnded(messages int, err error) {
 	i.batches.Record(messages, telemetry.Succeeded(err))
 }
 
-// call measures one call of the middleware.
 type call struct {
 	*instruments
 
@@ -155,17 +152,14 @@ func (c *call) end() {
 	c.handling.End(outcomes[c.outcome], c.outcome > duplicate)
 }
 
-// A lag is negative if the clock of the sender is ahead of the clock of this process.
-// If the clock is ahead by less than maxClockSkew, the lag is recorded as 0. Otherwise
-// the lag is ignored. A lag of maxLag or more is ignored, because no message waits that
-// long.
+// A lag is negative if the sender's clock is ahead: up to maxClockSkew it counts as 0, and beyond
+// it is ignored, as is a lag of maxLag or more, because no message waits that long.
 const (
 	maxClockSkew = time.Minute
 	maxLag       = 365 * 24 * time.Hour
 )
 
-// recordLag records the lag of a message that was applied at the time now. It ignores
-// impossible times, because any sender can write any time into the metadata.
+// recordLag ignores impossible times, because any sender can write any time into the metadata.
 func (c *call) recordLag(now time.Time) {
 	if !c.lag.Enabled() {
 		return
@@ -178,20 +172,17 @@ func (c *call) recordLag(now time.Time) {
 	}
 }
 
-// size contains estimates, because a count would read the whole inbox. A negative
-// number means that the value is not known.
+// size contains estimates, because a count would read the whole inbox. A negative number is not
+// known.
 type size struct {
 	live, dead int64 // numbers of rows; dead rows are deleted rows that vacuum has not removed yet
 	bytes      int64 // including indexes
 }
 
-// sizeQuery returns the query that reads the fields of size. It adds up the partitions
-// of an inbox by day. For a table without partitions, pg_partition_tree is empty. The
-// statistics of a table contain the current number of rows, but are lost when the
-// server crashes. After a crash, the query uses the number of rows that the last vacuum
-// has stored. SQLite has no statistics, but it numbers rows in the order of their
-// inserts. So the query computes the number of rows from the lowest and the highest
-// number.
+// sizeQuery adds up the partitions of an inbox by day. Without partitions, pg_partition_tree is
+// empty. The statistics of a table have the current number of rows, but are lost when the server
+// crashes; then the number of the last vacuum is used. SQLite numbers rows in the order of their
+// inserts, so the lowest and the highest number tell how many there are.
 func sizeQuery(d dialect.Dialect) string {
 	if d.SQLite() {
 		return d.SQL(`SELECT COALESCE((SELECT MAX(rowid) FROM {inbox}) - (SELECT MIN(rowid) FROM {inbox}) + 1, 0), -1, -1`)

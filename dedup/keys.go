@@ -16,35 +16,30 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// A parked message may be handled again much later. If another message with the same
-// key was applied in the meantime, the parked message is a duplicate and must be
-// skipped. So the sweep keeps a key while a parked message has this key.
+// A parked message may be handled much later. If another message with its key was applied
+// meanwhile, it must be skipped as a duplicate, so the sweep keeps the keys of parked messages.
 //
-// Only Config.Key can compute the key of a parked message, and not every process has
-// this function. A process that has the function writes the keys into the rows of
-// parked messages when it sweeps. It does so only for old rows. A key that the sweep
-// may remove was applied so long ago that its duplicates cannot be among the younger
-// rows, see Config.MaxDuplicateAge.
+// Only Config.Key can compute a key, and not every process has it. One that has it writes the keys
+// into the rows of old parked messages when it sweeps. Younger rows cannot contain a duplicate of a
+// key that the sweep may remove, see Config.MaxDuplicateAge.
 
 const (
-	// keySlack is added to MaxDuplicateAge to get the shortest retention of keys. After
-	// this time most parked messages are resolved, so that their keys need not be computed.
+	// keySlack plus MaxDuplicateAge is the shortest retention of keys. By then most parked messages
+	// are resolved, so that their keys need not be computed.
 	keySlack = time.Hour
 
-	// Limits for the parked messages that one transaction reads.
 	keysBatch = 500
 	keysBytes = 1 << 20
 )
 
 func (c Config) keyRetention() time.Duration { return max(c.Retention, c.MaxDuplicateAge+keySlack) }
 
-// expiredKeys says which keys a sweep may remove. The times are in Unix milliseconds.
+// expiredKeys says which keys a sweep may remove, by times in Unix milliseconds.
 type expiredKeys struct {
 	before int64 // keys that were applied before this time may be removed
 	old    int64 // messages that were parked before this time may be duplicates of these keys
 }
 
-// keyQueries are the statements for the keys of parked messages.
 type keyQueries struct {
 	clockAndUse string // current time, and whether the inbox contains any key
 	page        string // ids and sizes of parked rows without a key
@@ -52,16 +47,15 @@ type keyQueries struct {
 	write       string
 }
 
-// oldEntry is an SQL condition for old quarantined messages whose key is not known. It
-// matches the index parked_unkeyed. old is the placeholder of expiredKeys.old.
+// oldEntry selects old quarantined messages with unknown keys, and matches the index
+// parked_unkeyed. old is the placeholder of expiredKeys.old.
 func oldEntry(old string) string {
 	return `state || '' = 'quarantined' AND dedup_key IS NULL AND created_at < {from_millis ` + old + `}`
 }
 
-// otherUnknownKeys returns a query for the other parked messages that may have an expired
-// key, but whose key is not known: those that wait, and edited and imported ones, which
-// count as old, because the entry that they come from may be old. Each part matches an
-// index, so that the query does not read the quarantine.
+// otherUnknownKeys returns a query for the other parked messages whose unknown key may have
+// expired: those that wait, and edited and imported ones, whose original may be old. Each part
+// matches an index, so that the query does not read the quarantine.
 func otherUnknownKeys(columns, old string) string {
 	var parts []string
 	for _, condition := range []string{
@@ -89,8 +83,7 @@ func newKeyQueries(d dialect.Dialect) keyQueries {
 				UNION ALL ` + otherUnknownKeys("id", "$1") + `) AND consumer IN {list $2 text} AND id > $3
 			ORDER BY id LIMIT $4`),
 
-		// Locked rows are skipped: other transactions lock them in another order, so
-		// that waiting for them could lead to a deadlock.
+		// Other transactions lock these rows in another order, so waiting for them could deadlock.
 		read: d.SQL(`
 			SELECT id, envelope FROM {parked} WHERE id {among $1 bigint} ORDER BY id {skip_locked}`),
 
@@ -98,9 +91,8 @@ func newKeyQueries(d dialect.Dialect) keyQueries {
 	}
 }
 
-// recordParkedKeys writes the keys of old parked messages into their rows. It does this
-// for the consumers that use the Config.Key of this Inbox. The result says which keys a
-// sweep may remove.
+// recordParkedKeys writes the keys of old parked messages into their rows, for the consumers with
+// this Inbox's Config.Key. The result says which keys a sweep may remove.
 func (i *Inbox) recordParkedKeys(ctx context.Context) (expiredKeys, error) {
 	var now int64
 	var used bool
@@ -167,9 +159,8 @@ func (i *Inbox) writeKeys(ctx context.Context, old int64) error {
 	return nil
 }
 
-// fits returns how many messages one transaction reads together, beginning with the
-// first one. Their total size is at most keysBytes, but there is at least one message.
-// sizes contains the size of each message in bytes.
+// fits returns how many messages of these sizes one transaction reads: up to keysBytes, but at
+// least one.
 func fits(sizes []int64) (n int) {
 	n = 1
 	for bytes := sizes[0]; n < len(sizes) && bytes+sizes[n] <= keysBytes; n++ {
@@ -202,9 +193,8 @@ func (i *Inbox) writeKeyBatch(ctx context.Context, ids []int64) error {
 	})
 }
 
-// keyOf returns the key of a parked message as it is stored in the inbox. It returns ""
-// if the message cannot be decoded or has no usable key, because no handler can run
-// such a message before it is edited. If Config.Key panics, the result known is false.
+// keyOf returns the key of a parked message, or "" if it cannot be decoded or has no usable key: no
+// handler can run it before it is edited. If Config.Key panics, known is false.
 func (i *Inbox) keyOf(entry int64, envelope []byte) (key string, known bool) {
 	msg, err := parkedrows.Decode(envelope)
 	if err != nil {

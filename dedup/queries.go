@@ -11,21 +11,18 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// claimQueries contains the statements in the transaction of a handler.
 type claimQueries struct {
 	insert        dialect.Statement // also sets the timeout
 	markAndInsert dialect.Statement // also sets the timeout and the mark
 	same          dialect.Statement
 
-	// Statements for batches. They do the same as insert and same, for several rows at
-	// once.
+	// For batches: insert and same for several rows.
 	claim   func(rows int) string
 	digests string
 }
 
 func newClaimQueries(d dialect.Dialect, c Config) claimQueries {
-	// Every message needs this statement. So it sets the timeout too, which saves a
-	// round trip.
+	// Every message needs this statement, so it sets the timeout too, which saves a round trip.
 	insert := func(settings string) dialect.Statement {
 		return d.Statement(settings, `
 			INSERT INTO {inbox} (message_id, consumer, digest, tenant) VALUES ($1, $2, $3, $4)
@@ -35,8 +32,7 @@ func newClaimQueries(d dialect.Dialect, c Config) claimQueries {
 		insert:        insert(c.settings(false)),
 		markAndInsert: insert(c.settings(true)),
 
-		// This is a separate statement, because a statement that combines it with
-		// insert costs more than both.
+		// Combined with insert, this would cost more than both.
 		same: d.Statement("", `
 			SELECT digest = $3 FROM {inbox} WHERE message_id = $1 AND consumer = $2`),
 
@@ -46,8 +42,7 @@ func newClaimQueries(d dialect.Dialect, c Config) claimQueries {
 	}
 }
 
-// settings returns a statement that sets the timeouts of a transaction. If
-// mark is true, the statement also marks the transaction, see [dialect.Check].
+// settings sets the timeouts of a transaction. With mark it also marks it, see [dialect.Check].
 func (c Config) settings(mark bool) string {
 	if c.Schema.Dialect == schema.SQLite {
 		return dialect.MarkSQLite
@@ -60,7 +55,6 @@ func (c Config) settings(mark bool) string {
 }
 
 type queries struct {
-	// Statements for the transaction of a batch.
 	beforeClaim func(lock time.Duration) string
 	afterClaim  string // empty for SQLite
 
@@ -73,7 +67,6 @@ type queries struct {
 
 	keys keyQueries
 
-	// Statements for the layout schema.ByDay.
 	sweepRows func(table string) string
 	days      dayQueries
 }
@@ -107,10 +100,9 @@ func newQueries(d dialect.Dialect, c Config) queries {
 	return q
 }
 
-// newSweepRows returns the statement that removes a batch of expired rows from a table
-// or partition. It keeps the ids of parked messages, because these messages may be
-// handled again. ORDER BY makes PostgreSQL use the index. Without it, a sweep that
-// finds few rows could read the whole table.
+// newSweepRows returns the statement that removes a batch of expired rows from a table or
+// partition, except the ids of parked messages, which may be handled again. ORDER BY makes
+// PostgreSQL use the index; otherwise a sweep that finds few rows could read the whole table.
 func newSweepRows(d dialect.Dialect, condition, returning string) func(table string) string {
 	query := d.SQL(`
 			DELETE FROM %[1]s WHERE (message_id, consumer) IN (
@@ -124,16 +116,14 @@ func newSweepRows(d dialect.Dialect, condition, returning string) func(table str
 	return func(table string) string { return fmt.Sprintf(query, table) }
 }
 
-// expiredKey is an SQL condition. It is true for a row with a message id, and for a row
-// with a key that may be removed, see [Inbox.recordParkedKeys]. The key of a resolved
-// message is kept as long as the message has a row in {parked}, because an edited copy
-// of the message may have the same key. The condition contains a subquery with LIMIT
-// instead of NOT EXISTS, because PostgreSQL may read all parked messages for NOT
-// EXISTS.
+// expiredKey is true for a row with a message id, and for one with a key that may be removed, see
+// [Inbox.recordParkedKeys]. The key of a resolved message is kept while it has a row in {parked},
+// because an edited copy may have the same key. For NOT EXISTS in place of the subquery with LIMIT,
+// PostgreSQL may read all parked messages.
 //
-// While a consumer has parked messages with unknown keys, all of its keys are kept. The
-// statement that deletes the keys looks for these messages: a process may be suspended
-// after it has recorded keys, and a message may be edited or imported meanwhile.
+// While a consumer has parked messages with unknown keys, all of its keys are kept. The statement
+// that deletes keys looks for them itself, because a process may be suspended after it has recorded
+// keys, and a message edited or imported meanwhile.
 var expiredKey = `
 					AND (substr(i.message_id, 1, 4) <> '` + keyPrefix + `'
 					     OR processed_at < {from_millis $3}
@@ -143,10 +133,9 @@ var expiredKey = `
 					             WHERE p.dedup_key = i.message_id AND p.consumer = i.consumer AND p.dedup_key <> ''
 					             LIMIT 1) IS NULL)`
 
-// sweepParked returns the statement that removes a batch of finished parked messages.
-// It keeps the messages of an unfinished replay, because their rows are needed to count
-// the outcomes of the replay. The statement first collects the ids in an array.
-// Otherwise PostgreSQL may join them with the whole table.
+// sweepParked returns the statement that removes a batch of finished parked messages, except those
+// of an unfinished replay, whose outcomes are counted by their rows. Without the array of ids,
+// PostgreSQL may join them with the whole table.
 func sweepParked(d dialect.Dialect, from string) string {
 	return parkedrows.DeleteRows(d, `
 				SELECT id FROM {parked} WHERE state IN `+parkedrows.Final+` AND finished_at < {after $1} `+from+`
@@ -154,8 +143,7 @@ func sweepParked(d dialect.Dialect, from string) string {
 				ORDER BY finished_at LIMIT $2`, `RETURNING {millis finished_at}`)
 }
 
-// setTimeouts returns a statement that sets the timeouts of a transaction. It has no
-// parameters, so that it needs only one round trip.
+// setTimeouts has no parameters, so that it needs only one round trip.
 func setTimeouts(lock, idle time.Duration) string {
 	return setLockTimeout(lock) + fmt.Sprintf(`; SET LOCAL idle_in_transaction_session_timeout = %d`, idle.Milliseconds())
 }
@@ -164,17 +152,14 @@ func setLockTimeout(d time.Duration) string {
 	return fmt.Sprintf(`SET LOCAL lock_timeout = %d`, d.Milliseconds())
 }
 
-// resetLockTimeout resets lock_timeout after a batch has inserted into the inbox. The
-// value NULL resets a setting.
+// NULL resets lock_timeout after a batch has inserted into the inbox.
 const resetLockTimeout = `set_config('lock_timeout', NULL, true)`
 
-// batchLockTimeout is how long a batch waits for duplicates in other transactions.
-// After this time, the messages of the batch are handled in separate transactions, so
-// that only the duplicates wait longer.
+// batchLockTimeout is how long a batch waits for duplicates in other transactions. Then its
+// messages are handled one by one, so that only the duplicates wait longer.
 const batchLockTimeout = time.Second
 
-// claimParams is the number of parameters for each row of the statement that inserts a
-// batch. In addition, the consumer is the first parameter, for all rows.
+// claimParams is the number of parameters for each row of a batch. The consumer is one more.
 const claimParams = 3
 
 func newClaim(d dialect.Dialect) func(rows int) string {

@@ -17,7 +17,6 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// sweepBatch is the maximum number of rows that one transaction removes.
 const sweepBatch = 2000
 
 // Run calls [Inbox.Sweep] every Config.SweepInterval until ctx ends, and then returns
@@ -52,24 +51,22 @@ func (i *Inbox) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep removes rows that are older than Config.Retention by the clock of the database,
-// and returns the number of removed rows. It uses short transactions. It removes
+// Sweep removes rows that are older than Config.Retention by the clock of the database, and returns
+// the number of removed rows. It uses short transactions, and removes
 //
 //   - ids of handled messages, except the ids of messages that are parked or in
 //     quarantine, because these may run again;
 //   - parked messages that were resolved or discarded, except the messages of a replay
 //     that has not finished.
 //
-// With Config.Key, Sweep keeps a key while a parked or quarantined message has the same
-// key. At least one process that handles the consumer's messages with this Key must
-// sweep. Other processes cannot compute the keys of parked messages. While a consumer
-// has old parked messages whose keys are not computed yet, Sweep keeps all keys of the
-// consumer.
+// With Config.Key, Sweep keeps the keys of parked and quarantined messages. At least one process
+// that handles the consumer's messages with this Key must sweep, because others cannot compute
+// them. While a consumer has old parked messages whose keys are unknown, Sweep keeps all of its
+// keys.
 //
-// With the layout schema.ByDay, Sweep also creates the partitions of future days, and
-// empties and drops expired partitions. It does not count the rows of these partitions.
-// For this work, the database role of this process must own the tables. If a partition
-// is in use, Sweep leaves it to the next call.
+// With the layout schema.ByDay, Sweep also creates the partitions of future days, and empties and
+// drops expired partitions. It does not count their rows. For this work, the database role of this
+// process must own the tables. If a partition is in use, Sweep leaves it to the next call.
 func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
 	i.sweepWarning.off.Store(true)
 	if i.config.Schema.Inbox == schema.ByDay {
@@ -86,19 +83,16 @@ func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
 	return removed, err
 }
 
-// sweepWarning counts transactions until the first sweep, or until the warning is
-// logged.
+// sweepWarning counts transactions until the first sweep or warning.
 type sweepWarning struct {
 	off          atomic.Bool
 	transactions atomic.Int64
 }
 
-// warnAfter is the number of transactions without a sweep after which a warning is
-// logged. A process that calls Run sweeps much earlier, because Run sweeps as soon as
-// it starts.
+// warnAfter is the number of transactions without a sweep after which a warning is logged. Run
+// sweeps as soon as it starts.
 const warnAfter = 1000
 
-// warnIfNotSwept logs a warning, once, if this process does not call Sweep.
 func (i *Inbox) warnIfNotSwept() {
 	w := &i.sweepWarning
 	if w.off.Load() || w.transactions.Add(1) < warnAfter || w.off.Swap(true) || i.config.SweptElsewhere {
@@ -129,10 +123,8 @@ func (i *Inbox) sweep(ctx context.Context, query string) (removed int64, err err
 	})
 }
 
-// sweepForward removes rows in batches. Each batch begins at the time at which the
-// previous batch ended, so that rows that must stay are read only once.
-// statement removes the first batch. nextStatement removes the later
-// batches: it is the same statement with this time as an additional argument.
+// sweepForward removes rows in batches. nextStatement begins at the time at which the previous
+// batch ended, an additional argument, so that rows that must stay are read only once.
 func (i *Inbox) sweepForward(ctx context.Context, statement, nextStatement string, args ...any) (removed int64, err error) {
 	own := len(args)
 	for {

@@ -19,27 +19,25 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// AfterDead decides what happens to the later messages of an ordering key when one of
-// its messages becomes a dead letter.
+// AfterDead decides about the later messages of an ordering key when one of its messages becomes a
+// dead letter.
 type AfterDead int
 
 const (
-	// SendSuccessors sends the later messages of the key. So a message that can never be
-	// sent does not block the key forever.
+	// SendSuccessors sends the later messages, so one that can never be sent does not block the key
+	// forever.
 	SendSuccessors AfterDead = iota + 1
 
-	// BlockKey makes the later messages of the key wait until the dead letter is replayed
-	// and confirmed, until it is discarded, or until its key is released. See package
-	// deadletter.
+	// BlockKey makes them wait until the dead letter is replayed and confirmed, or discarded, or
+	// its key is released. See package dead.
 	BlockKey
 )
 
-// Policy configures how refused messages of a topic are tried again, see
-// [Config.Policies].
+// Policy configures how refused messages of a topic are tried again, see [Config.Policies].
 type Policy struct {
-	// The fields replace those of Config with the same names. If a field is zero, the value
-	// in Config applies. AfterDead applies when a message of this topic becomes a dead
-	// letter. It then applies to all later messages of the key, whatever their topics are.
+	// The fields replace those of Config with the same names, unless they are zero. AfterDead
+	// applies when a message of this topic becomes a dead letter, to all later messages of the key,
+	// whatever their topics are.
 	MaxAttempts int
 	Backoff     func(attempt int) time.Duration
 	AfterDead   AfterDead
@@ -47,111 +45,101 @@ type Policy struct {
 
 // Config configures a [Forwarder]. The zero value is ready for production use.
 type Config struct {
-	// Schema contains the prefix of the tables and the kind of database. Defaults to
-	// PostgreSQL and the prefix "once_".
+	// Schema contains the prefix of the tables and the kind of database. Defaults to PostgreSQL and
+	// "once_".
 	Schema schema.Config
 
 	// BatchSize is the maximum number of messages that one query reads. Defaults to
 	// 1,000.
 	BatchSize int
 
-	// Window is the maximum number of messages that are published and have no outcome yet.
-	// A larger window makes forwarding faster, but more messages are sent again when the
-	// connection to the broker is lost. Defaults to 1,024.
+	// Window is the maximum number of published messages without an outcome. A larger window is
+	// faster, but more messages are sent again when the connection to the broker is lost. Defaults
+	// to 1,024.
 	Window int
 
-	// BufferBytes is the maximum size of all payloads and metadata in memory, in bytes. The
-	// last message that is read may exceed the limit. With PostgreSQL, a quarter of the
-	// memory is reserved for messages that come after a long backlog of another tenant or
-	// topic in the outbox. Defaults to 64 MiB.
+	// BufferBytes is the maximum size of all payloads and metadata in memory, in bytes. The last
+	// message that is read may exceed the limit. With PostgreSQL, a quarter is reserved for
+	// messages behind a long backlog of another tenant or topic. Defaults to 64 MiB.
 	BufferBytes int
 
-	// Workers is the number of goroutines that call Publish. It has no effect if the
-	// publisher is an [AsyncPublisher]. Defaults to 16.
+	// Workers is the number of goroutines that call Publish. An [AsyncPublisher] needs none.
+	// Defaults to 16.
 	Workers int
 
-	// PollMin and PollMax limit the pause between two queries for messages. The pause is a
-	// quarter of the time since the last message was found. A call of Hint ends the pause
-	// early. PollMin defaults to 5 ms, and PollMax to 250 ms.
+	// PollMin and PollMax limit the pause between two queries for messages: a quarter of the time
+	// since the last message was found. Hint ends it early. Defaults to 5 ms and 250 ms.
 	PollMin, PollMax time.Duration
 
-	// StallTimeout is how long a topic may have messages in flight without getting any
-	// outcome. After this time, the forwarder stops reading and sending messages of the
-	// topic, so that a queue that does not confirm does not stop other topics. The timeout
-	// must be longer than the time for which the publisher waits for a lost connection (5
-	// seconds in package rabbit). Otherwise all topics stall when the connection is lost.
-	// Defaults to 10 seconds.
+	// StallTimeout is how long a topic may have messages in flight without any outcome. Then the
+	// forwarder stops reading and sending its messages, so that a queue that does not confirm does
+	// not stop other topics. It must be longer than the publisher waits for a lost connection (5
+	// seconds in package rabbit); otherwise all topics stall when it is lost. Defaults to 10
+	// seconds.
 	StallTimeout time.Duration
 
-	// Lease is how long this instance may have no contact with the database before another
-	// instance takes over. The instance renews the lease three times in this period.
-	// Defaults to 15 seconds.
+	// Lease is how long this instance may have no contact with the database before another one
+	// takes over. It is renewed three times in this period. Defaults to 15 seconds.
 	Lease time.Duration
 
 	// MaxAttempts is how many times a message may be refused before it becomes a dead
 	// letter. Defaults to 20.
 	MaxAttempts int
 
-	// Backoff returns how long a message waits after a failed attempt.
-	// attempt is 1 for the first attempt of the message. Backoff must always return the
-	// same result for the same attempt. The forwarder changes the result by a random amount
-	// of up to a fifth. Defaults to Exponential(time.Second, 5*time.Minute): with the
-	// default MaxAttempts, a message becomes a dead letter after about an hour.
+	// Backoff returns how long a message waits after a failed attempt. attempt is 1 for the first
+	// attempt of the message. Backoff must always return the same result for the same attempt. The
+	// forwarder adds or subtracts up to a fifth at random. Defaults to Exponential(time.Second,
+	// 5*time.Minute): with the default MaxAttempts, a message becomes a dead letter after about an
+	// hour.
 	Backoff func(attempt int) time.Duration
 
 	// AfterDead decides whether the later messages of a key are sent after one message
 	// of the key became a dead letter. Defaults to SendSuccessors.
 	AfterDead AfterDead
 
-	// Policies contains the policies of individual topics, which replace MaxAttempts,
-	// Backoff and AfterDead. For example, payments may be tried for longer than mails.
-	// Defaults to none.
+	// Policies contains the policies of individual topics, which replace MaxAttempts, Backoff and
+	// AfterDead. Defaults to none.
 	Policies map[string]Policy
 
-	// Destination is the name of the broker, or of another place to which the publisher
-	// sends. All instances of one outbox must have the same destination; otherwise each
-	// broker would get only a part of the messages. While an instance runs, Run of an
-	// instance with another destination returns ErrOtherDestination. If no other instance
-	// runs, Run continues and logs the change.
+	// Destination is the name of the broker, or of another place to which the publisher sends. All
+	// instances of one outbox must have the same destination; otherwise each broker would get only
+	// a part of the messages. While an instance runs, Run of an instance with another destination
+	// returns ErrOtherDestination. If none runs, Run continues and logs the change.
 	//
-	// The name is stored in the table of the forwarders and is logged, so it must not
-	// contain credentials. The maximum length is 1,000 bytes. Defaults to the result of the
-	// publisher's method Destination() string. In package rabbit, this method returns host,
-	// port, virtual host, and how a topic becomes an exchange and a routing key. If you
-	// wrap such a publisher, give the wrapper the same method. Set Destination if instances
-	// use different names for the same broker, or the same name, such as "localhost", for
-	// different brokers.
+	// The name is stored in the database and logged, so it must not contain credentials. It has at
+	// most 1,000 bytes. Defaults to the result of the publisher's method Destination() string: in
+	// package rabbit host, port, virtual host, and how a topic becomes an exchange and a routing
+	// key. If you wrap such a publisher, give the wrapper the same method. Set Destination if
+	// instances use different names for one broker, or the same name, such as "localhost", for
+	// different ones.
 	//
-	// A publisher without this method has an unknown destination, which differs from every
-	// known destination. Instances with an unknown destination can run together, but not
-	// together with an instance whose destination is known.
+	// A publisher without this method has an unknown destination. Such instances can run together,
+	// but not with one whose destination is known.
 	Destination string
 
 	// KeepSent is how long sent messages stay in the sent log, see dead.SentLog. It
 	// must be at least a minute. Defaults to 0, which means that there is no sent log.
 	KeepSent time.Duration
 
-	// Classify returns the outcome that an error of the publisher means. It is not called
-	// with nil, which always means [Confirmed]. Defaults to the function [Classify].
+	// Classify returns the outcome that an error of the publisher means. nil always means
+	// [Confirmed]. Defaults to the function [Classify].
 	Classify func(err error) Outcome
 
-	// CloseTimeout is how long Close waits for confirms. Close then waits for the database,
-	// at most for the same time again. Defaults to 5 seconds.
+	// CloseTimeout is how long Close waits for confirms, and then at most as long again for the
+	// database. Defaults to 5 seconds.
 	CloseTimeout time.Duration
 
-	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
+	// Logger defaults to slog's default logger. Set watermill.NopLogger{} to log nothing.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics, and TracerProvider creates the spans. They
-	// default to OpenTelemetry's global providers, which do nothing until you set other
-	// global providers. Do this before you call Run.
+	// MeterProvider creates the metrics, and TracerProvider creates the spans. Both default to
+	// OpenTelemetry's global providers. Set those before you call Run.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// Topics lists the topics that have their own series in the counters. All other topics
-	// are counted as "other". Defaults to none: the counters are then not divided by topic.
-	// The list is needed because a service may have any number of topics, and too many
-	// series would overload the metrics system.
+	// Topics lists the topics with series of their own in the counters. All others are counted as
+	// "other", because too many series would overload the metrics system. Defaults to none: the
+	// counters are not divided by topic.
 	Topics []string
 }
 
@@ -207,7 +195,6 @@ func (c Config) validatePolicies() error {
 	return errors.Join(errs...)
 }
 
-// maxAttempts is the maximum value of the field MaxAttempts.
 const maxAttempts = 1_000_000
 
 func (c Config) validate() error {
@@ -249,16 +236,14 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Exponential returns a function for Config.Backoff. first is the pause
-// after the first failed attempt. The pause doubles after each further failed attempt,
-// up to limit.
+// Exponential returns a function for Config.Backoff. first is the pause after the first failed
+// attempt. It doubles after each further one, up to limit.
 func Exponential(first, limit time.Duration) func(attempt int) time.Duration {
 	delays := backoff.Exponential{Base: first, Max: limit}
 	return func(attempt int) time.Duration { return delays.Delay(attempt, 0) }
 }
 
-// guarded returns a function like backoff, which is code of the user. If backoff panics,
-// the function logs the panic and returns the default.
+// guarded returns the default if backoff, which is code of the user, panics.
 func guarded(backoff func(attempt int) time.Duration, logger watermill.LoggerAdapter) func(attempt int) time.Duration {
 	return func(attempt int) (delay time.Duration) {
 		err := usercode.Run(func() error { delay = backoff(attempt); return nil })
@@ -272,12 +257,12 @@ func guarded(backoff func(attempt int) time.Duration, logger watermill.LoggerAda
 
 var defaultBackoff = Exponential(time.Second, 5*time.Minute)
 
-// pauses returns how long to pause after failures that affect all messages, for example
-// because the broker or the database is down.
+// pauses are for failures that affect all messages, for example because the broker or the database
+// is down.
 var pauses = Exponential(50*time.Millisecond, 5*time.Second)
 
-// jitter increases or decreases d by a random amount, at most a fifth. Messages that
-// failed at the same time are then not tried again at the same time.
+// jitter changes d by at most a fifth, so that messages that failed together are not tried again
+// together.
 func jitter(d time.Duration) time.Duration {
 	d = min(d, math.MaxInt64/2) // so that adding the jitter cannot overflow
 	return d + time.Duration((rand.Float64()*2-1)*float64(d)/5)

@@ -17,22 +17,19 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// ErrOtherDestination is returned by Run if another instance forwards the same outbox
-// to another destination. With two destinations, each broker would get only a part of
-// the messages. The text of the error names both destinations, and says what to do.
+// ErrOtherDestination is returned by Run if another instance forwards the same outbox to another
+// destination: each broker would get only a part of the messages. The error names both
+// destinations, and says what to do.
 var ErrOtherDestination = errors.New("forwarder: another destination")
 
-// destinationNamer is a publisher that knows the name of its destination. The forwarder
-// stores and logs the name.
+// destinationNamer is a publisher that knows the name of its destination.
 type destinationNamer interface{ Destination() string }
 
-// longestDestination is the maximum length of the name of a destination, in bytes.
 const longestDestination = 1000
 
 var userinfo = regexp.MustCompile(`//[^/\s]*@`)
 
-// destinationOf returns the configured destination. If this is "", it returns the
-// destination that the publisher reports, or "" if the publisher reports none.
+// destinationOf returns the configured destination, or the one that the publisher reports, or "".
 func destinationOf(configured string, publisher message.Publisher) (string, error) {
 	destination, from := configured, "Destination"
 	if named, ok := publisher.(destinationNamer); ok && destination == "" {
@@ -47,8 +44,8 @@ func destinationOf(configured string, publisher message.Publisher) (string, erro
 	return destination, nil
 }
 
-// otherDestinationError describes an instance that has another destination, and a lease
-// that has not ended yet. This instance may be running, or may have died.
+// otherDestinationError describes an instance with another destination and a lease that has not
+// ended: it may run, or have died.
 type otherDestinationError struct {
 	owner, destination string
 	until              int64 // end of its lease, in milliseconds of the database's clock
@@ -58,8 +55,6 @@ func (o *otherDestinationError) Error() string {
 	return fmt.Sprintf("instance %q sends to %s", o.owner, shown(o.destination))
 }
 
-// refusal returns the error that Run returns. own is the destination of
-// this instance.
 func (o *otherDestinationError) refusal(own string) error {
 	same := "set forwarder.Config.Destination of both to the same name"
 	if o.destination != "" {
@@ -77,15 +72,13 @@ func shown(destination string) string {
 	return fmt.Sprintf("%q", destination)
 }
 
-// enrol records in the database that this instance runs. length is the
-// time for which the record is valid. If the last instance had another destination,
-// enrol returns that instance as the predecessor.
+// enrol records in the database for the given length that this instance runs. It returns the last
+// instance if that one had another destination.
 //
-// All running instances must have the same destination. An instance that joins takes a
-// lock, so that no other instance can join at the same time. If an instance with
-// another destination runs, enrol returns an otherDestinationError. An instance that
-// already has a row renews the row without the lock, because the row prevents instances
-// with other destinations from joining.
+// All running instances must have the same destination. An instance that joins takes a lock, so
+// that no other one joins at the same time, and gets an otherDestinationError if an instance with
+// another destination runs. An instance with a row renews it without the lock, because the row
+// keeps other destinations from joining.
 func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (before *predecessor, err error) {
 	result, err := tx.ExecContext(ctx, s.sql.renew, s.owner, length.Milliseconds())
 	if err != nil {
@@ -114,13 +107,11 @@ func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (be
 	return before, err
 }
 
-// predecessor is an instance that has another destination and an expired lease.
 type predecessor struct{ destination string }
 
-// replace deletes the row of each instance that has another destination and an expired
-// lease. Among these instances, it returns the one whose lease ended last, or nil if no
-// row was deleted. If one of them is renewing its lease at this moment, replace waits
-// for the renewal, and then keeps the row of this instance.
+// replace deletes the rows of instances with another destination and an expired lease. It returns
+// the one whose lease ended last, or nil. If one is renewing its lease at this moment, replace
+// waits, and keeps its row.
 func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
 	var (
 		last  *predecessor
@@ -140,9 +131,8 @@ func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
 	return last, err
 }
 
-// joinAlone returns a statement that prevents other instances from joining until the
-// transaction ends. For SQLite it returns "", because SQLite lets only one transaction
-// write at a time.
+// joinAlone prevents other instances from joining until the transaction ends. SQLite lets only one
+// transaction write at a time.
 func joinAlone(d dialect.Dialect) string {
 	if d.SQLite() {
 		return ""
@@ -152,10 +142,9 @@ func joinAlone(d dialect.Dialect) string {
 	return fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, int64(h.Sum64()))
 }
 
-// giveWay stops sending, because an instance with another destination may be running.
-// If that instance renews its lease, it is running, and Run of this instance ends.
-// Otherwise that instance has died, and this instance takes over when the lease of that
-// instance has ended.
+// giveWay stops sending, because an instance with another destination may run. If that one renews
+// its lease, it does, and Run of this instance ends. Otherwise it has died, and this instance takes
+// over when its lease has ended.
 func (l *loop) giveWay(other *otherDestinationError, sent time.Time) {
 	t, s := &l.tenure, l.scheduler
 	if len(s.Slots()) > 0 {

@@ -102,23 +102,21 @@ func (l *loop) processConfirms(now time.Time) {
 	}
 }
 
-// classify calls Config.Classify. If this function or a method of err panics, the
-// outcome is Unknown, and the returned error is the panic.
+// classify returns Unknown and the panic if Config.Classify or a method of err panics.
 func (l *loop) classify(err error) (outcome Outcome, cause error) {
 	if err == nil {
 		return Confirmed, nil
 	}
 	failed := usercode.Run(func() error { outcome = l.config.Classify(err); return nil })
 	if failed != nil {
-		// Neither error is wrapped, so that the message can count as refused, see cannotRefuse.
+		// Not wrapped, so that the message can count as refused, see cannotRefuse.
 		return Unknown, errors.New("forwarder: Config.Classify failed: " + failed.Error() + ", for the error: " + err.Error())
 	}
 	return outcome, err
 }
 
-// begin starts the span of a publish if the metadata of msg contains a sampled trace.
-// It makes the new span the parent in the metadata and the context of msg. It does not
-// change m, because the next attempt needs the original metadata.
+// begin starts the span of a publish if msg contains a sampled trace, and makes it the parent in
+// msg. It does not change m, because the next attempt needs the original metadata.
 func begin(tracer *telemetry.Tracer, m *dispatch.Message, msg *message.Message) trace.Span {
 	if tracer == nil {
 		return nil
@@ -136,8 +134,7 @@ func begin(tracer *telemetry.Tracer, m *dispatch.Message, msg *message.Message) 
 	return span
 }
 
-// finish ends the span of a publish. It does not record the text of the error, because
-// a publisher may include any data in it.
+// The span does not contain the text of the error, because a publisher may include any data in it.
 func finish(r result, outcome Outcome) {
 	if r.span == nil {
 		return
@@ -150,8 +147,8 @@ func finish(r result, outcome Outcome) {
 	r.span.End()
 }
 
-// failures records, for each kind of work of the scheduler, whether a failure was
-// logged. If so, the next success is logged, too.
+// failures records which kinds of work have logged a failure, so that their next success is logged,
+// too.
 type failures [dispatch.Removing + 1]bool
 
 var schedulerTexts = [...]workTexts{
@@ -204,25 +201,19 @@ func (l *loop) tell(notices []dispatch.Notice) {
 	}
 }
 
-// named returns the log fields of a message. metadata is the JSON object
-// of its metadata.
 func named(id string, metadata []byte, more watermill.LogFields) watermill.LogFields {
 	decoded, _ := outboxrow.DecodeMetadata(metadata) // check reports a damaged row
 	return meta.LogFields(id, decoded, more)
 }
 
-// clean returns the text of an error in a form that a text column can store, with at
-// most 2,000 bytes.
 func clean(err error) string { return parkedrows.Clean(err.Error(), 2000) }
 
-// fault is the state of one kind of work that is tried again when it fails.
 type fault struct {
 	attempts int
 	logged   bool
 	until    time.Time // the work is not tried again before this time
 }
 
-// workTexts are the log messages for work that fails, and for work that succeeds again.
 type workTexts struct{ failed, worked string }
 
 var (
@@ -232,9 +223,8 @@ var (
 	}
 )
 
-// failed records a failure, and makes the work wait before it is tried again. Only the
-// first failure is logged. A failure is not logged at all if its only cause is another
-// transaction, for example a deadlock.
+// failed makes the work wait before it is tried again. Only the first failure is logged, and none
+// that another transaction caused, for example by a deadlock.
 func (f *fault) failed(l *loop, texts workTexts, err error) {
 	if !f.logged && !dialect.Contended(err) {
 		f.logged = true
@@ -244,8 +234,7 @@ func (f *fault) failed(l *loop, texts workTexts, err error) {
 	f.until = time.Now().Add(jitter(pauses(f.attempts)))
 }
 
-// worked records a success. It returns true if the work had failed before. If a failure
-// was logged, worked logs the success.
+// worked returns true if the work had failed before, and logs the success if a failure was logged.
 func (f *fault) worked(l *loop, texts workTexts) (again bool) {
 	again = f.attempts > 0
 	if f.logged {
@@ -255,8 +244,8 @@ func (f *fault) worked(l *loop, texts workTexts) (again bool) {
 	return again
 }
 
-// waits reports whether the work must wait because of a failure. If so, it also makes
-// the loop wake up at the end of the wait.
+// waits reports whether the work must wait because of a failure. If so, the loop wakes up at the
+// end of the wait.
 func (f *fault) waits(l *loop, now time.Time) bool {
 	if now.Before(f.until) {
 		l.wake(f.until)

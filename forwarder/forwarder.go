@@ -39,10 +39,9 @@ type Forwarder struct {
 	left    error // the error that Close returns; it is set before the channel ended is closed
 }
 
-// New returns a Forwarder that sends the messages of the outbox in db through
-// publisher. If config is invalid, the returned error lists every invalid field. The
-// tables must exist when the Forwarder runs, see schema.Up. The Forwarder closes
-// neither db nor publisher.
+// New returns a Forwarder that sends the messages of the outbox in db through publisher, and closes
+// neither. If config is invalid, the returned error lists every invalid field. The tables must
+// exist when the Forwarder runs, see schema.Up.
 func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, error) {
 	config = config.withDefaults()
 	var errs []error
@@ -153,8 +152,8 @@ func (f *Forwarder) start() error {
 func (f *Forwarder) check(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := schema.Check(ctx, f.store.db, f.config.Schema)
-		// ErrLayout is about the inbox, which a forwarder does not use, or about the sent
-		// log, whose layout the forwarder reads from the database.
+		// ErrLayout is about the inbox, which a forwarder does not use, or the sent log, whose
+		// layout it reads from the database.
 		if err == nil || errors.Is(err, schema.ErrLayout) {
 			f.store.dialect.LogDurability(ctx, f.store.db, f.config.Logger)
 			return nil
@@ -180,13 +179,12 @@ func (f *Forwarder) check(ctx context.Context) error {
 	}
 }
 
-// Running returns a channel. The channel is closed when Run has reached the database.
-// From then on, the forwarder sends messages, or waits for its share of the slots.
+// Running returns a channel that is closed when Run has reached the database. From then on, the
+// forwarder sends messages, or waits for its share of the slots.
 func (f *Forwarder) Running() <-chan struct{} { return f.running }
 
-// Hint tells the forwarder that the outbox may contain new messages. You can call it at
-// any time, and it never blocks. Call it after each commit to send messages sooner.
-// Without Hint, the forwarder finds new messages within Config.PollMax.
+// Hint tells the forwarder that the outbox may contain new messages. It never blocks. Call it after
+// each commit to send messages sooner than the next poll, which comes within Config.PollMax.
 func (f *Forwarder) Hint() {
 	select {
 	case f.hints <- struct{}{}:
@@ -194,13 +192,13 @@ func (f *Forwarder) Hint() {
 	}
 }
 
-// Close makes Run return, and waits until Run has returned. The forwarder stops reading
-// and publishing. It waits at most Config.CloseTimeout for the confirms of messages in
-// flight, and then deletes the confirmed messages. Messages without an outcome stay in
-// the outbox. The next instance, which can take over immediately, sends them again.
+// Close makes Run return, and waits for it. The forwarder stops reading and publishing, waits at
+// most Config.CloseTimeout for the confirms of messages in flight, and deletes the confirmed
+// messages. Messages without an outcome stay in the outbox, and the next instance, which can take
+// over at once, sends them again.
 //
-// If confirmed messages could not be deleted in time, Close returns an error. These
-// messages are sent again, too. You can call Close more than once.
+// If confirmed messages could not be deleted in time, they are sent again, too, and Close returns
+// an error. You can call Close more than once.
 func (f *Forwarder) Close() error {
 	f.mu.Lock()
 	started := f.started
@@ -217,9 +215,8 @@ func (f *Forwarder) Close() error {
 	return f.left
 }
 
-// ping calls the method Ping of the publisher, if there is one. It returns an error
-// only if the broker refuses the publisher. If the broker cannot be reached, ping
-// returns nil, and the forwarder waits for the broker later.
+// ping returns an error only if the broker refuses the publisher. If it cannot be reached, the
+// forwarder waits for it later.
 func (f *Forwarder) ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, transport.Patience)
 	defer cancel()

@@ -15,12 +15,11 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// otherTopic is the attribute value for all topics that are not in Config.Topics.
+// otherTopic stands for all topics that are not in Config.Topics.
 const otherTopic = "other"
 
-// instruments contains the metrics and the tracer of a Forwarder. The loop counts in
-// memory, in tallies. Later it adds the sums to the counters, because calling a counter
-// for each message would cost too much at tens of thousands of messages per second.
+// instruments contains the metrics and the tracer. The loop counts in tallies, because calling a
+// counter for each message costs too much at tens of thousands of messages per second.
 type instruments struct {
 	meter  telemetry.Meter
 	tracer telemetry.Tracer
@@ -82,15 +81,13 @@ func newInstruments(config Config) *instruments {
 	return i
 }
 
-// tally counts in memory, and is flushed to its counter later.
 type tally struct {
 	counter *telemetry.Counter
 	counts  []int64
 	each    int // number of series for one topic
 }
 
-// add adds 1 to one series of a topic. series is the index of the series
-// within the topic.
+// series is the index within the topic.
 func (i *instruments) add(t *tally, topic string, series int) {
 	number, listed := i.topics[topic]
 	if !listed {
@@ -108,15 +105,14 @@ func (t *tally) flush() {
 	}
 }
 
-// start adds 0 to every series, so that all series exist from the beginning.
 func (i *instruments) start() {
 	for _, t := range []*tally{&i.outcomes, &i.deferred, &i.dead, &i.stalled} {
 		t.counter.Zero()
 	}
 }
 
-// beginRound must be called before the loop processes the outcomes that have arrived, and
-// endRound afterwards.
+// beginRound is called before the loop processes the outcomes that have arrived, endRound
+// afterwards.
 func (i *instruments) beginRound() { i.timed = i.confirm.Enabled() }
 
 func (i *instruments) endRound() { i.outcomes.flush() }
@@ -160,15 +156,13 @@ func (i *instruments) stall(topic string) {
 	i.stalled.flush()
 }
 
-// note stores the number of messages in flight and the number of slots. When the metrics
-// are collected, the callback of observe reads these numbers.
+// note stores the numbers that observe reports when metrics are collected.
 func (i *instruments) note(s *dispatch.Scheduler) {
 	i.inFlight.Store(int64(s.InFlight()))
 	i.slots.Store(int64(len(s.Slots())))
 }
 
-// observables are the metrics whose values are determined only when the metrics are
-// collected.
+// observables are determined only when metrics are collected.
 type observables struct {
 	inFlight, slots, pending, blockedKeys, deadLetters, pauses metric.Int64Observable
 	lag                                                        metric.Float64Observable
@@ -186,8 +180,7 @@ func newObservables(meter telemetry.Meter) observables {
 	}
 }
 
-// observe registers the observables. They stay registered until the caller calls end,
-// the returned function.
+// observe registers the observables until end is called.
 func (f *Forwarder) observe() (end func()) {
 	i, s := f.instruments, &f.instruments.state
 	i.start()
@@ -209,17 +202,15 @@ func (f *Forwarder) observe() (end func()) {
 	}, s.inFlight, s.slots, s.lag, s.pending, s.blockedKeys, s.deadLetters, s.pauses)
 }
 
-// countedUpTo is the maximum number of rows that are counted for the metrics.
 const countedUpTo = 100_000
 
-// boundedStats contains the numbers for the metrics. Its counts stop at countedUpTo.
+// boundedStats contains the numbers for the metrics. Its counts stop at countedUpTo, so that they
+// are cheap.
 type boundedStats struct {
 	lag                                time.Duration
 	pending, blockedKeys, dead, pauses int64
 }
 
-// boundedStats returns the numbers for the metrics. Its counts stop at
-// countedUpTo, so its cost is limited.
 func (s *store) boundedStats(ctx context.Context) (boundedStats, error) {
 	var (
 		seen                boundedStats
@@ -238,8 +229,8 @@ func (s *store) boundedStats(ctx context.Context) (boundedStats, error) {
 	return seen, err
 }
 
-// boundedStatsQuery returns a query that is cheap enough to run often. Its counts stop
-// at $1. It uses an index to find the first message that waits, is due or has failed.
+// boundedStatsQuery is cheap enough to run often: counts stop at $1, and an index finds the first
+// message that waits, is due or has failed.
 func boundedStatsQuery(d dialect.Dialect) string {
 	return d.SQL(`
 			SELECT (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox} LIMIT $1) AS p),

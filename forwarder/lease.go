@@ -9,11 +9,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// tenure is the state of the leases of this instance. The outbox is divided into slots,
-// and the slot of a message is computed from its ordering key or its id. Each slot is
-// leased to one instance at a time. All instances get the same number of slots. When an
-// instance joins, instances with more than their share give slots back. A slot is given
-// back as soon as none of its messages is in flight.
+// tenure is the state of this instance's leases. The outbox is divided into slots, each leased to
+// one instance. The ordering key or the id of a message determines its slot. All instances get the
+// same number of slots: when one joins, the others give slots back, each as soon as none of its
+// messages is in flight.
 type tenure struct {
 	leaving []int64   // slots that get no more work and will be given back
 	short   bool      // this instance has fewer slots than its share
@@ -28,7 +27,6 @@ type tenure struct {
 	loggedSlots int
 }
 
-// tenancy is the result of a lease request.
 type tenancy struct {
 	slots     []int64
 	share     int
@@ -36,7 +34,7 @@ type tenancy struct {
 	before    *predecessor
 }
 
-// keepLease takes and renews the lease. When the lease has ended, it stops forwarding.
+// When the lease has ended, keepLease stops forwarding.
 func (l *loop) keepLease(now time.Time) {
 	t, s := &l.tenure, l.scheduler
 	if len(s.Slots()) > 0 {
@@ -131,15 +129,13 @@ func without(slots, excluded []int64) []int64 {
 	return slices.DeleteFunc(slices.Clone(slots), func(slot int64) bool { return slices.Contains(excluded, slot) })
 }
 
-// unsettled returns those lost slots that have messages without a recorded outcome.
-// This instance must not lease such a slot again before the outcomes are recorded,
-// because later messages of the same keys could be sent first.
+// unsettled returns lost slots with messages whose outcome is not recorded. Leased again before
+// that, this instance could send later messages of the same keys first.
 func (l *loop) unsettled() []int64 {
 	return slices.Concat(l.tenure.leaving, without(l.scheduler.OrphanSlots(), l.tenure.leaving))
 }
 
-// recall stops sending. Messages that were not passed to the publisher yet go back to
-// the scheduler.
+// recall stops sending. Messages that the publisher has not got go back to the scheduler.
 func (l *loop) recall() {
 	l.scheduler.Recall()
 	l.sender.gate.Store(false)
@@ -158,12 +154,11 @@ func (l *loop) logShare(slots, instances int) {
 	l.config.Logger.Info(text, watermill.LogFields{"slots": slots, "instances": instances})
 }
 
-// nextTry returns the time of the next request for slots that other instances may have
-// given back.
+// nextTry is for slots that other instances may have given back.
 func (l *loop) nextTry(last time.Time) time.Time { return last.Add(min(time.Second, l.config.Lease/3)) }
 
-// unowned makes the loop request more slots soon. It is called after a read that has
-// found slots without an owner.
+// unowned makes the loop request more slots soon, after a read that has found some without an
+// owner.
 func (l *loop) unowned() {
 	if next := l.nextTry(l.tenure.asked); next.Before(l.tenure.next) {
 		l.tenure.next = next

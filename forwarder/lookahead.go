@@ -15,10 +15,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// lookaheadRows returns the number of rows that a lookahead examines. With this number,
-// 100 lookaheads examine a million rows, and a sweep never waits long for a lookahead
-// to end. The number is 0 for SQLite, which is used without a broker and needs no
-// lookahead.
+// lookaheadRows is the number of rows that a lookahead examines: 100 lookaheads examine a million
+// rows, and a sweep never waits long for one. SQLite is used without a broker and needs none.
 func lookaheadRows(config schema.Config) int {
 	if config.Dialect == schema.SQLite {
 		return 0
@@ -26,16 +24,14 @@ func lookaheadRows(config schema.Config) int {
 	return 10_000
 }
 
-// ahead is the result of the statement that examines rows. It contains the positions of
-// the rows to read, the hashes of their keys by position, and the part of the outbox
-// that was examined.
+// ahead is the result of examining rows: the positions to read, the hashes of their keys, and the
+// examined part of the outbox.
 type ahead struct {
 	positions []int64
 	hashes    map[int64]int64
 	reach     dispatch.Reach
 }
 
-// lookaheadQueries are the statements of a lookahead, in the order in which they run.
 type lookaheadQueries struct {
 	peek                dialect.Statement
 	snapshotOfLookahead string
@@ -48,9 +44,8 @@ func newLookaheadQueries(d dialect.Dialect) lookaheadQueries {
 	}
 }
 
-// lookAhead runs the statements of a lookahead. Most lookaheads find no row to examine,
-// so a cheap query first checks whether there is one. The second query examines rows
-// without reading their payloads. The third query reads the rows that were found.
+// lookAhead first checks whether there is a row to examine, because usually there is none. It
+// examines rows without their payloads, and then reads those that were found.
 func (s *store) lookAhead(ctx context.Context, read *dispatch.Read, r *reader) (looked ahead, err error) {
 	if s.alone && read.Late == read.Passed {
 		if err := s.readWithState(ctx, s.sql.peek, []any{read.From}, r); err != nil || !r.state.rows {
@@ -80,10 +75,9 @@ func (s *store) lookAhead(ctx context.Context, read *dispatch.Read, r *reader) (
 	return looked, err
 }
 
-// examine runs the statement that examines rows. A row must not be found without the
-// earlier rows of its key that were committed before it. Therefore it is a single
-// statement, which sees one snapshot. With two statements, the earlier rows could be
-// committed after the first one, and the row before the second one.
+// examine uses a single statement, which sees one snapshot. A row must not be found without the
+// earlier rows of its key that were committed before it; with two statements, these could be
+// committed after the first one, and the row before the second.
 func (s *store) examine(ctx context.Context, tx *sql.Tx, read *dispatch.Read) (ahead, error) {
 	var (
 		topics, tenants []string
@@ -119,9 +113,8 @@ func (s *store) examine(ctx context.Context, tx *sql.Tx, read *dispatch.Read) (a
 	return looked, err
 }
 
-// complete sets the hashes of the keys of the rows that were read. It returns the part
-// of the outbox that was examined. Rows that no longer exist, and rows beyond the limit
-// of bytes, become skipped rows.
+// complete sets the hashes of the keys of the rows that were read, and returns the examined part.
+// Rows that no longer exist, and those beyond the limit of bytes, become skipped rows.
 func (a ahead) complete(read []*dispatch.Message) dispatch.Reach {
 	for _, m := range read {
 		m.KeyHash = a.hashes[m.Position]
@@ -134,8 +127,7 @@ func (a ahead) complete(read []*dispatch.Message) dispatch.Reach {
 	return a.reach
 }
 
-// pairs calls the function f for every pair of numbers in text, which has the form
-// "1:2,3:4".
+// pairs calls f for every pair of numbers in a text such as "1:2,3:4".
 func pairs(text string, f func(a, b int64)) error {
 	if text == "" {
 		return nil
@@ -155,17 +147,15 @@ func pairs(text string, f func(a, b int64)) error {
 	return nil
 }
 
-// peek is the query stateOfRead with one more flag, rowsToRead. The flag is set if
-// there is a row above the position $1. ORDER BY makes PostgreSQL use the index even if
-// its estimates are wrong.
+// peek is stateOfRead with the flag rowsToRead, set if there is a row above position $1. ORDER BY
+// makes PostgreSQL use the index even if its estimates are wrong.
 var peek = stateWith(fmt.Sprintf(
 	`CASE WHEN (SELECT 1 FROM {outbox} WHERE position > $1 ORDER BY position LIMIT 1) IS NOT NULL THEN %d ELSE 0 END`, rowsToRead))
 
-// examineQuery returns a query that examines the first $8 rows above the position $1.
-// The result has five values: the highest position of these rows, their number, whether
-// the query has left out rows because of a limit or because of their key, the rows to
-// read, and the other rows with a key. The last two values are lists of position:hash,
-// where the hash is that of the key.
+// examineQuery returns a query that examines the first $8 rows above the position $1. The result
+// has five values: the highest position, the number of rows, whether rows were left out because of
+// a limit or their key, the rows to read, and the other rows with a key. The last two are lists of
+// position:hash of the key.
 //
 // A group contains the rows of one topic and one tenant. The parameters are those of
 // mayBeRead, and:
@@ -178,8 +168,8 @@ var peek = stateWith(fmt.Sprintf(
 //     to the list of other rows,
 //   - $13 and $14: the paused topics and the paused tenants.
 //
-// PostgreSQL overestimates the cost of this query, and would compile it (JIT). Compiling
-// takes longer than running the query, so the transaction must turn JIT off first.
+// PostgreSQL overestimates the cost, and would compile this query (JIT), which takes longer than
+// running it. So the transaction must turn JIT off first.
 func examineQuery(d dialect.Dialect) string {
 	return d.SQL(`
 		WITH examined AS MATERIALIZED (
@@ -216,17 +206,16 @@ func examineQuery(d dialect.Dialect) string {
 		       COALESCE((SELECT string_agg(s.position || ':' || hashtext(s.ordering_key), ',') FROM skipped AS s), '')`)
 }
 
-// quickTenant returns an SQL expression for the tenant of row o. Its value is the same
-// as that of outboxrow.Tenant, but it takes a seventh of the time, because it usually
-// does not decode the metadata: it takes the text between the quotes after the name of
-// the field. It decodes the metadata only if this text contains an escape.
+// quickTenant has the same value as outboxrow.Tenant in a seventh of the time: it takes the text
+// between the quotes after the field's name, and decodes the metadata only if this text contains an
+// escape.
 func quickTenant(d dialect.Dialect) string {
 	const text = `split_part(split_part(CAST(o.metadata AS text), '"` + meta.TenantID + `":', 2), '"', 2)`
 	return `CASE WHEN strpos(` + text + `, '\') > 0 THEN ` + outboxrow.Tenant(d) + ` ELSE substr(` + text + `, 1, 255) END`
 }
 
-// aheadQuery returns a query that reads the rows with the positions $1, if they still
-// exist. $5 are the excluded topics. For the other parameters, see mayBeRead.
+// aheadQuery reads the rows at the positions $1 that still exist. $5 are the excluded topics. For
+// the others see mayBeRead.
 func aheadQuery(d dialect.Dialect) string {
 	return d.SQL(`SELECT ` + columnsOfRow + `, 0 AS due FROM {outbox} AS o
 	              WHERE position {among $1 bigint}

@@ -16,11 +16,10 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// loop runs the commands of a dispatch.Scheduler and reports the results to it. A
-// single goroutine runs the loop, and only this goroutine calls the Scheduler, which
-// therefore needs no lock. Other goroutines do the database work, and publishers add
-// their results to a list. Reading, publishing, confirming and deleting happen at the
-// same time.
+// loop runs the commands of a dispatch.Scheduler and reports the results to it. Only its goroutine
+// calls the Scheduler, which needs no lock. Other goroutines do the database work, and publishers
+// add their results to a list. Reading, publishing, confirming and deleting happen at the same
+// time.
 type loop struct {
 	*Forwarder
 
@@ -49,9 +48,8 @@ func newLoop(f *Forwarder) *loop {
 	return l
 }
 
-// rescanEvery is the time between sweeps from the start of the outbox. Such a sweep
-// finds rows that the cursor has passed, for example rows that were changed by hand or
-// restored from a backup.
+// rescanEvery is the time between sweeps from the start of the outbox, which find rows that the
+// cursor has passed, for example rows changed by hand or restored from a backup.
 const rescanEvery = time.Minute
 
 func newScheduler(c Config) *dispatch.Scheduler {
@@ -74,8 +72,7 @@ func newScheduler(c Config) *dispatch.Scheduler {
 	})
 }
 
-// run runs the loop until ctx ends. It then continues until all outcomes are recorded,
-// but not longer than CloseTimeout allows.
+// run runs until ctx ends, and then until all outcomes are recorded or CloseTimeout is over.
 func (l *loop) run(ctx context.Context) error {
 	defer l.cancel()
 	stop := ctx.Done()
@@ -104,7 +101,6 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// step starts all work that can start now. It returns true if the loop must end.
 func (l *loop) step(now time.Time) (ended bool) {
 	l.wakeAt = now.Add(time.Minute)
 	l.keepLease(now)
@@ -120,8 +116,8 @@ func (l *loop) step(now time.Time) (ended bool) {
 	return l.scheduler.Stopping() && (l.released || commands.Expired)
 }
 
-// background calls the function work in another goroutine, where it can use the database.
-// Afterwards the loop calls the function that work has returned.
+// background calls work in another goroutine, and then, in the loop, the function that work has
+// returned.
 func (l *loop) background(work func(ctx context.Context) (then func())) {
 	l.asked++
 	timeout := l.config.Lease
@@ -156,8 +152,7 @@ func (l *loop) release() {
 	})
 }
 
-// report logs how the loop ended. It returns an error if confirmed messages could not
-// be deleted.
+// report returns an error if confirmed messages could not be deleted.
 func (l *loop) report() error {
 	lost := l.scheduler.Unrecorded()
 	fields := watermill.LogFields{
@@ -174,8 +169,8 @@ func (l *loop) report() error {
 	return err
 }
 
-// sentLog records when the loop next deletes old rows from the sent log, and whether
-// earlier deletions failed.
+// sentLog records when the loop next deletes old rows from the sent log, and whether that has
+// failed.
 type sentLog struct {
 	busy    bool
 	next    time.Time
@@ -184,13 +179,12 @@ type sentLog struct {
 	told    bool // whether the log already says that the owner of the table must drop old days
 }
 
-// forgetAtOnce is the maximum number of rows of the sent log that one transaction
-// deletes. In SQLite, all other writers wait for this transaction.
+// forgetAtOnce is the number of rows that one transaction deletes. In SQLite, all other writers
+// wait for it.
 const forgetAtOnce = 1000
 
-// forgetSent removes rows that are older than Config.KeepSent from the sent log: it
-// deletes them in batches, or drops the partitions of old days. The owner of slot 0
-// does this for all instances.
+// forgetSent deletes rows older than Config.KeepSent in batches, or drops the partitions of old
+// days. The owner of slot 0 does it for all instances.
 func (l *loop) forgetSent(now time.Time) {
 	s := &l.log
 	if l.config.KeepSent == 0 || s.busy || l.scheduler.Stopping() || !slices.Contains(l.scheduler.Slots(), 0) || s.fault.waits(l, now) {
@@ -236,8 +230,6 @@ func (l *loop) forgotSent(more bool, began time.Time, err error) {
 	}
 }
 
-// forgetSent deletes at most limit rows of the sent log that are older than keep. It
-// returns the number of deleted rows.
 func (s *store) forgetSent(ctx context.Context, keep time.Duration, limit int) (n int64, err error) {
 	err = s.write(ctx, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, s.sql.forgetSent, -keep.Milliseconds(), limit)

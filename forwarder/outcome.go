@@ -15,21 +15,21 @@ const (
 	// Confirmed means that the broker has stored the message.
 	Confirmed Outcome = iota
 
-	// Refused means that the broker refused this message, but may accept it later. An
-	// attempt is counted.
+	// Refused means that the broker refused this message, but may accept it later. It costs an
+	// attempt.
 	Refused
 
-	// Unacceptable means that the broker will never accept this message. It immediately
-	// becomes a dead letter.
+	// Unacceptable means that the broker will never accept this message. It becomes a dead letter
+	// at once.
 	Unacceptable
 
-	// Unknown means that the broker may or may not have stored the message. The message
-	// is published again, by itself. No attempt is counted.
+	// Unknown means that the broker may or may not have stored the message. It is published again,
+	// by itself. No attempt is counted.
 	Unknown
 
-	// Unavailable means that the message was not sent, for a reason that has nothing to
-	// do with the message. No attempt is counted. If the error has a method OneTopic that
-	// returns true, only the topic of the message waits, and other topics go on.
+	// Unavailable means that the message was not sent, for a reason that has nothing to do with it.
+	// No attempt is counted. If the error has a method OneTopic that returns true, other topics go
+	// on.
 	Unavailable
 )
 
@@ -44,8 +44,7 @@ func (o Outcome) String() string {
 	return outcomeNames[o]
 }
 
-// An error of a publisher may have one or more of these methods. The errors of package
-// rabbit have them.
+// An error of a publisher may have some of these methods, as in package rabbit.
 type (
 	refuser      interface{ Refused() bool }
 	unaccepter   interface{ Unacceptable() bool }
@@ -53,15 +52,13 @@ type (
 	oneTopicer   interface{ OneTopic() bool }
 )
 
-// Classify returns the outcome that err means. It calls the methods Unacceptable,
-// Refused and Unavailable, in this order, of err or of an error that err wraps. The
-// first method that returns true decides. For nil, Classify returns [Confirmed]. For
-// any other error, it returns [Unknown].
+// Classify returns the outcome that err means. It calls the methods Unacceptable, Refused and
+// Unavailable of err, or of an error that err wraps, and the first one that returns true decides.
+// For nil, it returns [Confirmed], and for any other error [Unknown].
 //
-// Some publishers return errors without these methods even if the broker refused the
-// message. The forwarder therefore also treats a message as refused after three events:
-// the message fails when it is published by itself, another message is confirmed, and
-// the first message fails by itself again.
+// Some publishers return errors without these methods even if the broker refused the message. The
+// forwarder therefore also treats a message as refused if it fails when it is published by itself,
+// then another message is confirmed, and the first one fails by itself again.
 func Classify(err error) Outcome {
 	var (
 		refused      refuser
@@ -81,8 +78,7 @@ func Classify(err error) Outcome {
 	return Unknown
 }
 
-// forScheduler converts the outcome and its error to the type of package dispatch. A
-// value that is not an Outcome becomes Unavailable.
+// A value that is not an Outcome becomes Unavailable.
 func (o Outcome) forScheduler(err error) dispatch.Outcome {
 	switch o {
 	case Confirmed:
@@ -105,15 +101,15 @@ func (o Outcome) forScheduler(err error) dispatch.Outcome {
 	return dispatch.Unavailable
 }
 
-// conflicted reports whether other transactions made a publisher fail that writes to a
-// database. The methods of err are code of the user.
+// conflicted is for a publisher that writes to a database, where other transactions made it fail.
+// The methods of err are code of the user.
 func conflicted(err error) (is bool) {
 	_ = usercode.Run(func() error { is = dialect.Conflicted(usercode.Original(err)); return nil })
 	return is
 }
 
-// cannotRefuse reports whether err has none of the methods Refused, Unacceptable and
-// Unavailable. Such an error cannot say that the broker refused the message.
+// cannotRefuse reports whether err has none of the methods, so that it cannot say that the broker
+// refused the message.
 func cannotRefuse(err error) bool {
 	var (
 		refused      refuser

@@ -7,7 +7,6 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// queries are the statements of the forwarder, for PostgreSQL or SQLite.
 type queries struct {
 	lookaheadQueries
 
@@ -45,7 +44,7 @@ func newQueries(d dialect.Dialect) queries { //nolint:funlen // SQL stands toget
 	if d.SQLite() {
 		anyPosition = `position IN {list $1 bigint}`
 	}
-	// With a CASE, PostgreSQL does not plan a join, which would take twice as long.
+	// With a CASE, PostgreSQL does not plan a join, which takes twice as long.
 	these := anyPosition + `
 			AND CASE WHEN (position, message_id) IN (SELECT c.position, c.message_id FROM ` + confirmed + `) THEN 1 = 1 ELSE 1 = 0 END`
 
@@ -61,16 +60,15 @@ func newQueries(d dialect.Dialect) queries { //nolint:funlen // SQL stands toget
 		refillPaused:     d.Statement("", leaveOutPaused(d, ofKeys, "$6", "$7")),
 		snapshot:         snapshotQuery(d),
 
-		// A row is identified by position and id, because a position may be used again
-		// after a failover to a replica that lagged behind.
+		// A failover to a replica that lagged behind may repeat a position, so the id counts, too.
 		remove: d.SQL(`DELETE FROM {outbox} WHERE ` + these),
 
 		removeLogged: removeLogged(d, these),
 		logSent:      logSent(d, `{outbox} AS o WHERE `+these),
 		stays:        d.SQL(`SELECT position FROM {outbox} WHERE ` + these),
 
-		// Ids are roughly in the order of time. So if the first rows are not old enough, the
-		// later rows are not old enough either, and are not read.
+		// Ids are roughly in the order of time: if the first rows are not old enough, later ones
+		// are not read.
 		forgetSent: d.SQL(`
 			DELETE FROM {outbox_sent}
 			WHERE id IN (SELECT f.id FROM (SELECT id, sent_at FROM {outbox_sent} ORDER BY id LIMIT $2) AS f
@@ -94,8 +92,6 @@ func newQueries(d dialect.Dialect) queries { //nolint:funlen // SQL stands toget
 			FROM ` + charged + `
 			WHERE o.position = c.position AND o.message_id = c.message_id AND ` + owned("$9")),
 
-		// If the key is already blocked, the row with the lower position is kept as the
-		// first message of the key.
 		block: d.SQL(`
 			INSERT INTO {blocked_keys} AS h (ordering_key, position, successors_after, reason)
 			SELECT o.ordering_key, o.position, c.successors, c.reason
@@ -103,8 +99,8 @@ func newQueries(d dialect.Dialect) queries { //nolint:funlen // SQL stands toget
 			WHERE o.ordering_key IS NOT NULL AND ` + owned("$9") + `
 			` + lowerHead),
 
-		// Counts the rows that the statements charge and block should have written, and have
-		// not. The statement charge increases no number, so it is compared by the due time.
+		// Counts the rows that charge and block should have written. charge increases no number, so
+		// it is compared by the due time.
 		unchanged: d.SQL(`
 			SELECT COUNT(CASE WHEN o.due_at IS NULL OR o.attempts <> c.attempts THEN 1 END),
 			       COUNT(CASE WHEN o.ordering_key IS NOT NULL AND NOT EXISTS (
@@ -132,8 +128,8 @@ func newQueries(d dialect.Dialect) queries { //nolint:funlen // SQL stands toget
 			INSERT INTO {blocked_keys} AS h (ordering_key, position, successors_after, reason) VALUES ($1, $2, $3, '` + outboxrow.BlockedDead + `')
 			` + lowerHead),
 
-		// A key is unblocked in the transaction that removes its first message. This query
-		// finds keys whose first message was removed by hand.
+		// A key is unblocked in the transaction that removes its first message. This finds keys
+		// whose first message was removed by hand.
 		headless: d.SQL(`
 			SELECT position, ordering_key FROM {blocked_keys}
 			WHERE NOT EXISTS (SELECT 1 FROM {outbox} AS o
@@ -163,16 +159,15 @@ func newQueries(d dialect.Dialect) queries { //nolint:funlen // SQL stands toget
 
 		instances: d.SQL(`SELECT (SELECT COUNT(*) FROM {forwarders}), (SELECT COUNT(*) FROM {slots})`),
 
-		// Somebody may have deleted rows of this table. Messages in the missing slots would
-		// wait forever.
+		// Somebody may have deleted slots, and their messages would wait forever.
 		slots: d.SQL(`
 			INSERT INTO {slots} (slot)
 			WITH RECURSIVE n(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM n WHERE slot < ` + strconv.Itoa(outboxrow.Slots-1) + `)
 			SELECT slot FROM n WHERE true -- SQLite could take what follows for a join
 			ON CONFLICT (slot) DO NOTHING`),
 
-		// The condition for free slots is there twice: the list comes from a snapshot,
-		// and another instance may have taken a slot since then.
+		// The condition for free slots stands twice, because another instance may have taken a slot
+		// since the snapshot of the list.
 		lease: d.SQL(`
 			UPDATE {slots} SET owner = $1, lease_until = {after $2}
 			WHERE slot IN {list $3 smallint} AND owner = $1
@@ -195,11 +190,8 @@ func newQueries(d dialect.Dialect) queries { //nolint:funlen // SQL stands toget
 
 const loggedColumns = `position, message_id, topic, ordering_key, payload, metadata, created_at`
 
-// removeLogged returns the statement that moves rows from the outbox to the sent log of
-// PostgreSQL. condition selects the rows. The result contains the numbers of
-// deleted and of inserted rows. If the statement runs twice with the same rows, the second
-// run changes nothing, because the first run has removed the rows from the outbox and
-// logged them.
+// removeLogged moves rows to the sent log of PostgreSQL, and returns the numbers of deleted and
+// inserted rows. Repeated with the same rows, it changes nothing.
 func removeLogged(d dialect.Dialect, condition string) string {
 	if d.SQLite() {
 		return ""
@@ -210,25 +202,22 @@ func removeLogged(d dialect.Dialect, condition string) string {
 		SELECT (SELECT COUNT(*) FROM gone), (SELECT COUNT(*) FROM logged)`)
 }
 
-// logSent returns the statement that copies rows to the sent log. from is
-// its FROM clause.
+// logSent copies rows to the sent log.
 func logSent(d dialect.Dialect, from string) string {
 	labels, _ := outboxrow.Labels(d)
 	return d.SQL(`INSERT INTO {outbox_sent} (` + loggedColumns + `, ` + outboxrow.LabelColumns + `)
 		SELECT ` + loggedColumns + `, ` + labels + ` FROM ` + from + ` ORDER BY position`)
 }
 
-// lowerHead is the last part of the statement that inserts a blocked key. If the key is
-// already blocked, the message with the lower position stays its head.
+// If the key is already blocked, the message with the lower position is its head.
 const lowerHead = `ON CONFLICT (ordering_key) DO UPDATE
 	SET position = excluded.position, reason = excluded.reason,
 	    successors_after = CASE WHEN excluded.successors_after < h.successors_after
 	                            THEN excluded.successors_after ELSE h.successors_after END
 	WHERE excluded.position <= h.position`
 
-// owned returns an SQL condition. It is true if the slot of the row o is leased to the
-// owner that the SQL parameter param contains. A forwarder that has lost a slot must not
-// overwrite the records of the new owner.
+// owned is true if the slot of row o is leased to the owner in param. A forwarder that has lost a
+// slot must not overwrite the records of the new owner.
 func owned(param string) string {
 	return `EXISTS (SELECT 1 FROM {slots} AS s WHERE s.slot = o.slot AND s.owner = ` + param + `)`
 }

@@ -28,16 +28,13 @@ func (s *store) arguments(read *dispatch.Read) []any {
 	return args
 }
 
-// bulkRows is the number of expected rows from which a read uses a transaction. Outside
-// of a transaction, lib/pq receives payloads as hexadecimal digits, see
-// [dialect.Reader.AsText]. For so many rows, this costs more than the round trips of a
-// transaction.
+// bulkRows is the number of expected rows from which a read uses a transaction. Outside of one,
+// lib/pq receives payloads as hexadecimal digits, see [dialect.Reader.AsText], which then costs
+// more than the round trips.
 const bulkRows = 256
 
-// errFull ends a read that has reached its limit of bytes.
 var errFull = errors.New("forwarder: enough was read")
 
-// found is the result of a read.
 type found struct {
 	rows    []*dispatch.Message
 	reach   dispatch.Reach
@@ -51,9 +48,8 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 			return found{}, err
 		}
 	}
-	// When the limit of bytes is reached, unread rows remain in the connection, which
-	// must then be closed. This is rare, because the limit of rows is computed from
-	// their average size.
+	// At the limit of bytes, unread rows remain in the connection, which must be closed. This is
+	// rare, because the limit of rows comes from their average size.
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	r := &reader{topics: map[string]string{}, began: time.Now(), bytes: read.Bytes, giveUp: giveUp}
@@ -91,11 +87,10 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 	return got, nil
 }
 
-// checkSequence reports whether the sequence of positions has fallen back, for example
-// because the services were switched to a logical replica. last is its last
-// position, or 0 if it is unknown. New rows then get positions below the cursor. If older
-// rows with higher positions still wait, the new rows would overtake them, so
-// checkSequence returns an error, which contains the SQL that repairs the order.
+// checkSequence reports whether the sequence of positions has fallen below last (0 if unknown), for
+// example after a switch to a logical replica. New rows then get positions below the cursor. If
+// older rows with higher positions still wait, the new ones would overtake them, so the error
+// contains the SQL that repairs the order.
 func (s *store) checkSequence(ctx context.Context, last int64) (fellBack bool, err error) {
 	if last == 0 || last >= s.last {
 		s.last = max(s.last, last)
@@ -108,9 +103,8 @@ func (s *store) checkSequence(ctx context.Context, last int64) (fellBack bool, e
 	return true, nil
 }
 
-// readRows runs the queries of a read. Usually this is a single query outside of a
-// transaction, which needs only one round trip. A forwarder without work first checks
-// whether there are rows, because this check costs the database less than the read.
+// readRows usually needs one query outside of a transaction, in one round trip. A forwarder without
+// work first checks whether there are rows, which costs the database less than the read.
 func (s *store) readRows(ctx context.Context, read *dispatch.Read, r *reader) error {
 	args := s.arguments(read)
 	switch {
@@ -128,8 +122,8 @@ func (s *store) readRows(ctx context.Context, read *dispatch.Read, r *reader) er
 		r.began = time.Now()
 	}
 	err := s.readWithState(ctx, s.sql.readWithState, args, r)
-	// If the check has found rows, but this instance reads none of them, the next poll
-	// skips the check.
+	// If this instance reads none of the rows that the check has found, the next poll skips the
+	// check.
 	s.quiet = err == nil && len(r.rows) == 0 && !polled
 	return err
 }
@@ -155,8 +149,8 @@ func (s *store) readAlone(ctx context.Context, query dialect.Statement, args []a
 	return dialect.LeaveReplica(ctx, s.db, s.reader.Read(ctx, query, args, scan))
 }
 
-// readInTx reads like readRows, but in a transaction with two queries. A transaction is
-// needed
+// readInTx reads in a transaction with two queries. It is needed
+//
 //   - while keys are blocked (see stateOfRead), while something is paused, or when many
 //     rows are expected,
 //   - if the default isolation level is SERIALIZABLE, so that reads do not conflict
@@ -188,8 +182,7 @@ func (s *store) readInTx(ctx context.Context, read *dispatch.Read, args []any, r
 	})
 }
 
-// outboxState contains values that a read returns in addition to the rows, see
-// snapshotQuery.
+// outboxState is what a read returns in addition to the rows, see snapshotQuery.
 type outboxState struct {
 	horizon, ceiling int64
 	unowned          bool
@@ -206,8 +199,7 @@ func (s *outboxState) scan(row *sql.Row) error {
 	return row.Scan(&s.horizon, &s.ceiling, &s.unowned, &s.blocked, &s.pauses, &s.highest, &s.last)
 }
 
-// reader scans the rows of one read. It reuses its fields for each row, so that
-// scanning allocates little memory.
+// reader scans the rows of one read into the same fields, to allocate little memory.
 type reader struct {
 	rows  []*dispatch.Message
 	state outboxState
@@ -242,7 +234,6 @@ func (r *reader) scanState(rows *sql.Rows) error {
 	return err
 }
 
-// scanAll scans rows until the limit of bytes is reached.
 func (r *reader) scanAll(rows *sql.Rows) error {
 	var some []dispatch.Message // allocated together
 	for size := 0; rows.Next(); {
@@ -285,15 +276,13 @@ func (r *reader) scan(rows *sql.Rows, m *dispatch.Message) error {
 	return err
 }
 
-// tenants reads the tenants of messages. Messages with the same tenant share one
-// string.
+// tenants gives messages with the same tenant one string.
 type tenants struct{ last string }
 
 var tenantKey = []byte(`"` + meta.TenantID + `"`)
 
-// of returns the tenant in the metadata of a message, or "" if the metadata has no
-// tenant. Usually it does not decode the metadata, because the forwarder does this
-// later, when it publishes the message.
+// of returns the tenant in metadata, or "". Usually it does not decode them, because the forwarder
+// does this later, when it publishes the message.
 func (t *tenants) of(metadata []byte) string {
 	_, rest, found := bytes.Cut(metadata, tenantKey)
 	if !found {

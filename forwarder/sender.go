@@ -28,22 +28,19 @@ type AsyncPublisher interface {
 	PublishAsync(topic string, msg *message.Message, done func(error))
 }
 
-// unorderedPublisher is an AsyncPublisher that sends messages cheaper if their order does
-// not matter, for example over several channels.
+// unorderedPublisher sends cheaper if the order does not matter, for example over several channels.
 type unorderedPublisher interface {
 	PublishUnordered(topic string, msg *message.Message, done func(error))
 }
 
-// checker is a publisher that knows in advance which messages it cannot send. For such
-// a message, Check returns an error.
+// checker knows in advance which messages it cannot send, and returns an error for them.
 type checker interface {
 	Check(topic string, msg *message.Message) error
 }
 
-// errNotSent is the result of an order whose message was not passed to the publisher.
+// errNotSent means that the publisher did not get the message.
 var errNotSent = errors.New("forwarder: not sent")
 
-// sender passes messages to the publisher and collects the results.
 type sender struct {
 	publisher message.Publisher
 	checker   checker    // the publisher if it has the method Check, or nil
@@ -57,7 +54,6 @@ type sender struct {
 	begun time.Time
 }
 
-// order is an instruction to publish one message.
 type order struct {
 	dispatch.Publish
 
@@ -77,8 +73,7 @@ func newSender(publisher message.Publisher, window int) *sender {
 	}
 }
 
-// start starts the goroutines that process orders. They end when the channel orders is
-// closed.
+// The goroutines end when the channel orders is closed.
 func (s *sender) start(workers int) {
 	publish := s.publish
 	if async, ok := s.publisher.(AsyncPublisher); ok {
@@ -128,8 +123,7 @@ func (s *sender) run(o order, publish func(string, *message.Message, func(error)
 	err = usercode.Guarded(func() error { s.pass(&o, msg, publish); return nil })
 }
 
-// pass passes a message to the publisher, unless the publisher knows that it cannot send
-// the message.
+// pass passes a message to the publisher, unless checker refuses it.
 func (s *sender) pass(o *order, msg *message.Message, publish func(string, *message.Message, func(error))) {
 	if s.checker != nil {
 		if err := usercode.Guard(s.checker.Check(o.Message.Topic, msg)); err != nil {
@@ -147,19 +141,17 @@ func (s *sender) pass(o *order, msg *message.Message, publish func(string, *mess
 	failpoint.Hit("forwarder/handed-over")
 }
 
-// publish takes the place of PublishAsync for a publisher that has only Publish.
 func (s *sender) publish(topic string, msg *message.Message, done func(error)) {
 	done(s.publisher.Publish(topic, msg))
 }
 
-// result is the result of one order.
 type result struct {
 	order
 
 	err error
 }
 
-// results collects results for the loop. Adding a result never waits for the loop.
+// results collects results for the loop. Adding one never waits for the loop.
 type results struct {
 	mu   sync.Mutex
 	list []result
@@ -179,8 +171,8 @@ func (rs *results) add(r result) {
 	}
 }
 
-// take returns all results, and removes them. scratch is the result of an
-// earlier call that is no longer needed, or nil. Its memory is used for later results.
+// take returns all results, and removes them. The memory of scratch, an earlier list or nil, is
+// used again.
 func (rs *results) take(scratch []result) []result {
 	clear(scratch)
 	rs.mu.Lock()
@@ -190,8 +182,7 @@ func (rs *results) take(scratch []result) []result {
 	return list
 }
 
-// rowError means that a row contains data that the outbox would not write, or that the
-// publisher cannot send.
+// rowError means that a row contains data that the outbox would not write, or that cannot be sent.
 type rowError struct {
 	what string
 	err  error // the cause, or nil
@@ -206,10 +197,9 @@ func (e rowError) Error() string {
 func (e rowError) Unwrap() error    { return e.err }
 func (rowError) Unacceptable() bool { return true }
 
-// check returns the metadata of a message, or an error if the message cannot be sent.
-// It checks that all strings are valid UTF-8 without NUL. A text column of SQLite
-// accepts any bytes, but a list of ids in a statement does not. A row with an invalid
-// id could therefore not be deleted after the message was sent.
+// check returns the metadata of a message, or an error if it cannot be sent. All strings must be
+// valid UTF-8 without NUL: a text column of SQLite accepts any bytes, but a list of ids in a
+// statement does not, so the row could not be deleted after it was sent.
 func check(m *dispatch.Message) (message.Metadata, error) {
 	for _, field := range []struct{ name, text string }{
 		{"message_id", m.ID}, {"topic", m.Topic}, {"ordering_key", m.Key},

@@ -15,8 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// settle records outcomes in the database. The result says which parts succeeded. The
-// failed parts can be recorded again.
+// settle records outcomes in the database. Parts that failed can be recorded again.
 func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDead func(topic string) AfterDead) dispatch.Settled {
 	var (
 		result dispatch.Settled
@@ -60,11 +59,9 @@ func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDea
 	return result
 }
 
-// remove deletes the rows of confirmed messages, and returns the number of deleted
-// rows. The result stays contains the positions of rows that are still there. If such a
-// message was the head of a blocked key, remove also unblocks the key. It may be called
-// again with the same messages. An instance that has lost the slots may call it, too: the
-// messages remain confirmed, and the new owner unblocks their keys.
+// remove deletes the rows of confirmed messages, and returns their number and the positions of rows
+// that are still there. It unblocks the key of a head. It may be repeated, also by an instance that
+// has lost the slots: the messages remain confirmed, and the new owner unblocks their keys.
 func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (removed int64, stays []int64, err error) {
 	var (
 		positions, heads, slots []int64
@@ -100,7 +97,6 @@ func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (remo
 		if removed == int64(len(confirmed)) {
 			return nil
 		}
-		// Usually somebody else has removed the other rows.
 		return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 			var position int64
 			err := scan(&position)
@@ -128,8 +124,8 @@ func (s *store) removeLogged(ctx context.Context, tx *sql.Tx, args []any) (remov
 	return removed, err
 }
 
-// charge records attempts, due times and blocked keys. It returns the number of rows
-// that still exist in slots of this instance.
+// charge records attempts, due times and blocked keys. found is the number of rows that still exist
+// in slots of this instance.
 func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found int64, err error) {
 	args := s.chargeArguments(charges)
 	var uncharged, unblocked int
@@ -152,7 +148,7 @@ func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found in
 		}
 		return tx.QueryRowContext(ctx, s.sql.unchanged, args...).Scan(&uncharged, &unblocked)
 	})
-	// The transaction has recorded the other charges, so it was not rolled back.
+	// The transaction has recorded the other charges.
 	switch {
 	case err == nil && uncharged > 0:
 		err = s.dialect.Unchanged("outbox", fmt.Sprintf("%d rows of refused messages were not updated", uncharged))
@@ -171,8 +167,8 @@ func (s *store) chargeArguments(charges []dispatch.Charge) []any {
 	for i, c := range charges {
 		positions = append(positions, c.Message.Position)
 		ids = append(ids, c.Message.ID)
-		// The statement sets this number, instead of adding to the number in the row, because
-		// charge is called again after a commit with an unknown outcome.
+		// The statement sets this number, because charge is repeated after a commit with an unknown
+		// outcome.
 		attempts = append(attempts, min(int64(c.Message.Attempts)+int64(c.Attempts), math.MaxInt32))
 		delays = append(delays, c.Delay.Milliseconds())
 		texts = append(texts, clean(c.Err))
@@ -204,12 +200,10 @@ func reasonOf(d dispatch.Death) string {
 	return outboxrow.DeadUnacceptable
 }
 
-// errRemoved makes moveDead roll back its transaction, because somebody else has
-// removed the row at the same time.
+// errRemoved rolls back moveDead, because somebody else has removed the row at the same time.
 var errRemoved = errors.New("forwarder: the message was removed by somebody else")
 
-// moveDead moves a message to the dead letters. It returns false if the row no longer
-// exists, or if its slot belongs to another instance.
+// moveDead returns false if the row no longer exists, or its slot belongs to another instance.
 func (s *store) moveDead(ctx context.Context, d dispatch.Death, afterDead AfterDead) (moved bool, err error) {
 	m := d.Message
 	err = s.write(ctx, func(tx *sql.Tx) error {
@@ -274,9 +268,8 @@ func (s *store) unblockOne(ctx context.Context, tx *sql.Tx, m *dispatch.Message)
 	return s.unchangedIf(ctx, tx, "blocked_keys", "the row of a blocked key was not deleted", s.sql.blockedBy, m.Key, m.Position)
 }
 
-// unchangedIf is called if a statement has changed no row. It returns an error if the
-// query returns true: the row exists, and the statement must change it. Otherwise
-// somebody else has removed the row.
+// unchangedIf is called if a statement has changed no row. If the query returns true, the statement
+// had to change it. Otherwise somebody else has removed the row.
 func (s *store) unchangedIf(ctx context.Context, tx *sql.Tx, table, did, query string, args ...any) error {
 	var exists bool
 	if err := tx.QueryRowContext(ctx, query, args...).Scan(&exists); err != nil || !exists {

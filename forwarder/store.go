@@ -13,7 +13,6 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// store runs the statements of a forwarder.
 type store struct {
 	db      *sql.DB
 	dialect dialect.Dialect
@@ -24,7 +23,7 @@ type store struct {
 
 	keepSent bool // removed rows are moved to the sent log
 
-	// Only the running read uses this field and the following ones.
+	// From here on, only the running read uses the fields.
 	reader *dialect.Reader
 
 	alone bool // reads can be single queries outside of a transaction
@@ -51,7 +50,6 @@ func (s *store) write(ctx context.Context, work func(tx *sql.Tx) error) error {
 	return dialect.LeaveReplica(ctx, s.db, s.dialect.Write(ctx, s.db, work))
 }
 
-// leaseRequest is a request to renew, to give back and to take slots.
 type leaseRequest struct {
 	kept   []int64 // slots of this instance to renew
 	back   []int64 // slots of this instance to give back
@@ -60,9 +58,8 @@ type leaseRequest struct {
 	length time.Duration
 }
 
-// lease renews, gives back and takes slots, and returns all slots that this instance
-// then owns. If an instance with another destination may be running, it returns an
-// otherDestinationError.
+// lease renews, gives back and takes slots, and returns those that this instance then owns. It
+// returns an otherDestinationError if an instance with another destination may run.
 func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 	var got tenancy
 	err := s.write(ctx, func(tx *sql.Tx) error {
@@ -111,9 +108,8 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 	return got, err
 }
 
-// leave gives all slots back, so that other instances can take them immediately. The
-// row of this instance stays until another instance replaces it. The row tells the
-// other instance whether the destination has changed.
+// leave gives all slots back at once. The row of this instance stays, and tells its successor
+// whether the destination has changed.
 func (s *store) leave(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
 		for _, query := range []string{s.sql.releaseAll, s.sql.resign} {
@@ -142,10 +138,8 @@ func (s *store) tidy(ctx context.Context) error {
 	})
 }
 
-// unblock unblocks the given keys if their slots belong to this instance. After
-// unblocking, the owner of the slot must read the waiting messages of the key again,
-// because the owner's cursor has passed these messages. So only the owner may unblock
-// the key.
+// unblock unblocks keys in slots of this instance. Only the owner may, because it must read the
+// waiting messages of the key again, which its cursor has passed.
 func (s *store) unblock(ctx context.Context, tx *sql.Tx, positions []int64, keys []string, slots []int64) error {
 	args := []any{s.dialect.List(positions), s.dialect.Strings(keys), s.dialect.List(slots), s.owner}
 	n, err := dialect.Affected(tx.ExecContext(ctx, s.sql.unblock, args...))

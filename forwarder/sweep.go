@@ -10,20 +10,18 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// A sweep finds rows without a due time in the order of their positions, and rows with
-// a due time when they are due. It takes no lock and waits for no transaction. It is
-// one statement, which sees one snapshot, so a message is never read before an earlier
-// message of its key.
+// A sweep finds rows without a due time in the order of their positions, and rows with one when
+// they are due. It takes no lock and waits for no transaction. As a single statement it sees one
+// snapshot, so a message is never read before an earlier one of its key.
 //
-// The condition excludes rows that would fill the batch without being sent: rows in
-// memory, later messages of a blocked key, and rows that the scheduler cannot take now.
+// Rows that would fill the batch without being sent are excluded: those in memory, later messages
+// of a blocked key, and those that the scheduler cannot take now.
 //
-// Parameters: $1 lowest position, $2 positions in memory, $3 slots, $4 excluded keys
-// (sweep) or wanted keys (refill), $5 limit. A sweep has two more: $6 limit of due
-// rows, and $7 topics whose rows without a key are excluded.
+// Parameters: $1 lowest position, $2 positions in memory, $3 slots, $4 excluded keys (sweep) or
+// wanted keys (refill), $5 limit. For a sweep also $6 limit of due rows, and $7 topics whose rows
+// without a key are excluded.
 const (
-	// columnsOfRow are the columns of a message. PostgreSQL computes (SELECT {clock}) once,
-	// but {clock} for each row.
+	// PostgreSQL computes (SELECT {clock}) once, but {clock} for each row.
 	columnsOfRow = `position, slot, message_id, topic, COALESCE(ordering_key, '') AS ordering_key, payload,
 	                CAST(metadata AS text) AS metadata, attempts,
 	                CASE WHEN ordering_key IS NOT NULL AND ` + anyBlocked + `
@@ -31,19 +29,17 @@ const (
 	                           WHERE h.ordering_key = o.ordering_key AND h.position = o.position) END AS successors_after,
 	                {millis created_at} AS created, (SELECT {clock}) - ` + sendFrom + ` AS waited`
 
-	// sendFrom is the earliest time at which a message could be sent. It is the due time,
-	// or the time of creation if there is no due time. A refused message has the due time
-	// of its next attempt, so the time of creation is used instead.
+	// sendFrom is the due time, or the time of creation if there is none, or if it is that of the
+	// next attempt of a refused message.
 	sendFrom = `CASE WHEN due_at IS NOT NULL AND failing_since IS NULL THEN {millis due_at} ELSE {millis created_at} END`
 
-	// Usually no key is blocked. This check then saves a check of each row.
+	// Usually no key is blocked: this check saves one of each row.
 	anyBlocked = `EXISTS (SELECT 1 FROM {blocked_keys})`
 
-	// mayBeRead is a single CASE without a join, because of PostgreSQL's planner. The
-	// planner estimates that a CASE is true for half of the rows, so it scans the index
-	// until it has enough rows. With other conditions the planner multiplies estimates,
-	// which are wrong because the table grows and shrinks between two runs of ANALYZE.
-	// PostgreSQL would then sort the whole backlog for every batch.
+	// mayBeRead is a single CASE without a join. PostgreSQL's planner estimates that it is true for
+	// half of the rows, so it scans the index until it has enough. For other conditions it
+	// multiplies estimates that are wrong, because the table grows and shrinks between two runs of
+	// ANALYZE, and would sort the whole backlog for every batch.
 	mayBeRead = `CASE WHEN position IN {list $2 bigint} OR slot NOT IN {list $3 smallint} THEN 1 = 0
 	                  WHEN ordering_key IS NULL THEN topic NOT IN {list $7 text}
 	                  WHEN ordering_key IN {list $4 text} THEN 1 = 0
@@ -70,18 +66,15 @@ const (
 	          ORDER BY position LIMIT $5`
 )
 
-// sweep returns due rows first. Otherwise a backlog of large messages could fill every
-// batch, and the due rows would have to wait.
+// Due rows come first. Otherwise a backlog of large messages could fill every batch.
 const sweep = `SELECT * FROM (` + whenDue + `) AS a UNION ALL SELECT * FROM (` + inOrder + `) AS b`
 
-// anyRow is true if a sweep may return rows. Checking it takes PostgreSQL a tenth of
-// the time of a sweep, because planning a sweep takes longer than running it. ORDER BY
-// makes PostgreSQL use the indexes even if its estimates are wrong.
+// anyRow is true if a sweep may return rows, in a tenth of the time: planning a sweep takes longer
+// than running it. ORDER BY makes PostgreSQL use the indexes even if its estimates are wrong.
 const anyRow = `(SELECT 1 FROM {outbox} WHERE position > $1 AND CASE WHEN due_at IS NULL THEN 1 = 1 ELSE 1 = 0 END
                  ORDER BY position LIMIT 1) IS NOT NULL
              OR (SELECT 1 FROM {outbox} WHERE due_at <= {now} ORDER BY due_at LIMIT 1) IS NOT NULL`
 
-// Flags in the first row of a read with stateOfRead.
 const (
 	unownedSlots = 1 << iota
 	blockedKeys
@@ -90,27 +83,22 @@ const (
 	rowsToRead
 )
 
-// stateOfRead is a query for the values that snapshotQuery also returns. It returns
-// them as one row before the rows of a sweep, so that a read needs only one statement.
-// It is used with PostgreSQL.
+// stateOfRead returns the values of snapshotQuery as one row before the rows of a sweep, so that a
+// read with PostgreSQL needs only one statement.
 //
-// snapshotQuery runs before the sweep gets its snapshot, and checks whether a
-// transaction that releases keys is running. stateOfRead cannot do this check, because
-// it has the same snapshot as the sweep. Instead, its horizon is 0 while any key is
-// blocked, and the next read must use a transaction.
+// snapshotQuery runs before the sweep gets its snapshot, and checks whether a transaction that
+// releases keys is running. stateOfRead has the snapshot of the sweep, and cannot. Instead its
+// horizon is 0 while any key is blocked, and the next read must use a transaction.
 //
-// The row has the columns of a message: the column position contains the horizon,
-// metadata the pauses, successors_after the last position, created the ceiling, and
-// waited the flags.
+// In the columns of a message, position is the horizon, metadata the pauses, successors_after the
+// last position, created the ceiling, and waited the flags.
 var stateOfRead = stateWith(`0`)
 
-// stateAlone is the query stateOfRead with one more flag, rowsToRead. The flag is set
-// if a sweep may return rows. The query runs without a sweep.
+// stateAlone is stateOfRead without a sweep, with the flag rowsToRead if a sweep may return rows.
 var stateAlone = stateWith(fmt.Sprintf(`CASE WHEN `+anyRow+` THEN %d ELSE 0 END`, rowsToRead))
 
-// stateWith returns a query for an outboxState. The query sets the flags unownedSlots,
-// blockedKeys, serializable and replica. flag is an SQL expression for one
-// more flag, or 0.
+// stateWith sets the flags unownedSlots, blockedKeys, serializable and replica, and flag, an SQL
+// expression or 0.
 func stateWith(flag string) string {
 	return fmt.Sprintf(`
 	SELECT CASE WHEN `+anyBlocked+` THEN 0 ELSE pg_snapshot_xmin(pg_current_snapshot())::text::bigint END AS position,
@@ -123,27 +111,26 @@ func stateWith(flag string) string {
 		unownedSlots, blockedKeys, serializable, replica, flag)
 }
 
-// lastPosition is an SQL expression for the last position that the sequence has
-// returned. It is NULL if the sequence is new, or if the user may not read it.
+// lastPosition is NULL if the sequence is new, or if the user may not read it.
 const lastPosition = `CASE WHEN has_sequence_privilege('{outbox_position}', 'SELECT')
 	                    THEN pg_sequence_last_value('{outbox_position}'::regclass) END`
 
 const anyUnowned = `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR lease_until < {now})`
 
 // snapshotQuery returns a query for the values of an outboxState:
+//
 //   - the horizon: all transactions with a lower id have ended,
 //   - the ceiling: no transaction with this id or a higher one has ended,
 //   - whether any slots have no owner, and whether any keys are blocked,
 //   - the pauses and, if anything is paused, the highest position,
 //   - the last position of the sequence.
 //
-// It runs just before the rows are read. The read therefore sees each transaction that
-// has ended according to this query.
+// It runs just before the rows are read, so the read sees each transaction that has ended according
+// to it.
 func snapshotQuery(d dialect.Dialect) string {
-	// A transaction that releases a key possibly does not see rows that are committed at
-	// the same time, while this read does not see yet that the key is released. If the
-	// cursor passed these rows, nobody would read them. So while such a transaction runs,
-	// the horizon is 0, and the cursor stays where it is.
+	// A transaction that releases a key may not see rows that are committed at the same time, while
+	// this read does not see the release yet. Nobody would read these rows if the cursor passed
+	// them, so the horizon is 0 while such a transaction runs.
 	snapshot := `CASE WHEN EXISTS (SELECT 1 FROM {blocked_keys}) AND EXISTS (
 	                       SELECT 1 FROM pg_locks
 	                       WHERE locktype = 'relation' AND relation = '{blocked_keys}'::regclass AND mode = 'RowShareLock'
@@ -161,23 +148,20 @@ func snapshotQuery(d dialect.Dialect) string {
 
 const highestPosition = `COALESCE((SELECT MAX(position) FROM {outbox}), 0)`
 
-// snapshotOfLookahead is like snapshotQuery, but its query always returns the highest
-// position. It also stops PostgreSQL from compiling the later queries of the
-// transaction.
+// snapshotOfLookahead also returns the highest position, and stops PostgreSQL from compiling the
+// later queries of the transaction.
 func snapshotOfLookahead(d dialect.Dialect) string {
 	return d.SQL(`SELECT horizon, ceiling, unowned, blocked, pauses, ` + highestPosition + `, last
 		FROM (` + snapshotQuery(d) + `) AS s (horizon, ceiling, unowned, blocked, pauses, highest, last)
 		WHERE set_config('jit', 'off', true) = 'off'`)
 }
 
-// Each sweep also returns the pauses that the database contains. So no separate query
-// is needed. If the returned pauses differ from the pauses that the sweep has used, the
-// scheduler ignores the rows, and the next sweep uses the new pauses. While something
-// is paused, the forwarder uses other queries, which cost more: a sweep runs in a
-// transaction, and checks the topic and the tenant of each row.
+// Each sweep also returns the pauses, so that no separate query is needed. If they differ from
+// those that it has used, the scheduler ignores its rows, and the next sweep uses the new pauses.
+// While something is paused, reads cost more: a sweep runs in a transaction, and checks the topic
+// and the tenant of each row.
 
-// listPauses returns an SQL expression. The value of the expression is a JSON list of
-// the pauses, or an empty string if nothing is paused.
+// listPauses is a JSON list of the pauses, or an empty string.
 func listPauses(d dialect.Dialect) string {
 	if d.SQLite() {
 		return `COALESCE((SELECT CASE WHEN COUNT(*) > 0 THEN json_group_array(json_array(kind, name)) END
@@ -206,12 +190,9 @@ func decodePauses(text string) (p dispatch.Pauses, err error) {
 	return p, nil
 }
 
-// leaveOutPaused returns the query of a sweep or a refill, changed so that it leaves
-// out paused rows. The parameters topics and tenants are the SQL parameters that
-// contain the paused topics and tenants. Paused rows without a key, and paused rows
-// with a due time, are left out. The other paused rows are returned without their
-// contents, because the scheduler must know which keys they block. The value -1 for
-// attempts marks these rows.
+// leaveOutPaused changes a sweep or a refill so that it leaves out paused rows without a key, and
+// with a due time. Other paused rows are returned without contents, marked by -1 attempts, because
+// the scheduler must know which keys they block. topics and tenants are SQL parameters.
 func leaveOutPaused(d dialect.Dialect, query, topics, tenants string) string {
 	paused := outboxrow.Paused(d, `{list `+topics+` text}`, `{list `+tenants+` text}`)
 	return strings.NewReplacer(

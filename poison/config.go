@@ -19,27 +19,25 @@ type Config struct {
 	// PostgreSQL and "once_".
 	Schema schema.Config
 
-	// OnQuarantine is called for each new entry after the commit, for example to raise an
-	// alarm. A separate goroutine makes all calls, one after another. So the calls do not
-	// delay acks, and a panic is only logged. While 1,000 entries wait for their calls,
-	// further entries are only logged. Defaults to nil.
+	// OnQuarantine is called for each new entry after the commit, for example to raise an alarm.
+	// One goroutine makes all calls, so they do not delay acks, and a panic is only logged. While
+	// 1,000 entries wait, further ones are only logged. Defaults to nil.
 	OnQuarantine func(e Entry)
 
-	// UnackedWait is how long a message stays unacked while it cannot be stored. After this
-	// time the message is given back to the transport. Defaults to 10 minutes.
+	// UnackedWait is how long a message stays unacked while it cannot be stored. Then it is given
+	// back to the transport. Defaults to 10 minutes.
 	UnackedWait time.Duration
 
-	// Consumers lists the consumers that have their own series in the metrics. All other
-	// consumers are counted as "other". Defaults to none: all consumers share one series.
+	// Consumers lists the consumers with series of their own in the metrics. All others are counted
+	// as "other". Defaults to none: all consumers share one series.
 	Consumers []string
 
-	// MeterProvider creates the metrics, and TracerProvider creates the spans. Both default
-	// to OpenTelemetry's global providers, which do nothing until you set other providers.
+	// MeterProvider creates the metrics, and TracerProvider creates the spans. Both default to
+	// OpenTelemetry's global providers.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// Logger defaults to slog's default logger. To log nothing, set
-	// watermill.NopLogger{}.
+	// Logger defaults to slog's default logger. Set watermill.NopLogger{} to log nothing.
 	Logger watermill.LoggerAdapter
 }
 

@@ -13,42 +13,35 @@ import (
 
 // Entry is a message that the middleware has put into quarantine.
 type Entry struct {
-	// ID identifies the entry. Pass it to the methods of package operate/quarantine.
+	// ID is what the methods of package operate/quarantine take.
 	ID int64
 
-	// Consumer is the name of the consumer that failed. Topic is the topic of its
-	// subscription.
 	Consumer, Topic string
 
-	// Message is the message as it was received, byte for byte.
-	// It is nil if an earlier copy of the message has a row whose stored form is damaged.
+	// Message is the message as it was received, byte for byte, or nil if an earlier copy has a row
+	// whose stored form is damaged.
 	Message *message.Message
 
-	// MessageID is the id of the message. Tenant is the tenant to which the message
-	// belongs. If they are too long, they are shortened. Characters that a text column
-	// cannot store are replaced. The field Message contains the original values.
+	// MessageID and Tenant are shortened if they are too long, without characters that a text
+	// column cannot store. The field Message has the original values.
 	MessageID, Tenant string
 
-	// Reason is one of the Reason constants. Error is the text of the last failure, and
-	// ErrorType is the Go type of that error. Failures with the same cause have the same
-	// Fingerprint.
+	// Reason is one of the Reason constants, Error the text of the last failure, and ErrorType its
+	// Go type. Failures with the same cause have the same Fingerprint.
 	Reason, Error, ErrorType, Fingerprint string
 
-	// Stack is the stack of the handler's panic, at most 8,192 bytes. It is "" if the
-	// failure was not a panic.
+	// Stack is the stack of the handler's panic, at most 8,192 bytes, or "".
 	Stack string
 
-	// Attempts is the number of calls of the handler. Crashes is the number of processes
-	// that died while they handled the message. Replays is the number of replays of the
-	// entry.
+	// Attempts counts the calls of the handler, Replays the replays of the entry, and Crashes the
+	// processes that died while they handled the message.
 	Attempts, Crashes, Replays int
 }
 
-// hookQueue is the maximum number of entries that wait for Config.OnQuarantine.
 const hookQueue = 1000
 
-// hook calls Config.OnQuarantine from a separate goroutine, so that a slow or panicking
-// function does not delay acks. The goroutine runs only while entries wait.
+// hook calls Config.OnQuarantine from a goroutine, so that a slow or panicking function does not
+// delay acks. It runs only while entries wait.
 type hook struct {
 	call   func(Entry)
 	logger watermill.LoggerAdapter

@@ -11,10 +11,9 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// otherConsumer is the label of all consumers that are not in Config.Consumers.
+// otherConsumer labels the consumers that are not in Config.Consumers.
 const otherConsumer = "other"
 
-// instruments are the metrics and spans of a Store.
 type instruments struct {
 	meter     telemetry.Meter
 	tracer    telemetry.Tracer
@@ -67,11 +66,9 @@ func (i *instruments) countQuarantined(e Entry) {
 	}
 }
 
-// countLimit is the maximum number of rows that the gauge reports.
 const countLimit = 100_000
 
-// observe registers the gauge of the entries. The gauge is never unregistered, because
-// the middleware is never removed from its router.
+// The gauge is never unregistered, because the middleware is never removed from its router.
 func (s *Store) observe() {
 	var level telemetry.StatsCache[int64]
 	count := func(ctx context.Context) (int64, error) { return s.count(ctx, countLimit) }

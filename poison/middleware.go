@@ -17,18 +17,16 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// Middleware stores the messages for which h finally fails, and returns nil for them,
-// so that they are acked. If retry is inside, these are the messages that retry gives
-// up on. Without retry, these are all messages for which h returns an error. A panic of
-// h counts as an error.
+// Middleware stores the messages for which h finally fails, and returns nil for them, so that they
+// are acked. With retry inside, these are the messages that retry gives up on, without it all for
+// which h fails. A panic of h counts as an error.
 //
-// Errors that say nothing about the message, such as a lost connection, are returned
-// unchanged. The router then nacks the message, and the transport redelivers it.
-// Without retry inside, there is one exception: if the handler of a message was called
-// and returned such an error in three consecutive deliveries, the message is stored,
-// because it may be the cause. If other transactions made the handler's transaction
-// fail, for example with a deadlock, the message is stored only after
-// Config.UnackedWait. Until then it is nacked after a growing pause.
+// Errors that say nothing about the message, such as a lost connection, are returned unchanged, so
+// that the transport redelivers it. Without retry inside, a message is stored after three
+// consecutive deliveries in which its handler was called and returned such an error, because it may
+// be the cause. If other transactions made the handler's transaction fail, for example with a
+// deadlock, the message is stored only after Config.UnackedWait. Until then it is nacked after a
+// growing pause.
 //
 // Middleware must be outside of retry and dedup. Otherwise it returns an error without
 // calling h, and the message is not acked. Inside of dedup, it would commit the writes
@@ -73,7 +71,6 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	})
 }
 
-// errInsideRetry means that the middlewares are in the wrong order.
 var errInsideRetry = errors.New(
 	"the middleware is inside of retry's: from the outside in the order is poison, retry, dedup")
 
@@ -112,8 +109,8 @@ func (s *Store) quarantine(ctx context.Context, d *parkedrows.Delivery, msg *mes
 	return nil
 }
 
-// record reads a new entry in the transaction that stores it. It returns a function to
-// call after the commit, which counts the entry and passes it to Config.OnQuarantine.
+// record reads a new entry in the transaction that stores it. committed counts the entry and passes
+// it to Config.OnQuarantine.
 func (s *Store) record(ctx context.Context, tx *sql.Tx, id int64) (committed func(), err error) {
 	entry, err := s.entry(ctx, tx, id)
 	if err != nil {

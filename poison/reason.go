@@ -11,24 +11,22 @@ const (
 	// ReasonFailed: the handler failed, and the middleware chain contains no retry.
 	ReasonFailed = chain.ReasonFailed
 
-	// ReasonPermanent: no attempt can succeed. Either the handler returned retry.Permanent,
-	// or it produced messages that cannot be published, or the version of the message
-	// cannot be used (sequence.ErrInvalidVersion).
+	// ReasonPermanent: no attempt can succeed. The handler returned retry.Permanent, or produced
+	// messages that cannot be published, or the message's version cannot be used
+	// (sequence.ErrInvalidVersion).
 	ReasonPermanent = chain.ReasonPermanent
 
-	// ReasonCrashed: the process died while the handler ran, and this happened so often
-	// that retry's CrashBudget is used up.
+	// ReasonCrashed: processes died while the handler ran, as often as retry's CrashBudget allows.
 	ReasonCrashed = chain.ReasonCrashed
 
-	// ReasonInvalidID: the inbox cannot store the id of the message, for example
-	// because it is empty.
+	// ReasonInvalidID: the inbox cannot store the message's id, for example because it is empty.
 	ReasonInvalidID = chain.ReasonInvalidID
 
 	// ReasonCollision: the consumer has handled another message with the same id.
 	ReasonCollision = chain.ReasonCollision
 
-	// ReasonUndecodable: either the transport could not decode the message, and the entry
-	// contains its raw form, or the stored form of a parked message is damaged.
+	// ReasonUndecodable: the transport could not decode the message, and the entry contains its raw
+	// form, or the stored form of a parked message is damaged.
 	ReasonUndecodable = chain.ReasonUndecodable
 
 	// ReasonGap: an earlier version of the message's aggregate did not arrive in

@@ -63,7 +63,6 @@ func (s *Store) Part() chain.Part {
 	}
 }
 
-// queries are the statements of the middleware, for PostgreSQL and SQLite.
 type queries struct {
 	entry string
 	count string
@@ -93,7 +92,6 @@ func (s *Store) entry(ctx context.Context, tx *sql.Tx, id int64) (e Entry, err e
 	return e, nil
 }
 
-// count returns the number of quarantined rows, but at most limit.
 func (s *Store) count(ctx context.Context, limit int) (n int64, err error) {
 	err = s.parked.Dialect().Read(ctx, s.parked.DB(), func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, s.sql.count, limit).Scan(&n)

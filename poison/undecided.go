@@ -16,26 +16,23 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// maxUndecided is the number of consecutive calls of a handler with an undecided
-// outcome after which the message is quarantined, as in package retry. Without retry
-// inside, no other code counts these calls. A message that ends its own database
-// session each time would then be redelivered forever.
+// maxUndecided is the number of consecutive undecided calls after which a message is quarantined,
+// as in package retry. Otherwise a message that ends its own database session each time would be
+// redelivered forever.
 const maxUndecided = 3
 
-// maxCounted is the maximum number of messages in undecidedCalls. It limits the memory.
+// maxCounted limits the memory.
 const maxCounted = 10_000
 
-// undecidedCalls counts, for each message, the consecutive calls in this process with
-// an undecided outcome. If a message is delivered to several processes, each process
-// counts its own calls. So the handler may be called more than maxUndecided times, but
-// not forever.
+// undecidedCalls counts the consecutive undecided calls of each message in this process. If other
+// processes get the message, too, the handler may be called more than maxUndecided times, but not
+// forever.
 type undecidedCalls struct {
 	mu sync.Mutex
 	n  map[undecidedCall]callCount
 }
 
-// callCount counts calls with an undecided outcome. The field contended contains the
-// calls that other transactions made fail, and the field undecided the others.
+// callCount counts undecided calls, and in contended those that other transactions made fail.
 type callCount struct {
 	undecided, contended int
 	since                time.Time
@@ -73,8 +70,6 @@ func (u *undecidedCalls) add(consumer string, msg *message.Message, contended bo
 
 func (n callCount) all() int { return n.undecided + n.contended }
 
-// tooMany reports whether the message must be quarantined after a call with the outcome
-// v.
 func (n callCount) tooMany(v *chain.Error, longest time.Duration) bool {
 	if v.Contended {
 		return time.Since(n.since) > longest
@@ -90,12 +85,11 @@ func (n callCount) error(v *chain.Error, err error) error {
 	return fmt.Errorf("poison: the outcome of %d handler calls is unknown, last error: %w", n.all(), err)
 }
 
-// contendedPauses are the pauses before a message is nacked because other transactions
-// made its transaction fail.
+// contendedPauses are the pauses before a message is nacked for which other transactions are to
+// blame.
 var contendedPauses = backoff.Exponential{Base: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5}
 
-// pauseContended pauses if other transactions made the handler's transaction fail. The
-// transport would otherwise redeliver the message immediately.
+// pauseContended pauses, because the transport would redeliver the message immediately.
 func (s *Store) pauseContended(
 	ctx context.Context, d *parkedrows.Delivery, msg *message.Message, v *chain.Error, n callCount,
 ) {

@@ -19,11 +19,10 @@ type Receiver struct {
 	ended chan struct{}
 }
 
-// Listen receives hints at address, such as ":7946", and calls the function hint for
-// each of them. Pass the method Hint of a forwarder.Forwarder as this function. Use an
-// address that only your own services can reach: a datagram contains none of your data,
-// but each datagram may cause a read of the outbox. Listen fails if it cannot use the
-// address.
+// Listen receives hints at address, such as ":7946", and calls hint for each of them: pass the
+// method Hint of a forwarder.Forwarder. Use an address that only your own services can reach: a
+// datagram contains none of your data, but may cause a read of the outbox. Listen fails if it
+// cannot use the address.
 func Listen(address string, hint func()) (*Receiver, error) {
 	if hint == nil {
 		return nil, errors.New("hint: the function is nil: pass the method Hint of a forwarder")
@@ -40,8 +39,7 @@ func Listen(address string, hint func()) (*Receiver, error) {
 // Addr returns the address at which the Receiver listens.
 func (r *Receiver) Addr() net.Addr { return r.conn.LocalAddr() }
 
-// Close ends the Receiver. After Close has returned, the function passed to Listen is
-// not called any more.
+// Close ends the Receiver. After it, the function passed to Listen is not called any more.
 func (r *Receiver) Close() error {
 	r.once.Do(func() {
 		r.err = r.conn.Close()

@@ -13,18 +13,16 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// datagram is the content of each datagram. The receiver ignores datagrams with a
-// different content.
+// The receiver ignores datagrams with a different content.
 const datagram = "once hint 1"
 
 const (
-	// pause is the shortest time between two datagrams to the same address. It limits how
-	// many reads a busy producer can cause.
+	// pause is the shortest time between two datagrams to an address. It limits the reads that a
+	// busy producer causes.
 	pause = time.Millisecond
 
-	// lookUpEvery is how long the addresses of a name are used before the name is looked up
-	// again. A new lookup finds new instances of the forwarder. All instances must get the
-	// hint, because each instance reads different slots.
+	// lookUpEvery is how long the addresses of a name are used. All instances of the forwarder must
+	// get the hint, also new ones, because each reads different slots.
 	lookUpEvery = 5 * time.Second
 
 	lookUpTimeout = time.Second
@@ -32,8 +30,8 @@ const (
 
 // Config configures a [Sender]. The zero value is ready for use.
 type Config struct {
-	// Logger receives a line when the lookup of a name fails, and when it succeeds again.
-	// Defaults to slog's default logger. Use watermill.NopLogger{} for silence.
+	// Logger receives a line when the lookup of a name fails, and when it succeeds again. Defaults
+	// to slog's default logger. Set watermill.NopLogger{} to log nothing.
 	Logger watermill.LoggerAdapter
 }
 
@@ -51,7 +49,6 @@ type Sender struct {
 	err    error
 }
 
-// host is a name or an IP address, with a port.
 type host struct {
 	name string
 	port uint16
@@ -62,12 +59,10 @@ type host struct {
 	failing bool
 }
 
-// NewSender returns a Sender that sends hints to the forwarders at addresses. Each
-// address is a host with a port, such as "forwarder.shop.svc:7946". If a name has
-// several IP addresses, such as the name of a headless service in Kubernetes, each
-// address gets every hint. NewSender does not look up names, so the forwarders need not
-// run yet. If an address is invalid, NewSender fails with an error that names the
-// address.
+// NewSender returns a Sender that sends hints to the forwarders at addresses. Each address is a
+// host with a port, such as "forwarder.shop.svc:7946". If a name has several IP addresses, such as
+// a headless service in Kubernetes, each gets every hint. Names are not looked up yet, so the
+// forwarders need not run. An invalid address is an error.
 func NewSender(addresses []string, config Config) (*Sender, error) {
 	if config.Logger == nil {
 		config.Logger = watermill.NewSlogLogger(nil)
@@ -115,10 +110,9 @@ func newHost(address string) (*host, error) {
 	return h, nil
 }
 
-// Hint tells the forwarders that a transaction was committed. It never blocks. It
-// returns no error, because a lost hint only delays a message. Pass this method to
-// outbox.InTx, or call it after a commit. Several hints within a millisecond are sent
-// as one.
+// Hint tells the forwarders that a transaction was committed. It never blocks, and returns no
+// error, because a lost hint only delays a message. Pass it to outbox.InTx, or call it after a
+// commit. Several hints within a millisecond are sent as one.
 func (s *Sender) Hint() {
 	select {
 	case s.wanted <- struct{}{}:
@@ -162,8 +156,7 @@ func (s *Sender) run() {
 	}
 }
 
-// find looks up the IP addresses of a host if the known addresses are old. If the
-// lookup fails, find keeps the old addresses.
+// If the lookup fails, find keeps the old addresses.
 func (s *Sender) find(h *host) {
 	now := time.Now()
 	if h.fixed || now.Before(h.lookUp) {

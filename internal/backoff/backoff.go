@@ -12,26 +12,21 @@ import (
 // Exponential computes delays that grow by a factor with each attempt. Its methods are
 // safe for concurrent use.
 type Exponential struct {
-	// Base is the delay after the first attempt. If it is zero or negative, all delays are
-	// zero.
+	// Base is the delay after the first attempt. If it is not positive, all delays are zero.
 	Base time.Duration
 
-	// Max is the longest delay.
 	Max time.Duration
 
-	// Factor is the number by which the delay is multiplied after each further attempt.
-	// Defaults to 2.
+	// Factor multiplies the delay after each further attempt. Defaults to 2.
 	Factor float64
 
-	// Jitter is the maximum fraction, from 0 to 1, by which a delay is shortened at random.
-	// With 0.2, a delay is up to 20 % shorter. So attempts that failed at the same time do
-	// not run at the same time again. Defaults to 0.
+	// Jitter is the maximum fraction, from 0 to 1, by which a delay is shortened at random, so that
+	// attempts that failed together do not run together again. Defaults to 0.
 	Jitter float64
 }
 
-// Delay returns the delay after the given number of attempts. A number below 1 counts
-// as 1. The delay is shortened by the fraction Jitter times chance, where
-// chance is a random number in [0, 1), or 0 for no jitter.
+// Delay returns the delay after this many attempts, at least one, shortened by the fraction Jitter
+// times chance, a random number in [0, 1), or 0.
 func (e Exponential) Delay(attempts int, chance float64) time.Duration {
 	if e.Base <= 0 {
 		return 0 // zero times an infinite power would be NaN
@@ -44,14 +39,12 @@ func (e Exponential) Delay(attempts int, chance float64) time.Duration {
 	return time.Duration(delay)
 }
 
-// Jittered returns the delay after the given number of attempts, shortened by a random
-// fraction of up to Jitter.
+// Jittered is Delay with a random chance.
 func (e Exponential) Jittered(attempts int) time.Duration {
 	return e.Delay(attempts, rand.Float64())
 }
 
-// Total adds up the delays after attempt 1, attempt 2 and so on, up to the given number
-// of attempts, without jitter. If the sum is too large, it returns the longest possible
+// Total adds up the delays after the first attempts, without jitter, up to the longest possible
 // Duration.
 func (e Exponential) Total(attempts int) time.Duration {
 	var sum time.Duration
@@ -75,9 +68,9 @@ func (e Exponential) Total(attempts int) time.Duration {
 	return sum
 }
 
-// Limit limits the size of batches. A batch that fails, for example because of a
-// timeout, may succeed in smaller parts. Each failure halves the limit. Each success
-// doubles it, up to the full size. The zero value allows the full size.
+// Limit limits the size of batches: one that fails, for example because of a timeout, may succeed
+// in smaller parts. Each failure halves the limit, and each success doubles it, up to the full
+// size. The zero value allows the full size.
 type Limit struct {
 	halvings int
 }

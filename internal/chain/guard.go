@@ -9,9 +9,8 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// Call calls h. If h panics or calls runtime.Goexit, Call returns an error. Otherwise
-// the message would be neither retried nor quarantined. For an unrunnable message, Call
-// returns the reason and does not call h.
+// Call calls h, and turns a panic or runtime.Goexit into an error, because the message would be
+// neither retried nor quarantined. For an unrunnable message it returns the reason instead.
 func Call(h message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
 	if why := Unrunnable(msg.Context()); why != nil {
 		return nil, why

@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Part describes one part of a chain, such as the inbox or the retries. once.Plugin
-// checks all parts when a router starts. Fields that do not apply to the part are zero.
+// Part describes one part of a chain, such as the inbox or the retries, to the checks at the start
+// of a router. Fields that do not apply are zero.
 type Part struct {
 	// Name is the package name: "dedup", "retry", "poison", "durable" or "sequence".
 	Name string
@@ -20,25 +20,23 @@ type Part struct {
 	Schema schema.Config
 	Logger watermill.LoggerAdapter
 
-	// Tables are the names of the tables that the part uses, without a prefix.
 	Tables []string
 
-	// Consumer is dedup.Config.Consumer. Outbox says whether dedup.Config.Outbox is
-	// set.
+	// Consumer is dedup.Config.Consumer, and Outbox whether dedup.Config.Outbox is set.
 	Consumer string
 	Outbox   bool
 
-	// Retention is how long dedup remembers a message. Run removes older messages until its
-	// context ends. Run is nil if another process removes them.
+	// Retention is how long dedup remembers a message. Run removes older ones until its context
+	// ends, or is nil if another process does.
 	Retention time.Duration
 	Run       func(ctx context.Context) error
 
-	// Concurrency is how many parked messages each subscription of retry handles at the
-	// same time. LongestDelay is the longest time for which retry may retry a message.
+	// Concurrency is how many parked messages each subscription of retry handles at the same time,
+	// and LongestDelay the longest time for which it retries a message.
 	Concurrency  int
 	LongestDelay time.Duration
 
-	// BatchSize is the maximum number of messages that dedup handles in one transaction.
-	// BatchInFlight is how many messages must be in flight so that batches are full.
+	// BatchSize is the most messages that dedup handles in one transaction. Batches are full with
+	// BatchInFlight messages in flight.
 	BatchSize, BatchInFlight int
 }

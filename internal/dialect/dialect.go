@@ -71,8 +71,8 @@ func (d Dialect) SQL(query string) string {
 	return query
 }
 
-// Limits of {millis}. Go and JSON support only times between these limits. A row with
-// another time, or with infinity, must not make its table unreadable.
+// Go and JSON support only times between these limits of {millis}. A row with another time, or
+// infinity, must not make its table unreadable.
 const (
 	firstMilli = -62_135_596_800_000 // beginning of the year 1
 	lastMilli  = 253_402_214_400_000 // beginning of the last day of the year 9999
@@ -101,7 +101,7 @@ func (d Dialect) expand(name string, args []string) string {
 		if d.SQLite() {
 			return fmt.Sprintf("MAX(MIN(%s, %d), %d)", args[0], lastMilli, firstMilli)
 		}
-		// EXTRACT would compute with type numeric, which takes five times as long.
+		// EXTRACT would compute with type numeric, in five times as long.
 		return fmt.Sprintf("CASE WHEN %[1]s IS NOT NULL THEN (date_part('epoch', GREATEST(LEAST(%[1]s, "+
 			"'9999-12-31 00:00Z'), '0001-01-01 00:00Z')) * 1000)::bigint END", args[0])
 	case "from_millis":
@@ -134,9 +134,8 @@ func (d Dialect) expand(name string, args []string) string {
 	}
 }
 
-// Columns returns an item for the FROM clause of a query: a table named c. The lists in
-// $1, $2 and so on are its columns, see [Dialect.List] and [Dialect.Strings]. Each
-// argument is the name of a column and its PostgreSQL type, such as "id bigint".
+// Columns returns a table named c for the FROM clause of a query, with the lists in $1, $2 and so
+// on as its columns, such as "id bigint". See [Dialect.List] and [Dialect.Strings].
 func (d Dialect) Columns(columns ...string) string {
 	var values, names []string
 	for i, column := range columns {
@@ -154,9 +153,8 @@ func (d Dialect) Columns(columns ...string) string {
 	return `unnest(` + strings.Join(values, ", ") + `) AS c(` + strings.Join(names, ", ") + `)`
 }
 
-// List returns numbers as a single parameter of a query. Use the parameter in the
-// {list} placeholder or, in PostgreSQL, in a cast to bigint[]. A list of any length
-// then needs only one parameter, and does not need the array type of a driver.
+// List returns numbers as a single parameter, for the {list} placeholder or, in PostgreSQL, a cast
+// to bigint[]. It needs no array type of a driver.
 func (d Dialect) List(values []int64) string {
 	opening, closing := byte('{'), byte('}')
 	if d.SQLite() {
@@ -175,8 +173,7 @@ func (d Dialect) List(values []int64) string {
 
 var arrayEscape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// Strings is like [Dialect.List], for strings. The values must be valid UTF-8 without
-// NUL characters.
+// Strings is like [Dialect.List], for valid UTF-8 without NUL.
 func (d Dialect) Strings(values []string) string {
 	if d.SQLite() {
 		if values == nil {
@@ -199,11 +196,11 @@ func (d Dialect) Strings(values []string) string {
 	return b.String()
 }
 
-// numbered are the tables whose primary key gets its values from a sequence.
+// numbered are the tables with a sequence for their primary key.
 var numbered = []string{"outbox", "outbox_dead", "outbox_sent", "parked", "audit", "replays", "reconciliations"}
 
-// ExplainNumber adds the remedy to err if a sequence of PostgreSQL has returned a number
-// that another row already has. The result then wraps schema.ErrSequence.
+// ExplainNumber adds the remedy, and schema.ErrSequence, to err if a sequence of PostgreSQL has
+// returned a number that another row has.
 func (d Dialect) ExplainNumber(err error) error {
 	if State(err) != "23505" || errors.Is(err, schema.ErrSequence) { // unique_violation
 		return err
@@ -218,9 +215,8 @@ func (d Dialect) ExplainNumber(err error) error {
 	return err
 }
 
-// EachRow executes query in tx, and calls the function row for each row of the result.
-// scan of the function row is the Scan method for the current row. EachRow
-// stops at the first error and returns it.
+// EachRow executes query in tx, and calls row with the Scan method for each row of the result, up
+// to the first error.
 func EachRow(
 	ctx context.Context, tx *sql.Tx, row func(scan func(dest ...any) error) error, query string, args ...any,
 ) error {
@@ -245,9 +241,8 @@ func Affected(result sql.Result, err error) (int64, error) {
 	return result.RowsAffected()
 }
 
-// LogDurability logs an error if a crash of the database may lose commits, see
-// [schema.Durability]. Call it at the start, as soon as the database can be reached. It
-// ignores other errors, because the next query returns them, too.
+// LogDurability logs an error if a crash of the database may lose commits, see [schema.Durability].
+// It ignores other errors, because the next query returns them, too.
 func (d Dialect) LogDurability(ctx context.Context, db *sql.DB, logger watermill.LoggerAdapter) {
 	if err := schema.Durability(ctx, db, d.config); errors.Is(err, schema.ErrNotDurable) {
 		logger.Error("The database may lose what was acknowledged", err, nil)

@@ -13,9 +13,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// This package imports no driver, so it recognizes the errors of drivers by their
-// methods. Errors of lib/pq and pgx have the method SQLState. Errors of modernc's
-// SQLite have the method Code.
+// This package imports no driver, so it recognizes errors by their methods: SQLState of lib/pq and
+// pgx, Code of modernc's SQLite.
 type (
 	sqlStater interface{ SQLState() string }
 	coder     interface{ Code() int }
@@ -34,9 +33,8 @@ const (
 	mysqlDeadlock    = 1213
 )
 
-// State returns the SQLSTATE of a PostgreSQL error, or "" for other errors. It also
-// returns "" if a method of err panics, because err may be an error of the user, such as
-// a nil pointer.
+// State returns the SQLSTATE of a PostgreSQL error, or "", also if a method of err panics, because
+// err may be an error of the user.
 func State(err error) (state string) {
 	defer func() { _ = recover() }()
 	var pg sqlStater
@@ -46,14 +44,13 @@ func State(err error) (state string) {
 	return ""
 }
 
-// Contended reports whether the work failed because of other transactions: a lock
-// timeout, a deadlock, a serialization failure, or SQLite busy. The same work may
-// succeed a moment later.
+// Contended reports whether other transactions are the cause: a lock timeout, a deadlock, a
+// serialization failure, or SQLite busy. The same work may succeed a moment later.
 func Contended(err error) bool { return Conflicted(err) || State(err) == "55P03" } // lock_not_available
 
-// Conflicted is like [Contended], without PostgreSQL's lock timeout, because a handler
-// can wait for a lock that it holds itself through another connection. It also knows the
-// errors of MySQL, which a handler may use beside the database of this module.
+// Conflicted is like [Contended], without PostgreSQL's lock timeout, because a handler can wait for
+// a lock that it holds itself through another connection. It also knows the errors of MySQL, which
+// a handler may use beside this module's database.
 func Conflicted(err error) bool {
 	switch State(err) {
 	case "40P01", // deadlock_detected
@@ -64,8 +61,7 @@ func Conflicted(err error) bool {
 	return code == sqliteBusy || code == sqliteLocked || contendedMySQL(err)
 }
 
-// contendedMySQL looks for an error of the MySQL driver, whose number is in a field and
-// not in a method.
+// The number of MySQL's errors is in a field and not in a method.
 func contendedMySQL(err error) bool {
 	if value := reflect.Indirect(reflect.ValueOf(err)); value.Kind() == reflect.Struct && value.Type().Name() == "MySQLError" {
 		if number := value.FieldByName("Number"); number.CanUint() {
@@ -81,11 +77,10 @@ func contendedMySQL(err error) bool {
 	return false
 }
 
-// Unavailable reports whether the database cannot be reached, or cannot do any work
-// now: connection failures, shutdown, too many connections, read-only after a failover,
-// or no space. It returns false for errors that do not come from the database, such as
-// a reset connection or a failed dial, because these may be errors of the caller's own
-// connections.
+// Unavailable reports whether the database cannot be reached, or cannot do any work now: connection
+// failures, shutdown, too many connections, read-only after a failover, or no space. Errors that do
+// not come from the database, such as a failed dial, may be of the caller's own connections, and do
+// not count.
 func Unavailable(err error) bool {
 	state := State(err)
 	if state == "" {
@@ -102,9 +97,8 @@ func Unavailable(err error) bool {
 		strings.HasPrefix(state, "XX")
 }
 
-// Undeployed reports whether PostgreSQL lacks a table or column, or the role lacks the
-// right to use it. A statement of this module is the same for every message, so such an
-// error means that the database is not set up correctly.
+// Undeployed reports whether PostgreSQL lacks a table or column, or the role the right to use it.
+// Statements are the same for every message, so the database is not set up correctly.
 func Undeployed(err error) bool {
 	switch State(err) {
 	case "42501", // insufficient_privilege
@@ -118,9 +112,8 @@ func Undeployed(err error) bool {
 
 func denied(err error) bool { return State(err) == "42501" } // insufficient_privilege
 
-// Denied returns err with a further remedy if the role of the session lacks a right. The
-// function of a user may have changed this role, in this transaction or in an earlier one
-// of the connection.
+// Denied adds a remedy to err if the role of the session lacks a right: a function of the user may
+// have changed it, in this transaction or an earlier one of the connection.
 func Denied(err error) error {
 	if !denied(err) {
 		return err
@@ -129,9 +122,8 @@ func Denied(err error) error {
 		"and RESET ROLE before it publishes or returns)", err)
 }
 
-// Unstorable reports whether err means that a string cannot be converted to the
-// encoding of the database or of the connection. This happens only with encodings other
-// than UTF-8, which schema.Check refuses.
+// Unstorable reports whether a string cannot be converted to the encoding of the database or the
+// connection. schema.Check refuses encodings other than UTF-8.
 func Unstorable(err error) bool {
 	switch State(err) {
 	case "22P05", // untranslatable_character
@@ -143,30 +135,27 @@ func Unstorable(err error) bool {
 	return false
 }
 
-// TooMuch reports whether the work needs more memory or locks than the server has. A
-// smaller part of the work may succeed.
+// TooMuch reports whether the work needs more memory or locks than the server has. A smaller part
+// may succeed.
 func TooMuch(err error) bool { return State(err) == "53200" } // out_of_memory
 
-// Refused reports whether the database has refused this work. It returns false if the
-// database is unavailable, or if the work failed because of other transactions.
+// Refused reports whether the database has refused this work, and not because it is unavailable, or
+// because of other transactions.
 func Refused(err error) bool { return refused(err) && !Unavailable(err) && !Contended(err) }
 
-// replicaError is the error of a BEGIN on a server that has become a replica. The
-// server's address may lead to the new primary now, but an existing connection still
-// leads to the replica, so the connection is closed. lib/pq sends BEGIN with READ
-// WRITE. A replica refuses this with feature_not_supported, and refuses other writes
-// with read_only_sql_transaction. A replicaError always has the SQLSTATE of the latter,
-// so that callers need to know only one.
+// replicaError is the error of a BEGIN on a server that has become a replica. Its address may lead
+// to the new primary now, so the connection is closed. lib/pq sends BEGIN with READ WRITE, which a
+// replica refuses with feature_not_supported, and other writes with read_only_sql_transaction. A
+// replicaError always has the latter SQLSTATE.
 type replicaError struct{ error }
 
-// ErrReplica means that the server of a connection has become a replica. It has the
-// same SQLSTATE as the error of a write on a replica.
+// ErrReplica means that the server of a connection has become a replica. It has the SQLSTATE of a
+// write there.
 var ErrReplica error = replicaError{errors.New("the server is a replica, which accepts no writes")}
 
 func isReplica(err error) bool { return State(err) == "0A000" && !Unstorable(err) }
 
-// BeginError returns err, which is the error of a BEGIN. If the server is a replica,
-// the returned error has the same SQLSTATE as the error of a write on a replica.
+// BeginError gives the error of a BEGIN on a replica the SQLSTATE of a write there.
 func BeginError(err error) error {
 	if isReplica(err) {
 		return replicaError{err}
@@ -177,20 +166,17 @@ func BeginError(err error) error {
 func (e replicaError) Unwrap() error    { return e.error }
 func (e replicaError) SQLState() string { return "25006" }
 
-// refused reports whether err comes from the database itself. If a commit returns such
-// an error, the commit did not happen.
+// refused reports whether err comes from the database itself: then a commit did not happen.
 func refused(err error) bool {
 	state := State(err)
 	if state != "" {
-		// The server ends a session with these errors even if its commit is on disk
-		// already.
+		// These errors end a session even if its commit is on disk already.
 		return !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "08")
 	}
 	return sqliteCode(err) != 0
 }
 
-// CommitRefused reports whether err, the error of a commit, comes from the database
-// itself. If it returns true, the commit did not happen.
+// CommitRefused reports whether the commit that failed with err certainly did not happen.
 func CommitRefused(err error) bool { return refused(err) }
 
 func sqliteCode(err error) (code int) {
@@ -202,20 +188,17 @@ func sqliteCode(err error) (code int) {
 	return 0
 }
 
-// mysqlText matches the text of an error of MySQL or MariaDB. Such an error has no
-// method that could identify it.
+// mysqlText matches errors of MySQL and MariaDB, which no method identifies.
 var mysqlText = regexp.MustCompile(`\bError \d+ \([0-9A-Z]{5}\): `)
 
-// kindError has the text of schema.ErrDialect. It also wraps the error of the database,
-// because callers examine that error.
+// kindError also wraps the error of the database, because callers examine it.
 type kindError struct{ kind, cause error }
 
 func (e kindError) Error() string   { return e.kind.Error() }
 func (e kindError) Unwrap() []error { return []error{e.kind, e.cause} }
 
-// Explain returns schema.ErrDialect instead of err if the database is not of the kind
-// for which d writes SQL. In this case err only says that the database does not
-// understand the SQL. Explain also adds the remedy to the error of a sequence that is
+// Explain returns schema.ErrDialect in place of err if the database is of another kind than d's:
+// then err only says that it does not understand the SQL. It also explains a sequence that is
 // behind its table. db is a *sql.DB or a *sql.Tx.
 func (d Dialect) Explain(ctx context.Context, db querier, err error) error {
 	if err == nil || !d.foreign(err) {
@@ -231,7 +214,6 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// foreign reports whether err may come from a database for which d does not write SQL.
 func (d Dialect) foreign(err error) bool {
 	if d.SQLite() && State(err) != "" || !d.SQLite() && sqliteCode(err) != 0 {
 		return true
@@ -239,12 +221,12 @@ func (d Dialect) foreign(err error) bool {
 	return mysqlText.MatchString(err.Error())
 }
 
-// ErrUnchanged means that a statement has not changed rows that it must change, although
-// they exist. The database reports no error in this case.
+// ErrUnchanged means that a statement has not changed rows that exist and that it must change,
+// without an error.
 var ErrUnchanged = errors.New("the database did not change rows and reported no error")
 
-// Unchanged returns an error that wraps [ErrUnchanged]. table is the name
-// of the table without a prefix, and did says what did not happen.
+// Unchanged returns an [ErrUnchanged]. table is a name without prefix, and did says what did not
+// happen.
 func (d Dialect) Unchanged(table, did string) error { return Ignored(d.config.Table(table), did) }
 
 // Ignored is like Unchanged, for a table with any name.

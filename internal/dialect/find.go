@@ -12,24 +12,20 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// place identifies a set of tables: the connections of db find it by its prefix.
 type place struct {
 	db     weak.Pointer[sql.DB]
 	prefix string
 }
 
-// A function of the user can change the search path and the role of a connection, and
-// the connection goes back to the pool with these settings. So they are read before the
-// first such function runs.
+// A function of the user can change the search path and the role of a connection, which keeps them
+// in the pool. So they are read before the first such function runs.
 var (
 	sessions sync.Map // weak.Pointer[sql.DB] -> statement that restores the settings in a transaction
 	found    sync.Map // place -> name of the schema
 )
 
-// find returns d with the name of the schema that contains the tables. The search path
-// of the connections of db leads to this schema. If there are no tables, or the search
-// path leads to several sets of them, find returns d, and the next statement or the check
-// at the start shows the reason.
+// find names the schema to which the search path leads. If it leads to no tables, or to several
+// sets, the next statement or the check at the start shows the reason.
 func (d Dialect) find(ctx context.Context, db *sql.DB) (Dialect, error) {
 	if d.SQLite() {
 		return d, nil
@@ -60,8 +56,8 @@ func (d Dialect) findSchema(ctx context.Context, db *sql.DB) (Dialect, error) {
 	return d.known(db), nil
 }
 
-// withoutValues is a context without values. A transaction with the context of a message
-// would count as one of the message's transactions, see package oncetest.
+// A transaction with the values of a message's context would count as one of the message's
+// transactions, see package oncetest.
 type withoutValues struct{ context.Context }
 
 func (withoutValues) Value(any) any { return nil }
@@ -91,9 +87,8 @@ func (d Dialect) remember(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// restore returns a statement that restores the search path and the role of a connection
-// for the rest of a transaction. It returns "" if no function of the user has run with a
-// connection of db.
+// restore returns a statement that restores the search path and the role of a connection for the
+// rest of a transaction, or "" if no function of the user has run with a connection of db.
 func (d Dialect) restore(db *sql.DB) string {
 	if d.SQLite() {
 		return ""
@@ -105,10 +100,9 @@ func (d Dialect) restore(db *sql.DB) string {
 	return text.(string) //nolint:forcetypeassert // nothing else is stored
 }
 
-// Queries contains queries for transactions in which a function of the user may have
-// changed the search path. Such a function can also be the handler of an earlier message
-// of a batch. So in a transaction that [Dialect.BeginScope] has begun, the queries name
-// the schema of their tables.
+// Queries contains queries for transactions in which a function of the user, perhaps the handler of
+// an earlier message of a batch, may have changed the search path. If [Dialect.BeginScope] has
+// begun the transaction, they name the schema.
 type Queries[Q any] struct {
 	dialect Dialect
 	build   func(d Dialect) Q
@@ -121,14 +115,13 @@ type namedQueries[Q any] struct {
 	queries Q
 }
 
-// NewQueries returns the queries that the function build returns for a Dialect.
+// NewQueries returns the queries that build returns for a Dialect.
 func NewQueries[Q any](d Dialect, build func(d Dialect) Q) *Queries[Q] {
 	return &Queries[Q]{dialect: d, build: build, unnamed: build(d)}
 }
 
-// In returns the queries for tx. If the function BeginScope has not begun tx, or has
-// begun it for tables with another prefix, or if tx is nil, the queries use the search
-// path.
+// In returns the queries for tx. They use the search path if tx is nil, or not from BeginScope, or
+// begun for another prefix.
 func (q *Queries[Q]) In(tx *sql.Tx) Q {
 	name := q.schemaOf(tx)
 	if name == "" {

@@ -14,7 +14,6 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// driverKind says how a driver can execute a query in one round trip.
 type driverKind int
 
 const (
@@ -39,14 +38,13 @@ func kindOf(db *sql.DB) driverKind {
 	return unknownDriver
 }
 
-// Reader executes queries outside of transactions, in one round trip each. It is not
-// safe for concurrent use.
+// Reader executes queries outside of transactions, in one round trip each. It is not safe for
+// concurrent use.
 //
-// lib/pq needs two round trips for a query with arguments. So with lib/pq the arguments
-// are written into the text. PostgreSQL would parse and plan this text each time, which
-// takes longer than reading a few rows. So the Reader prepares a query on each
-// connection. The name of a prepared query is a digest of its text. So behind a pooler,
-// where processes share connections, the same name always means the same query.
+// lib/pq needs two round trips for a query with arguments, so they are written into the text.
+// PostgreSQL would parse and plan this text each time, which takes longer than reading a few rows,
+// so the Reader prepares it on each connection. The name is a digest of the text, so it means the
+// same query in all processes that share connections behind a pooler.
 type Reader struct {
 	dialect  Dialect
 	db       *sql.DB
@@ -57,13 +55,11 @@ type Reader struct {
 }
 
 const (
-	// preparedFailures is how many prepared queries may fail. After that, the Reader no
-	// longer prepares queries: a pooler in transaction mode may send each statement to
-	// another connection, so that a prepared query is not found.
+	// After preparedFailures, queries are no longer prepared: a pooler in transaction mode may send
+	// each statement to another connection, which does not know the prepared query.
 	preparedFailures = 5
 
-	// preparedConns is the maximum number of connections in Reader.prepared. This map also
-	// contains connections that are closed.
+	// preparedConns limits Reader.prepared, which also contains closed connections.
 	preparedConns = 16
 )
 
@@ -76,19 +72,16 @@ func (d Dialect) Reader(db *sql.DB) *Reader {
 	return r
 }
 
-// Usable reports whether Read can be used. It returns false for drivers that may need
-// more than one round trip for a query: outside of a transaction and behind a pooler, a
-// statement of another client could come between two round trips. It also returns false
-// for SQLite, which has no round trips.
+// Usable reports whether Read can be used. It returns false for drivers that may need two round
+// trips, because behind a pooler a statement of another client could come between them, and for
+// SQLite, which has none.
 func (r *Reader) Usable() bool { return r.kind != unknownDriver }
 
-// AsText reports whether Read receives all values as text. Payloads then arrive as
-// hexadecimal digits. This costs server and client more than the binary form, which a
-// query with arguments receives.
+// AsText reports whether Read receives all values as text. Payloads then arrive as hexadecimal
+// digits, which cost more than the binary form.
 func (r *Reader) AsText() bool { return r.kind == libPQ }
 
-// Read executes a query, and passes its rows to the function read. It uses the default
-// isolation level of the database.
+// Read executes a query at the default isolation level, and passes its rows to read.
 func (r *Reader) Read(ctx context.Context, s Statement, args []any, read func(rows *sql.Rows) error) error {
 	s = r.naming(s)
 	var err error
@@ -100,9 +93,8 @@ func (r *Reader) Read(ctx context.Context, s Statement, args []any, read func(ro
 	return err
 }
 
-// naming returns s, with the name of the schema of its tables if this is known. A
-// function of the user may have changed the search path of the connection, and outside
-// of a transaction it cannot be restored.
+// naming names the schema of the tables if it is known: a function of the user may have changed the
+// search path of the connection, and outside of a transaction it cannot be restored.
 func (r *Reader) naming(s Statement) Statement {
 	named, ok := r.named[s.name]
 	if ok {
@@ -138,9 +130,7 @@ func (r *Reader) readOnce(ctx context.Context, s Statement, args []any, read fun
 	return err
 }
 
-// readText executes a query whose arguments are written into its text. It first tries
-// to execute the query as a prepared query. If this is not possible, it sends the text
-// of the query.
+// readText writes the arguments into the text, prepared if possible.
 func (r *Reader) readText(ctx context.Context, conn *sql.Conn, s Statement, args []any, read func(rows *sql.Rows) error) error {
 	trying := r.failed < preparedFailures
 	if trying {
@@ -159,10 +149,8 @@ func (r *Reader) readText(ctx context.Context, conn *sql.Conn, s Statement, args
 	return err
 }
 
-// readPrepared prepares a query, and executes the prepared query. If the server refuses
-// one of these two steps, readPrepared returns false without an error. The caller then
-// sends the text of the query, which succeeds, or fails with an error that shows the
-// reason.
+// readPrepared returns false without an error if the server refuses to prepare or to execute. The
+// text alone then succeeds, or shows the reason.
 func (r *Reader) readPrepared(
 	ctx context.Context, conn *sql.Conn, s Statement, args []any, read func(rows *sql.Rows) error,
 ) (done bool, err error) {
@@ -182,16 +170,14 @@ func (r *Reader) readPrepared(
 	return err == nil, err
 }
 
-// unusable reports whether err means that the server cannot execute the prepared form
-// of a query. The same query may succeed if its text is sent instead.
+// unusable reports whether the server cannot execute the prepared form. The text may succeed.
 func unusable(err error) bool {
 	state := State(err)
 	return state == "26000" || // invalid_sql_statement_name
 		state == "0A000" // feature_not_supported: the columns of the result have changed
 }
 
-// prepare prepares a query on a connection, unless it is prepared already. It returns
-// false if the query cannot be prepared on this connection.
+// prepare returns false if the query cannot be prepared on this connection.
 func (r *Reader) prepare(ctx context.Context, conn *sql.Conn, s Statement) (prepared bool, err error) {
 	var id any
 	err = conn.Raw(func(driverConn any) error {
@@ -206,8 +192,7 @@ func (r *Reader) prepare(ctx context.Context, conn *sql.Conn, s Statement) (prep
 	if r.prepared[id][s.name] {
 		return true, nil
 	}
-	// Another Reader may have prepared the query on this connection. PREPARE would then
-	// write an error into the log of the server.
+	// Another Reader may have prepared it. PREPARE would then write an error into the server's log.
 	var known bool
 	err = conn.QueryRowContext(ctx, "SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE name = '"+s.name+"')").Scan(&known)
 	if err == nil && !known {
@@ -242,39 +227,31 @@ func readRows(ctx context.Context, conn *sql.Conn, query string, args []any, rea
 	return rows.Err()
 }
 
-// Connections of pgx keep the plans of their statements, and so do the connections that
-// a [Reader] uses. PostgreSQL makes a new plan only after the table was analyzed. So a
-// plan can come from a time when the table was empty. Such a plan reads the whole
-// table, and takes seconds when the table has a million rows. Therefore this package
-// discards the plans of a connection after slow work.
+// pgx and [Reader] keep the plans of statements. PostgreSQL makes a new one only after the table
+// was analyzed, so a plan from a time when the table was empty can read all of its million rows,
+// for seconds. Therefore plans are discarded after slow work.
 const (
 	discardPlans = `DISCARD PLANS`
 
-	// Queries that take longer than slowWork may have an old plan.
 	slowWork = 20 * time.Millisecond
 
-	// discardEvery is the minimum time between two discards. On a busy machine, all work is
-	// slow. As new plans take up to 2 ms, more frequent discards would make the work even
-	// slower.
+	// discardEvery is the minimum time between two discards. On a busy machine all work is slow,
+	// and new plans take up to 2 ms.
 	discardEvery = 200 * time.Millisecond
 )
 
-// plans decides when plans are discarded.
 type plans struct {
 	slow      time.Duration
 	discarded atomic.Int64 // time of the last discard, in nanoseconds since 1970
 }
 
-// old reports whether the plans of a connection must be discarded after work that has
-// begun at the given time.
 func (p *plans) old(began time.Time) bool {
 	now := time.Now()
 	last := p.discarded.Load()
 	return now.Sub(began) > p.slow && now.Sub(time.Unix(0, last)) > discardEvery && p.discarded.CompareAndSwap(last, now.UnixNano())
 }
 
-// replanning returns a function that calls the function work, and then discards old
-// plans.
+// replanning discards old plans after work.
 func (d Dialect) replanning(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) func(tx *sql.Tx) error {
 	if d.SQLite() || kindOf(db) != pgx {
 		return work
@@ -289,25 +266,22 @@ func (d Dialect) replanning(ctx context.Context, db *sql.DB, work func(tx *sql.T
 	}
 }
 
-// Churn detects a pool that closes most connections after each use. By default
-// database/sql keeps only two idle connections. With more concurrent transactions, most
-// of the transactions wait until the server has started a process for a new connection.
+// Churn detects a pool that closes most connections after each use: by default database/sql keeps
+// only two idle ones, and more concurrent transactions wait for the server to start processes.
 type Churn struct {
 	uses     atomic.Int64
 	closed   atomic.Int64 // number of closed connections at the last check
 	reported atomic.Bool
 }
 
-// Churn checks the pool every lookEvery transactions. It reports a pool that has closed
-// closedLimit connections since the last check. A short burst of load closes fewer
-// connections.
+// Every lookEvery transactions, closedLimit closed connections are too many. A short burst of load
+// closes fewer.
 const (
 	lookEvery   = 500
 	closedLimit = lookEvery / 5
 )
 
-// Used counts a transaction. It returns true, once, if the pool has closed many
-// connections recently.
+// Used counts a transaction. It returns true, once, if the pool has closed many connections.
 func (c *Churn) Used(db *sql.DB) bool {
 	n := c.uses.Add(1)
 	if n%lookEvery != 1 {
@@ -318,10 +292,9 @@ func (c *Churn) Used(db *sql.DB) bool {
 	return n > 1 && closed-before >= closedLimit && !c.reported.Swap(true)
 }
 
-// Prepares reports whether tx belongs to pgx, which keeps statements with arguments
-// prepared. It returns false for other drivers, and for pgx behind a wrapper. It reads
-// private fields of tx, because a transaction has no method that returns its driver. If
-// a new version of Go has different fields, Prepares returns false.
+// Prepares reports whether tx belongs to pgx, which keeps statements with arguments prepared. A
+// transaction does not say which driver it has, so this reads private fields, and returns false for
+// a wrapper, or a Go with other fields.
 func Prepares(tx *sql.Tx) bool {
 	field := reflect.ValueOf(tx).Elem()
 	for _, step := range [...]struct {

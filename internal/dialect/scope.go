@@ -12,21 +12,20 @@ import (
 	"sync/atomic"
 )
 
-// ErrEnded means that a function of the user has ended the transaction that it has
-// received, with a statement such as COMMIT or ROLLBACK. database/sql does not notice
-// this, and each later statement would take effect by itself.
+// ErrEnded means that a function of the user has ended its transaction with a statement such as
+// COMMIT or ROLLBACK. database/sql does not notice this, and each later statement would take effect
+// by itself.
 var ErrEnded = fmt.Errorf("the transaction was ended by a statement such as COMMIT or ROLLBACK, "+
 	"and its function must neither commit it nor roll it back: %w", sql.ErrTxDone)
 
-// scope describes an open transaction in which a function of the user runs.
 type scope struct {
 	schema Dialect // names the schema of the tables, whatever the function does to the search path
 	conn   *sql.Conn
 	closes *atomic.Bool // the connection must not go back to the pool
 }
 
-// scopes contains the scope of each such transaction, because a function of the user
-// passes only the *sql.Tx to the outbox.
+// scopes contains the open transactions of functions of the user, which pass only the *sql.Tx to
+// the outbox.
 var scopes sync.Map // *sql.Tx -> scope
 
 // BeginScope is like [Begin], for a transaction in which a function of the user runs.
@@ -51,9 +50,9 @@ func (d Dialect) BeginScope(ctx context.Context, db *sql.DB, c *Check) (tx *sql.
 	}, nil
 }
 
-// Distrust closes the connection of tx after the end of tx, if err means that the role of
-// the session lacks a right: a function of the user in an earlier transaction of this
-// connection may have changed the role. The function BeginScope must have begun tx.
+// Distrust closes the connection of tx, from BeginScope, after the end of tx, if the role of the
+// session lacks a right: a function of the user may have changed the role in an earlier
+// transaction.
 func Distrust(tx *sql.Tx, err error) {
 	if !denied(err) {
 		return
@@ -63,9 +62,9 @@ func Distrust(tx *sql.Tx, err error) {
 	}
 }
 
-// Ended returns ErrEnded if tx was begun by [Dialect.BeginScope], and its driver says
-// that no transaction is open any more. It does not notice that another transaction was
-// begun, see [Check]. It needs no round trip.
+// Ended returns ErrEnded if the driver of a transaction from [Dialect.BeginScope] says that none is
+// open any more. It needs no round trip. It does not notice that another one was begun, see
+// [Check].
 func Ended(tx *sql.Tx) error {
 	v, ok := scopes.Load(tx)
 	if !ok {
@@ -90,7 +89,7 @@ func Ended(tx *sql.Tx) error {
 	return nil
 }
 
-// endedInSQLite is like Ended. BEGIN succeeds only if no transaction is open.
+// BEGIN succeeds only if no transaction is open.
 func endedInSQLite(tx *sql.Tx) error {
 	ctx := context.Background()
 	_, err := tx.ExecContext(ctx, Probe)
@@ -104,13 +103,12 @@ func endedInSQLite(tx *sql.Tx) error {
 	return err
 }
 
-// Probe is the statement that finds out whether a transaction of SQLite is open.
+// Probe finds out whether a transaction of SQLite is open.
 const Probe = `BEGIN`
 
-// Idle reports whether the driver's connection has no open transaction. It returns false
-// if the driver is neither lib/pq nor pgx. It reads private fields, because database/sql
-// and lib/pq have no method that returns the status. If a new version of a driver has
-// other fields, Idle returns false.
+// Idle reports whether a connection of lib/pq or pgx has no open transaction. No method says so:
+// this reads private fields, and returns false for other drivers, and for versions with other
+// fields.
 func Idle(conn any) bool {
 	const idle = 'I' // in PostgreSQL's protocol
 	v := reflect.ValueOf(conn)
@@ -122,7 +120,6 @@ func Idle(conn any) bool {
 	return false
 }
 
-// fieldOf returns the field at the end of path, or the zero Value.
 func fieldOf(v reflect.Value, path []string) reflect.Value {
 	for _, name := range path {
 		if v.Kind() == reflect.Pointer {
@@ -136,8 +133,7 @@ func fieldOf(v reflect.Value, path []string) reflect.Value {
 	return v
 }
 
-// Gone reports whether err means that the transaction has ended. Either the statement of
-// a [Check] or the driver has noticed this.
+// Gone reports whether a [Check] or the driver has noticed that the transaction has ended.
 func Gone(err error) bool {
 	if err == nil {
 		return false
@@ -149,11 +145,9 @@ func Gone(err error) bool {
 		errors.Is(err, ErrEnded)
 }
 
-// Sample selects the transactions to check if the check needs a round trip, which takes
-// about a tenth of the time to handle a message. It selects the first transactions,
-// because a function that ends its transaction probably does so from the beginning.
-// After these, it selects one transaction in checkEvery. After the first failed check,
-// it selects all transactions.
+// Sample selects the transactions to check if the check needs a round trip, about a tenth of the
+// time of a message: the first ones, because a function that ends its transaction probably does so
+// from the beginning, one in checkEvery, and all after the first failed check.
 type Sample struct {
 	n   atomic.Int64
 	all atomic.Bool
@@ -176,8 +170,7 @@ func (s *Sample) All() { s.all.Store(true) }
 // Skip makes Next continue as after n transactions. It is for tests.
 func (s *Sample) Skip(n int64) { s.n.Store(n) }
 
-// commitChecked commits tx. Before that, it checks that tx is still the transaction that
-// was begun. check is nil if the transaction has no mark.
+// check is nil if the transaction has no mark.
 func (d Dialect) commitChecked(ctx context.Context, tx *sql.Tx, check *Check) error {
 	if !d.SQLite() { // in SQLite the check finds the same
 		if err := Ended(tx); err != nil {
@@ -185,7 +178,7 @@ func (d Dialect) commitChecked(ctx context.Context, tx *sql.Tx, check *Check) er
 		}
 	}
 	if check != nil && !check.Sent {
-		// After any other error, the commit fails too, and its error says what happened.
+		// After any other error, the commit fails too, and says what happened.
 		if _, err := tx.ExecContext(context.WithoutCancel(ctx), check.SQL); Gone(err) {
 			return d.ended(fmt.Errorf("check the transaction: %w", err))
 		}
@@ -201,19 +194,17 @@ func (d Dialect) ended(err error) error {
 	return fmt.Errorf("%w: %w", ErrEnded, err)
 }
 
-// Check is a statement that fails if the current transaction is not the one that was
-// begun. For example, a handler may have executed COMMIT as a statement, and then
-// BEGIN.
+// Check is a statement that fails if the current transaction is not the one that was begun, for
+// example after COMMIT and BEGIN as statements.
 type Check struct {
 	SQL string
 
-	// Mark is a statement that marks the transaction. Later the statement in the field SQL
-	// checks whether the mark is still there. It is "" if no separate statement is needed.
+	// Mark marks the transaction for the statement SQL. It is "" if no separate statement is
+	// needed.
 	Mark string
 
-	// Sent means that the driver sends the statement in the field SQL together with COMMIT,
-	// see package lazytx. If a statement may end the transaction, the driver sends the
-	// statement in the field Mark before it.
+	// Sent means that the driver sends SQL together with COMMIT, and Mark before a statement that
+	// may end the transaction, see package lazytx.
 	Sent bool
 }
 
@@ -225,11 +216,8 @@ func (d Dialect) Check() *Check {
 	return &Check{SQL: CheckTransaction, Mark: MarkTransaction}
 }
 
-// Statements that mark a transaction. MarkTransaction is for PostgreSQL. It creates a
-// setting that exists only in this transaction, and takes a lock that nothing else takes
-// for the rest of a transaction. The statements after it may still be the first ones that
-// read: no statement of MarkTransaction takes a snapshot, and SET TRANSACTION would fail
-// after a snapshot.
+// MarkTransaction creates a setting that exists only in this transaction of PostgreSQL, and takes a
+// lock that nothing else takes. It takes no snapshot, after which SET TRANSACTION would fail.
 const (
 	MarkSQLite      = `SAVEPOINT ` + savepoint
 	MarkTransaction = `SET LOCAL once.transaction = 'open'; LOCK TABLE ` + lockedTable + ` IN ACCESS SHARE MODE`
@@ -237,19 +225,16 @@ const (
 	lockedTable = `pg_catalog.pg_ts_template` // every user may read it, and its rows do not change
 )
 
-// CheckTransaction is the statement that checks the mark of [MarkTransaction]. It looks
-// for the setting. RESET ALL removes the setting, but not the lock. To find the lock is
-// expensive for the server, so the statement looks for it only if the setting is
-// missing. If the transaction has ended, the error contains the name of a setting that
-// does not exist.
+// CheckTransaction checks the mark of [MarkTransaction]. RESET ALL removes the setting, but not the
+// lock, which is expensive to find, so it is sought only without the setting. If the transaction
+// has ended, the error names a setting that does not exist.
 const CheckTransaction = `SELECT current_setting(CASE WHEN current_setting('once.transaction', true) <> '' THEN 'server_version' ` +
 	`WHEN EXISTS (SELECT FROM pg_locks WHERE locktype = 'relation' AND pid = pg_backend_pid() ` +
 	`AND relation = '` + lockedTable + `'::regclass) ` +
 	`THEN 'server_version' ELSE 'once.` + endedParameter + `' END)`
 
-// If the transaction has ended, the error of the statement in the field Check.SQL
-// contains one of these names. With PostgreSQL it is the name of a setting that does not
-// exist. With SQLite it is the name of a savepoint that does not exist any more.
+// If the transaction has ended, the error of Check.SQL contains one of these names: of a setting
+// (PostgreSQL) or a savepoint (SQLite) that does not exist.
 const (
 	endedParameter = `transaction_was_ended_by_the_handler`
 	savepoint      = `once_message`
@@ -257,8 +242,7 @@ const (
 
 type checkKey struct{}
 
-// WithCheck returns a context for a transaction. The driver finds the check c in this
-// context.
+// WithCheck passes the check of a transaction to the driver.
 func WithCheck(ctx context.Context, c *Check) context.Context {
 	return context.WithValue(ctx, checkKey{}, c)
 }
@@ -269,15 +253,14 @@ func CheckOf(ctx context.Context) *Check {
 	return c
 }
 
-// Late describes a statement that the driver may send together with COMMIT, see package
-// lazytx. Without package lazytx, the statement is executed immediately.
+// Late describes a statement that package lazytx may send together with COMMIT.
 type Late struct {
-	// Head is the length, in bytes, of the beginning of the statement. If two consecutive
-	// statements have the same beginning, the driver sends them as one statement: the
-	// beginning once, and then the rest of each statement, separated by a comma.
+	// Head is the length of the beginning of the statement, in bytes. Consecutive statements with
+	// the same one are sent as one statement: the beginning once, then the rests, separated by
+	// commas.
 	Head int
 
-	// Failed returns the error for the caller if the statement has failed with err.
+	// Failed returns the caller's error if the statement has failed with err.
 	Failed func(err error) error
 }
 
@@ -295,8 +278,8 @@ func (LateResult) RowsAffected() (int64, error) { return 0, ErrLate }
 
 type lateKey struct{}
 
-// SendLate returns a context for a statement that has no arguments, and whose result is
-// not needed. The driver may send the statement later, but in the same transaction.
+// SendLate returns a context for a statement without arguments whose result is not needed. The
+// driver may send it later in the transaction.
 func SendLate(ctx context.Context, l *Late) context.Context {
 	return context.WithValue(ctx, lateKey{}, l)
 }

@@ -11,9 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Statement is a query, together with statements that are executed before the query.
-// All of them take one round trip to PostgreSQL, because the arguments are written into
-// the text. With separate arguments, lib/pq takes two round trips for each statement.
+// Statement is a query with statements before it, in one round trip to PostgreSQL, because the
+// arguments are written into the text. With separate arguments, lib/pq takes two for each.
 type Statement struct {
 	query string   // text with parameters
 	sql   string   // the same text if the database is SQLite, otherwise ""
@@ -25,10 +24,9 @@ type Statement struct {
 	prelude, template string // arguments of the method Statement
 }
 
-// Statement returns a Statement for the given query. It replaces the placeholders of
-// the query, see [Dialect.SQL]. prelude contains statements without
-// arguments, which are sent together with query. It is ignored with SQLite. A constant
-// in query must not contain line breaks, because the indentation of lines is removed.
+// Statement replaces the placeholders of query, see [Dialect.SQL]. prelude contains statements
+// without arguments, except for SQLite. Line breaks in constants are lost, because the indentation
+// of lines is removed.
 func (d Dialect) Statement(prelude, query string) Statement {
 	template := query
 	query = d.SQL(query)
@@ -59,11 +57,10 @@ func (d Dialect) Statement(prelude, query string) Statement {
 	return s
 }
 
-// Query returns the query with parameters, without the statements before it.
+// Query returns the query with parameters, without the prelude.
 func (s Statement) Query() string { return s.query }
 
-// Exec executes the statement. It returns only the result of the query, and not those of
-// the statements before it. Arguments must be string, []byte, int64 or nil.
+// Exec returns the result of the query. Arguments are string, []byte, int64 or nil.
 func (s Statement) Exec(ctx context.Context, tx *sql.Tx, args ...any) (sql.Result, error) {
 	if s.sql != "" {
 		return tx.ExecContext(ctx, s.sql, args...)
@@ -75,8 +72,8 @@ func (s Statement) Exec(ctx context.Context, tx *sql.Tx, args ...any) (sql.Resul
 	return tx.ExecContext(ctx, text)
 }
 
-// Get executes the statement, and scans the only column of the first row into dest. It
-// returns sql.ErrNoRows if there is no row. See Exec for the arguments.
+// Get scans the only column of the first row into dest, or returns sql.ErrNoRows. For the arguments
+// see Exec.
 func (s Statement) Get(ctx context.Context, tx *sql.Tx, dest any, args ...any) error {
 	return s.GetAll(ctx, tx, []any{dest}, args...)
 }
@@ -121,8 +118,6 @@ func (s Statement) text(args []any) (string, error) {
 	return string(append(b, s.parts[len(s.order)]...)), nil
 }
 
-// appendConstant calls [AppendBytes] or [AppendText], depending on the type of value.
-// It also appends NULL and numbers.
 func appendConstant(b []byte, value any) ([]byte, error) {
 	switch v := value.(type) {
 	case nil:
@@ -144,9 +139,8 @@ func AppendBytes(b, v []byte) []byte {
 	return append(hex.AppendEncode(b, v), '\'')
 }
 
-// AppendText appends v as a text constant of PostgreSQL. It escapes all characters that
-// could have a special meaning. So no value can end the constant, whatever the settings
-// of the session are (standard_conforming_strings, client_encoding).
+// AppendText appends v as a text constant of PostgreSQL. All characters with a special meaning are
+// escaped, so no value can end it, whatever standard_conforming_strings and client_encoding are.
 func AppendText(b []byte, v string) []byte {
 	if allHarmless(v) { // the server reads it faster without E
 		b = append(b, '\'')
@@ -182,8 +176,8 @@ func allHarmless(v string) bool {
 	return true
 }
 
-// harmless contains the bytes that need no escape: printable ASCII without quotes,
-// backslashes, $ and ?. Some proxies treat $ and ? as parameters.
+// harmless are the bytes that need no escape: printable ASCII without quotes, backslashes, $ and ?,
+// which some proxies treat as parameters.
 var harmless = func() (set [256]bool) {
 	for c := ' '; c <= '~'; c++ {
 		set[c] = !strings.ContainsRune("'\\$?", c)

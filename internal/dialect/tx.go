@@ -10,25 +10,22 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// ErrCommitUnknown means that the connection was lost during a commit. The transaction
-// may or may not have taken effect. The caller must find out which before it repeats
-// the work.
+// ErrCommitUnknown means that the connection was lost during a commit, which may have taken effect.
+// Find out before you repeat the work.
 var ErrCommitUnknown = errors.New("outcome of the commit is unknown")
 
-// Write runs the function work in a transaction, and commits it. It rolls back if the
-// function returns an error or panics. It does not recover the panic.
+// Write runs the function work in a transaction, and commits it. It rolls back if work fails or
+// panics, and does not recover the panic.
 //
-// Each statement sees everything that was committed before the statement started (READ
-// COMMITTED), whatever the default of the database is. A statement may wait for a lock,
-// and the statements after it must then see the changes of other transactions.
+// Each statement sees everything that was committed before the statement started (READ COMMITTED),
+// whatever the default of the database is. A statement may wait for a lock, and later ones must
+// then see the changes of other transactions.
 //
-// Use Write for single statements, too. lib/pq sends a statement with arguments in two
-// round trips. Behind a pooler in transaction mode, a statement of another client could
-// come between these round trips.
+// Use Write for single statements, too. lib/pq sends a statement with arguments in two round trips.
+// Behind a pooler in transaction mode, a statement of another client could come between them.
 //
-// If the process freezes, the server rolls back after ten seconds, so that the locks
-// are released. Therefore the function must not pause for long between its statements.
-// For a longer function, use [Dialect.InTx].
+// If the process freezes, the server rolls back after ten seconds, so that the locks are released.
+// Therefore work must not pause for long; for a longer one use [Dialect.InTx].
 func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	var options *sql.TxOptions
 	if !d.SQLite() { // SQLite has one writer at a time, and no isolation levels
@@ -37,11 +34,10 @@ func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) er
 	return d.run(StartWithText(ctx), db, options, d.bounded(ctx, db, d.replanning(ctx, db, work)), d.Commit)
 }
 
-// InTx is like [Dialect.Write], for a function of the user of this library. It has no
-// time limit, and uses the database's default isolation level. If the function ends the
-// transaction with a statement, the error wraps [ErrEnded], and nothing is committed
-// after this statement. With plain lib/pq or pgx, a function that ends the transaction
-// and begins another one is only noticed in a [Sample] of the transactions.
+// InTx is like [Dialect.Write], for a function of the user, without a time limit, at the database's
+// default isolation level. If it ends the transaction with a statement, the error wraps [ErrEnded],
+// and nothing is committed after this statement. With plain lib/pq or pgx, one that also begins
+// another transaction is only noticed in a [Sample].
 func (d Dialect) InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	return d.Explain(ctx, db, d.inTx(ctx, db, work))
 }
@@ -71,9 +67,9 @@ func (d Dialect) inTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) err
 	return d.commitChecked(ctx, tx, check)
 }
 
-// bounded adds a time limit to the function work: if no statement arrives for ten
-// seconds, the server ends the transaction, because the process may be frozen, or its
-// host may be gone. The function returned also restores the settings of the session.
+// bounded limits the time: if no statement arrives for ten seconds, the server ends the
+// transaction, because the process may be frozen, or its host gone. It also restores the settings
+// of the session.
 func (d Dialect) bounded(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) func(tx *sql.Tx) error {
 	if d.SQLite() {
 		return work
@@ -103,8 +99,8 @@ func (d Dialect) restored(ctx context.Context, db *sql.DB, work func(tx *sql.Tx)
 	}
 }
 
-// Read is like [Dialect.Write], for a function that changes nothing. With SQLite it
-// does not wait for the writer. It never returns [ErrCommitUnknown].
+// Read is like [Dialect.Write], for a function that changes nothing. With SQLite it does not wait
+// for the writer, and it never returns [ErrCommitUnknown].
 func (d Dialect) Read(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	return d.read(ctx, db, sql.LevelReadCommitted, work)
 }
@@ -142,19 +138,16 @@ func runTx(
 	return commit(tx)
 }
 
-// Begin begins a transaction. The context limits only the wait for a connection. If ctx
-// ends later, the transaction is not rolled back, because this could happen during the
-// commit, and the outcome would then be unknown. Call the function release with defer:
-// it rolls back the transaction if the transaction is not committed, and returns the
-// connection to the pool.
+// Begin begins a transaction. ctx limits only the wait for a connection: a rollback at its end
+// could come during the commit, whose outcome would be unknown. Defer release, which rolls back
+// unless it is committed, and returns the connection to the pool.
 func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx, release func(), err error) {
 	tx, _, release, err = begin(ctx, db, options)
 	return tx, release, err
 }
 
 func begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx, conn *sql.Conn, release func(), err error) {
-	// After a restart of the database, every idle connection of the pool is dead, and
-	// fails when it is used. So Begin tries more often than there are idle connections.
+	// After a restart of the database, every idle connection fails when it is used.
 	for range db.Stats().Idle + 2 {
 		if conn, err = db.Conn(ctx); err != nil {
 			break
@@ -179,10 +172,8 @@ func begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx,
 
 type startsWithText struct{}
 
-// StartWithText returns a context for a transaction whose first statement has no
-// arguments and comes from this module. The caller must end the transaction if this
-// statement fails. Therefore the driver may send BEGIN together with the statement, see
-// package lazytx.
+// StartWithText returns a context for a transaction that begins with a statement of this module
+// without arguments, and ends if it fails, so that package lazytx may send BEGIN together with it.
 func StartWithText(ctx context.Context) context.Context {
 	return context.WithValue(ctx, startsWithText{}, true)
 }
@@ -190,8 +181,7 @@ func StartWithText(ctx context.Context) context.Context {
 // StartsWithText reports whether ctx was returned by [StartWithText].
 func StartsWithText(ctx context.Context) bool { return ctx.Value(startsWithText{}) != nil }
 
-// Commit commits a transaction that [Begin] has begun. The error wraps
-// [ErrCommitUnknown], unless the database itself reports that the commit failed.
+// Commit wraps [ErrCommitUnknown], unless the database itself reports that the commit failed.
 func (d Dialect) Commit(tx *sql.Tx) error {
 	err := tx.Commit()
 	switch {
@@ -204,10 +194,9 @@ func (d Dialect) Commit(tx *sql.Tx) error {
 	}
 }
 
-// rolledBack reports whether the driver rolled back instead of committing. A driver
-// does this if an earlier statement failed and the error was ignored. The error of the
-// driver has no code, and this package imports no driver, so rolledBack compares the
-// string of the error.
+// rolledBack reports whether the driver rolled back instead, because the error of an earlier
+// statement was ignored. Its error has no code, and this package imports no driver, so the text is
+// compared.
 func rolledBack(err error) bool {
 	switch err.Error() {
 	case "pq: could not complete operation in a failed transaction", // lib/pq: ErrInFailedTransaction
@@ -217,16 +206,13 @@ func rolledBack(err error) bool {
 	return false
 }
 
-// InOrder makes PostgreSQL read rows in the order of an index. This setting applies
-// until the end of the transaction. PostgreSQL assumes that the conditions of a query
-// are independent of each other, and so often expects too few matching rows. It would
-// then read and sort all matching rows to return one page.
+// InOrder makes PostgreSQL read rows in the order of an index until the end of the transaction. It
+// assumes that conditions are independent, so it often expects too few matching rows, and would
+// read and sort them all to return one page.
 //
-// InOrder also makes PostgreSQL choose the index with the fewest rows. Some indexes
-// begin with a column such as the tenant and end with the id. PostgreSQL does not know
-// that such an index lists the rows of one tenant in the order in which they are stored
-// in the table. So it expects to read many pages in a random order, and would rather
-// read the rows of all tenants through the primary key.
+// It also makes PostgreSQL choose the index with the fewest rows. An index of a tenant and the id
+// lists rows in the order of the table, which PostgreSQL does not know: it expects to read pages in
+// a random order, and would rather read the rows of all tenants.
 func (d Dialect) InOrder(ctx context.Context, tx *sql.Tx) error {
 	if d.SQLite() {
 		return nil
@@ -236,18 +222,15 @@ func (d Dialect) InOrder(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
-// Look is like [Dialect.Read], for queries whose result a person is waiting for.
-// PostgreSQL does not compile these queries. Compiling (JIT) takes up to a second, which
-// is longer than the query itself. PostgreSQL would compile them, because its estimate of
-// their cost is too high: it includes rows that the queries never read because of their
-// LIMIT clauses.
+// Look is like [Dialect.Read], for queries whose result a person is waiting for. PostgreSQL must
+// not compile them (JIT), for up to a second, as it would, because its estimate includes rows that
+// LIMIT clauses never read.
 func (d Dialect) Look(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	return d.Read(ctx, db, d.withoutJIT(ctx, work))
 }
 
-// Snapshot is like [Dialect.Look]. All statements of the function work see the tables as
-// they were at one moment. The level must be known when the transaction begins, because
-// [Dialect.Read] may execute a query before the function.
+// Snapshot is like [Dialect.Look], and all statements see the tables at one moment. The level is
+// set at the begin, because [Dialect.Read] may execute a query before work.
 func (d Dialect) Snapshot(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	return d.read(ctx, db, sql.LevelRepeatableRead, d.withoutJIT(ctx, work))
 }
@@ -264,9 +247,8 @@ func (d Dialect) withoutJIT(ctx context.Context, work func(tx *sql.Tx) error) fu
 	}
 }
 
-// LeaveReplica closes the connection that was used last, if err means that its server
-// has become a replica. The server's address may lead to the new primary now, but every
-// write on the existing connection would fail. LeaveReplica returns err.
+// LeaveReplica closes the connection that was used last, if its server has become a replica: every
+// write on it would fail, while the address may lead to the new primary. It returns err.
 func LeaveReplica(ctx context.Context, db *sql.DB, err error) error {
 	const readOnly = "25006"
 	if State(err) != readOnly {

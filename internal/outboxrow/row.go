@@ -11,13 +11,12 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// LabelColumns are columns of the dead letters and of the sent log. They contain copies
-// of metadata, up to maxLabel characters, for searches.
+// LabelColumns of dead letters and the sent log copy metadata, up to maxLabel characters, for
+// searches.
 const LabelColumns = `tenant, aggregate_type, aggregate_id, event_type, causation_id`
 
 var labelKeys = []string{meta.TenantID, meta.AggregateType, meta.AggregateID, meta.EventType, meta.CausationID}
 
-// maxLabel is the maximum length of a label, in characters.
 const maxLabel = 255
 
 // Label shortens a value to maxLabel characters, as in the columns of [LabelColumns].
@@ -35,16 +34,13 @@ func Label(value string) string {
 	return value
 }
 
-// Labels returns SQL expressions for the values of [LabelColumns], which are in the
-// column metadata of row o. The result join is a part of the FROM clause that the
-// expressions need. It must follow o there, and is empty for SQLite.
+// Labels returns SQL expressions for [LabelColumns] from the metadata of row o, and what must
+// follow o in the FROM clause, for PostgreSQL.
 //
-// If a JSON string contains an escape such as \u0000 or a half of a surrogate pair,
-// PostgreSQL cannot decode the JSON, even if the query does not use this string.
-// Package outbox never writes such escapes. If somebody has written one by hand, or
-// metadata in another form, the labels of the row are empty, so that the row does not
-// stop a forwarder. The expressions use json_to_record once, because five ->> operators
-// take PostgreSQL much longer.
+// PostgreSQL cannot decode JSON with an escape such as \u0000 or half a surrogate pair, even if the
+// query does not use that string. Package outbox never writes them. If somebody has, or metadata in
+// another form, the labels are empty, so that the row does not stop a forwarder. json_to_record is
+// used once, because five ->> operators take PostgreSQL much longer.
 func Labels(d dialect.Dialect) (values, join string) {
 	var all, columns []string
 	for _, key := range labelKeys {
@@ -64,8 +60,8 @@ func Labels(d dialect.Dialect) (values, join string) {
 		THEN o.metadata END) AS l(` + strings.Join(columns, ", ") + `) ON true `
 }
 
-// MetadataField returns an SQL expression for the value of a metadata key of row o. The
-// value is NULL if the key is missing. See [Labels] for invalid metadata.
+// MetadataField returns an SQL expression for the value of a metadata key of row o, or NULL. For
+// invalid metadata see [Labels].
 func MetadataField(d dialect.Dialect, key string) string {
 	field := `o.metadata ->> '` + key + `'`
 	if d.SQLite() {
@@ -74,10 +70,9 @@ func MetadataField(d dialect.Dialect, key string) string {
 	return `CASE WHEN strpos(CAST(o.metadata AS text), '\u') = 0 OR CAST(o.metadata AS text) !~* '\\u(0000|d[89a-f])' THEN ` + field + ` END`
 }
 
-// DecodeMetadata returns the metadata of a row, or an error if text is not a JSON
-// object of strings. Nearly all metadata contains no escapes. Such metadata is decoded
-// without encoding/json, which would take more time than all other work of the
-// forwarder on a message.
+// DecodeMetadata returns the metadata of a row, or an error if text is not a JSON object of
+// strings. Metadata without escapes is decoded without encoding/json, which would take more time
+// than all other work of the forwarder on a message.
 func DecodeMetadata(text []byte) (message.Metadata, error) {
 	if bytes.IndexByte(text, '\\') < 0 {
 		if metadata, ok := decodePlain(string(text)); ok {
@@ -94,8 +89,7 @@ func DecodeMetadata(text []byte) (message.Metadata, error) {
 	return metadata, nil
 }
 
-// decodePlain decodes JSON that is valid and contains no escapes. For other JSON, it
-// returns false.
+// decodePlain returns false for JSON with escapes, and invalid JSON.
 func decodePlain(text string) (message.Metadata, bool) {
 	const stamps = 2 // the forwarder adds them
 	metadata := make(message.Metadata, strings.Count(text, `"`)/4+stamps)
@@ -134,15 +128,13 @@ func cutString(text string) (value, rest string, ok bool) {
 	return strings.Cut(text, `"`)
 }
 
-// Slots is the number of slots. Each forwarder owns some slots, and each slot is a row
-// of once_slots. Do not change Slots after the migration: ordering keys would move to other slots, and so to other
-// forwarders, while their messages wait.
+// Slots is the number of rows of once_slots. It must not change: ordering keys would move to other
+// forwarders while their messages wait.
 const Slots = 64
 
-// SlotOf returns the slot of a message with the given id and ordering key. It is the
-// FNV-1a hash of the key, or of the id if key is "", modulo Slots. The result must be the
-// same in every version of this module: otherwise two forwarders could send messages of
-// one ordering key, in the wrong order.
+// SlotOf returns the FNV-1a hash of the key, or of the id if key is "", modulo Slots. It must be
+// the same in every version of this module: otherwise two forwarders could send messages of one
+// ordering key, in the wrong order.
 func SlotOf(id, key string) int {
 	hashed := key
 	if hashed == "" {

@@ -11,7 +11,6 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// daysAhead is the number of future days for which partitions are created.
 const daysAhead = 7
 
 // SentDays is the result of [SweepSentDays].
@@ -24,11 +23,9 @@ type SentDays struct {
 	Forgotten int64 // number of deleted rows of the default partition
 }
 
-// SweepSentDays creates and drops the partitions of a sent log that has one partition for
-// each day. It creates those of the next days, and drops the partition of a day when the
-// end of the day is at least keep ago. It also deletes the rows of the default partition
-// that are older than keep. If it cannot get a lock soon, it leaves the work to the next
-// call.
+// SweepSentDays creates the partitions of the next days of a sent log by day, drops those that
+// ended at least keep ago, and deletes older rows of the default partition. What a lock prevents is
+// left to the next call.
 func SweepSentDays(ctx context.Context, db *sql.DB, d dialect.Dialect, keep time.Duration) (r SentDays, err error) {
 	if d.SQLite() {
 		return SentDays{}, nil
@@ -64,7 +61,6 @@ func SweepSentDays(ctx context.Context, db *sql.DB, d dialect.Dialect, keep time
 	return r, nil
 }
 
-// sentPartition is a partition of the sent log.
 type sentPartition struct {
 	name    string // quoted name, with the schema
 	from    time.Time
@@ -73,7 +69,6 @@ type sentPartition struct {
 	rest    bool // whether this is the default partition
 }
 
-// sentLog is the sent log of a database.
 type sentLog struct {
 	schema string
 	owner  bool
@@ -90,8 +85,8 @@ func (l *sentLog) has(begin time.Time) bool {
 	return false
 }
 
-// lookAtDays returns the sent log with its partitions, or nil if the log is a plain table.
-// It recognizes partitions by their bounds, not by their names.
+// lookAtDays returns nil if the log is a plain table. It recognizes partitions by their bounds, not
+// by their names.
 func lookAtDays(ctx context.Context, db *sql.DB, d dialect.Dialect, keep time.Duration) (*sentLog, error) {
 	var l *sentLog
 	err := d.Read(ctx, db, func(tx *sql.Tx) error {
@@ -134,18 +129,14 @@ func lookAtDays(ctx context.Context, db *sql.DB, d dialect.Dialect, keep time.Du
 }
 
 const (
-	// dayLockTimeout is how long work on a partition waits for a lock. Forwarders that need
-	// the same lock must wait during this time, too.
+	// dayLockTimeout is short, because forwarders that need the same lock wait, too.
 	dayLockTimeout = "50ms"
 
-	// forgetAtOnce is the maximum number of rows that one transaction deletes from the
-	// default partition.
 	forgetAtOnce = 1000
 )
 
-// createDay returns the statements that create the partition of a day. They create a
-// table, and then attach it as a partition. CREATE TABLE ... PARTITION OF would lock
-// the whole log, and forwarders would have to wait.
+// createDay attaches the partition later: CREATE TABLE ... PARTITION OF would lock the whole log,
+// and forwarders would have to wait.
 func createDay(d dialect.Dialect, schema string, begin time.Time) string {
 	name := schema + `."` + d.Config().Prefix + `sent_` + begin.Format("20060102") + `"`
 	return fmt.Sprintf(d.SQL(`CREATE TABLE %[1]s (LIKE {outbox_sent} INCLUDING DEFAULTS INCLUDING INDEXES);
@@ -153,9 +144,8 @@ func createDay(d dialect.Dialect, schema string, begin time.Time) string {
 		name, begin.Format(time.RFC3339), begin.AddDate(0, 0, 1).Format(time.RFC3339))
 }
 
-// changeDay executes the given statements for one day. If they succeed, it adds 1 to
-// *count. Only one process at a time creates or drops partitions. If another process is
-// doing this, changeDay does nothing.
+// changeDay executes statements for one day, and counts it. If another process creates or drops
+// partitions, it does nothing.
 func changeDay(ctx context.Context, db *sql.DB, d dialect.Dialect, statements string, count *int) error {
 	var locked bool
 	err := d.Write(ctx, db, func(tx *sql.Tx) error {
@@ -179,8 +169,7 @@ func changeDay(ctx context.Context, db *sql.DB, d dialect.Dialect, statements st
 	return nil
 }
 
-// forgetRest deletes the rows of the default partition, whose name is name, that are older
-// than keep. It returns the number of deleted rows.
+// forgetRest deletes old rows of the default partition, and returns their number.
 func forgetRest(ctx context.Context, db *sql.DB, d dialect.Dialect, name string, keep time.Duration) (removed int64, err error) {
 	for {
 		var n int64

@@ -10,27 +10,20 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// WaitingSince are three columns of a query for the lag of the outbox, in milliseconds
-// or NULL:
-//
-//   - the time at which the first message without a due time was stored,
-//   - the earliest due time,
-//   - the earliest failure of a message that is refused or unconfirmed.
-//
-// An index finds each of these values, however long the outbox is.
+// WaitingSince are columns for the lag of the outbox, in milliseconds or NULL, each found by an
+// index: when the first message without a due time was stored, the earliest due time, and the
+// earliest failure of a message that is refused or unconfirmed.
 const WaitingSince = `
 	(SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
 	(SELECT {millis due_at} FROM {outbox} WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
 	(SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1)`
 
-// WindowRows is the number of rows of the outbox that one query of a search examines. A
-// search for a message id must examine rows, because the outbox has no index on message
-// ids: an index would slow down the business transactions.
+// WindowRows is how many rows one query of a search examines. The outbox has no index on message
+// ids, which would slow down the business transactions.
 const WindowRows = 20_000
 
-// Window examines the next WindowRows rows above after.
-// It returns the position of the last of these rows. If there are fewer rows, it
-// returns 0.
+// Window returns the position of the last of the next WindowRows rows above after, or 0 if there
+// are fewer.
 func Window(ctx context.Context, tx *sql.Tx, d dialect.Dialect, after int64) (last int64, err error) {
 	n := 0
 	err = tx.QueryRowContext(ctx, d.SQL(`SELECT COUNT(*), COALESCE(MAX(w.position), 0) FROM (
@@ -48,14 +41,12 @@ const State = `CASE WHEN o.ordering_key IS NOT NULL AND EXISTS (SELECT 1 FROM {b
 	 WHEN o.due_at > {now} THEN 'delayed'
 	 ELSE 'due' END`
 
-// Values of the column kind of {pauses}.
 const (
 	PausedTopic  = "topic"
 	PausedTenant = "tenant"
 )
 
-// Tenant returns an SQL expression for the tenant of row o. The expression shortens a
-// long tenant as [Label] does. The value is "" if the row has no tenant.
+// Tenant returns an SQL expression for the tenant of row o, shortened like a [Label], or "".
 func Tenant(d dialect.Dialect) string {
 	field := `COALESCE(substr(` + MetadataField(d, meta.TenantID) + `, 1, 255), '')`
 	if d.SQLite() {
@@ -65,14 +56,12 @@ func Tenant(d dialect.Dialect) string {
 	return `CASE WHEN strpos(CAST(o.metadata AS text), '"` + meta.TenantID + `"') > 0 THEN ` + field + ` ELSE '' END`
 }
 
-// Paused returns an SQL condition. It is true if the topic of row o is in topics, or
-// its tenant is in tenants. Both arguments are SQL lists in parentheses.
+// Paused is true if the topic of row o is in topics, or its tenant in tenants, both SQL lists in
+// parentheses.
 func Paused(d dialect.Dialect, topics, tenants string) string {
 	return `CASE WHEN o.topic IN ` + topics + ` THEN 1 = 1 ELSE ` + Tenant(d) + ` IN ` + tenants + ` END`
 }
 
-// Values of the column reason of {outbox_dead}. Packages forwarder, mover and pending
-// write them, and package dead shows them.
 const (
 	DeadExhausted    = "exhausted"
 	DeadUnacceptable = "unacceptable"
@@ -81,7 +70,6 @@ const (
 	DeadCancelled    = "cancelled"
 )
 
-// Values of the column reason of {blocked_keys}.
 const (
 	BlockedRefused  = "refused"  // the head was refused and is tried again
 	BlockedUnknown  = "unknown"  // it is not known whether the head was sent
@@ -109,13 +97,11 @@ func (k DeadKey) Remedy() string {
 		"and once dead release '%[2]s' sends the messages that wait for it", k.Letter, strings.ReplaceAll(k.OrderingKey, `'`, `'\''`))
 }
 
-// NotBehindDead is an SQL condition for rows f of the outbox that do not wait for a dead
-// letter.
+// NotBehindDead is true for rows f of the outbox that do not wait for a dead letter.
 const NotBehindDead = `NOT EXISTS (SELECT 1 FROM {blocked_keys} AS b
 	WHERE b.ordering_key = f.ordering_key AND b.reason = '` + BlockedDead + `')`
 
-// Letter is an SQL expression for the ID of the dead letter that blocks the key of row b
-// of the blocked keys. It is NULL if no dead letter blocks the key.
+// Letter is the ID of the dead letter that blocks the key of row b of the blocked keys, or NULL.
 const Letter = `(SELECT MAX(d.id) FROM {outbox_dead} AS d
 	WHERE b.reason = '` + BlockedDead + `' AND d.position = b.position AND d.ordering_key = b.ordering_key)`
 

@@ -7,21 +7,17 @@ import (
 	"time"
 )
 
-// attribution finds the message that made the broker close a channel. The broker does
-// not say which of the messages in flight caused the close, so all of them become
-// candidates. While there are candidates, only one message is in flight at a time. If
-// the channel closes again, this message is the cause, and the publisher can report it
-// as refused.
+// attribution finds the message that made the broker close a channel. The broker does not say which
+// one, so all messages in flight become candidates. While there are candidates, only one message is
+// in flight at a time. If the channel closes again, this message is the cause, and the publisher
+// can report it as refused.
 //
-// Some publishers return errors that cannot say that a message was refused. With such a
-// publisher, a message counts as refused after three events: it fails as the only
-// message in flight, another message is confirmed, and the first message fails again as
-// the only message in flight. If no other message is confirmed, the broker has a
-// problem, and no attempt is counted.
+// If a publisher's errors cannot say that a message was refused, it counts as refused after three
+// events: it fails as the only message in flight, another message is confirmed, and it fails again
+// by itself. If no other message is confirmed, the broker has a problem, and no attempt is counted.
 //
-// Other publishers return errors that can say that a message was refused. If such an
-// error does not say so, the confirm did not arrive in time. If the broker has not
-// answered for other messages of the topic in the meantime, the topic has stalled.
+// If they can, and the error does not say so, the confirm did not arrive in time. If the broker has
+// answered for no other message of the topic meanwhile, the topic has stalled.
 type attribution struct {
 	candidates []*Message // in ascending order of position
 	alone      *Message   // the only message in flight, or nil
@@ -29,11 +25,9 @@ type attribution struct {
 
 func (a *attribution) active() bool { return len(a.candidates) > 0 }
 
-// choose returns the next message to publish as the only message in flight. First it
-// chooses each candidate once. Then it chooses a candidate that failed before another
-// message was confirmed. If there is no such candidate, it chooses the message that the
-// function nextReady returns. This message is not a candidate, and its outcome shows
-// whether the broker confirms messages at all.
+// choose returns the next message to publish by itself: each candidate once, then a candidate that
+// failed before another message was confirmed, then what nextReady returns, which shows whether the
+// broker confirms messages at all.
 func (a *attribution) choose(confirms uint64, nextReady func() *Message) *Message {
 	leastFailed := slices.MinFunc(a.candidates, func(a, b *Message) int { return cmp.Compare(a.failedAlone, b.failedAlone) })
 	a.alone = leastFailed
@@ -47,8 +41,6 @@ func (a *attribution) choose(confirms uint64, nextReady func() *Message) *Messag
 	return a.alone
 }
 
-// ended records that m is no longer in flight. It reports whether choose had chosen m to
-// be the only message in flight.
 func (a *attribution) ended(m *Message) (alone bool) {
 	if a.alone != m {
 		return false
@@ -57,8 +49,7 @@ func (a *attribution) ended(m *Message) (alone bool) {
 	return true
 }
 
-// othersGotThrough reports whether a message was confirmed after m last failed as the
-// only message in flight. confirms is the number of confirms until now.
+// othersGotThrough reports whether a message was confirmed after m last failed by itself.
 func (m *Message) othersGotThrough(confirms uint64) bool { return confirms > m.confirmsThen }
 
 func (a *attribution) add(m *Message) {
@@ -81,15 +72,12 @@ func (a *attribution) loseSlots(lost map[int64]bool) {
 	a.candidates = slices.DeleteFunc(a.candidates, func(m *Message) bool { return lost[m.Slot] })
 }
 
-// errStalled is the error that is recorded for the waiting messages of a stalled topic.
 var errStalled = errors.New("forwarder: the topic does not answer")
 
-// decideUnknown handles the outcomes Unknown and Unexplained. It makes m a candidate.
-// If m has failed twice as the only message in flight, and another message was
-// confirmed in between, decideUnknown decides about m. With the outcome Unexplained, m
-// counts as refused. With the outcome Unknown, m is postponed. If the broker has not
-// answered for the topic since the first of the two failures, the topic has then
-// stalled.
+// decideUnknown makes m a candidate. If m has failed twice by itself, and another message was
+// confirmed in between, m counts as refused if its errors are Unexplained. Otherwise it is
+// postponed, and the topic has stalled if the broker has not answered for it since the first
+// failure.
 func (s *Scheduler) decideUnknown(m *Message, t *topic, outcome Outcome, err error, alone bool, now time.Time) {
 	m.WasUnknown = true
 	if t.stalled || t.stalls > 0 {
@@ -123,11 +111,9 @@ func (s *Scheduler) attribute(m *Message, err error) {
 	s.attribution.add(m)
 }
 
-// refusals counts the refused messages of each topic. An episode is the time from the
-// first refusal of a topic until the topic works again. In each episode, the log
-// contains one error for the first refusal, and one line for the first confirm after
-// it. A topic can refuse messages because, for example, no queue is bound, or a queue
-// is full.
+// refusals counts the refused messages of each topic, for example one without a queue. An episode
+// lasts from the first refusal until the topic works again. The log has one error for its first
+// refusal, and one line for the first confirm after it.
 type refusals map[string]*refusal
 
 type refusal struct {
@@ -136,15 +122,14 @@ type refusal struct {
 	accepted bool // a message of the topic was confirmed since the first refusal
 }
 
-// A refusal begins a new episode if two conditions hold: a message of the topic was
-// confirmed in the current episode, and none was refused for refusalsQuiet. At most
-// maxRefusals topics are remembered.
+// A new episode begins with a refusal if a message of the topic was confirmed in the current one,
+// and none was refused for refusalsQuiet. At most maxRefusals topics are remembered.
 const (
 	refusalsQuiet = time.Minute
 	maxRefusals   = 1000
 )
 
-// refuse records a refusal. It reports whether a new episode begins with this refusal.
+// refuse reports whether a new episode begins with this refusal.
 func (r *refusals) refuse(topic string, now time.Time) (first bool) {
 	t := (*r)[topic]
 	if first = t == nil || t.accepted && now.Sub(t.last) >= refusalsQuiet; first {
@@ -159,8 +144,7 @@ func (r *refusals) refuse(topic string, now time.Time) (first bool) {
 	return first
 }
 
-// accept records a confirm. For the first confirm of an episode, it returns the number
-// of refusals in the episode. Otherwise it returns 0.
+// accept returns the number of refusals in the episode at its first confirm, and otherwise 0.
 func (r refusals) accept(topic string) (refused int) {
 	t := r[topic]
 	if t == nil || t.accepted {
@@ -170,7 +154,6 @@ func (r refusals) accept(topic string) (refused int) {
 	return t.attempts
 }
 
-// outage counts the consecutive failures of one kind of work.
 type outage struct {
 	failures int
 	until    time.Time // the work is not tried again before this time
@@ -182,7 +165,7 @@ func (s *Scheduler) fails(o *outage, work Work, err error, now time.Time) {
 	s.notice(Notice{Kind: WorkFailed, Work: work, Err: err})
 }
 
-// worked records a success. It returns true if the previous try had failed.
+// worked returns true if the previous try had failed.
 func (s *Scheduler) worked(o *outage, work Work) (again bool) {
 	if o.failures == 0 {
 		return false
@@ -192,8 +175,7 @@ func (s *Scheduler) worked(o *outage, work Work) (again bool) {
 	return true
 }
 
-// pausing reports whether the work must wait because of a failure. If it must wait,
-// pausing also makes sure that Step is called when the wait is over.
+// pausing makes sure that Step is called when the wait is over.
 func (s *Scheduler) pausing(o *outage, now time.Time) bool {
 	if now.Before(o.until) {
 		s.wake(o.until)

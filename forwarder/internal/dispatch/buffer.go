@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// buffer contains the messages that were read and whose outcomes are not recorded yet.
+// buffer contains the messages whose outcomes are not recorded yet.
 type buffer struct {
 	limit    int // reading stops when the buffer has this many messages
 	messages map[int64]*Message
@@ -29,13 +29,11 @@ func newBuffer(limit int) buffer {
 	}
 }
 
-// queueLimit returns the maximum number of waiting messages of one key queue. With a
-// longer queue, less memory would be left for other keys. A refill may exceed the
-// limit.
+// With a longer queue, less memory would be left for other keys. A refill may exceed the limit.
 func (b *buffer) queueLimit() int { return min(128, max(4, b.limit/16)) }
 
-// add adds a message that was read. If a sweep or a lookahead has read m, and the queue
-// of its key is full or excluded, add ignores m, and a refill reads it again later.
+// add ignores a message of a sweep or a lookahead whose queue is full or excluded. A refill reads
+// it again later.
 func (b *buffer) add(m *Message, refill bool) {
 	if b.messages[m.Position] != nil {
 		return
@@ -78,9 +76,7 @@ func (b *buffer) keep(m *Message) {
 	}
 }
 
-// resize corrects the counted size of the messages in memory after the size of m has
-// changed. delta is the change in bytes, and is negative if m has become
-// smaller. Messages that a lookahead has found are counted separately.
+// delta is negative if m has become smaller. What lookaheads have found counts separately.
 func (b *buffer) resize(m *Message, delta int) {
 	if m.ahead {
 		b.ahead.bytes += delta
@@ -89,12 +85,9 @@ func (b *buffer) resize(m *Message, delta int) {
 	}
 }
 
-// count returns the number of messages in memory, without those that lookaheads have
-// found.
 func (b *buffer) count() int { return len(b.messages) - b.ahead.messages }
 
-// unload frees the payload and the metadata of a message that will not be published
-// again.
+// unload frees what a message that will not be published again does not need.
 func (b *buffer) unload(m *Message) {
 	if b.messages[m.Position] == m {
 		b.resize(m, -m.Size())
@@ -102,8 +95,6 @@ func (b *buffer) unload(m *Message) {
 	}
 }
 
-// forget removes a message from memory, because its outcome is recorded or because its
-// row must be read again.
 func (b *buffer) forget(m *Message) {
 	if b.messages[m.Position] == m {
 		b.resize(m, -m.Size())
@@ -120,7 +111,6 @@ func (b *buffer) forget(m *Message) {
 	}
 }
 
-// advance replaces the confirmed head of a queue with the next message of the key.
 func (b *buffer) advance(q *keyQueue) {
 	q.head = nil
 	if len(q.waiting) > 0 {
@@ -137,8 +127,8 @@ func (b *buffer) advance(q *keyQueue) {
 	}
 }
 
-// dropSuccessors removes from memory all messages that wait for the head. After the
-// outcome of the head is recorded, a refill reads them again.
+// dropSuccessors drops all messages that wait for the head. When its outcome is recorded, a refill
+// reads them again.
 func (b *buffer) dropSuccessors(q *keyQueue) {
 	from := min(b.low, q.head.Position)
 	for _, m := range q.waiting {
@@ -151,8 +141,7 @@ func (b *buffer) dropSuccessors(q *keyQueue) {
 	q.epoch++
 }
 
-// dropAll removes the head and its successors from memory. It excludes the key, and
-// requests no refill.
+// dropAll excludes the key, and requests no refill.
 func (b *buffer) dropAll(q *keyQueue) {
 	q.exclude(q.head.Position - 1)
 	b.dropSuccessors(q)
@@ -160,8 +149,6 @@ func (b *buffer) dropAll(q *keyQueue) {
 	q.head = nil
 }
 
-// unblock removes the head after its outcome was recorded. It requests a refill, which
-// reads the successors again.
 func (b *buffer) unblock(q *keyQueue) {
 	b.dropSuccessors(q)
 	q.head = nil
@@ -175,8 +162,8 @@ func (b *buffer) wantRefill(q *keyQueue) {
 	}
 }
 
-// refillFromStart makes the next refill of each queue read from the start of the
-// outbox. For a queue without messages, it also requests a refill.
+// refillFromStart makes the next refill of each queue read from the start of the outbox. Queues
+// without messages also request one.
 func (b *buffer) refillFromStart() {
 	var empty []*keyQueue
 	for _, q := range b.queues {
@@ -191,8 +178,7 @@ func (b *buffer) refillFromStart() {
 	}
 }
 
-// takeRefills returns at most limit queues that have requested a refill, and marks them
-// as being refilled.
+// takeRefills marks at most limit queues that have requested a refill as being refilled.
 func (b *buffer) takeRefills(limit int) []*keyQueue {
 	var taken []*keyQueue
 	for len(b.refills) > 0 && len(taken) < limit {
@@ -206,9 +192,8 @@ func (b *buffer) takeRefills(limit int) []*keyQueue {
 	return taken
 }
 
-// refilled ends a refill that has read all rows of the key up to the position covered.
-// The next refill begins at this position, or at the cursor if the cursor is lower: above
-// the cursor, a transaction may still add a row of the key.
+// refilled ends a refill that has read the key up to covered. The next refill begins there, or at
+// the cursor if that is lower: above it, a transaction may still add a row of the key.
 func (b *buffer) refilled(q *keyQueue, covered int64) {
 	q.refillWanted = false
 	switch {
@@ -225,9 +210,8 @@ func (b *buffer) refilled(q *keyQueue, covered int64) {
 	}
 }
 
-// loseSlots removes the messages of the given slots from memory. Messages that are in
-// flight or whose outcome is known become orphans: they stay until their outcome is
-// recorded.
+// loseSlots drops the messages of the given slots. Those in flight, or with a known outcome, become
+// orphans until it is recorded.
 func (b *buffer) loseSlots(slots map[int64]bool) {
 	b.ready.removeSlots(slots)
 	b.ahead.ready.removeSlots(slots)
@@ -248,12 +232,11 @@ func (b *buffer) loseSlots(slots map[int64]bool) {
 	}
 }
 
-// keyQueue contains the messages of one ordering key that are in memory. Only the head
-// can be published. The other messages wait until the head is confirmed.
+// keyQueue contains the messages of one ordering key in memory. Only the head can be published; the
+// others wait until it is confirmed.
 //
-// A key becomes excluded when its queue is full, or when the messages behind its head
-// are removed from memory. Sweeps leave out the rows of excluded keys. A refill reads
-// them. When the refill has read all rows of the key, the key is no longer excluded.
+// A key becomes excluded when its queue is full, or the messages behind its head are dropped.
+// Sweeps leave out its rows, until a refill has read all of them.
 type keyQueue struct {
 	key     string
 	slot    int64
@@ -272,8 +255,8 @@ func (q *keyQueue) add(m *Message) {
 	q.waiting = slices.Insert(q.waiting, at, m)
 }
 
-// exclude makes sweeps leave out the key. The next refill reads the rows above
-// position. If an earlier call has set a lower position, the lower position applies.
+// exclude makes sweeps leave out the key. The next refill reads above position, or the lower one of
+// an earlier call.
 func (q *keyQueue) exclude(position int64) {
 	if q.excluded {
 		position = min(position, q.refillFrom)
@@ -281,8 +264,7 @@ func (q *keyQueue) exclude(position int64) {
 	q.excluded, q.refillFrom = true, position
 }
 
-// ready contains the messages that may be published. The messages of each topic are
-// ordered by position.
+// ready contains the messages that may be published, by topic in the order of positions.
 type ready struct {
 	topics map[string]*messageHeap
 	count  int
@@ -300,8 +282,8 @@ func (r *ready) put(m *Message) {
 	r.count++
 }
 
-// take removes and returns the message with the lowest position. It considers only
-// topics for which may(topic) is true. It returns nil if these topics have no message.
+// take removes and returns the message with the lowest position among the topics that may allows,
+// or nil.
 func (r *ready) take(may func(topic string) bool) *Message {
 	var best *messageHeap
 	for topic, h := range r.topics {

@@ -5,31 +5,29 @@ import (
 	"time"
 )
 
-// Commands contains the work that the caller must start now. The slices Publish and
-// Notices are valid until the next call of Step.
+// Commands contains the work to start now. The slices Publish and Notices are valid until the next
+// Step.
 type Commands struct {
 	Read    *Read       // may be nil; report the result with RowsRead or ReadFailed
 	Publish []Publish   // report each outcome with Published
 	Settle  *Settlement // may be nil; report the result with Settled
 	Notices []Notice    // for the log and the instruments
 
-	// Drained means that Stop was called, and that all publishes, reads and settlements
-	// have ended. Expired means that the maximum time for waiting is over.
+	// Drained means that all publishes, reads and settlements have ended after Stop, Expired that
+	// the time for waiting is over.
 	Drained, Expired bool
 
-	// WakeAt is the time of the next call of Step if no event comes earlier.
 	WakeAt time.Time
 }
 
-// Publish is the command to publish a message. Each attempt to publish has its own
-// ticket.
+// Publish is the command to publish a message. Each attempt has its own ticket.
 type Publish struct {
 	Message *Message
 	Ticket  uint64
 }
 
-// Read is the command to read rows of the outbox. Only rows that belong to Slots are
-// read. There are three kinds of read:
+// Read is the command to read rows of the outbox. Only rows of Slots are read. There are three
+// kinds of read:
 //
 //   - A sweep returns the rows above From in the order of their positions. It also
 //     returns rows at any position whose due time has come.
@@ -55,9 +53,9 @@ type Read struct {
 	Keys   []string // sweep and lookahead: keys to leave out; refill: keys to read
 	Topics []string // topics to leave out; this does not apply to rows with a key
 
-	// Pauses are the paused topics and tenants. A sweep and a refill return a paused row
-	// only if it has a key and no due time. They return it without its contents (see
-	// Message.Paused). A lookahead returns no paused rows.
+	// Pauses are the paused topics and tenants. A sweep and a refill return a paused row only if it
+	// has a key and no due time, and without its contents (Message.Paused). A lookahead returns
+	// none.
 	Pauses Pauses
 
 	Examine  int     // lookahead: number of rows to examine
@@ -72,16 +70,14 @@ type Read struct {
 	refills []queueEpoch
 }
 
-// queueEpoch contains a queue, and the epoch that the queue had when a refill began.
 type queueEpoch struct {
 	queue *keyQueue
 	epoch int
 }
 
-// Reach returns which part of the outbox a read covered. rows is the
-// result of the read: first the rows that were found by their due time, then the other
-// rows in the order of their positions. full says whether the read
-// stopped because it had reached Read.Bytes.
+// Reach returns which part of the outbox a read covered. rows has the rows that were due first,
+// then the others in the order of their positions. full says whether the read stopped at
+// Read.Bytes.
 func (r *Read) Reach(rows []*Message, full bool) Reach {
 	byPosition := 0
 	var highest int64
@@ -134,8 +130,7 @@ type Death struct {
 	SuccessorsAfter int64 // all successors of the message are above this position
 }
 
-// Settled is the result of a Settlement. The Scheduler repeats failed parts in a later
-// Settlement.
+// Settled is the result of a Settlement. Failed parts are repeated in a later one.
 type Settled struct {
 	Confirmed bool
 	Stays     []int64 // positions of confirmed messages whose rows the database has kept
@@ -147,9 +142,8 @@ type Settled struct {
 	Err       error // error of the part that failed, or nil
 }
 
-// Message is a row of the outbox in memory. The caller fills the exported fields when
-// it reads the row, and does not change them later. The Scheduler sets Payload and
-// Metadata to nil when it no longer needs them.
+// Message is a row of the outbox in memory. The caller fills the exported fields, and does not
+// change them later. The Scheduler sets Payload and Metadata to nil when it no longer needs them.
 type Message struct {
 	Position int64
 	ID       string
@@ -163,24 +157,22 @@ type Message struct {
 	Attempts int
 	Due      bool // the row was found by its due time, not by its position
 
-	// Created is the time at which the row was stored, by the clock of the database. Since
-	// is the earliest time at which the message could be sent, by the clock of this
-	// process. The Scheduler does not use these fields.
+	// Created is by the clock of the database. Since is the earliest time at which the message
+	// could be sent, by the clock of this process. The Scheduler uses neither.
 	Created string
 	Since   time.Time
 
-	// BlocksKey means that the table of blocked keys names this row as the head of its key.
-	// The later rows of the key then wait for this row, and their positions are above
-	// SuccessorsAfter. If BlocksKey is false, SuccessorsAfter is 0.
+	// BlocksKey means that the table of blocked keys names this row as the head of its key. Later
+	// rows of the key, with positions above SuccessorsAfter, wait for it. Otherwise SuccessorsAfter
+	// is 0.
 	BlocksKey       bool
 	SuccessorsAfter int64
 
-	// Paused means that the row has a key and is paused. Payload and Metadata are then
-	// empty, and the message must not be sent.
+	// Paused means that the row is paused and has a key. Payload and Metadata are empty, and it
+	// must not be sent.
 	Paused bool
 
-	// WasUnknown means that an earlier publish of the message had an unknown outcome. The
-	// Scheduler sets this field.
+	// WasUnknown is set by the Scheduler if an earlier publish had an unknown outcome.
 	WasUnknown bool
 
 	queue   *keyQueue // nil if the message has no key, or is confirmed
@@ -199,9 +191,8 @@ type Message struct {
 // Size returns the size of payload and metadata, in bytes.
 func (m *Message) Size() int { return len(m.Payload) + len(m.Metadata) }
 
-// successorsAfter returns a position below all later messages of the key. It can also
-// be below the position of m, because a later message that was committed late may have
-// a lower position than m.
+// successorsAfter returns a position below all later messages of the key, perhaps below that of m,
+// because one that was committed late may have a lower position.
 func (m *Message) successorsAfter() int64 {
 	if m.queue == nil {
 		return m.Position

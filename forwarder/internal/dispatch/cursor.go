@@ -2,20 +2,18 @@ package dispatch
 
 import "math"
 
-// cursor is the position up to which the outbox was read completely. Every row at or
-// below the cursor has been read, and no transaction can add another row there. Reading
-// continues above the cursor.
+// cursor is the position up to which the outbox was read completely: no transaction can add another
+// row at or below it.
 //
-// A transaction takes positions before it commits. So a row can appear at a position
-// below rows that were sent long ago. The cursor therefore passes a position only after
-// every transaction that may have taken a lower position has ended. These are the
-// transactions that had an id when the position was first read, because a transaction
-// gets its id before it takes a position. Messages do not wait for the cursor: each
-// sweep reads all rows above it, except the rows in memory.
+// A transaction takes positions before it commits, so a row can appear below rows that were sent
+// long ago. The cursor therefore passes a position only after every transaction has ended that may
+// have taken a lower one: those that had an id when the position was first read, because a
+// transaction gets its id before it takes a position. Messages do not wait for the cursor: each
+// sweep reads all rows above it, except those in memory.
 //
-// The server reports ids only up to the highest transaction that has ended. A
-// transaction with a higher id may still be open. The forwarder's own transactions
-// solve this problem: after one of them has ended, the server reports all lower ids.
+// The server reports ids only up to the highest transaction that has ended, and one with a higher
+// id may still be open. After a transaction of the forwarder itself has ended, the server reports
+// all lower ids.
 type cursor struct {
 	low     int64
 	seen    int64  // the highest position that was read
@@ -26,7 +24,7 @@ type cursor struct {
 	era     int   // number of times that the cursor went back; a sight of an earlier era is not used
 }
 
-// Sight records the highest position that the Scheduler had read at some moment.
+// Sight is the highest position that the Scheduler had read at some moment.
 type Sight struct {
 	sight
 
@@ -38,16 +36,15 @@ type sight struct {
 	era      int
 }
 
-// mark is a position that the cursor has not reached yet. The cursor moves to this
-// position when all transactions with an id below ceiling have ended.
+// mark is a position that the cursor reaches when all transactions with an id below ceiling have
+// ended.
 type mark struct {
 	position int64
 	ceiling  int64
 }
 
-// maxMarks is the maximum number of marks while a transaction stays open. If a position
-// gets no mark because of this limit, the cursor passes it later, together with a
-// higher position that has a mark.
+// maxMarks limits the marks while a transaction stays open. The cursor passes a position without a
+// mark later, together with a higher one.
 const maxMarks = 64
 
 // Reach describes which part of the outbox a read covered.
@@ -57,47 +54,42 @@ type Reach struct {
 	Horizon int64 // sweep and lookahead: all transactions with an id below Horizon have ended
 	Ceiling int64 // sweep and lookahead: highest id of a transaction that has ended, plus one
 
-	// Pauses is set by a sweep. It contains the topics and tenants that are paused now. If
-	// they differ from Read.Pauses, the Scheduler reads the rows again.
+	// Pauses is set by a sweep: what is paused now. If it differs from Read.Pauses, the rows are
+	// read again.
 	Pauses Pauses
 
-	// Skipped is set by a lookahead. It contains the examined rows that have a key and were
-	// not returned. For each key with rows above Read.Late and up to Read.Passed, it also
-	// contains the first of these rows.
+	// Skipped is set by a lookahead: the examined rows with a key that were not returned, and for
+	// each key with rows above Read.Late and up to Read.Passed, the first of these.
 	Skipped []Skipped
 
-	// End is set by a lookahead. It is the highest position in the outbox.
+	// End is set by a lookahead: the highest position in the outbox.
 	End int64
 
-	// More is set by a lookahead. It is true if the lookahead left out rows because of a
-	// limit, or because another row of their key was committed late.
+	// More is set by a lookahead that left out rows because of a limit, or because another row of
+	// their key was committed late.
 	More bool
 }
 
-// Everything is the value of Reach.Covered when a read has reached the end of the
-// outbox.
+// Everything is Reach.Covered when a read has reached the end of the outbox.
 const Everything = math.MaxInt64
 
-// sights returns two positions. The result seen is the highest position that was read.
-// The result settled is the highest position that was read long enough ago: after it was
-// read, a transaction of the forwarder has got its id and has ended.
+// sights returns the highest position that was read, and the highest one after whose read a
+// transaction of the forwarder has got its id and has ended.
 func (c *cursor) sights() (seen, settled sight) { return sight{c.seen, c.era}, sight{c.settled, c.era} }
 
-// wrote tells the cursor that a transaction of the forwarder has ended.
-// seen is the first result of sights, from before the transaction got its id.
+// wrote is called after a transaction of the forwarder. seen is from before the transaction got its
+// id.
 func (c *cursor) wrote(seen sight) {
 	if seen.era == c.era {
 		c.settled = max(c.settled, seen.position)
 	}
 }
 
-// advance moves the cursor after a sweep. at says what the sweep has
-// read. settled must be the value of settled that sights returned when
-// the sweep began.
+// advance moves the cursor after a sweep. settled is what sights returned when the sweep began.
 func (c *cursor) advance(at Reach, settled sight) {
 	if at.Ceiling < c.ceiling {
-		// Transaction ids have gone back. So a replica that lagged behind has become the
-		// primary, and will use positions again.
+		// Transaction ids have gone back: a replica that lagged behind has become the primary, and
+		// will use positions again.
 		*c = cursor{era: c.era + 1}
 	}
 	c.ceiling = at.Ceiling
@@ -111,8 +103,8 @@ func (c *cursor) advance(at Reach, settled sight) {
 	c.seen = max(c.seen, at.Highest)
 }
 
-// refillRead records the highest position that a refill has read. Otherwise the cursor
-// could not pass the rows of excluded keys, because sweeps leave them out.
+// Without refillRead, the cursor could not pass the rows of excluded keys, because sweeps leave
+// them out.
 func (c *cursor) refillRead(position int64) { c.seen = max(c.seen, position) }
 
 func (c *cursor) mark(position, ceiling int64) {
@@ -121,8 +113,8 @@ func (c *cursor) mark(position, ceiling int64) {
 	}
 }
 
-// rewind makes the next sweep read all rows above position. If a sweep is under way,
-// its result does not move the cursor above position.
+// rewind makes the next sweep read all rows above position. A sweep under way does not move the
+// cursor above it.
 func (c *cursor) rewind(position int64) {
 	c.era++
 	c.low = min(c.low, position)

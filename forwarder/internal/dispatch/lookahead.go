@@ -8,33 +8,27 @@ import (
 type Group struct{ Topic, Tenant string }
 
 const (
-	// aheadPart limits the memory for messages that lookaheads have found: they may use
-	// 1/aheadPart of the memory.
+	// Messages that lookaheads have found may use 1/aheadPart of the memory.
 	aheadPart = 4
 
-	// aheadAfter is how long sweeps do not reach the end of the outbox before lookaheads
-	// begin. Lookaheads cost a seventh of the database's work for a backlog, so a backlog
-	// that is soon sent has none.
+	// aheadAfter is how long sweeps do not reach the end of the outbox before lookaheads begin.
+	// They cost a seventh of the database's work, so a short backlog has none.
 	aheadAfter = 2 * time.Second
 
-	// longGroups determines which groups are long. A group is long if it has at least
-	// 1/longGroups of the number of messages that memory can hold, see perGroup. So only
-	// about longGroups groups can be long at the same time.
+	// A group is long if it has 1/longGroups of the messages that memory can hold, see perGroup, so
+	// only about longGroups can be.
 	longGroups = 32
 )
 
-// lookahead prevents a group with many messages from delaying a group with few
-// messages. Sweeps read the outbox in the order of positions, so they see only the
-// first part of a long outbox. Lookaheads examine the rows after that part. They read
-// the rows of groups that have few messages in memory.
+// lookahead keeps a group with many messages from delaying one with few. Sweeps read in the order
+// of positions, so they see only the first part of a long outbox. Lookaheads examine the rows after
+// it, and read those of groups with few messages in memory.
 //
-// There are two walks through these rows. A round examines all rows above the cursor of
-// the sweeps. At the end of the outbox, the walk of the round becomes the tail, which
-// examines new rows as they arrive. Later a new round begins, while the tail continues.
-// The new round finds two kinds of rows: rows that were skipped because their group had
-// too many messages, and rows that were committed after the tail had passed their
-// positions. During the first round there is also a tail: it begins just before the end
-// of the outbox, and reads only rows without a key.
+// There are two walks through these rows. A round examines all rows above the cursor of the sweeps.
+// At the end of the outbox it becomes the tail, which examines new rows as they arrive. Later a new
+// round finds rows that were skipped because their group had too many messages, and rows that were
+// committed after the tail had passed their positions. During the first round, the tail begins just
+// before the end of the outbox, and reads only rows without a key.
 type lookahead struct {
 	full   int       // number of consecutive sweeps that did not reach the end of the outbox
 	epoch  int       // changes when a walk begins, and to make the Scheduler ignore the lookahead under way
@@ -51,19 +45,15 @@ type lookahead struct {
 	ended time.Time     // when the last round ended
 }
 
-// walk is the state of a walk through the rows with higher positions than the messages
-// in memory.
+// walk is the state of a walk through the rows above the messages in memory.
 //
-// A message must not be sent before an earlier message of its key. If the walk skips a
-// row, it therefore remembers the key, as a hash, and also skips the later rows of this
-// key.
+// A message must not be sent before an earlier one of its key, so the walk remembers the key of
+// each skipped row, as a hash, and skips the later rows of this key.
 //
-// Rows can be committed late, below rows that the walk has examined. The walk therefore
-// has its own cursor: no transaction can add a row at or below it. After the cursor has
-// moved, the next lookahead adds the keys of all rows up to the cursor to the skipped
-// keys. The field passed is the position up to which this was done. The walk reads a
-// row with a key only if the key has no other row between that position and the
-// examined rows.
+// Rows can be committed late, below rows that the walk has examined, so the walk has its own
+// cursor. After it has moved, the next lookahead adds the keys of all rows up to it to the skipped
+// keys; passed is how far this is done. A row with a key is read only if the key has no other row
+// between that position and the examined rows.
 type walk struct {
 	cursor  cursor // cursor.low can be above the field passed
 	passed  int64  // the field skipped contains the keys of all rows up to this position, except rows in memory
@@ -78,7 +68,6 @@ func (w *walk) active() bool { return w.begun }
 // Skipped is a row with a key that a lookahead has examined and not returned.
 type Skipped struct{ Position, KeyHash int64 }
 
-// aheadBuffer contains the messages that lookaheads have found.
 type aheadBuffer struct {
 	messages int // number of these messages in memory
 	bytes    int
@@ -94,8 +83,7 @@ func (b *buffer) put(m *Message) {
 	}
 }
 
-// take works like ready.take. It alternates between the messages that lookaheads have
-// found and the other messages.
+// take alternates between the messages that lookaheads have found and the others.
 func (b *buffer) take(may func(topic string) bool) *Message {
 	if b.ahead.ready.count == 0 {
 		return b.ready.take(may)
@@ -111,15 +99,14 @@ func (b *buffer) take(may func(topic string) bool) *Message {
 	return second.take(may)
 }
 
-// reset ends both walks. The next round begins at the cursor of the sweeps.
+// The next round begins at the cursor of the sweeps.
 func (l *lookahead) reset() {
 	*l = lookahead{
 		full: l.full, roundDue: l.roundDue, began: l.began, took: l.took, found: l.found, hinted: l.hinted, epoch: l.epoch + 1,
 	}
 }
 
-// swept records whether a sweep reached the end of the outbox. If it did, the walks
-// end.
+// The walks end when a sweep reaches the end of the outbox.
 func (l *lookahead) swept(now time.Time, at Reach) {
 	if at.Covered < Everything {
 		if l.full++; l.full == 1 && l.roundDue.Before(now.Add(aheadAfter)) {
@@ -133,8 +120,7 @@ func (l *lookahead) swept(now time.Time, at Reach) {
 	}
 }
 
-// due returns the walk whose next lookahead is due. If none is due, it returns nil and
-// the time of the next lookahead.
+// due returns the walk whose next lookahead is due, or nil and the time of the next one.
 func (l *lookahead) due(now time.Time) (w *walk, at time.Time) {
 	at = l.roundDue
 	if l.tail.active() {
@@ -158,9 +144,8 @@ func (l *lookahead) due(now time.Time) (w *walk, at time.Time) {
 	return &l.round, at
 }
 
-// rest returns the time between two rounds. If the next round may find messages, this
-// time is ten times the duration of the last round's lookaheads. Otherwise it is two
-// hundred times that duration.
+// rest returns the time between two rounds: ten times that of the last round's lookaheads if the
+// next one may find messages, otherwise two hundred times.
 func (l *lookahead) rest() time.Duration {
 	if l.more {
 		return 10 * l.spent
@@ -180,8 +165,7 @@ func (s *Scheduler) longGroups() []Group {
 
 func (s *Scheduler) perGroup() int { return max(2, s.buffer.limit/longGroups) }
 
-// planLookahead returns a command that examines the rows after the messages in memory.
-// It returns nil if no lookahead is due.
+// planLookahead returns nil if no lookahead is due.
 func (s *Scheduler) planLookahead(now time.Time) *Read {
 	l := &s.lookahead
 	if s.config.LookaheadRows == 0 || l.full*s.config.BatchSize < s.buffer.limit || len(s.buffer.queues) > maxQueues {
@@ -234,9 +218,8 @@ func (s *Scheduler) planLookahead(now time.Time) *Read {
 	return read
 }
 
-// crowdedWindow returns the maximum number of messages in flight. It is smaller for
-// some time after a lookahead has found a message after a long backlog, because the
-// messages of a long group that are in flight delay all later messages in the broker.
+// crowdedWindow is smaller for some time after a lookahead has found a message behind a long
+// backlog: messages of a long group that are in flight delay all later ones in the broker.
 func (s *Scheduler) crowdedWindow(now time.Time) int {
 	l := &s.lookahead
 	if !l.tail.active() && !l.round.active() || l.found.IsZero() || now.Sub(l.found) > 5*time.Second {
@@ -245,13 +228,11 @@ func (s *Scheduler) crowdedWindow(now time.Time) int {
 	return (s.config.Window + 7) / 8
 }
 
-// endLookahead decides when the next lookahead begins. A lookahead of the tail usually
-// finds no row, and is quick. Lookaheads of the tail use at most half of the time. They
-// are more frequent than sweeps of an outbox without a backlog. This hardly slows the
-// forwarder down, because with a backlog publishing takes longer than reading.
-// Lookaheads of a round also use at most half of the time if rows wait for the next
-// round. Otherwise they use at most a sixteenth of the time, because sweeps and
-// lookaheads of the tail wait for them.
+// endLookahead decides when the next lookahead begins. Those of the tail use at most half of the
+// time; they usually find no row, and are quick. This hardly slows the forwarder down, because with
+// a backlog publishing takes longer than reading. Those of a round also use at most half of the
+// time if rows wait for the next round, otherwise a sixteenth, because sweeps and the tail wait for
+// them.
 func (s *Scheduler) endLookahead(now time.Time, read *Read) {
 	l := &s.lookahead
 	if !read.Lookahead {
@@ -271,8 +252,7 @@ func (s *Scheduler) endLookahead(now time.Time, read *Read) {
 	l.roundDue = now.Add(max(pause, s.config.PollMin))
 }
 
-// addLookahead adds the rows of a lookahead to memory. It leaves out rows whose key was
-// skipped.
+// addLookahead leaves out rows whose key was skipped.
 func (s *Scheduler) addLookahead(now time.Time, read *Read, rows []*Message, at Reach) {
 	l := &s.lookahead
 	if read.epoch != l.epoch {
@@ -328,9 +308,8 @@ func (s *Scheduler) addLookahead(now time.Time, read *Read, rows []*Message, at 
 	}
 }
 
-// keySet is a set of hashes of keys. Two keys can have the same bit, so a few keys that
-// were not added seem to be in the set. This does no harm: lookaheads skip the messages
-// of these keys, and a sweep reads the messages later.
+// keySet is a set of hashes of keys. Two keys can share a bit. Then lookaheads skip the messages of
+// a key that was not added, and a sweep reads them later.
 //
 // The bits are on pages, because most sets are small.
 type keySet struct{ pages []*keySetPage }

@@ -4,19 +4,16 @@ import (
 	"time"
 )
 
-// Sending reports whether the caller may give messages of Publish commands to the
-// publisher. If Sending returns false, report such a message as NotSent instead. The
-// result can change with every event and with Step.
+// Sending reports whether messages of Publish commands may go to the publisher. If not, report them
+// as NotSent. The result can change with every event and with Step.
 func (s *Scheduler) Sending() bool { return s.sending }
 
-// Recall stops sending. The caller then reports all messages that it has not given to
-// the publisher as NotSent. After the last of these reports, sending continues.
+// Recall stops sending, until all messages that the publisher has not got are reported as NotSent.
 func (s *Scheduler) Recall() { s.sending = false }
 
 // InFlight returns how many publishes have no outcome yet.
 func (s *Scheduler) InFlight() int { return s.inFlight }
 
-// planPublish returns the messages to publish now. The window limits their number.
 func (s *Scheduler) planPublish(now time.Time) []Publish {
 	clear(s.publishes)
 	s.publishes = s.publishes[:0]
@@ -50,9 +47,8 @@ func (s *Scheduler) planPublish(now time.Time) []Publish {
 	return s.publishes
 }
 
-// window returns how many messages may be in flight now. The limit is one after a
-// failure, and while there are candidates. Messages of stalled topics do not count, but
-// the total never exceeds Config.Window.
+// window is the limit of messages in flight: one after a failure, and while there are candidates.
+// Those of stalled topics do not count, but the total never exceeds Config.Window.
 func (s *Scheduler) window(now time.Time) int {
 	if s.publishOutage.failures > 0 || s.attribution.active() {
 		return min(s.config.Window, s.topics.stalledInFlight()+1)
@@ -67,8 +63,8 @@ func (s *Scheduler) choose() *Message {
 	return s.nextReady()
 }
 
-// nextReady removes and returns the next message that may be published now, or nil. It
-// drops messages of excluded topics, paused messages, and messages of paused slots.
+// nextReady returns the next message to publish, or nil. It drops messages of excluded topics,
+// paused messages, and messages of paused slots.
 func (s *Scheduler) nextReady() *Message {
 	share := s.topicShare()
 	for {
@@ -91,10 +87,8 @@ func (s *Scheduler) nextReady() *Message {
 	}
 }
 
-// topicShare returns how many messages of one topic may be in flight: three times the
-// free part of the window, and at least one. So one topic alone can use up to three
-// quarters of the window. The rest of the window stays free for other topics, however
-// many topics have stalled.
+// topicShare is three times the free part of the window, and at least one. So one topic can use up
+// to three quarters of the window, however many topics have stalled.
 func (s *Scheduler) topicShare() int { return max(1, 3*(s.config.Window-s.inFlight)) }
 
 // Outcome is the result of a publish.
@@ -113,24 +107,23 @@ const (
 	// Unknown means that the broker may or may not have stored the message.
 	Unknown
 
-	// Unexplained has the meaning of Unknown. It is used for publishers whose errors cannot
-	// say that a message was refused.
+	// Unexplained is Unknown from a publisher whose errors cannot say that a message was refused.
 	Unexplained
 
 	// Unavailable means that the publisher can send no message now.
 	Unavailable
 
-	// TopicUnavailable means that the publisher can send no message of the topic now, for a
-	// reason that has nothing to do with the message.
+	// TopicUnavailable means that the publisher can send no message of the topic now, whatever the
+	// message is.
 	TopicUnavailable
 
-	// NotSent means that the message was not given to the publisher, because Sending
-	// was false or the lease had ended.
+	// NotSent means that the publisher has not got the message: Sending was false, or the lease had
+	// ended.
 	NotSent
 )
 
-// Published reports the outcome of a publish to the Scheduler. It returns false if the
-// outcome of p was reported before.
+// Published reports the outcome of a publish. It returns false if the outcome of p was reported
+// before.
 func (s *Scheduler) Published(now time.Time, p Publish, outcome Outcome, err error) bool {
 	m := p.Message
 	if m.ticket != p.Ticket {
@@ -196,7 +189,7 @@ func (s *Scheduler) confirm(m *Message, now time.Time) {
 	}
 }
 
-// refuse counts an attempt of m. After the last attempt it makes m a dead letter.
+// After the last attempt, refuse makes m a dead letter.
 func (s *Scheduler) refuse(m *Message, err error, now time.Time) {
 	s.worked(&s.publishOutage, Publishing)
 	policy := s.config.Policy(m.Topic)
@@ -216,8 +209,7 @@ func (s *Scheduler) refuse(m *Message, err error, now time.Time) {
 	})
 }
 
-// postpone makes m wait. It does not count an attempt. cause is Unknown if
-// m may have been sent, and otherwise Refused.
+// postpone counts no attempt. cause is Unknown if m may have been sent, and otherwise Refused.
 func (s *Scheduler) postpone(m *Message, err error, cause Outcome) {
 	s.block(m)
 	s.settling.waiting.Charges = append(s.settling.waiting.Charges, Charge{
@@ -235,8 +227,8 @@ func (s *Scheduler) giveUp(m *Message, err error, exhausted bool) {
 	})
 }
 
-// block marks m as decided, so that m is not published again before its outcome is
-// recorded. It also removes the successors of m from memory.
+// block keeps m from being published again before its outcome is recorded, and drops its
+// successors.
 func (s *Scheduler) block(m *Message) {
 	s.attribution.clear(m)
 	m.decided = true
@@ -246,15 +238,13 @@ func (s *Scheduler) block(m *Message) {
 	}
 }
 
-// retry makes m ready to be published again. It does nothing for a candidate, because
-// attribution chooses when to publish a candidate.
+// A candidate is not ready: attribution chooses when to publish it.
 func (s *Scheduler) retry(m *Message) {
 	if !m.candidate {
 		s.buffer.put(m)
 	}
 }
 
-// pausePublishing stops sending after a failure that affects all messages.
 func (s *Scheduler) pausePublishing(err error, now time.Time) {
 	s.sending = false
 	if !now.Before(s.publishOutage.until) {

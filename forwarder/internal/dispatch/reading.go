@@ -7,11 +7,9 @@ import (
 )
 
 const (
-	// refillsAtOnce is the maximum number of keys that one refill reads.
 	refillsAtOnce = 100
 
-	// maxQueues limits the number of key queues. While there are more, no sweep and no
-	// lookahead begins.
+	// While there are more key queues, no sweep and no lookahead begins.
 	maxQueues = 20_000
 )
 
@@ -31,15 +29,14 @@ type reading struct {
 	outage     outage
 }
 
-// Hint tells the Scheduler that the outbox may contain new rows. The next sweep then
-// begins soon.
+// Hint makes the next sweep begin soon, because the outbox may contain new rows.
 func (s *Scheduler) Hint(now time.Time) {
 	s.reading.hinted, s.lookahead.hinted = true, true
 	s.reading.found = now
 }
 
-// Rescan makes the next sweep read from the start of the outbox. Call it when the
-// connection may lead to another database server.
+// Rescan makes the next sweep read from the start, for a connection that may lead to another
+// database server.
 func (s *Scheduler) Rescan() {
 	s.reading.rescan = time.Time{}
 	s.lookahead.reset()
@@ -50,9 +47,8 @@ func (s *Scheduler) rewind(position int64) {
 	s.buffer.low = s.cursor.low
 }
 
-// planRead returns the next read, or nil if no read can start now, for example because
-// memory has no room for more messages. If both a sweep and a refill are due, they
-// alternate.
+// planRead returns nil if no read can start now, for example because memory is full. Sweeps and
+// refills that are due alternate.
 func (s *Scheduler) planRead(now time.Time) *Read {
 	r := &s.reading
 	if r.busy || s.stopping || len(s.slots) == 0 || s.pausing(&r.outage, now) {
@@ -116,9 +112,8 @@ func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
 	read.From = s.cursor.low
 	_, read.settled = s.cursor.sights()
 	for position, m := range s.buffer.messages {
-		// A charge may have been recorded although it seems to have failed. The row then has a
-		// due time and can become due. So the sweep also leaves out messages whose outcome is
-		// known.
+		// A charge may have been recorded although it seems to have failed: its row then has a due
+		// time. So the sweep also leaves out messages whose outcome is known.
 		if position > read.From || m.Due || m.decided {
 			read.Known = append(read.Known, position)
 		}
@@ -129,8 +124,6 @@ func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
 	return read
 }
 
-// exclude adds the excluded keys and topics to a sweep or a lookahead, which then
-// leaves them out.
 func (s *Scheduler) exclude(read *Read) {
 	for key, q := range s.buffer.queues {
 		if q.excluded {
@@ -140,8 +133,7 @@ func (s *Scheduler) exclude(read *Read) {
 	read.Topics = s.topics.excludedNames()
 }
 
-// planRefill returns a command that reads the keys whose queues have requested a
-// refill. It returns nil if there are none.
+// planRefill returns nil if no queue has requested a refill.
 func (s *Scheduler) planRefill(limit, bytes int) *Read {
 	queues := s.buffer.takeRefills(refillsAtOnce)
 	if len(queues) == 0 {
@@ -178,8 +170,7 @@ func (s *Scheduler) ReadFailed(now time.Time, read *Read, err error) {
 	s.refillAgain(read)
 }
 
-// RowsRead reports the result of a read to the Scheduler. For the order of rows, see
-// [Read.Reach].
+// RowsRead reports the result of a read. For the order of rows, see [Read.Reach].
 func (s *Scheduler) RowsRead(now time.Time, read *Read, rows []*Message, at Reach) {
 	s.endRead(read, true)
 	s.endLookahead(now, read)
@@ -217,8 +208,7 @@ func (s *Scheduler) endRead(read *Read, succeeded bool) {
 	s.reading.batchLimit.Did(succeeded)
 }
 
-// refillAgain requests the refills of a read again, because the Scheduler ignored the
-// result of the read.
+// refillAgain is for a read whose result was ignored.
 func (s *Scheduler) refillAgain(read *Read) {
 	for _, refill := range read.refills {
 		refill.queue.refillWanted = false

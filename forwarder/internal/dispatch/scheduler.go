@@ -16,19 +16,18 @@ type Config struct {
 	StallTimeout     time.Duration // how long the broker may give no answer for a topic before the topic stalls
 	CloseTimeout     time.Duration // after Stop, the maximum wait for confirms, and then the same time again for settlements
 
-	// RescanEvery is the time between sweeps from the start of the outbox. Such a sweep
-	// finds rows that the cursor cannot know, such as rows that were changed by hand.
+	// RescanEvery is the time between sweeps from the start of the outbox, which find rows that the
+	// cursor cannot know, such as rows changed by hand.
 	RescanEvery time.Duration
 
-	// Policy returns how often and when the refused messages of a topic are tried again.
 	Policy func(topic string) Policy
 
-	// Pause returns how long to wait after a failure that concerns all messages, such as a
-	// failed read. failures is the number of consecutive failures.
+	// Pause returns how long to wait after consecutive failures that concern all messages, such as
+	// failed reads.
 	Pause func(failures int) time.Duration
 
-	// Jitter changes a wait by a random amount. Messages that failed together are then not
-	// tried again at the same time.
+	// Jitter changes a wait at random, so that messages that failed together are not tried again
+	// together.
 	Jitter func(time.Duration) time.Duration
 }
 
@@ -36,13 +35,11 @@ type Config struct {
 type Policy struct {
 	MaxAttempts int // number of refusals after which a message becomes a dead letter
 
-	// Backoff returns how long to wait after a refusal. attempt is 1 at the
-	// first refusal of a message.
+	// Backoff returns the wait after a refusal. attempt is 1 at the first refusal of a message.
 	Backoff func(attempt int) time.Duration
 }
 
-// Scheduler decides what a forwarder reads, publishes and records. It has no goroutine,
-// does no I/O and does not read the clock. It is not safe for concurrent use.
+// Scheduler is not safe for concurrent use.
 type Scheduler struct {
 	config Config
 	slots  []int64 // slots that are leased to this instance; the slice is replaced and never modified
@@ -96,7 +93,6 @@ func (s *Scheduler) Step(now time.Time) Commands {
 	return c
 }
 
-// wake makes sure that the caller calls Step at t or earlier.
 func (s *Scheduler) wake(t time.Time) {
 	if t.Before(s.wakeAt) {
 		s.wakeAt = t
@@ -105,12 +101,10 @@ func (s *Scheduler) wake(t time.Time) {
 
 func (s *Scheduler) notice(n Notice) { s.notices = append(s.notices, n) }
 
-// Slots returns the slots that are leased to this instance: the slots of the last
-// SetSlots, except those that LoseSlots has removed.
+// Slots returns the slots of the last SetSlots, without those of LoseSlots.
 func (s *Scheduler) Slots() []int64 { return s.slots }
 
-// SetSlots sets the slots that are leased to this instance. If slots were lost, call
-// LoseSlots for them first.
+// SetSlots sets the leased slots. If some were lost, call LoseSlots first.
 func (s *Scheduler) SetSlots(slots []int64) {
 	if len(slots) > len(s.slots) {
 		s.Rescan() // the rows of the new slots can be anywhere in the outbox
@@ -118,10 +112,9 @@ func (s *Scheduler) SetSlots(slots []int64) {
 	s.slots = slots
 }
 
-// LoseSlots removes slots that another instance owns, or that this instance will give
-// back. It drops their messages from memory. For messages in flight, the Scheduler
-// still waits for the outcome. It still deletes the rows of confirmed messages, no
-// matter which instance now owns the slot.
+// LoseSlots drops the messages of slots that another instance owns, or that this instance gives
+// back. Outcomes of messages in flight are still awaited, and the rows of confirmed ones deleted,
+// whoever owns the slot.
 func (s *Scheduler) LoseSlots(slots []int64) {
 	lost := make(map[int64]bool, len(slots))
 	for _, slot := range slots {
@@ -144,13 +137,11 @@ func (s *Scheduler) forgetLost(m *Message, lost map[int64]bool) bool {
 	return lost[m.Slot]
 }
 
-// Orphans returns the number of messages of lost slots that are in flight, or whose
-// outcome is not recorded yet.
+// Orphans counts the messages of lost slots that are in flight, or whose outcome is not recorded.
 func (s *Scheduler) Orphans() int { return s.buffer.orphans }
 
-// OrphanSlots returns the slots of the messages that Orphans counts, in ascending
-// order. Do not lease such a slot again while OrphanSlots returns it. Otherwise later
-// messages of a key could be sent before an orphan of the same key.
+// OrphanSlots returns the slots of orphans in ascending order. Leased again now, later messages of
+// a key could be sent before an orphan.
 func (s *Scheduler) OrphanSlots() []int64 {
 	var slots []int64
 	if s.buffer.orphans > 0 {
@@ -164,8 +155,8 @@ func (s *Scheduler) OrphanSlots() []int64 {
 	return slots
 }
 
-// Sight returns the highest position that was read. Call it before a transaction of the
-// forwarder begins, and pass the result to Wrote after the transaction has ended.
+// Sight returns the highest position that was read. Call it before a transaction of the forwarder
+// begins, for Wrote.
 func (s *Scheduler) Sight() Sight {
 	seen, _ := s.cursor.sights()
 	tail, _ := s.lookahead.tail.cursor.sights()
@@ -173,16 +164,15 @@ func (s *Scheduler) Sight() Sight {
 	return Sight{seen, tail, round}
 }
 
-// Wrote reports that a transaction of the forwarder has ended, and that it changed
-// something. seen is the result of Sight before the transaction.
+// Wrote reports the end of a transaction of the forwarder that changed something.
 func (s *Scheduler) Wrote(seen Sight) {
 	s.cursor.wrote(seen.sight)
 	s.lookahead.tail.cursor.wrote(seen.tail)
 	s.lookahead.round.cursor.wrote(seen.round)
 }
 
-// Stop ends reading and publishing. The Scheduler then waits up to Config.CloseTimeout
-// for confirms, and the same time again for settlements.
+// Stop ends reading and publishing. The Scheduler waits up to Config.CloseTimeout for confirms, and
+// as long again for settlements.
 func (s *Scheduler) Stop(now time.Time) {
 	s.stopping = true
 	s.stopUntil = now.Add(s.config.CloseTimeout)
@@ -192,9 +182,8 @@ func (s *Scheduler) Stop(now time.Time) {
 // Stopping reports whether Stop was called.
 func (s *Scheduler) Stopping() bool { return s.stopping }
 
-// drain is called after Stop, while the Scheduler waits for its remaining work. The
-// result drained is true if no such work is left. The result expired is true if the
-// Scheduler has waited for the maximum time.
+// drain is called after Stop. drained means that no work is left, and expired that the time for it
+// is over.
 func (s *Scheduler) drain(now time.Time) (drained, expired bool) {
 	if s.inFlight > 0 && !s.gaveUp && !now.Before(s.stopUntil) {
 		s.gaveUp = true // the remaining time is for settlements
@@ -208,12 +197,11 @@ func (s *Scheduler) drain(now time.Time) (drained, expired bool) {
 // Confirms returns the total number of confirmed messages.
 func (s *Scheduler) Confirms() uint64 { return s.confirms }
 
-// Returned returns the number of messages whose outcome was unknown when the forwarder
-// stopped. These messages will be sent again.
+// Returned returns the number of messages without an outcome when the forwarder stopped. They will
+// be sent again.
 func (s *Scheduler) Returned() int { return s.returned + s.inFlight }
 
-// Notice is an event for the log and the metrics. The comment of each kind names the
-// fields that are set.
+// Notice is an event for the log and the metrics. The comment of each kind names its fields.
 type Notice struct {
 	Kind     NoticeKind
 	Work     Work
@@ -230,48 +218,43 @@ type Notice struct {
 type NoticeKind int
 
 const (
-	// WorkFailed means that Work failed with Err. The Scheduler tries the work again.
+	// WorkFailed: Work failed with Err, and is tried again.
 	WorkFailed NoticeKind = iota
 
-	// WorkSucceeded means that Work succeeded for the first time after failures.
+	// WorkSucceeded: Work succeeded for the first time after failures.
 	WorkSucceeded
 
-	// FirstRefusal means that a message was refused, and that this refusal is the first of
-	// an episode. An episode ends when the broker has confirmed a message of the topic, and
-	// has refused none for a minute. Topic, ID, Metadata, Attempt, Size and Err are set.
+	// FirstRefusal: this refusal is the first of an episode, which ends when the broker has
+	// confirmed a message of the topic, and has refused none for a minute. Topic, ID, Metadata,
+	// Attempt, Size and Err are set.
 	FirstRefusal
 
-	// FurtherRefusal means that a message was refused, and that this is a further refusal
-	// of the same episode. The same fields as for FirstRefusal are set.
+	// FurtherRefusal has the same fields.
 	FurtherRefusal
 
-	// TopicAccepts means that the broker has confirmed a message of Topic for the first
-	// time after refusals. Messages is the number of refusals.
+	// TopicAccepts: the broker has confirmed a message of Topic after refusals, whose number is in
+	// Messages.
 	TopicAccepts
 
-	// TopicStalled means that the broker has not answered for Topic for too long. Err is
-	// set, and Messages is the number of messages of the topic in flight.
+	// TopicStalled: the broker has not answered for Topic for too long. Err is set, and Messages is
+	// the number in flight.
 	TopicStalled
 
-	// TopicRefused means that the publisher can send no messages of Topic because of Err.
-	// Messages is the number of messages of the topic in flight.
+	// TopicRefused: the publisher can send no messages of Topic because of Err. Messages is the
+	// number in flight.
 	TopicRefused
 
-	// TopicAnswers means that Topic had stalled, and that the broker has now answered for
-	// it.
+	// TopicAnswers: the broker has answered for a stalled Topic.
 	TopicAnswers
 
-	// AttributionBegins means that the outcome of a message is unknown because of Err. ID,
-	// Metadata and Topic describe the message. From now on, messages are published one at a
-	// time.
+	// AttributionBegins: the outcome of a message (ID, Metadata, Topic) is unknown because of Err.
+	// From now on, messages are published one at a time.
 	AttributionBegins
 )
 
-// Work is a kind of work that can fail for reasons that affect all messages.
+// Work is what can fail for reasons that affect all messages.
 type Work int
 
-// The kinds of work: reading rows, publishing, recording outcomes, and removing rows that
-// a settlement could not delete.
 const (
 	Reading Work = iota
 	Publishing

@@ -8,18 +8,16 @@ import (
 )
 
 const (
-	// maxDeaths is the maximum number of dead letters of one settlement. Dead letters are
-	// moved one by one, and all other outcomes wait until they are moved.
+	// maxDeaths limits the dead letters of a settlement, because they are moved one by one, while
+	// all other outcomes wait.
 	maxDeaths = 100
 
-	// gather is how long a confirmed message waits for further confirmed messages. All of
-	// them are then deleted in one transaction.
+	// gather is how long a confirmed message waits for others, to be deleted in one transaction.
 	gather = 100 * time.Millisecond
 )
 
-// settling contains the outcomes that are not recorded yet. At most one settlement is
-// under way at a time. The next settlement records the outcomes that arrive while this
-// one is under way.
+// settling contains the outcomes that are not recorded yet. One settlement is under way at a time,
+// and the next records what arrives meanwhile.
 type settling struct {
 	waiting   Settlement
 	since     time.Time // when the first message of waiting.Confirmed was confirmed
@@ -30,8 +28,8 @@ type settling struct {
 	charges   backoff.Limit
 	outage    outage
 
-	// stuck contains confirmed messages whose rows the database keeps although they were to
-	// be deleted. After a restart such a message would be sent again, so its slot is paused.
+	// stuck contains confirmed messages whose rows the database keeps. After a restart they would
+	// be sent again, so their slots are paused.
 	stuck      []*Message
 	stuckSlots map[int64]int // number of messages with the flag stays, by slot
 	removing   outage
@@ -53,7 +51,6 @@ func (st *settling) take() Settlement {
 	return batch
 }
 
-// split returns the first items of list, at most limit, and a copy of the other items.
 func split[T any](list []T, limit int) (head, tail []T) {
 	if len(list) <= limit {
 		return list, nil
@@ -61,8 +58,7 @@ func split[T any](list []T, limit int) (head, tail []T) {
 	return list[:limit], slices.Clone(list[limit:])
 }
 
-// planSettle returns a command that records the waiting outcomes. It returns nil if no
-// settlement can start now.
+// planSettle returns nil if no settlement can start now.
 func (s *Scheduler) planSettle(now time.Time) *Settlement {
 	st := &s.settling
 	if st.busy {
@@ -85,16 +81,15 @@ func (s *Scheduler) planSettle(now time.Time) *Settlement {
 	return &batch
 }
 
-// canGather reports whether the next settlement may wait for more confirms. It may wait
-// if messages are in flight, no outcome is urgent, and less than half a batch of
-// messages is confirmed.
+// canGather reports whether the next settlement may wait for more confirms, because nothing in it
+// is urgent.
 func (s *Scheduler) canGather() bool {
 	st := &s.settling
 	return !st.urgent && !s.stopping && s.buffer.orphans == 0 && s.inFlight > 0 &&
 		len(st.waiting.Charges) == 0 && len(st.waiting.Deaths) == 0 && len(st.waiting.Confirmed) < s.config.BatchSize/2
 }
 
-// Settled reports the result of a settlement to the Scheduler.
+// Settled reports the result of a settlement.
 func (s *Scheduler) Settled(now time.Time, batch *Settlement, result Settled) {
 	st := &s.settling
 	st.busy, st.confirmed = false, 0
@@ -137,9 +132,8 @@ func (s *Scheduler) Settled(now time.Time, batch *Settlement, result Settled) {
 	}
 }
 
-// removed is called after a transaction that deletes the rows of confirmed messages. The
-// database may have kept some of these rows. No message of their slots is published until
-// the rows are deleted.
+// removed is called after a transaction that deletes the rows of confirmed messages. While the
+// database keeps some, no message of their slots is published.
 func (s *Scheduler) removed(now time.Time, confirmed []*Message, result Settled) {
 	st := &s.settling
 	for _, m := range confirmed {
@@ -160,7 +154,6 @@ func (s *Scheduler) removed(now time.Time, confirmed []*Message, result Settled)
 	}
 }
 
-// countStuck sets the flag stays of m, and counts it for the slot of m.
 func (st *settling) countStuck(m *Message, stays bool) {
 	m.stays = stays
 	if stays {
@@ -173,7 +166,6 @@ func (st *settling) countStuck(m *Message, stays bool) {
 	}
 }
 
-// readable returns the slots without those that are paused because of stuck messages.
 func (st *settling) readable(slots []int64) []int64 {
 	if len(st.stuckSlots) == 0 {
 		return slots
@@ -181,9 +173,8 @@ func (st *settling) readable(slots []int64) []int64 {
 	return slices.DeleteFunc(slices.Clone(slots), func(slot int64) bool { return st.stuckSlots[slot] > 0 })
 }
 
-// keepsOutcome reports whether the Scheduler records the outcome of m again after a
-// failure. It does not do so for an orphan, because the instance that now owns the slot
-// decides about the message. In this case, keepsOutcome removes m from memory.
+// keepsOutcome reports whether the outcome of m is recorded again after a failure. An orphan is
+// forgotten: the owner of its slot decides about it.
 func (s *Scheduler) keepsOutcome(m *Message) bool {
 	if m.orphan {
 		s.buffer.forget(m)
@@ -191,8 +182,7 @@ func (s *Scheduler) keepsOutcome(m *Message) bool {
 	return !m.orphan
 }
 
-// finish removes a message from memory after its outcome was recorded. If the
-// successors of the message were dropped, or blocked in the table, they are read again.
+// finish makes successors that were dropped, or blocked in the table, be read again.
 func (s *Scheduler) finish(m *Message) {
 	s.buffer.forget(m)
 	if m.queue != nil {
@@ -201,10 +191,9 @@ func (s *Scheduler) finish(m *Message) {
 	}
 }
 
-// readAgain is called if a settlement did not find all of its rows. Somebody has
-// removed these rows, or this instance has lost their slots. So what the Scheduler
-// knows about the outbox is out of date from the lowest row of the settlement on.
-// readAgain makes the next sweep read from this row.
+// readAgain is called if a settlement did not find all of its rows, because somebody removed them,
+// or their slots are lost. What the Scheduler knows is out of date from the lowest of these rows
+// on.
 func (s *Scheduler) readAgain(batch *Settlement) {
 	lowest := int64(Everything)
 	for _, c := range batch.Charges {
@@ -216,8 +205,7 @@ func (s *Scheduler) readAgain(batch *Settlement) {
 	s.rewind(lowest - 1)
 }
 
-// Unrecorded returns the number of confirmed messages whose rows may still be in the
-// outbox.
+// Unrecorded counts the confirmed messages whose rows may still be in the outbox.
 func (s *Scheduler) Unrecorded() int {
 	return len(s.settling.waiting.Confirmed) + s.settling.confirmed + len(s.settling.stuck)
 }

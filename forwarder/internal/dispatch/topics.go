@@ -7,15 +7,13 @@ import (
 	"time"
 )
 
-// topics makes sure that a topic does not block other topics while the broker gives no
-// answer for its messages. This happens, for example, when a queue has lost its
-// majority. The messages of one topic must not fill the whole window. A stalled topic
-// is excluded: the forwarder neither reads nor publishes its messages until the broker
-// answers again. When none of its messages is in flight any more, the Scheduler tries
-// the topic with a single message.
+// topics keeps a topic for which the broker gives no answer, such as a queue without a majority,
+// from blocking others. Its messages must not fill the window. A stalled topic is excluded: its
+// messages are neither read nor published. When none is in flight any more, a single message tests
+// the topic.
 //
-// A topic also stalls if the publisher can send none of its messages, for example because
-// it lacks a right, and can send those of other topics.
+// A topic also stalls if the publisher can send none of its messages, for example because it lacks
+// a right, and can send others.
 type topics struct {
 	active map[string]*topic // topics that were used recently, or have stalled
 	check  time.Time         // time of the next check for stalled topics
@@ -37,9 +35,7 @@ type topic struct {
 	queues  []*keyQueue // queues whose messages were dropped from memory
 }
 
-// excluded reports whether no further message of t may be sent now, because t has
-// stalled, or because a single message in flight is testing whether the broker answers
-// again.
+// A topic is also excluded while a single message tests whether the broker answers again.
 func (t *topic) excluded() bool { return t.stalled || t.stalls > 0 && t.inFlight > 0 }
 
 func (t *topic) idle(now time.Time) bool {
@@ -68,9 +64,7 @@ func (ts *topics) excludedNames() []string {
 	return names
 }
 
-// stalledInFlight returns the number of messages in flight whose topic has stalled.
-// These messages do not count towards the window, because the broker may never answer
-// for them.
+// These messages do not count towards the window, because the broker may never answer for them.
 func (ts *topics) stalledInFlight() int {
 	n := 0
 	for _, t := range ts.active {
@@ -81,8 +75,8 @@ func (ts *topics) stalledInFlight() int {
 	return n
 }
 
-// excuse sets the waiting time of topics without messages in flight back to zero. While
-// nothing can be sent, such a topic cannot get an answer.
+// excuse resets the waiting time of topics without messages in flight: while nothing can be sent,
+// they get no answer.
 func (ts *topics) excuse() {
 	for _, t := range ts.active {
 		if t.inFlight == 0 {
@@ -91,16 +85,15 @@ func (ts *topics) excuse() {
 	}
 }
 
-// resumeFromStart makes sweeps read the messages of the stalled topics from the start
-// of the outbox, as soon as the topics resume.
+// resumeFromStart makes sweeps read stalled topics from the start of the outbox when they resume.
 func (ts *topics) resumeFromStart() {
 	for _, t := range ts.active {
 		t.resume = 0
 	}
 }
 
-// watchTopics marks topics as stalled if the broker has not answered for StallTimeout.
-// It also lets stalled topics try again after a pause.
+// watchTopics marks topics as stalled after StallTimeout, and lets stalled ones try again after a
+// pause.
 func (s *Scheduler) watchTopics(now time.Time) {
 	ts := &s.topics
 	if len(ts.active) == 0 {
@@ -124,7 +117,6 @@ func (s *Scheduler) watchTopics(now time.Time) {
 	}
 }
 
-// topicAnswers records that the broker has answered for t. A refusal is an answer, too.
 func (s *Scheduler) topicAnswers(t *topic, now time.Time) {
 	if t.stalls > 0 {
 		s.notice(Notice{Kind: TopicAnswers, Topic: t.name})
@@ -145,8 +137,8 @@ func (s *Scheduler) stallBecauseOf(t *topic, m *Message, err error, now time.Tim
 	}
 }
 
-// refuseTopic postpones m and stalls its topic, because the publisher can send no message
-// of the topic. Messages of the topic that were not sent yet come back as NotSent.
+// refuseTopic is for a topic of which the publisher can send no message. Messages that were not
+// sent yet come back as NotSent.
 func (s *Scheduler) refuseTopic(t *topic, m *Message, err error, now time.Time) {
 	s.worked(&s.publishOutage, Publishing)
 	s.sending = false
@@ -158,9 +150,8 @@ func (s *Scheduler) refuseTopic(t *topic, m *Message, err error, now time.Time) 
 	}
 }
 
-// mustBeAlone reports whether m is the trial of a refused topic. If so, m becomes a
-// candidate: it is sent when no other message is in flight, because a broker that refuses
-// it may close the channel.
+// mustBeAlone reports whether m is the trial of a refused topic. It is sent when no other message
+// is in flight, because a broker that refuses it may close the channel.
 func (s *Scheduler) mustBeAlone(m *Message) bool {
 	if m.candidate || !s.topics.get(m.Topic).refused {
 		return false
@@ -169,8 +160,8 @@ func (s *Scheduler) mustBeAlone(m *Message) bool {
 	return true
 }
 
-// stall marks t as stalled. It removes the messages of t from the candidates: the topic
-// is the cause of the failures, and the messages of other topics must not wait.
+// stall removes the messages of t from the candidates: the topic is the cause, and other topics
+// must not wait.
 func (s *Scheduler) stall(t *topic, kind NoticeKind, reason error, now time.Time) {
 	if t.stalls == 0 {
 		s.notice(Notice{Kind: kind, Topic: t.name, Messages: t.inFlight, Err: reason})
@@ -194,7 +185,6 @@ func (s *Scheduler) stall(t *topic, kind NoticeKind, reason error, now time.Time
 	}
 }
 
-// resume ends the stall of t. Messages that were dropped are read again.
 func (s *Scheduler) resume(t *topic) {
 	t.stalled, t.since = false, time.Time{}
 	s.rewind(t.resume)
@@ -206,9 +196,8 @@ func (s *Scheduler) resume(t *topic) {
 	t.queues = nil
 }
 
-// drop removes a message of an excluded topic from memory until the topic resumes. If
-// the message has a key, the whole key queue is dropped: the next messages of the key
-// may have other topics, and must not be sent first.
+// drop drops m until its topic resumes, with its whole key queue: the next messages of the key may
+// have other topics, and must not be sent first.
 func (s *Scheduler) drop(t *topic, m *Message) {
 	if m.queue != nil {
 		t.queues = append(t.queues, m.queue)
@@ -235,20 +224,16 @@ func (p Pauses) Include(topic, tenant string) bool {
 	return slices.Contains(p.Topics, topic) || tenant != "" && slices.Contains(p.Tenants, tenant)
 }
 
-// paused prevents the sending of paused messages, and of later messages with the same
-// keys. Paused rows without a key are not read. Paused rows with a key are read without
-// their contents, once in each sweep from the start of the outbox. The Scheduler does
-// not keep these rows in memory. Instead, heldKeys contains the position of the first
-// paused row of each key, and later rows of the key are ignored. When the pauses
-// change, a sweep from the start reads all rows again.
+// paused keeps paused messages, and later ones with the same keys, from being sent. Paused rows
+// with a key are read without their contents, once in each sweep from the start, and are not kept
+// in memory: heldKeys has the position of the first paused row of each key, and later rows of the
+// key are ignored. When the pauses change, a sweep from the start reads all rows again.
 type paused struct {
 	pauses   Pauses
 	heldKeys map[uint64]int64 // maps the hash of a key to the position of the key's first paused row
 	seed     maphash.Seed
 }
 
-// hold records that a row is paused. The parameters are the key and the position of the
-// row.
 func (p *paused) hold(key string, position int64) {
 	if key == "" {
 		return
@@ -262,8 +247,7 @@ func (p *paused) hold(key string, position int64) {
 	}
 }
 
-// held reports whether the given key has a paused message, for which the later messages
-// of the key wait.
+// Later messages of a held key wait for its paused one.
 func (p *paused) held(key string) bool {
 	if p.heldKeys == nil {
 		return false
@@ -272,8 +256,8 @@ func (p *paused) held(key string) bool {
 	return ok
 }
 
-// holds reports whether m must wait for an earlier, paused message of its key. If m
-// blocks its key, it does not wait, because the other messages of the key wait for m.
+// holds reports whether m must wait for an earlier, paused message of its key. If m blocks its key,
+// the other messages wait for m instead.
 func (p *paused) holds(m *Message) bool {
 	if p.heldKeys == nil || m.Key == "" || m.BlocksKey || m.Due {
 		return false
@@ -282,9 +266,8 @@ func (p *paused) holds(m *Message) bool {
 	return ok && first < m.Position
 }
 
-// keep returns the rows that can be sent now. It leaves out the paused rows, and the
-// rows that wait for an earlier, paused row of their key. It remembers the keys of the
-// paused rows, so that later reads also leave out the rows that wait.
+// keep returns the rows that can be sent now, and remembers the keys of paused rows, for which
+// later rows wait.
 func (p *paused) keep(rows []*Message) []*Message {
 	if p.pauses.None() && p.heldKeys == nil {
 		return rows
@@ -297,8 +280,7 @@ func (p *paused) keep(rows []*Message) []*Message {
 	return slices.DeleteFunc(rows, func(m *Message) bool { return m.Paused || p.holds(m) })
 }
 
-// setPauses sets the pauses, and reports whether they have changed. If so, the next
-// sweep begins at the start of the outbox.
+// After a change of the pauses, the next sweep begins at the start of the outbox.
 func (s *Scheduler) setPauses(pauses Pauses) (changed bool) {
 	if s.paused.pauses.equal(pauses) {
 		return false
@@ -309,8 +291,7 @@ func (s *Scheduler) setPauses(pauses Pauses) (changed bool) {
 	return true
 }
 
-// holdBack removes m from memory, because m was paused after it was read. It also
-// removes the later messages of the key of m.
+// holdBack drops m, which was paused after it was read, and the later messages of its key.
 func (s *Scheduler) holdBack(m *Message) {
 	q := m.queue
 	if q == nil {
