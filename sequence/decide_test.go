@@ -4,13 +4,16 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parkedrows"
 )
@@ -132,6 +135,45 @@ func TestLowerVersionsDelayAMessageForFourWindowsAtMost(t *testing.T) {
 	outcome, filled, err := r.early(t.Context(), delivered{delivery: &parkedrows.Delivery{Subscribed: true, Claim: claim}}, last{})
 	if outcome != appliedWithGap || filled || err != nil {
 		t.Errorf("the outcome is %d, filled %t, %v; want %d", outcome, filled, err, appliedWithGap)
+	}
+}
+
+// stateError is an error of PostgreSQL with this code.
+type stateError string
+
+func (e stateError) Error() string { return "state " + string(e) }
+
+func (e stateError) SQLState() string { return string(e) }
+
+// A statement of this package can fail because of the message: the database cannot store
+// the name of its aggregate, or its transaction had failed before. Other errors say nothing
+// about the message.
+func TestStatementErrorSaysWhetherTheMessageIsTheCause(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[string]chain.Error{
+		"22P05": {Kind: chain.Permanent},
+		"25P02": {Kind: chain.Failed},
+		"40001": {Kind: chain.Undecided, NotCalled: true},
+		"57P01": {Kind: chain.Undecided, NotCalled: true},
+	} {
+		if v := chain.Of(statementError("write the version", stateError(state))); v.Kind != want.Kind || v.NotCalled != want.NotCalled {
+			t.Errorf("%s: kind %d, not called %t; want kind %d, not called %t", state, v.Kind, v.NotCalled, want.Kind, want.NotCalled)
+		}
+	}
+}
+
+// If no version was applied, Gap.Last is the number before the first version.
+func TestGapOfANewAggregate(t *testing.T) {
+	t.Parallel()
+	for fromZero, first := range map[bool]int64{true: 0, false: 1} {
+		r := &Resequencer{config: Config{Policy: HoldForGap, FromZero: fromZero}}
+		gap := r.gap(delivered{aggregate: aggregate{"account", "a", 3}, delivery: &parkedrows.Delivery{}}, last{})
+		if gap.First != first || gap.Last != first-1 || gap.Version != 3 {
+			t.Errorf("gap %+v, want the first version to be %d", gap, first)
+		}
+		if text, want := (&gapError{gap}).Error(), fmt.Sprintf("came, and no earlier version in 0s: versions must begin at %d", first); !strings.Contains(text, want) {
+			t.Errorf("%q is not in %q", want, text)
+		}
 	}
 }
 

@@ -86,6 +86,11 @@ func TestNextVersionIsFoundWhileItIsParkedAgain(t *testing.T) {
 		<-onItsWay
 		b.publish("a1")
 		b.eventually("a1 is applied", func() bool { return b.effects("a") == "a1" })
+		for _, e := range b.entries(parkedrows.Waiting) {
+			if e.MessageID == "a2" && !e.DueAt.After(time.Now()) {
+				t.Errorf("the lease of the claimed version has ended: %+v", e)
+			}
+		}
 		close(goOn)
 		b.settle()
 		if got := b.effects("a"); got != "a1 a2" {
@@ -181,10 +186,22 @@ func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 		var logs kit.Logs
 		config := hold
 		config.Logger = &logs
+		checked := make(chan struct{}, 1)
+		b.decided = func(msg *message.Message, _ error) {
+			claim := parkedrows.DeliveryOf(msg.Context()).Claim
+			if msg.UUID == "c3" && claim != nil && claim.Waited > 10*time.Second {
+				select {
+				case checked <- struct{}{}:
+				default:
+				}
+			}
+		}
 		b.run(config, nil)
-		b.publish("a17", "b4")
-		b.early(2)
 		b.publish("c1", "c3")
+		b.early(1)
+		b.eventually("c3 has waited", func() bool { return b.change(`early_since = `+b.ago(20)+`, due_at = `+b.ago(0)) == 1 })
+		<-checked // c3 waits for c2, and not for the first version
+		b.publish("a17", "b4")
 		b.early(3)
 		if logs.Has("Messages wait") {
 			t.Errorf("logged too early: %q", logs.Lines())
@@ -219,6 +236,35 @@ func TestConsumerStartsInTheMiddleOfAnAggregate(t *testing.T) {
 		b.settle()
 		if got := b.effects("a"); got != "a17 a18" || len(b.entries("")) != 0 {
 			t.Errorf("effects %s, left %+v", got, b.entries(""))
+		}
+	})
+}
+
+// An operator inserts the last version of an aggregate while a lower version is held. After
+// its window, a higher version does not wait for the lower one, which is late.
+func TestHeldVersionBelowTheLastOneDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b := newBench(t, db)
+		config := hold
+		config.AfterWindow = sequence.Apply
+		b.run(config, nil)
+		b.publish("a2")
+		b.early(1)
+		b.postpone(1)
+		b.exec(`INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
+			VALUES ('projection', 'account', 'a', 3, 1, ` + b.ago(0) + `)`)
+		b.publish("a5")
+		b.early(2)
+		b.eventually("it is applied after its window", func() bool {
+			b.exec(`UPDATE once_parked SET early_since = ` + b.ago(90) + `, due_at = ` + b.ago(0) +
+				` WHERE message_id = 'a5' AND token IS NULL`)
+			return b.effects("a") == "a5"
+		})
+		b.eventually("the lower version is due", func() bool { return b.change(`due_at = `+b.ago(0)) == 1 })
+		b.settle()
+		if e := b.quarantined(1)[0]; e.MessageID != "a2" || e.Reason != poison.ReasonGap || b.effects("a") != "a5" {
+			t.Errorf("effects %s, entry %+v", b.effects("a"), e)
 		}
 	})
 }

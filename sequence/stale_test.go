@@ -282,6 +282,15 @@ func TestVersionsShowWhatIsAppliedAndWhatWaits(t *testing.T) {
 			t.Errorf("waiting: %s", got)
 		}
 
+		for _, f := range []sequence.VersionFilter{{AggregateID: "c"}, {AggregateType: "account", AggregateID: "c"}} {
+			if page, err := versions.List(t.Context(), f, sequence.Version{}); err != nil || len(page) != 1 || page[0].AggregateID != "c" {
+				t.Errorf("%v, of c: %+v", err, page)
+			}
+		}
+		if page, err := versions.List(t.Context(), sequence.VersionFilter{AggregateType: "order"}, sequence.Version{}); err != nil || len(page) != 0 {
+			t.Errorf("%v, of orders: %+v", err, page)
+		}
+
 		one, err := versions.Waiting(t.Context(), sequence.VersionFilter{AggregateType: "account", AggregateID: "b"}, sequence.Waiting{})
 		if err != nil || len(one) != 1 || one[0].MessageID != "b3" {
 			t.Errorf("%v, of b: %+v", err, one)
