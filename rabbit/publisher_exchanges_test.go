@@ -225,39 +225,52 @@ func TestFailedDeclarationIsRefused(t *testing.T) {
 	}
 }
 
-// mistyped is a topology builder that declares one exchange with an unknown type.
+// mistyped is a topology builder that declares one exchange with an unknown type. If fatal
+// is true, the broker then also closes the connection, as RabbitMQ 3.10 does by itself.
 type mistyped struct {
 	amqp.DefaultTopologyBuilder
 
 	exchange string
+	fatal    bool
 }
 
 func (m mistyped) ExchangeDeclare(channel *amqp091.Channel, name string, config amqp.Config) error {
+	if name == m.exchange && m.fatal {
+		return channel.Qos(0, 1, false) // 540, with all versions of RabbitMQ
+	}
 	if name == m.exchange {
 		config.Exchange.Type = "no-such-type"
 	}
 	return m.DefaultTopologyBuilder.ExchangeDeclare(channel, name, config)
 }
 
-// Trap 105. If the exchange type is unknown, the broker closes the connection. The message
-// is refused. Later declarations of this exchange leave the Publisher its connection.
+// Trap 105. If the exchange type is unknown, RabbitMQ 3.10 closes the connection, and
+// RabbitMQ 4.3 the channel. The message is refused. Later declarations of this exchange
+// leave the Publisher its connection.
 func TestTrap105_UnknownExchangeTypeIsRefused(t *testing.T) {
 	uri := brokerURL(t)
-	for _, noWait := range []bool{false, true} {
+	for _, c := range []struct{ noWait, fatal bool }{{false, false}, {true, false}, {false, true}} {
 		h, bad, good := new(heard), uniqueName("bad"), uniqueName("good")
 		bind(t, uri, good)
 		config := topicConfig(uri)
-		config.Exchange.NoWait = noWait
-		config.TopologyBuilder = &mistyped{exchange: bad}
+		config.Exchange.NoWait = c.noWait
+		config.TopologyBuilder = &mistyped{exchange: bad, fatal: c.fatal}
 		p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h})
+		connections := 2
 		for range 3 {
 			err := p.Publish(bad, newMessage("m"))
 			mustBe(t, "refused", err)
-			mustHaveCode(t, amqp091.CommandInvalid, err)
+			code := amqp091.NotImplemented
+			if refused, ok := errors.AsType[*rabbit.PublishError](err); ok && !c.fatal {
+				if code = amqp091.CommandInvalid; refused.Code == amqp091.PreconditionFailed { // RabbitMQ 4.3
+					code, connections = amqp091.PreconditionFailed, 1
+				}
+			}
+			mustHaveCode(t, code, err)
 			mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
 		}
-		if n := h.said(connectedLine); n != 2 {
-			t.Errorf("connected %d times, want twice: %q", n, h.all())
+		if n := h.said(connectedLine); n != connections {
+			t.Errorf("connected %d times, want %d: %q", n, connections, h.all())
 		}
 	}
 }

@@ -209,7 +209,10 @@ func TestTrap45_ManyAcksAfterACancel(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	asks := func(reason string) bool { return strings.Contains(reason, "no queue") } // the Subscriber asks for the deleted queue
+	// The Subscriber asks for the deleted queue, and which type the new one has.
+	asks := func(reason string) bool {
+		return strings.Contains(reason, "no queue") || strings.Contains(reason, "invalid arg 'x-delivery-limit'")
+	}
 	if why := slices.DeleteFunc(wire.closedByBroker(), asks); len(why) > 0 {
 		t.Errorf("the broker closed channels: %s", strings.Join(why, "; "))
 	}

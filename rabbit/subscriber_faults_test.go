@@ -256,6 +256,7 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 		h := new(heard)
 		cfg, config := brisk, queueConfig(uri)
 		cfg.Logger, cfg.InFlight = h, c.inFlight
+		config.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"} // RabbitMQ 4.3 has no timeout for classic queues
 		config.Consume.Arguments = amqp091.Table{"x-consumer-timeout": c.timeout.Milliseconds()}
 		subscribe(t, newSubscriber(t, config, cfg), uniqueName("q"))
 		if h.said(timeoutLine) != c.reported {

@@ -199,7 +199,7 @@ type fatal struct {
 func (f *fatal) BuildTopology(c *amqp091.Channel, queue, exchange string, config amqp.Config, l watermill.LoggerAdapter) error {
 	if queue == f.topic && f.broken.Load() {
 		f.tries.Add(1)
-		return c.ExchangeDeclare(queue, "no-such-type", true, false, false, false, nil) // 503
+		return c.Qos(0, 1, false) // 540, with all versions of RabbitMQ
 	}
 	return f.DefaultTopologyBuilder.BuildTopology(c, queue, exchange, config, l)
 }
@@ -223,7 +223,7 @@ func TestTrap105_DeclarationThatClosesTheConnectionConcernsOnlyItsTopic(t *testi
 		_, err := s.Subscribe(context.WithoutCancel(t.Context()), topology.topic)
 		initErr := s.SubscribeInitialize(topology.topic)
 		for _, err := range []error{err, initErr} {
-			if err == nil || !strings.Contains(err.Error(), "503") || !strings.Contains(err.Error(), topology.topic) {
+			if err == nil || !strings.Contains(err.Error(), "540") || !strings.Contains(err.Error(), topology.topic) {
 				t.Fatalf("the refused declaration returns %v", err)
 			}
 		}

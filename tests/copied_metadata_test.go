@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -29,6 +30,7 @@ import (
 func TestTrap106_CopiedMetadataLeavesOutTheHeadersOfTheBroker(t *testing.T) {
 	t.Parallel()
 	c := newChain(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
+	c.limit = 100 // without a limit, a stock subscriber and ours declare different queues with RabbitMQ 4
 	var err error
 	c.consumer, err = once.NewConsumer(c.db, once.ConsumerConfig{
 		Logger:           kit.Logger(t),
@@ -77,7 +79,9 @@ func TestTrap106_CopiedMetadataLeavesOutTheHeadersOfTheBroker(t *testing.T) {
 		}
 	}
 	for _, name := range handlers {
-		if m := seen.read[name]; !strings.Contains(m["x-death"], `"expired"`) || m["x-delivery-count"] == "" || m["x-request-id"] != "17" {
+		m := seen.read[name]
+		count := cmp.Or(m["x-delivery-count"], m["x-acquired-count"]) // RabbitMQ 4.3 counts a nack only in the second one
+		if !strings.Contains(m["x-death"], `"expired"`) || count == "" || m["x-request-id"] != "17" {
 			t.Errorf("the handler %s reads %q, want all headers", name, m)
 		}
 	}
