@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -132,23 +133,29 @@ func TestSameIDWithAnotherPayloadIsACollision(t *testing.T) {
 	})
 }
 
-// Trap 58. A panic in the handler must not commit its transaction.
+// Trap 58. A handler that panics or ends its goroutine must not commit its transaction.
 func TestPanicOfAHandlerRollsBack(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
-		_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-			if err := write(msg.Context(), msg); err != nil {
-				t.Error(err)
+		for want, end := range map[string]func(){"panic: boom": func() { panic("boom") }, usercode.ErrExited.Error(): runtime.Goexit} {
+			_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				if err := write(msg.Context(), msg); err != nil {
+					t.Error(err)
+				}
+				end()
+				return nil, nil
+			})(message.NewMessage("m1", nil))
+			if err == nil || err.Error() != want {
+				t.Errorf("the error is %v, want %s", err, want)
 			}
-			panic("boom")
-		})(message.NewMessage("m1", nil))
-		if err == nil || err.Error() != "panic: boom" || usercode.Stack(err) == "" {
-			t.Errorf("the error is %v", err)
-		}
-		b.expect(0, 0, 0)
-		if n := db.Stats().InUse; n != 0 {
-			t.Fatalf("%d connections are left behind", n)
+			if hasStack := usercode.Stack(err) != ""; hasStack != (want == "panic: boom") {
+				t.Errorf("%s: the error has a stack: %t", want, hasStack)
+			}
+			b.expect(0, 0, 0)
+			if n := db.Stats().InUse; n != 0 {
+				t.Fatalf("%s: %d connections are left behind", want, n)
+			}
 		}
 	})
 }

@@ -155,7 +155,7 @@ func TestLagThatCannotBeTrueIsNotMeasured(t *testing.T) {
 
 // At most four messages run in separate transactions at the same time; with SQLite,
 // which has one writer, only one. A waiting message stops waiting when its context
-// ends.
+// ends. Retry must learn whether the handler was called for it in a batch before.
 func TestFewMessagesOfABatchRunAlone(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
@@ -163,19 +163,24 @@ func TestFewMessagesOfABatchRunAlone(t *testing.T) {
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
 			t.Fatal(err)
 		}
-		inbox, err := New(db.DB, Config{Schema: config, Consumer: "payments", Logger: kit.Logger(t)})
+		inbox, err := New(db.DB, Config{
+			Schema: config, Consumer: "payments", Logger: kit.Logger(t), Batch: Batch{Size: 2, Wait: time.Hour},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		entered, leave := make(chan string, 10), make(chan struct{})
 		h := inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
+			if strings.HasPrefix(msg.UUID, "fails") {
+				return nil, errors.New(msg.UUID)
+			}
 			entered <- msg.UUID
 			<-leave
 			return nil, nil
 		})
 		deliver := func(ctx context.Context, id string) <-chan error {
 			ended, msg := make(chan error, 1), message.NewMessage(id, nil)
-			msg.SetContext(parkedrows.WithTried(ctx, msg, true)) // it failed before
+			msg.SetContext(parkedrows.WithTried(ctx, msg, !strings.HasPrefix(id, "fails"))) // the others failed before
 			go func() {
 				_, err := h(msg)
 				ended <- err
@@ -196,6 +201,23 @@ func TestFewMessagesOfABatchRunAlone(t *testing.T) {
 		cancel()
 		if err := <-waiting; err == nil || !chain.Of(err).NotCalled || !errors.Is(err, context.Canceled) || len(entered) != 0 {
 			t.Errorf("the message beyond %d: %v, %d more have begun", most, err, len(entered))
+		}
+		if db.Dialect == "postgres" { // with SQLite, no batch can run meanwhile
+			ctx, cancel := context.WithCancel(t.Context())
+			one, other := deliver(ctx, "fails 1"), deliver(ctx, "fails 2")
+			var err error
+			select { // one of them leaves the batch and waits, the other one ends with its own error
+			case err = <-one:
+				one = other
+			case err = <-other:
+			}
+			if v := chain.Of(err); v.Kind != chain.Failed || v.NotCalled {
+				t.Errorf("the message that stays in the batch: %v", err)
+			}
+			cancel()
+			if err := <-one; chain.Of(err).Kind != chain.Undecided || chain.Of(err).NotCalled || !errors.Is(err, context.Canceled) {
+				t.Errorf("the message that leaves the batch: %v", err)
+			}
 		}
 		close(leave)
 		for _, ended := range all {
