@@ -114,7 +114,7 @@ var loggers = map[string]struct {
 		}
 		return i.Run(ctx)
 	}},
-	"retry.Config": {"Parked messages cannot be fetched", func(ctx context.Context, b *logBench, logger watermill.LoggerAdapter) error {
+	"retry.Config": {"Paused consumers cannot be read", func(ctx context.Context, b *logBench, logger watermill.LoggerAdapter) error {
 		r, err := retry.New(b.down, retry.Config{Logger: logger})
 		if err != nil {
 			return err
