@@ -284,7 +284,7 @@ func TestExchangeThatGetsNoConnectionLeavesOthersAlone(t *testing.T) {
 	h, bad, good := new(heard), uniqueName("bad"), uniqueName("good")
 	bind(t, broker.URL, good)
 	config := topicConfig(broker.URL)
-	config.TopologyBuilder = &mistyped{exchange: bad}
+	config.TopologyBuilder = &mistyped{exchange: bad, fatal: true}
 	p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h})
 	mustBe(t, "refused", p.Publish(bad, newMessage("m")))
 	mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
