@@ -75,7 +75,8 @@ func TestAnEditIsComparedThenStored(t *testing.T) {
 // An edit keeps the bytes that nobody changes, whatever they are. A browser sends the
 // line ends of text areas as CRLF, and drops a line end at the beginning.
 func TestAnEditKeepsEveryByte(t *testing.T) {
-	b := quickBench(t, nil)
+	const largest = 1 << 20
+	b := quickBench(t, func(c *console.Config) { c.MaxEdit = largest })
 	for name, payload := range map[string]string{
 		"text":              "a\nb",
 		"empty":             "",
@@ -93,6 +94,7 @@ func TestAnEditKeepsEveryByte(t *testing.T) {
 		"separator":         "a\u2028b\u0085c",
 		"long":              strings.Repeat("0123456789abcdef\n", 200),
 		"json":              `{"html":"<b>&</b>","n":1.0}`,
+		"largest":           strings.Repeat("\xfb\xef\xbe", largest/3) + "\xff", // its form is as large as possible
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := message.NewMessage(name, []byte(payload))
@@ -126,7 +128,7 @@ func TestAnEditKeepsEveryByte(t *testing.T) {
 				t.Fatal(err)
 			}
 			if string(e.Message.Payload) != payload {
-				t.Errorf("e.Message.Payload is %q, want %q", string(e.Message.Payload), payload)
+				t.Errorf("e.Message.Payload is %.1000q, want %.1000q", string(e.Message.Payload), payload)
 			}
 			if want := "line\r\none & <two>"; e.Message.Metadata["odd"] != want {
 				t.Errorf(`e.Message.Metadata["odd"] is %q, want %q`, e.Message.Metadata["odd"], want)

@@ -167,6 +167,7 @@ func TestAMistakeInTheURLIsNamed(t *testing.T) {
 		"quarantine?from=yesterday":                      {http.StatusBadRequest, "&#34;yesterday&#34; is not a time"},
 		"dead?from=2026-01-02&to=2026":                   {http.StatusBadRequest, "is not a time"},
 		"sent?from=2026-01-02T00:00&to=2026-01-01T00:00": {http.StatusBadRequest, "is not after"},
+		"sent?from=2026-01-02T00:00&to=2026-01-02T00:00": {http.StatusBadRequest, "is not after"},
 		"outbox?after=-1":                                {http.StatusBadRequest, "after"},
 		"outbox?topic=%00":                               {http.StatusBadRequest, "characters that no message can contain"},
 		"outbox?topic=%ff":                               {http.StatusBadRequest, "characters that no message can contain"},

@@ -1,10 +1,12 @@
 package console
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -357,6 +359,45 @@ func TestJSONIsIndentedOutsideOfStrings(t *testing.T) {
 	}
 }
 
+// A page says so if it shows only the beginning of a message.
+func TestBeginningOfALargeMessageIsMarked(t *testing.T) {
+	for n, want := range map[int]bool{shownBytes / 4: false, shownBytes/4 + 1: true} {
+		if _, cut := render(bytes.Repeat([]byte{0xff}, n), viewHex); cut != want {
+			t.Errorf("%d bytes are cut: %t", n, cut)
+		}
+	}
+	for n, want := range map[int]bool{shownBytes: false, shownBytes + 1: true} {
+		if _, cut := render(bytes.Repeat([]byte("x"), n), viewText); cut != want {
+			t.Errorf("a text of %d bytes is cut: %t", n, cut)
+		}
+	}
+	metadata := map[string]string{}
+	for n := range shownPairs {
+		metadata[fmt.Sprint(n)] = ""
+	}
+	if pairs, cut := shownMetadata(metadata); len(pairs) != shownPairs || cut {
+		t.Errorf("%d pairs are shown, cut %t; want all %d", len(pairs), cut, shownPairs)
+	}
+	metadata["one more"] = ""
+	if pairs, cut := shownMetadata(metadata); len(pairs) != shownPairs || !cut {
+		t.Errorf("%d pairs are shown, cut %t; want %d of %d", len(pairs), cut, shownPairs, len(metadata))
+	}
+}
+
+// At most mostIDs messages are selected one by one.
+func TestSelectionHasALimitedNumberOfIDs(t *testing.T) {
+	ids := make([]string, mostIDs)
+	for n := range ids {
+		ids[n] = fmt.Sprint(n + 1)
+	}
+	if s, err := newSelection(url.Values{"id": ids}); err != nil || len(s.IDs) != mostIDs {
+		t.Errorf("%d IDs, %v; want %d", len(s.IDs), err, mostIDs)
+	}
+	if _, err := newSelection(url.Values{"id": append(ids, "1")}); err == nil || !strings.Contains(err.Error(), "501 messages are selected") {
+		t.Errorf("one more: %v", err)
+	}
+}
+
 // A browser would not send a longer name back in a URL.
 func TestLongNamesAreNotLinked(t *testing.T) {
 	name := strings.Repeat("k", longestLinked)
@@ -365,5 +406,8 @@ func TestLongNamesAreNotLinked(t *testing.T) {
 	}
 	if got := link("outbox", "key", name+"k"); got != "" {
 		t.Errorf("the link has %d bytes, want none", len(got))
+	}
+	if got, want := link("outbox", "topic", "0", "id", 0, "key", ""), "outbox?topic=0"; got != want {
+		t.Errorf("the link is %q, want %q: 0 is a name, too", got, want)
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -209,6 +211,10 @@ func TestOutageIsTemporary(t *testing.T) {
 		return err
 	})
 	expectLater("another service is away")
+	for _, lost := range []error{driver.ErrBadConn, io.ErrUnexpectedEOF, context.DeadlineExceeded} {
+		b.handler = b.keys.Handler(func(http.ResponseWriter, *http.Request, *sql.Tx) error { return fmt.Errorf("call: %w", lost) })
+		expectLater(lost.Error())
+	}
 
 	nowhere, err := sql.Open("postgres", "postgres://127.0.0.1:1/?sslmode=disable")
 	if err != nil {
@@ -292,6 +298,12 @@ idempotency: Wait is -1ns: less than 1 ms
 idempotency: MaxBody is -1 and MaxAnswer is 1048576: must not be negative`
 	if err == nil || err.Error() != want {
 		t.Errorf("%v\nwant\n%s", err, want)
+	}
+	const year = 365 * 24 * time.Hour
+	for retention, fine := range map[time.Duration]bool{time.Minute - 1: false, time.Minute: true, 10 * year: true, 10*year + 1: false} {
+		if _, err := idempotency.New(&sql.DB{}, idempotency.Config{Client: idempotency.OneClient, Retention: retention}); (err == nil) != fine {
+			t.Errorf("Retention %v: %v", retention, err)
+		}
 	}
 	if _, err := idempotency.New(nil, idempotency.Config{Client: idempotency.OneClient}); err == nil {
 		t.Error("no error without a database")

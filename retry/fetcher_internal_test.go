@@ -419,6 +419,37 @@ func TestThirdUndecidedCallCounts(t *testing.T) {
 	})
 }
 
+// The conflicts of a message begin again if none occurred for a time, or if a call had
+// another outcome. So a conflict now and then does not count as an attempt.
+func TestConflictsBeginAgainAfterAPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c conflicts
+		first := time.Now()
+		since := func() time.Time { return c.since("payments", "m1", time.Now(), time.Minute) }
+		since()
+		time.Sleep(time.Minute) //nolint:forbidigo // on the clock of synctest
+		if got := since(); !got.Equal(first) {
+			t.Errorf("after a minute, the conflicts began %v later", got.Sub(first))
+		}
+		time.Sleep(time.Minute + 1) //nolint:forbidigo // on the clock of synctest
+		if got, now := since(), time.Now(); !got.Equal(now) {
+			t.Errorf("after a longer pause, the conflicts began %v before", now.Sub(got))
+		}
+		time.Sleep(time.Second) //nolint:forbidigo // on the clock of synctest
+		c.end("payments", "m1")
+		if got, now := since(), time.Now(); !got.Equal(now) {
+			t.Errorf("after another outcome, the conflicts began %v before", now.Sub(got))
+		}
+		for n := range maxConflicts + 10 {
+			c.since("payments", fmt.Sprint(n), time.Now(), time.Minute)
+		}
+		if len(c.spans) > maxConflicts {
+			t.Errorf("%d messages are remembered, want at most %d", len(c.spans), maxConflicts)
+		}
+	})
+}
+
 // A short wait is normal and is not logged. A long wait is logged once, and ends with
 // UnackedWait or with a shutdown.
 func TestWaitForAnUndecidedMessageIsLoggedAfterASecond(t *testing.T) {

@@ -333,6 +333,29 @@ func TestImpossiblePartsAreDamaged(t *testing.T) {
 	}
 }
 
+// However many ids there are, a question has about mostParts checksums, and a query
+// reads at most 50 ranges of minutes.
+func TestVeryManyIDsShareParts(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]int{1000: 1 << 1, 100_000_000: 1 << 15} {
+		d := digest{noTime: {n, make([]uint64, widestNoTime)}}
+		if d.fold(); len(d[noTime].sums) != want {
+			t.Errorf("%d ids have %d parts, want %d", n, len(d[noTime].sums), want)
+		}
+	}
+	d := differing{}
+	for n := int64(1); n <= 50; n++ {
+		d[10*n] = "1"
+	}
+	if ranges := d.minutes(); len(ranges) != 50 || ranges[49] != [2]int64{500, 501} {
+		t.Errorf("the ranges are %v, want one for each minute", ranges)
+	}
+	d[700] = "1"
+	if ranges := d.minutes(); len(ranges) != 1 || ranges[0] != [2]int64{10, 701} {
+		t.Errorf("the ranges are %v, want a single one", ranges)
+	}
+}
+
 func FuzzFiles(f *testing.F) {
 	d := digest{}
 	d.add(keyOf([]byte(timed(noon, 1))), widest)
