@@ -82,7 +82,7 @@ func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, page := range append(append(pages, deeper...), "README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md",
-		"examples/minimal/README.md", "examples/orders/README.md") {
+		"cmd/once/JSON.md", "examples/minimal/README.md", "examples/orders/README.md") {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)

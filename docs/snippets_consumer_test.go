@@ -10,8 +10,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/idempotency"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
@@ -72,16 +70,6 @@ func _(db *sql.DB, consumer *once.Consumer, router *message.Router, subscriber m
 		})
 }
 
-func _(consumer *once.Consumer, router *message.Router, subscriber message.Subscriber, cache interface{ Clear() }) {
-	consumer.AddHandler(router, "prices", "prices.changed", subscriber,
-		func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-			if _, err := tx.ExecContext(ctx, `UPDATE prices SET amount = $1`, string(msg.Payload)); err != nil {
-				return nil, err
-			}
-			return nil, dedup.AfterCommit(ctx, cache.Clear)
-		})
-}
-
 // The code of docs/idempotency-keys.md.
 
 func _(ctx context.Context, db *sql.DB, mux *http.ServeMux, authenticatedUser func(r *http.Request) string) error {
@@ -134,14 +122,4 @@ func _(consumer *once.Consumer, router *message.Router, uri string, bill once.Ha
 	}
 	consumer.AddHandler(router, "billing", "orders.*", subscriber, bill)
 	return publisher.Close()
-}
-
-// The code of docs/adopting.md about limits of RabbitMQ.
-
-func _(ctx context.Context, db *sql.DB, fwd *forwarder.Forwarder, work func(tx *sql.Tx, events message.Publisher) error) error {
-	events, err := outbox.New(outbox.Config{Check: rabbit.Check})
-	if err != nil {
-		return err
-	}
-	return events.InTx(ctx, db, work, fwd.Hint)
 }

@@ -10,11 +10,6 @@ import (
 	"github.com/watermill-once/once/operate/parked"
 )
 
-func _(db *sql.DB) (*outbox.Messages, error) {
-	messages, err := outbox.New(db, operate.Config{WithoutContent: true})
-	return messages, err
-}
-
 func _(ctx context.Context, db *sql.DB) error {
 	messages, err := outbox.New(db, operate.Config{})
 	if err != nil {
@@ -56,15 +51,4 @@ func _(ctx context.Context, messages *parked.Messages) error {
 	topics, err := messages.PauseConsumer(ctx, operate.Act{Actor: "ann", Why: "the payment provider is down"}, "payments", "")
 	_ = topics
 	return err
-}
-
-func _(ctx context.Context, messages *parked.Messages) error {
-	consumers, err := messages.Consumers(ctx)
-	if err != nil {
-		return err
-	}
-	for _, c := range consumers {
-		log.Println(c.Name, c.Topic, c.Running, len(c.Instances), c.Waiting, c.Failing, c.Quarantined, c.Lag)
-	}
-	return nil
 }

@@ -9,29 +9,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/embedded"
-	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/operate"
-	"github.com/watermill-once/once/operate/dead"
-	"github.com/watermill-once/once/operate/mover"
 	"github.com/watermill-once/once/operate/quarantine"
-	"github.com/watermill-once/once/operate/reconcile"
-	"github.com/watermill-once/once/operate/trace"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/poison"
-	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
-	"github.com/watermill-once/once/schema"
 )
 
 // More code of the docs.
@@ -60,97 +50,6 @@ func _(dsn string) error {
 	return nil
 }
 
-func _(amqpConfig amqp.Config, router *message.Router, consumer *once.Consumer, handle once.HandlerFunc) error {
-	subscriber, err := rabbit.NewSubscriber(amqpConfig, rabbit.SubscriberConfig{})
-	if err != nil {
-		return err
-	}
-	consumer.AddHandler(router, "payments", "orders.placed", subscriber, handle)
-	return nil
-}
-
-func _(ctx context.Context, router *message.Router, handle once.HandlerFunc) error {
-	db, err := sql.Open("sqlite", "file:shop.db?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
-	if err != nil {
-		return err
-	}
-	tables := schema.Config{Dialect: schema.SQLite}
-	if err := schema.Up(ctx, db, tables); err != nil {
-		return err
-	}
-	transport, err := embedded.New(db, embedded.Config{Schema: tables})
-	if err != nil {
-		return err
-	}
-	fwd, err := forwarder.New(db, transport, forwarder.Config{Schema: tables})
-	if err != nil {
-		return err
-	}
-	box, err := outbox.New(outbox.Config{Schema: tables})
-	if err != nil {
-		return err
-	}
-	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Schema: tables})
-	if err != nil {
-		return err
-	}
-	consumer.AddHandler(router, "payments", "orders.placed", transport.Subscriber(), handle)
-	_, _ = fwd, box
-	return nil
-}
-
-func _(ctx context.Context, db *sql.DB, group string) error {
-	m, err := mover.New(db, mover.Config{ConsumerGroup: group}) // as in the stock SubscriberConfig
-	if err != nil {
-		return err
-	}
-	return m.Run(ctx) // until ctx ends
-}
-
-func _(ctx context.Context, m *mover.Mover) error {
-	messages, writers, err := m.Left(ctx)
-	if err != nil {
-		return err
-	}
-	finished := messages == 0 && writers == 0
-	_ = finished
-	return nil
-}
-
-func _(ctx context.Context, db *sql.DB) error {
-	letters, err := dead.New(db, operate.Config{})
-	if err != nil {
-		return err
-	}
-	page, err := letters.Groups(ctx, operate.Filter{})
-	if err != nil {
-		return err
-	}
-	for _, g := range page.Groups {
-		log.Printf("%d letters of %v: %s: %s", g.Count, g.Topics, g.Reason, g.Error)
-	}
-	act := operate.Act{Actor: "ann", Why: "the exchange is declared again"}
-	report, err := letters.ReplayMatching(ctx, act, operate.Filter{Topic: "orders.placed"}, operate.Plan{
-		Rate:     100, // messages a second
-		Progress: func(r operate.Report) { log.Printf("%d of %d", r.Changed, r.Total) },
-	})
-	if err != nil {
-		return err
-	}
-	log.Printf("%d replayed, %d need Force", report.Changed, len(report.Skipped))
-	return nil
-}
-
-func _(ctx context.Context, db *sql.DB, from, to time.Time) error {
-	sent, err := dead.NewSentLog(db, operate.Config{})
-	if err != nil {
-		return err
-	}
-	lost := operate.Filter{Topic: "orders.placed", SentAfter: from, SentBefore: to}
-	_, err = sent.ReplayMatching(ctx, operate.Act{Actor: "ann", Why: "a queue was purged"}, lost, operate.Plan{Rate: 500})
-	return err
-}
-
 func _(db *sql.DB) error {
 	inbox, err := dedup.New(db, dedup.Config{
 		Outbox: outbox.Publisher,
@@ -174,14 +73,6 @@ func _(db *sql.DB) error {
 	return err
 }
 
-func _(ctx context.Context, consumer *once.Consumer, logger watermill.LoggerAdapter) {
-	go func() {
-		if err := consumer.Run(ctx); err != nil { // or inbox.Run(ctx); until ctx ends
-			logger.Error("the inbox is not swept any longer", err, nil)
-		}
-	}()
-}
-
 func _(db *sql.DB, errGatewayAway error) error {
 	retries, err := retry.New(db, retry.Config{
 		Policy: retry.Policy{Immediate: 2, Delayed: 5},
@@ -202,12 +93,6 @@ func _(ctx context.Context, entries *quarantine.Entries) error {
 	for _, g := range page.Groups {
 		log.Printf("%s %6d  %s  since %s: %s\n", g.Fingerprint, g.Count, g.Reason, g.FirstFailedAt, g.Error)
 	}
-
-	entry, err := entries.Get(ctx, 17)
-	if err != nil {
-		return err
-	}
-	log.Println(entry.Message.UUID, entry.Message.Metadata, string(entry.Message.Payload), entry.Error)
 
 	ann := operate.Act{Actor: "ann", Why: "the card gateway is back"}
 	gateway := operate.Filter{Consumer: "payments", Fingerprint: page.Groups[0].Fingerprint}
@@ -278,41 +163,6 @@ func _(t *testing.T, db *sql.DB, capturePayment once.HandlerFunc) {
 	})
 }
 
-func _(ctx context.Context, ordersDB, paymentsDB *sql.DB) error {
-	sender, err1 := reconcile.NewSender(ordersDB, reconcile.SenderConfig{Topics: []string{"orders.placed"}})
-	receiver, err2 := reconcile.NewReceiver(paymentsDB, reconcile.ReceiverConfig{Consumers: []string{"payments"}})
-	if err := errors.Join(err1, err2); err != nil {
-		return err
-	}
-	reports, err := reconcile.Compare(ctx, sender, receiver)
-	if err != nil {
-		return err
-	}
-	for _, report := range reports {
-		if report.Found() {
-			log.Printf("%s: %d missing since %v, %d never sent", report.Consumer, len(report.Missing), report.MissingSince, len(report.Phantoms))
-		}
-	}
-	return nil
-}
-
-func whereIs(ctx context.Context, db *sql.DB, id string) error {
-	finder, err := trace.New(db, schema.Config{})
-	if err != nil {
-		return err
-	}
-	answer, err := finder.Find(ctx, trace.Query{MessageID: id, Causes: true})
-	if err != nil {
-		return err
-	}
-	for _, m := range answer.Messages {
-		log.Println(m.ID, m.Where)
-	}
-	return nil
-}
-
-var _ = whereIs
-
 func mountConsole(mux *http.ServeMux, db *sql.DB, user func(*http.Request) (name string, operator bool)) (*console.Console, error) {
 	pages, err := console.Handler(db, console.Config{
 		Environment: "production",
@@ -331,12 +181,4 @@ func mountConsole(mux *http.ServeMux, db *sql.DB, user func(*http.Request) (name
 	return pages, err
 }
 
-func hideCards(_ *http.Request, topic string, msg *message.Message) (*message.Message, error) {
-	if topic == "cards.charged" {
-		return nil, errors.New("card data is not shown here")
-	}
-	delete(msg.Metadata, "authorization")
-	return msg, nil
-}
-
-var _, _ = mountConsole, hideCards
+var _ = mountConsole

@@ -85,7 +85,7 @@ func _(db *sql.DB) (*once.Consumer, error) {
 }
 
 func _(consumer *once.Consumer, router *message.Router, subscriber message.Subscriber, capture once.HandlerFunc) {
-	// The handler stays what it is, and is called for one message after another.
+	// The handler does not change, and is called for one message after another.
 	consumer.AddHandlerInBatches(router, "payments", "orders.placed", subscriber, capture)
 
 	// The handler gets all messages, and writes them with one statement.
@@ -225,10 +225,6 @@ func _(db *sql.DB, amqpConfig amqp.Config, meters metric.MeterProvider, traces t
 
 func _(ctx context.Context, db *sql.DB) error {
 	return schema.Up(ctx, db, schema.Config{})
-}
-
-func _(ctx context.Context, db *sql.DB) error {
-	return schema.Check(ctx, db, schema.Config{})
 }
 
 func _(db *sql.DB) {

@@ -18,7 +18,7 @@ import (
 )
 
 // The tests of this file are the cases of draft-ietf-httpapi-idempotency-key-header-07,
-// in its order. docs/idempotency-keys.md has the same list.
+// in its order. docs/idempotency-keys.md lists the differences.
 
 // Section 2.1: the header is an Item of RFC 8941, and its value is a String.
 func TestDraftKeyIsAStringOfRFC8941(t *testing.T) {

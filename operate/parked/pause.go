@@ -15,7 +15,8 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// Pause says who has paused a consumer of a topic, when and why.
+// Pause describes the pause of a consumer for one topic: the person, the time and the
+// reason.
 type Pause struct {
 	Actor, Why string
 
@@ -28,8 +29,8 @@ var ErrNotPaused = errors.New("the consumer is not paused")
 
 // PauseConsumer stops all instances of a consumer from starting to handle messages, until
 // [Messages.ResumeConsumer]. If topic is "", it pauses the consumer for each of its
-// topics. It returns the topics that it has paused: topics that were already paused are
-// left out, and keep their reason. Act.Why is required.
+// topics. It returns the topics whose pause begins with this call. Topics that were
+// already paused are left out, and keep their reason. Act.Why is required.
 //
 // Each instance sees the pause within a second, and an instance that starts later sees it
 // when it subscribes. Handlers that run finish, with their immediate retries. No attempt
@@ -61,8 +62,8 @@ func (m *Messages) PauseConsumer(ctx context.Context, act operate.Act, name, top
 	return topics, nil
 }
 
-// ResumeConsumer ends the pause of a consumer. If topic is "", it ends the pauses of all
-// its topics. It returns the topics that it has resumed. If there is none, it returns
+// ResumeConsumer ends the pause of a consumer for a topic, or for all its topics if topic
+// is "". It returns these topics. If the consumer is not paused, it returns
 // [ErrNotPaused].
 func (m *Messages) ResumeConsumer(ctx context.Context, act operate.Act, name, topic string) (topics []string, err error) {
 	err = act.Validate()
