@@ -122,6 +122,18 @@ func TestFullClaimMayLeaveDueRows(t *testing.T) {
 				f.remove(claim)
 			}
 		}
+		var all []*message.Message
+		for n := range 70 {
+			msg := message.NewMessage(fmt.Sprint("of tenant ", n), nil)
+			msg.Metadata[meta.TenantID] = fmt.Sprint(n)
+			all = append(all, msg)
+		}
+		if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, all...); err != nil {
+			t.Fatal(err)
+		}
+		if f.fetch(t.Context()); f.queue.len() != 2 || f.due != nil {
+			t.Errorf("%d claimed; a query that has not seen all tenants is used again: %t", f.queue.len(), f.due != nil)
+		}
 	})
 }
 

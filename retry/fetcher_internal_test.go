@@ -391,8 +391,12 @@ func TestThirdUndecidedCallCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		called, notCalled := &chain.Error{Kind: chain.Undecided}, &chain.Error{Kind: chain.Undecided, NotCalled: true}
+		contended := &chain.Error{Kind: chain.Undecided, Contended: true} // never counts as one of the three
 		newAttempt := func() *attempt {
-			return &attempt{ctx: t.Context(), Retries: &Retries{config: Config{UnackedWait: time.Minute}}}
+			return &attempt{
+				ctx: t.Context(), Retries: &Retries{config: Config{UnackedWait: time.Minute}},
+				delivery: &parkedrows.Delivery{Consumer: "payments"}, original: message.NewMessage("m1", nil),
+			}
 		}
 		a := newAttempt()
 		for n, c := range []struct {
@@ -404,6 +408,15 @@ func TestThirdUndecidedCallCounts(t *testing.T) {
 			}
 			if before := n >= 1; a.failedBefore != before {
 				t.Errorf("try %d: failed before is %t", n, a.failedBefore)
+			}
+		}
+		a = newAttempt()
+		for n, c := range []struct {
+			v    *chain.Error
+			want bool
+		}{{contended, false}, {called, false}, {contended, false}, {called, false}, {contended, false}, {called, true}} {
+			if got := a.chargesUndecided(c.v); got != c.want {
+				t.Errorf("try %d, among conflicts, counts: %t", n, got)
 			}
 		}
 		a = newAttempt()
