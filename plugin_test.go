@@ -322,7 +322,8 @@ func TestStartChecksTheRights(t *testing.T) {
 	start(fmt.Sprintf(`schema: the database user lacks rights: %q needs DELETE on once_inbox, UPDATE on once_inbox, INSERT on once_parked, `+
 		`DELETE on once_parked, UPDATE on once_parked, SELECT on once_replays, SELECT on once_consumers, INSERT on once_consumers, `+
 		`DELETE on once_consumers, UPDATE on once_consumers, SELECT on once_consumer_instances, INSERT on once_consumer_instances, `+
-		`DELETE on once_consumer_instances, UPDATE on once_consumer_instances, SELECT on once_consumer_pauses: grant it the role of a consumer, `+
+		`DELETE on once_consumer_instances, UPDATE on once_consumer_instances, SELECT on once_consumer_pauses, INSERT on once_consumer_pauses, `+
+		`DELETE on once_consumer_pauses, UPDATE on once_consumer_pauses: grant it the role of a consumer, `+
 		`see schema.Roles and docs/roles.md`, role))
 	exec(`GRANT ALL ON once_inbox, once_parked, once_replays, once_consumers, once_consumer_instances, once_consumer_pauses TO "WHO"`)
 	start()

@@ -34,6 +34,12 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 		return false
 	}
 	rows := f.limit.Of(room)
+	if f.probing {
+		if f.queue.len() > 0 {
+			return false
+		}
+		rows = 1
+	}
 	if room = f.buffer.fit(rows); room == 0 {
 		return false
 	}

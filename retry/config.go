@@ -33,6 +33,10 @@ type Config struct {
 	// follows. Defaults to none.
 	Classes []Class
 
+	// Breaker pauses the consumer while the service that its handler calls is down. With
+	// &Breaker{}, the defaults apply. Defaults to nil: there is no breaker.
+	Breaker *Breaker
+
 	// KeyOrder determines whether messages with the same ordering key are handled one after
 	// another, in the order of their arrival. Such messages are stored and acked before
 	// they are handled. Only one instance may receive these messages, but any number of
@@ -130,6 +134,10 @@ func (c Config) withDefaults() Config {
 	for i := range c.Classes {
 		c.Classes[i].Policy = c.Classes[i].Policy.or(c.Policy)
 	}
+	if c.Breaker != nil {
+		breaker := c.Breaker.withDefaults() // a copy: the caller's Config does not change
+		c.Breaker = &breaker
+	}
 	c.CrashBudget = cmp.Or(c.CrashBudget, 3)
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
 	c.PollInterval = cmp.Or(c.PollInterval, 500*time.Millisecond)
@@ -157,6 +165,9 @@ func (c Config) validate() error {
 			errs = append(errs, errors.New(name+"Match is nil"))
 		}
 		errs = append(errs, class.Policy.validate(name+"Policy"))
+	}
+	if c.Breaker != nil {
+		errs = append(errs, c.Breaker.validate(c.Policy))
 	}
 	if c.KeyOrder < Unordered || c.KeyOrder > BlockWhileRunning {
 		errs = append(errs, fmt.Errorf(

@@ -51,12 +51,14 @@ func (f *fetcher) deliver(ctx context.Context, c parkedrows.Claimed, out chan<- 
 	}
 	d := parkedrows.DeliveryOf(msg.Context())
 	failpoint.Hit("retry/hand-out")
-	for handedOut := false; !handedOut; {
-		intake, changed := f.pauses.Intake()
-		if intake != parkedrows.IntakeOpen { // give it back, so that it is handled after the pause
-			f.release(ctx, d, 0)
-			f.finished <- c.Claim
-			return
+	for handedOut, probe := false, false; !handedOut; {
+		intake, changed := f.pauses.Intake(parkedrows.FromRows)
+		if ok = intake == parkedrows.IntakeOpen || probe; !ok {
+			if probe, ok = f.breaker.start(msg, parkedrows.FromRows); !ok { // it is handled after the pause
+				f.release(ctx, d, 0)
+				f.finished <- c.Claim
+				return
+			}
 		}
 		select {
 		case out <- msg:
@@ -214,7 +216,7 @@ func (f *fetcher) unrunnable(c parkedrows.Claimed) *chain.Error {
 // returns false.
 func (f *fetcher) prepare(ctx context.Context, c parkedrows.Claimed) (msg *message.Message, ok bool) {
 	d := f.delivery(c.Claim)
-	ctx = parkedrows.WithDelivery(ctx, d)
+	ctx = f.breaker.with(parkedrows.WithDelivery(ctx, d))
 	why := f.unrunnable(c)
 	if why == nil {
 		c.Message.SetContext(ctx)

@@ -29,6 +29,7 @@ type fetcher struct {
 	wake     chan struct{}
 	use      *parkedrows.Use
 	pauses   *parkedrows.PauseWatch
+	breaker  *breaker          // nil without Config.Breaker
 	begun    chan struct{}     // closed when the transport has been subscribed; nil if it is not waited for
 	stored   parkedrows.Stored // settings of a transport that stores all its messages
 
@@ -51,6 +52,7 @@ type fetcher struct {
 	unknown     []*parkedrows.Claim // claims whose commit had an unknown outcome; they must be released
 
 	open        bool      // whether messages may be claimed
+	probing     bool      // only one message may be claimed
 	subscribed  bool      // the transport was subscribed
 	moreDue     bool      // more due rows may exist than were claimed
 	isolating   bool      // whether this subscription waits to handle a crashed message alone
@@ -156,8 +158,9 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 			f.stop(ctx)
 		default:
 		}
-		intake, changed := f.pauses.Intake()
-		open := intake == parkedrows.IntakeOpen
+		intake, changed := f.pauses.Intake(parkedrows.FromRows)
+		open := intake.Starts()
+		f.probing = intake == parkedrows.IntakeProbe
 		if closing != nil && open != f.open {
 			f.open = open
 			f.openOrPause(ctx)

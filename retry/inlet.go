@@ -50,11 +50,13 @@ func (in *inlet) end() {
 }
 
 func (in *inlet) handOut(msg *message.Message, out chan<- *message.Message) {
-	for {
-		intake, changed := in.pauses.Intake()
-		if intake == parkedrows.IntakePaused {
-			in.kept = msg
-			return
+	for probe := false; ; {
+		intake, changed := in.pauses.Intake(parkedrows.FromTransport)
+		if ok := intake == parkedrows.IntakeOpen || probe; !ok {
+			if probe, ok = in.breaker.start(msg, parkedrows.FromTransport); !ok {
+				in.kept = msg
+				return
+			}
 		}
 		select {
 		case out <- msg:
@@ -83,8 +85,8 @@ func (in *inlet) pause() {
 	in.config.Logger.Info("Consumer is paused", fields)
 	if in.messages != nil {
 		for waiting := true; waiting; {
-			intake, changed := in.pauses.Intake()
-			if intake == parkedrows.IntakeOpen {
+			intake, changed := in.pauses.Intake(parkedrows.FromTransport)
+			if intake.Starts() {
 				return
 			}
 			select {
@@ -106,9 +108,9 @@ func (in *inlet) pause() {
 	}
 	failing := false
 	for again := time.Duration(0); ; {
-		intake, changed := in.pauses.Intake()
+		intake, changed := in.pauses.Intake(parkedrows.FromTransport)
 		var tryAgain <-chan time.Time
-		if intake == parkedrows.IntakeOpen {
+		if intake.Starts() {
 			tryAgain = time.After(again)
 		}
 		select {

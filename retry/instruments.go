@@ -19,11 +19,12 @@ const (
 	undecided
 	interrupted
 	early
+	notCounted
 )
 
 var outcomes = []string{
 	handled: "handled", again: "again", parkedFor: "parked", givenUp: "given_up",
-	undecided: "undecided", interrupted: "interrupted", early: "early",
+	undecided: "undecided", interrupted: "interrupted", early: "early", notCounted: "not_counted",
 }
 
 type instruments struct {
@@ -63,7 +64,7 @@ func newInstruments(config Config) *instruments {
 		blockedKeys: meter.Gauge("once.retry.blocked_keys", "{key}",
 			"Ordering keys that are blocked by a message in quarantine, counted up to 100,000."),
 		paused: meter.Gauge("once.retry.paused", "{consumer}",
-			"Consumers that an operator has paused, counted for each topic."),
+			"Consumers that are paused, counted for each topic."),
 		waiting: meter.Gauge("once.retry.waiting", "{message}", "Parked messages, counted up to 100,000."),
 		lag:     meter.SecondsGauge("once.retry.lag", "Time since the oldest due parked message became due."),
 	}

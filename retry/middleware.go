@@ -45,6 +45,7 @@ func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			msg:      msg,
 			original: parkedrows.Snapshot(msg), // because handlers may change messages
 		}
+		a.handling = r.handlingOf(a.ctx)
 		a.delivery.Use.By(a.ctx)
 		if claim := a.delivery.Claim; claim != nil {
 			claim.Manage()
@@ -70,6 +71,7 @@ type attempt struct {
 	attempts int // number of calls of the handler, over all deliveries
 	rounds   int // number of delayed rounds, over all deliveries
 
+	handling     *handling // nil without a breaker
 	undecided    undecidedTries
 	failedBefore bool // whether a try in this delivery has failed
 }
@@ -84,6 +86,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		if err == nil {
 			end(handled)
 			a.conflicts.end(a.delivery.Consumer, a.original.UUID)
+			a.handling.succeeded(a.original.UUID)
 			failpoint.Hit("retry/handled")
 			if claim := a.delivery.Claim; claim != nil {
 				claim.Handle() // the fetcher resolves the row after the ack
@@ -101,6 +104,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		switch {
 		case v.Early != nil && a.delivery.Subscribed:
 			end(early)
+			a.handling.passed(a.original.UUID, false)
 			return nil, a.parkEarly(*v.Early, v.After)
 		case v.Kind == chain.Undecided && !a.chargesUndecided(v):
 			end(undecided)
@@ -116,7 +120,13 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		case v.Kind != chain.Failed:
 			a.attempts++
 			end(givenUp)
+			a.handling.passed(a.original.UUID, true)
 			return nil, a.giveUp(v.Kind, v.Reason, err)
+		default:
+			if open, delay, attempts, rounds := a.handling.failed(a.original.UUID, v, err); open {
+				end(notCounted)
+				return nil, a.parkUncounted(err, delay, attempts, rounds)
+			}
 		}
 		a.attempts++
 		a.failedBefore = true
@@ -156,11 +166,16 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end f
 	a.rounds++
 	if a.rounds > policy.Delayed || !a.delivery.Subscribed {
 		end(givenUp)
+		a.handling.givenUp(a.original.UUID)
 		return a.giveUp(chain.GivenUp, chain.ReasonExhausted, err)
 	}
 	delay := after
 	if delay == 0 {
 		delay = policy.backoff().Jittered(a.rounds)
+	}
+	if attempts, rounds := a.handling.nextRound(a.original.UUID); attempts > 0 {
+		end(notCounted)
+		return a.parkUncounted(err, delay, attempts, rounds)
 	}
 	end(parkedFor)
 	failure := parkedrows.Failure{
@@ -170,6 +185,17 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end f
 	return a.park(failure, delay)
 }
 
+// parkUncounted parks a message whose call has failed while the breaker is open. It gives back
+// attempts and rounds of earlier calls that failed for the same reason.
+func (a *attempt) parkUncounted(err error, delay time.Duration, attempts, rounds int) error {
+	a.log("Handler failed, the breaker is open, the attempt is not counted", err,
+		watermill.LogFields{"delay": delay.Round(time.Millisecond).String()})
+	return a.park(parkedrows.Failure{
+		MessageID: a.original.UUID, Err: err, Reason: chain.ReasonFailed,
+		Attempts: max(a.attempts-attempts, 0), Rounds: max(a.rounds-rounds, 0),
+	}, delay)
+}
+
 // parkRedelivered parks a redelivered message before its handler runs. The previous delivery may
 // have killed the process, and only a row in the database can count crashes. Messages that were
 // only prefetched are marked as redelivered, too.
@@ -177,6 +203,7 @@ func (a *attempt) parkRedelivered() error {
 	if err := a.park(parkedrows.Failure{}, 0); err != nil {
 		return err
 	}
+	a.handling.passed(a.original.UUID, false)
 	a.instruments.redelivered.Add(1, 0)
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -24,6 +26,7 @@ import (
 // ends, the messages without an ack return to the queue.
 type queue struct {
 	prefetch int
+	key      string // ordering key of the messages
 
 	mu    sync.Mutex
 	ready []string
@@ -46,6 +49,9 @@ func (q *queue) publish(ids ...string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.ready = append(q.ready, ids...)
+	if q.key != "" { // a message that returns has its place again
+		slices.Sort(q.ready)
+	}
 	select {
 	case q.wake <- struct{}{}:
 	default:
@@ -100,6 +106,9 @@ func (q *queue) Subscribe(ctx context.Context, _ string) (<-chan *message.Messag
 				continue
 			}
 			msg := message.NewMessage(id, nil)
+			if q.key != "" {
+				msg.Metadata.Set(meta.OrderingKey, q.key)
+			}
 			msg.SetContext(ctx)
 			select {
 			case out <- msg:

@@ -99,10 +99,34 @@ func Permanent(err error) error {
 // After sets the delay before the next attempt, in place of the policy's delay. The failure counts
 // as an attempt like any other. After(nil, d) returns nil.
 func After(err error, d time.Duration) error {
+	return failedWith(err, func(v *chain.Error) { v.After = max(d, time.Millisecond) })
+}
+
+// Unavailable marks err as the error of a service that cannot be used at all, so that the next
+// messages would fail, too. It opens the [Breaker] at once. Without a breaker, the message is
+// retried as after any other error. Unavailable(nil) returns nil.
+func Unavailable(err error) error {
+	return failedWith(err, func(v *chain.Error) { v.Unavailable = true })
+}
+
+// Own marks err as an error whose cause is the message alone, so that it does not open the
+// [Breaker]. The message is retried as after any other error. Own(nil) returns nil.
+func Own(err error) error {
+	return failedWith(err, func(v *chain.Error) { v.Own = true })
+}
+
+// failedWith keeps what After, Unavailable and Own have marked before.
+func failedWith(err error, mark func(v *chain.Error)) error {
 	if err == nil {
 		return nil
 	}
-	return &chain.Error{Kind: chain.Failed, Reason: chain.ReasonFailed, After: max(d, time.Millisecond), Err: err}
+	v := &chain.Error{Kind: chain.Failed, Reason: chain.ReasonFailed}
+	if before, ok := errors.AsType[*chain.Error](err); ok && before.Kind == chain.Failed {
+		v.After, v.Unavailable, v.Own = before.After, before.Unavailable, before.Own
+	}
+	v.Err = err
+	mark(v)
+	return v
 }
 
 // givenUpError wraps the last error of the handler.
@@ -119,9 +143,12 @@ func (e *givenUpError) Unwrap() error { return e.err }
 
 // Part describes the retries to once.Plugin.
 func (r *Retries) Part() chain.Part {
+	tables := []string{"inbox", "parked", "replays", "consumers", "consumer_instances", "consumer_pauses"}
+	if r.config.Breaker != nil {
+		tables = append(tables, "audit")
+	}
 	return chain.Part{
-		Name: "retry", DB: r.store.DB(), Schema: r.config.Schema, Logger: r.config.Logger,
-		Tables:      []string{"inbox", "parked", "replays", "consumers", "consumer_instances", "consumer_pauses"},
+		Name: "retry", DB: r.store.DB(), Schema: r.config.Schema, Logger: r.config.Logger, Tables: tables,
 		Concurrency: r.config.Concurrency, LongestDelay: r.config.longestDelay(),
 	}
 }

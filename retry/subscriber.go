@@ -83,8 +83,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	f := newFetcher(s, topic, closing.Done(), transport.InFlight(ctx))
 	f.use, f.begun = use, make(chan struct{})
 	f.pauses = s.retries.store.WatchPauses(closing, s.consumer, topic, s.retries.config.Logger)
+	f.breaker = newBreaker(f)
 	in := &inlet{fetcher: f, sub: s.sub, ctx: ctx}
-	if now, _ := f.pauses.Intake(); now != parkedrows.IntakePaused {
+	if now, _ := f.pauses.Intake(parkedrows.FromTransport); now != parkedrows.IntakePaused {
 		if err := in.subscribe(); err != nil {
 			f.pauses.Stop()
 			drop()
@@ -102,6 +103,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		var both sync.WaitGroup
 		both.Go(func() { f.forward(in, out) })
 		both.Go(func() { f.run(ctx, out) })
+		if f.breaker != nil {
+			both.Go(func() { f.breaker.run(closing) })
+		}
 		both.Wait()
 	})
 	return out, nil
@@ -182,19 +186,19 @@ func (f *fetcher) forward(in *inlet, out chan<- *message.Message) {
 			a.store(in.ctx)
 			continue
 		}
-		intake, changed := f.pauses.Intake()
+		intake, changed := f.pauses.Intake(parkedrows.FromTransport)
 		switch {
 		case in.ended:
 		case (intake == parkedrows.IntakePaused || in.messages == nil) && a.storing == nil:
 			in.pause()
 			continue
-		case intake == parkedrows.IntakeOpen && in.kept != nil:
+		case intake.Starts() && in.kept != nil:
 			in.handOutKept(out)
 			continue
 		}
 		from, closing := in.messages, f.closing
 		switch {
-		case intake != parkedrows.IntakeOpen:
+		case !intake.Starts():
 			from = nil
 		case len(a.next) == storeBatch || a.bytes >= storeBytes:
 			from, closing = nil, nil
@@ -209,7 +213,7 @@ func (f *fetcher) forward(in *inlet, out chan<- *message.Message) {
 			case f.ordered(msg):
 				a.add(msg)
 			default:
-				msg.SetContext(parkedrows.WithDelivery(msg.Context(), f.delivery(nil)))
+				msg.SetContext(f.breaker.with(parkedrows.WithDelivery(msg.Context(), f.delivery(nil))))
 				in.handOut(msg, out)
 			}
 		case <-changed:

@@ -54,7 +54,7 @@ func TestTrap115_DoctorFindsTheOtherSetOfTables(t *testing.T) {
 		Why:   "schema.Up refuses to work, because it would create a second, empty set of tables. A service that calls it does not start.",
 		Do:    `Set schema.Config.Schema to "public" in all parts, or ALTER ROLE ... SET search_path = public`,
 	})
-	s.says(s.once(exitDone, "migrate", "check"), `The tables in schema "public" work with version 2.`)
+	s.says(s.once(exitDone, "migrate", "check"), `The tables in schema "public" work with version 3.`)
 }
 
 // Trap 116. The doctor's own login may see all rows, but others may not.

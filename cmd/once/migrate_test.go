@@ -27,7 +27,7 @@ func TestMigrate(t *testing.T) {
 			}
 		}
 		where := map[string]string{"postgres": ` in schema "public"`}[db.Dialect]
-		s.says(s.once(exitDone, "migrate", "check"), "The tables"+where+" work with version 2.")
+		s.says(s.once(exitDone, "migrate", "check"), "The tables"+where+" work with version 3.")
 		s.says(s.once(exitFound, "migrate", "check", "--prefix", "other_"), "other_migrations")
 
 		// The text is for another migration tool.

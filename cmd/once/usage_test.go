@@ -167,7 +167,7 @@ func TestHelp(t *testing.T) {
 
 func TestVersionAndCompletion(t *testing.T) {
 	s := &shell{T: t}
-	s.says(s.once(exitDone, "--version"), "once ", "(tables of version 2)")
+	s.says(s.once(exitDone, "--version"), "once ", "(tables of version 3)")
 	for _, name := range []string{"bash", "zsh", "fish"} {
 		s.says(s.once(exitDone, "completion", name), "once")
 	}

@@ -58,6 +58,10 @@ type Error struct {
 	// so only a long time of such calls counts as an attempt.
 	Contended bool
 
+	// Unavailable means that a service that the handler calls is down. Own means that the cause is
+	// the message alone. Both are for the breaker of package retry.
+	Unavailable, Own bool
+
 	// Early is set if the message arrived before an earlier version of its aggregate.
 	// The message may be parked for After. Kind is Undecided, and NotCalled is true.
 	Early *Turn

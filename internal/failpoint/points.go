@@ -160,6 +160,16 @@ var Points = []string{
 	"retry/pause",
 	"retry/paused", // the subscription to the transport is closed
 
+	// A breaker opens, probes and closes.
+	"parked/breaker-failing",
+	"parked/breaker-opened",
+	"parked/breaker-open", // committed
+	"parked/given-back",
+	"parked/probe-claimed", // committed
+	"parked/probe-failed",  // committed
+	"parked/breaker-closed",
+	"parked/breaker-close", // committed
+
 	// Entries leave the quarantine.
 	"operate/quarantine/replay",
 	"operate/quarantine/discard",

@@ -3,6 +3,7 @@ package parkedrows
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"sync"
 	"time"
 
@@ -30,6 +31,22 @@ const (
 	IntakeOpen
 
 	IntakePaused
+
+	// IntakeProbe means that a breaker lets the subscription start one message.
+	IntakeProbe
+)
+
+// Starts reports whether a message may start.
+func (i Intake) Starts() bool { return i == IntakeOpen || i == IntakeProbe }
+
+// Source is where a message comes from. The values can be added.
+type Source int
+
+const (
+	FromTransport Source = 1 << iota
+	FromRows
+
+	FromBoth = FromTransport | FromRows
 )
 
 // PauseWatch tells one subscription whether its consumer is paused.
@@ -39,35 +56,149 @@ type PauseWatch struct {
 	name  usedName
 
 	mu      sync.Mutex
-	intake  Intake
+	known   bool
+	pause   *pause // the row of the consumer, or nil
+	breaks  bool   // the subscription has a breaker
+	breaker Breaker
 	changed chan struct{}
 }
 
-// Intake returns the current state, and a channel that is closed when it changes.
-func (w *PauseWatch) Intake() (now Intake, changed <-chan struct{}) {
+// pause is a row of the paused consumers. It never changes.
+type pause struct {
+	breaker bool // a breaker has paused the consumer, no operator
+	Break
+}
+
+// Break is the row of a consumer whose breaker is open.
+type Break struct {
+	Due    time.Time // of the next probe, by the clock of this process
+	Probes int       // failed probes
+	Prober string    // owner of the subscription that probes, or has probed last
+	Group  string    // failure group of the messages that have opened the breaker
+}
+
+// Breaker is what the breaker of a subscription has decided.
+type Breaker struct {
+	Held  bool   // nothing may start, also without a row
+	Probe Source // one message may start
+	Free  bool   // messages may start in spite of the breaker's row, which is about to be deleted
+}
+
+// Intake returns the current state for messages from a source, and a channel that is closed when
+// a state changes.
+func (w *PauseWatch) Intake(of Source) (now Intake, changed <-chan struct{}) {
 	if w == nil {
 		return IntakeOpen, nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.intake, w.changed
+	return w.intake(of), w.changed
+}
+
+// abandoned is how long a breaker's row can be due without a probe. After that, no instance has a
+// breaker any more, so nobody would delete the row.
+const abandoned = time.Minute
+
+func (w *PauseWatch) intake(of Source) Intake {
+	switch {
+	case !w.known:
+		return IntakeUnknown
+	case w.pause != nil && !w.pause.breaker:
+		return IntakePaused
+	case w.breaker.Free, w.pause == nil && !w.breaker.Held:
+		return IntakeOpen
+	case w.pause != nil && !w.breaks && time.Since(w.pause.Due) > abandoned:
+		return IntakeOpen
+	case w.breaker.Probe&of != 0:
+		return IntakeProbe
+	}
+	return IntakePaused
+}
+
+// Start is called before a message is passed to a handler. It returns false if the message must
+// wait. During a probe it returns true once, together with probe.
+func (w *PauseWatch) Start(from Source) (probe, ok bool) {
+	if w == nil {
+		return false, true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch w.intake(from) {
+	case IntakeOpen:
+		return false, true
+	case IntakeProbe:
+		w.breaker.Probe = 0
+		w.change()
+		return true, true
+	default:
+		return false, false
+	}
+}
+
+// SetBreaker is called by the breaker of the subscription, first before the first message.
+func (w *PauseWatch) SetBreaker(b Breaker) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.breaks || w.breaker != b {
+		w.breaks, w.breaker = true, b
+		w.change()
+	}
+}
+
+// Row returns the row of the consumer's breaker, or nil. operator reports whether an operator has
+// paused the consumer. changed is closed when the row changes, but not if only Due does.
+func (w *PauseWatch) Row() (row *Break, operator bool, changed <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.pause == nil || w.pause.breaker {
+		if w.pause != nil {
+			row = &w.pause.Break
+		}
+		return row, false, w.changed
+	}
+	return nil, true, w.changed
+}
+
+// Refresh reads the rows now. A query that has begun earlier does not replace its result.
+func (w *PauseWatch) Refresh(ctx context.Context) error {
+	w.of.reading.Lock()
+	defer w.of.reading.Unlock()
+	poll := pausePoll{store: w.store, reader: w.store.dialect.Reader(w.store.db)}
+	paused, err := poll.query(ctx)
+	if err != nil {
+		return fmt.Errorf("read the paused consumers: %w", err)
+	}
+	w.of.set(paused)
+	return nil
 }
 
 // Open reports whether the subscription may start to handle messages.
 func (w *PauseWatch) Open() bool {
-	now, _ := w.Intake()
+	now, _ := w.Intake(FromBoth)
 	return now == IntakeOpen
 }
 
-func (w *PauseWatch) set(now Intake) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.intake == now {
-		return
-	}
-	w.intake = now
+// The caller of change has locked w.mu.
+func (w *PauseWatch) change() {
 	close(w.changed)
 	w.changed = make(chan struct{})
+}
+
+func (w *PauseWatch) set(known bool, now *pause) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before, differs := w.intake(0), !same(w.pause, now)
+	w.known, w.pause = known, now
+	if differs || before != w.intake(0) {
+		w.change()
+	}
+}
+
+func same(a, b *pause) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.breaker == b.breaker && a.Probes == b.Probes && a.Prober == b.Prober && a.Group == b.Group
 }
 
 // pauseReader reads the paused consumers once for all subscriptions of this process to the same
@@ -79,7 +210,7 @@ type pauseReader struct {
 	mu      sync.Mutex
 	watches map[*PauseWatch]struct{}
 	known   bool
-	paused  map[usedName]bool
+	paused  map[usedName]*pause
 
 	end func() // ends the goroutine that reads
 }
@@ -127,7 +258,7 @@ func (r *pauseReader) add(w *PauseWatch) (first, known bool) {
 		r.watches, r.known, r.paused = map[*PauseWatch]struct{}{}, false, nil
 	}
 	r.watches[w] = struct{}{}
-	w.set(r.intake(w.name))
+	w.set(r.known, r.paused[w.name])
 	return len(r.watches) == 1, r.known
 }
 
@@ -138,23 +269,13 @@ func (r *pauseReader) remove(w *PauseWatch) (last bool) {
 	return len(r.watches) == 0
 }
 
-func (r *pauseReader) set(paused map[usedName]bool) {
+func (r *pauseReader) set(paused map[usedName]*pause) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.known, r.paused = true, paused
 	for w := range r.watches {
-		w.set(r.intake(w.name))
+		w.set(true, paused[w.name])
 	}
-}
-
-func (r *pauseReader) intake(name usedName) Intake {
-	switch {
-	case !r.known:
-		return IntakeUnknown
-	case r.paused[name]:
-		return IntakePaused
-	}
-	return IntakeOpen
 }
 
 type pausePoll struct {
@@ -202,15 +323,21 @@ func (p *pausePoll) read(ctx context.Context, r *pauseReader) {
 	r.set(paused)
 }
 
-func (p *pausePoll) query(ctx context.Context) (paused map[usedName]bool, err error) {
+func (p *pausePoll) query(ctx context.Context) (paused map[usedName]*pause, err error) {
+	asked := time.Now()
 	collect := func(rows *sql.Rows) error {
-		paused = map[usedName]bool{}
+		paused = map[usedName]*pause{}
 		for rows.Next() {
-			var name usedName
-			if err := rows.Scan(&name.consumer, &name.topic); err != nil {
+			var (
+				name  usedName
+				until sql.NullInt64
+				row   pause
+			)
+			if err := rows.Scan(&name.consumer, &name.topic, &until, &row.Probes, &row.Prober, &row.Group); err != nil {
 				return err
 			}
-			paused[name] = true
+			row.breaker, row.Due = until.Valid, asked.Add(Duration(until.Int64))
+			paused[name] = &row
 		}
 		return nil
 	}

@@ -31,6 +31,7 @@ type queries struct {
 	order     orderQueries
 	consumers consumerQueries
 	paused    dialect.Statement // the paused consumers
+	breaker   breakerQueries
 }
 
 func newQueries(d dialect.Dialect) queries {
@@ -169,7 +170,9 @@ func newQueries(d dialect.Dialect) queries {
 
 		order:     newOrderQueries(d),
 		consumers: newConsumerQueries(d),
-		paused:    d.Statement("", `SELECT consumer, topic FROM {consumer_pauses}`),
+		paused: d.Statement("", `
+			SELECT consumer, topic, {millis probe_at} - {clock}, probes, prober, fingerprint FROM {consumer_pauses}`),
+		breaker: newBreakerQueries(d),
 	}
 }
 

@@ -50,8 +50,10 @@ func (m *Messages) PauseConsumer(ctx context.Context, act operate.Act, name, top
 	if err == nil {
 		topics, err = m.changePauses(ctx, act, "consumer.paused", name, topic, func(ctx context.Context, tx *sql.Tx, topic string) (bool, error) {
 			n, err := dialect.Affected(tx.ExecContext(ctx, m.db.SQL(`
-				INSERT INTO {consumer_pauses} (topic, consumer, actor, why) VALUES ($1, $2, $3, $4)
-				ON CONFLICT (topic, consumer) DO NOTHING`), topic, name,
+				INSERT INTO {consumer_pauses} AS p (topic, consumer, actor, why) VALUES ($1, $2, $3, $4)
+				ON CONFLICT (topic, consumer) DO UPDATE
+				SET actor = excluded.actor, why = excluded.why, paused_at = {now}, probe_at = NULL, probes = 0, prober = '', fingerprint = ''
+				WHERE p.probe_at IS NOT NULL`), topic, name,
 				store.Clean(act.Actor, store.MaxName), store.Clean(act.Why, store.MaxError)))
 			return n > 0, err
 		})

@@ -148,3 +148,34 @@ func TestRemovedConsumerIsNotPaused(t *testing.T) {
 		}
 	})
 }
+
+// An operator can hold the breaker of a consumer open, and close it.
+func TestPauseReplacesOpenBreaker(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(b *bench) {
+		b.known("payments", "orders")
+		open := func() {
+			b.exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why, probe_at, probes, prober, fingerprint)
+				SELECT topic, consumer, 'breaker', '5 of 5', registered_at, 3, 'host/1', 'ab' FROM once_consumers`)
+		}
+		open()
+		if c := b.consumers()[0]; c.Pause == nil || c.Pause.Actor != "breaker" {
+			t.Errorf("consumer %+v, want a pause of the breaker", c)
+		}
+		if topics, err := b.messages.PauseConsumer(t.Context(), ann, "payments", ""); err != nil || len(topics) != 1 {
+			t.Errorf("paused %q: %v", topics, err)
+		}
+		if n := b.count(`SELECT COUNT(*) FROM once_consumer_pauses WHERE actor = 'ann' AND probe_at IS NULL AND probes = 0`); n != 1 {
+			t.Error("the row is still that of the breaker")
+		}
+		if topics, err := b.messages.PauseConsumer(t.Context(), ann, "payments", ""); err != nil || len(topics) != 0 {
+			t.Errorf("paused %q again: %v", topics, err)
+		}
+		for range 2 {
+			if topics, err := b.messages.ResumeConsumer(t.Context(), ann, "payments", ""); err != nil || len(topics) != 1 {
+				t.Errorf("resumed %q: %v", topics, err)
+			}
+			open()
+		}
+	})
+}

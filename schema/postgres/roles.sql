@@ -63,8 +63,12 @@ GRANT UPDATE (envelope, ordering_key, state, priority_class, due_at, owner, toke
               first_failed_at, last_failed_at, finished_at) ON {parked} TO {role consumer};
 GRANT SELECT (id, state) ON {replays} TO {role consumer};
 GRANT SELECT, INSERT, DELETE, UPDATE (embedded, key_order, program, handler, owner, seen_at) ON {consumers} TO {role consumer};
-GRANT SELECT, INSERT, DELETE, UPDATE (program, handler, seen_at) ON {consumer_instances} TO {role consumer};
-GRANT SELECT ON {consumer_pauses} TO {role consumer};
+GRANT SELECT, INSERT, DELETE, UPDATE (program, handler, seen_at, failing_since) ON {consumer_instances} TO {role consumer};
+
+-- A consumer with a breaker pauses itself, and writes this to the audit.
+GRANT SELECT, INSERT (topic, consumer, actor, why, probe_at, fingerprint), DELETE, UPDATE (probe_at, probes, prober)
+    ON {consumer_pauses} TO {role consumer};
+GRANT INSERT (actor, action, subject, consumer, why) ON {audit} TO {role consumer};
 
 -- The operator works on pending messages, quarantined messages, dead letters and the
 -- sent log. It cannot change the content of a message, but can replace the message by
@@ -80,7 +84,8 @@ GRANT SELECT (message_id, consumer, processed_at, tenant), INSERT, DELETE ON {in
 GRANT SELECT, INSERT, UPDATE ON {replays} TO {role operator};
 GRANT SELECT ON {forwarders}, {versions} TO {role operator};
 GRANT SELECT, DELETE ON {consumers}, {consumer_instances} TO {role operator};
-GRANT SELECT, INSERT (topic, consumer, actor, why), DELETE ON {consumer_pauses} TO {role operator};
+GRANT SELECT, INSERT (topic, consumer, actor, why), DELETE, UPDATE (actor, why, paused_at, probe_at, probes, prober, fingerprint)
+    ON {consumer_pauses} TO {role operator};
 GRANT SELECT, DELETE, UPDATE (created_at),
       INSERT (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts, last_error, reason, fingerprint, unknown,
               tenant, aggregate_type, aggregate_id, event_type, causation_id)

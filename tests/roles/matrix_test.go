@@ -38,8 +38,9 @@ var may = map[string]map[string]string{
 		"replays":   "SELECT(id state)",
 		"consumers": "SELECT, INSERT, UPDATE(embedded handler key_order owner program seen_at), DELETE",
 
-		"consumer_instances": "SELECT, INSERT, UPDATE(handler program seen_at), DELETE",
-		"consumer_pauses":    "SELECT",
+		"consumer_instances": "SELECT, INSERT, UPDATE(failing_since handler program seen_at), DELETE",
+		"consumer_pauses":    "SELECT, INSERT(actor consumer fingerprint probe_at topic why), UPDATE(probe_at prober probes), DELETE",
+		"audit":              "INSERT(action actor consumer subject why)",
 	},
 	"operator": {
 		"migrations":   "SELECT",
@@ -64,7 +65,8 @@ var may = map[string]map[string]string{
 		"audit":     "SELECT, INSERT(action actor consumer message_id replay_id subject why)",
 
 		"consumer_instances": "SELECT, DELETE",
-		"consumer_pauses":    "SELECT, INSERT(actor consumer topic why), DELETE",
+		"consumer_pauses": "SELECT, INSERT(actor consumer topic why), " +
+			"UPDATE(actor fingerprint paused_at probe_at prober probes why), DELETE",
 	},
 	"watcher": {
 		"migrations":   "SELECT",

@@ -1,0 +1,506 @@
+package retry
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parkedrows"
+)
+
+// breaker is the breaker of one subscription. Handlers report their calls to it. Its goroutine
+// reads and writes the rows that all instances see. A nil breaker does nothing.
+type breaker struct {
+	*Retries
+
+	instance parkedrows.Instance
+	pauses   *parkedrows.PauseWatch
+	closing  <-chan struct{}
+	wake     chan struct{}
+
+	mu     sync.Mutex
+	window window
+	state
+	seen bool // the row of the open breaker was read
+	free bool // a probe has succeeded
+
+	// Attempts that are still to be given back, because another process has claimed the messages
+	// or has not parked them yet.
+	group    string
+	charges  []parkedrows.Charge
+	giveBack int // how many times this is tried
+
+	failing bool // a failed step was logged
+}
+
+func newBreaker(f *fetcher) *breaker {
+	if f.config.Breaker == nil {
+		return nil
+	}
+	b := &breaker{
+		Retries: f.Retries, instance: parkedrows.Instance{Consumer: f.consumer, Topic: f.topic, Owner: f.owner},
+		pauses: f.pauses, closing: f.closing, wake: make(chan struct{}, 1),
+		window: window{failures: f.config.Breaker.Failures},
+	}
+	b.publish(time.Now())
+	return b
+}
+
+type breakerKey struct{}
+
+// handling is the breaker of a message.
+type handling struct {
+	*breaker
+
+	probe *probe // not nil if the message is a probe
+}
+
+// with returns ctx with the breaker for the middleware.
+func (b *breaker) with(ctx context.Context) context.Context {
+	if b == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, breakerKey{}, &handling{breaker: b})
+}
+
+// handlingOf returns nil if the message has no breaker.
+func (r *Retries) handlingOf(ctx context.Context) *handling {
+	if r.config.Breaker == nil {
+		return nil
+	}
+	h, _ := ctx.Value(breakerKey{}).(*handling)
+	return h
+}
+
+// start is called before a message is passed to a handler while not all messages may start. It
+// reports whether the message may, and whether it is a probe.
+func (b *breaker) start(msg *message.Message, from parkedrows.Source) (isProbe, ok bool) {
+	if b == nil {
+		return false, false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now, _ := b.pauses.Intake(from); now == parkedrows.IntakeProbe && parksUnhandled(msg, from) {
+		return false, true
+	}
+	if isProbe, ok = b.pauses.Start(from); !isProbe {
+		return isProbe, ok
+	}
+	p := b.probe
+	p.started = true
+	if h := b.handlingOf(msg.Context()); h != nil {
+		h.probe = p
+	}
+	go func() { // the result is known before the ack, but the message is parked then
+		select {
+		case <-msg.Acked():
+		case <-msg.Nacked():
+		case <-b.closing:
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		p.ended = true
+		b.wakeUp()
+	}()
+	return true, true
+}
+
+// parksUnhandled reports whether the middleware parks a message before its handler is called, so
+// that it cannot be a probe. If such messages were probes, each would end the subscription, and
+// those behind it would return to the broker again and again.
+func parksUnhandled(msg *message.Message, from parkedrows.Source) bool {
+	return from == parkedrows.FromTransport && msg.Metadata[meta.Redelivered] == "true"
+}
+
+func (b *breaker) wakeUp() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// publish tells the subscription what may start. The caller has locked b.mu.
+func (b *breaker) publish(now time.Time) {
+	probes := 0
+	if row, _, _ := b.pauses.Row(); row != nil {
+		probes = row.Probes
+	} else if b.own != nil {
+		probes = b.own.probes
+	}
+	b.pauses.SetBreaker(parkedrows.Breaker{Held: b.own != nil, Probe: b.probe.source(probes, now), Free: b.free})
+}
+
+// succeeded is called after the handler has succeeded.
+func (h *handling) succeeded(id string) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.window.add(id, "", false, time.Now())
+	if h.probe != nil && h.probe == h.breaker.probe {
+		h.probe.result, h.free = succeeded, true
+		h.publish(time.Now())
+	}
+}
+
+// passed is called if the handler was not called, or has failed because of the message.
+func (h *handling) passed(id string, called bool) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if called {
+		h.window.add(id, "", false, time.Now())
+	}
+	if h.probe != nil {
+		h.probe.result = skipped
+	}
+}
+
+// failed is called after the handler has failed. If the breaker is open, or opens now, the call
+// does not cost an attempt: the message must be parked for the time delay. attempts and rounds are
+// then what earlier calls have cost it.
+func (h *handling) failed(id string, v *chain.Error, err error) (open bool, delay time.Duration, attempts, rounds int) {
+	if h == nil {
+		return false, 0, 0, 0
+	}
+	if !outage(v, err) {
+		h.passed(id, true)
+		return false, 0, 0, 0
+	}
+	group, errType := parkedrows.Group(h.instance.Consumer, parkedrows.Failure{MessageID: id, Err: err, Reason: chain.ReasonFailed})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	row, operator, _ := h.pauses.Row()
+	switch {
+	case h.probe != nil:
+		// The next probe takes another message, because this one may fail for its own reason.
+		wait := h.config.Breaker.wait(h.probesBefore(row), v.After)
+		h.probe.result, h.probe.wait = failed, wait
+		delay = 2 * wait
+	case h.free || operator || row == nil && h.own == nil:
+		if opens := h.window.add(id, group, v.Unavailable, now); !opens || h.free || operator {
+			return false, 0, 0, 0
+		}
+		wait := h.config.Breaker.wait(0, v.After)
+		failures, of := h.window.count(group, now)
+		h.own = &opening{
+			group: group, until: now.Add(wait), wait: wait,
+			why: fmt.Sprintf("%d of the last %d messages failed with %s, group %s", failures, of, errType, group),
+		}
+		delay = wait
+	case row != nil:
+		delay = min(max(row.Due.Sub(now), 0), h.config.Breaker.MaxWait) // Due may be the end of a lease
+	default:
+		delay = max(h.own.until.Sub(now), 0)
+	}
+	attempts, rounds = h.window.take(id)
+	h.window.open(id)
+	if h.own != nil && h.probe == nil {
+		h.willGiveBack(h.own.group)
+	}
+	h.publish(now)
+	h.wakeUp()
+	return true, max(delay, v.After), attempts, rounds
+}
+
+func (b *breaker) probesBefore(row *parkedrows.Break) int {
+	switch {
+	case row != nil:
+		return row.Probes + 1
+	case b.own != nil:
+		return b.own.probes + 1
+	}
+	return 1
+}
+
+// willGiveBack empties the window. The caller has locked b.mu.
+func (b *breaker) willGiveBack(group string) {
+	if charges := b.window.charges(group); len(charges) > 0 {
+		b.group, b.charges, b.giveBack = group, append(b.charges, charges...), giveBackTries
+	}
+}
+
+// giveBackTries limits how many times attempts are given back to messages that are claimed.
+const giveBackTries = 60
+
+// nextRound is called before a message is parked for its next round, after its failed calls were
+// counted. If the breaker has opened in the meantime, they are not: the caller subtracts the
+// returned attempts and rounds.
+func (h *handling) nextRound(id string) (attempts, rounds int) {
+	if h == nil {
+		return 0, 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.window.addRound(id)
+	i := slices.IndexFunc(h.charges, func(c parkedrows.Charge) bool { return c.MessageID == id })
+	if i < 0 {
+		return 0, 0
+	}
+	c := h.charges[i]
+	h.charges = slices.Delete(h.charges, i, i+1)
+	return c.Attempts, c.Rounds + 1
+}
+
+// givenUp is called before the consumer gives up on a message: nothing is given back to it.
+func (h *handling) givenUp(id string) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.window.take(id)
+}
+
+// run changes the rows until the subscription ends.
+func (b *breaker) run(closing context.Context) {
+	ctx := context.WithoutCancel(closing)
+	for {
+		_, _, changed := b.pauses.Row()
+		next := time.NewTimer(b.step(ctx))
+		select {
+		case <-closing.Done():
+			next.Stop()
+			b.leave(ctx)
+			return
+		case <-b.wake:
+		case <-changed:
+		case <-next.C:
+		}
+		next.Stop()
+	}
+}
+
+// leave lets another instance probe at once, if this one does.
+func (b *breaker) leave(ctx context.Context) {
+	b.mu.Lock()
+	probes := b.probe != nil && !b.probe.lease.IsZero()
+	b.mu.Unlock()
+	if !probes {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, leavePatience)
+	defer cancel()
+	_, _ = b.store.ExtendProbe(ctx, b.instance, 0) // if it fails, the lease ends
+}
+
+// stepAgain is the pause after a failed step.
+const stepAgain = time.Second
+
+// step does what is due, and returns when to call it again.
+func (b *breaker) step(ctx context.Context) (wait time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, b.config.Lease)
+	defer cancel()
+	row, operator, _ := b.pauses.Row()
+	b.mu.Lock()
+	b.see(row, operator)
+	now := time.Now()
+	next, until := b.next(row, b.instance.Owner, b.config.Lease, now)
+	if operator {
+		next, until = waits, now.Add(time.Hour)
+	}
+	b.publish(now)
+	own, p := b.own, b.probe
+	b.mu.Unlock()
+
+	err := b.do(ctx, next, own, p)
+	if err == nil {
+		err = b.giveBackAttempts(ctx)
+	}
+	b.report(err)
+	switch {
+	case err != nil:
+		return stepAgain
+	case next != waits:
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.charges) > 0 {
+		until = earlier(until, now.Add(stepAgain))
+	}
+	return time.Until(until)
+}
+
+// see notices that the row has appeared or disappeared. The caller has locked b.mu.
+func (b *breaker) see(row *parkedrows.Break, operator bool) {
+	switch {
+	case operator:
+		b.own, b.probe, b.seen, b.free = nil, nil, false, false
+	case row != nil:
+		if !b.seen {
+			b.willGiveBack(row.Group)
+		}
+		if b.own != nil { // the row replaces what this instance has decided alone
+			b.own, b.probe = nil, nil
+		}
+		b.seen = true
+	case b.seen:
+		b.own, b.probe, b.seen, b.free = nil, nil, false, false
+		b.window.close()
+	}
+}
+
+func (b *breaker) do(ctx context.Context, next step, own *opening, p *probe) error {
+	set := func(change func()) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		change()
+		b.publish(time.Now())
+	}
+	now := time.Now()
+	switch next {
+	case waits:
+		return nil
+	case tryAgain:
+		since := now
+		if p.result == noResult {
+			since = since.Add(pauseAfterNoResult)
+		}
+		set(func() { b.probe = &probe{since: since, lease: p.lease} })
+		return nil
+	case startsOwn:
+		set(func() { b.probe = &probe{since: now} })
+		return nil
+	case failsOwn:
+		set(func() {
+			own.probes++
+			own.wait, own.until, own.told = p.wait, now.Add(p.wait), false
+			b.probe = nil
+		})
+		return nil
+	case closesOwn:
+		set(func() {
+			b.own, b.probe, b.free = nil, nil, false
+			b.window.close()
+		})
+		b.changed("Breaker has closed for this instance", "")
+		return nil
+	}
+	if err := b.write(ctx, next, own, p, set); err != nil {
+		return err
+	}
+	return b.pauses.Refresh(ctx)
+}
+
+// write does a step that writes to the database.
+func (b *breaker) write(ctx context.Context, next step, own *opening, p *probe, set func(change func())) error {
+	now := time.Now()
+	switch next {
+	case tells:
+		opened, err := b.store.BreakerOpened(ctx, b.instance, own.group, own.why, own.wait)
+		if err != nil {
+			return err
+		}
+		if own.probes == 0 {
+			b.changed("Breaker has opened for this instance", own.why)
+		}
+		if opened {
+			b.changed("Breaker has opened for all instances", own.why)
+		}
+		set(func() { own.told, b.told, b.seen = true, true, opened })
+	case claims:
+		claimed, err := b.store.ClaimProbe(ctx, b.instance, b.config.Lease)
+		if err != nil || !claimed {
+			return err
+		}
+		set(func() { b.probe = &probe{since: now, lease: now.Add(b.config.Lease)} })
+	case extends:
+		extended, err := b.store.ExtendProbe(ctx, b.instance, b.config.Lease)
+		if err != nil {
+			return err
+		}
+		set(func() {
+			if p.lease = now.Add(b.config.Lease); !extended && !p.started { // another instance probes
+				b.probe = nil
+			}
+		})
+	case passes:
+		if _, err := b.store.ExtendProbe(ctx, b.instance, 0); err != nil {
+			return err
+		}
+		set(func() {
+			if !p.started {
+				b.probe = nil
+			}
+		})
+	case failsProbe:
+		if err := b.store.ProbeFailed(ctx, b.instance, p.wait); err != nil {
+			return err
+		}
+		set(func() { b.probe = nil })
+	case closes:
+		closed, err := b.store.BreakerClosed(ctx, b.instance, "a message was handled")
+		if err != nil {
+			return err
+		}
+		if closed {
+			b.changed("Breaker has closed for all instances", "")
+		}
+	case heals:
+		if err := b.store.InstanceHealthy(ctx, b.instance); err != nil {
+			return err
+		}
+		set(func() { b.told = false })
+	default:
+	}
+	return nil
+}
+
+func (b *breaker) changed(text, why string) {
+	fields := watermill.LogFields{"consumer": b.instance.Consumer, "topic": b.instance.Topic}
+	if why != "" {
+		fields["why"] = why
+	}
+	b.config.Logger.Info(text, fields)
+}
+
+func (b *breaker) giveBackAttempts(ctx context.Context) error {
+	b.mu.Lock()
+	group, charges, due := b.group, slices.Clone(b.charges), time.Time{}
+	if row, _, _ := b.pauses.Row(); row != nil {
+		due = row.Due
+	} else if b.own != nil {
+		due = b.own.until
+	}
+	b.mu.Unlock()
+	if len(charges) == 0 {
+		return nil
+	}
+	left, err := b.store.GiveBack(ctx, b.instance, group, charges, max(time.Until(due), 0))
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.giveBack--; b.giveBack <= 0 {
+		left = nil
+	}
+	b.charges = slices.DeleteFunc(b.charges, func(c parkedrows.Charge) bool {
+		return slices.Contains(charges, c) && !slices.Contains(left, c)
+	})
+	return nil
+}
+
+func (b *breaker) report(err error) {
+	fields := watermill.LogFields{"consumer": b.instance.Consumer, "topic": b.instance.Topic}
+	switch {
+	case err != nil && !b.failing:
+		b.failing = true
+		b.config.Logger.Error("Breaker cannot read or write its row, retrying", err, fields)
+	case err == nil && b.failing:
+		b.failing = false
+		b.config.Logger.Info("Breaker reads and writes its row again", fields)
+	}
+}
