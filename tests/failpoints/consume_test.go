@@ -40,6 +40,10 @@ func (a *actor) chain() (*once.Consumer, error) {
 		},
 		Dedup: dedup.Config{SweepInterval: time.Second, Batch: dedup.Batch{Wait: 50 * time.Millisecond}},
 	}
+	if a.Outage {
+		config.Retry.Breaker = &retry.Breaker{Failures: 2, MaxWait: 100 * time.Millisecond}
+		config.Retry.Policy.Base = time.Second // so that no message is given up on before the breaker opens
+	}
 	if a.Frozen {
 		config.Dedup.IdleTimeout = 5 * time.Second
 	}
@@ -117,9 +121,26 @@ func (a *actor) order(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]
 		<-delivery.Closing
 	case attempts < a.Fails && (a.FailsFor == "" || a.FailsFor == msg.UUID):
 		return nil, errors.New("the handler fails")
+	case a.Outage:
+		if err := a.outage(ctx, tx); err != nil {
+			return nil, err
+		}
 	}
 	_, err := a.apply(ctx, tx, msg)
 	return []*message.Message{once.To(done, message.NewMessage(msg.UUID+"-done", nil))}, err
+}
+
+// outage fails until a probe of the breaker has failed. If the breaker is open only for this
+// instance, because a dead one still counts as running, no row shows its probes.
+func (a *actor) outage(ctx context.Context, tx *sql.Tx) error {
+	const enough = 12
+	var over bool
+	err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM once_consumer_pauses WHERE probes > 0)
+		OR EXISTS (SELECT 1 FROM once_audit WHERE action = 'breaker.closed')`).Scan(&over)
+	if err == nil && !over && a.calls.Add(1) < enough {
+		err = errors.New("the service is down")
+	}
+	return err
 }
 
 // exit waits until the forwarder sends no more duplicates of the message, and then ends the

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +53,7 @@ type life struct {
 	Exits    string `json:"exits"`     // id of the message whose handler ends the process
 	Stops    bool   `json:"stops"`     // the process is told to end while it handles an order
 	Blocks   bool   `json:"blocks"`    // the handler of a redelivered message runs until the process shuts down
+	Outage   bool   `json:"outage"`    // calls of the consumer with a breaker fail, until a probe has failed
 
 	Frozen bool `json:"frozen"` // one of two processes is stopped for some time; timeouts are short
 
@@ -96,6 +98,7 @@ type actor struct {
 	db        *sql.DB
 	transport *embedded.Transport // set only if the embedded transport is used
 	stop      context.CancelFunc
+	calls     atomic.Int32 // during an outage
 }
 
 // live runs all parts of the process until its standard input ends.

@@ -86,6 +86,20 @@ var scenarios = []scenario{
 		},
 	},
 	{
+		name: "outage of a service", life: life{Writes: three, Outage: true}, handled: three,
+		untilThen: func(w *world) bool { return w.count(`once_consumer_pauses`) == 0 },
+		check: func(w *world) {
+			opened, closed := w.count(`once_audit WHERE action = 'breaker.opened'`), w.count(`once_audit WHERE action = 'breaker.closed'`)
+			if opened != closed {
+				w.Errorf("the breaker was opened %d times and closed %d times", opened, closed)
+			}
+		},
+		points: []string{
+			"parked/breaker-failing", "parked/breaker-opened", "parked/breaker-open", "parked/given-back", "parked/probe-claimed",
+			"parked/probe-failed", "parked/probe-claimed:2", "parked/breaker-closed", "parked/breaker-close",
+		},
+	},
+	{
 		name: "failing, durable", life: life{Writes: three, Fails: always, Durable: true}, failed: three,
 		points: []string{"retry/park", "poison/quarantine", "parked/quarantined", "poison/quarantined"},
 	},
