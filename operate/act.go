@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Act contains the name of the person who changes something, and the reason. Each
-// change writes both to the audit log.
+// Act says who changes something, and why. Each change writes both to the audit log.
 type Act struct {
 	// Actor is the name of the person. It is required.
 	Actor string
@@ -22,12 +21,11 @@ var (
 	// meantime.
 	ErrNotFound = errors.New("not found")
 
-	// ErrNeedsForce means that only a call with Plan.Force can change the message, see
-	// Plan.Force.
+	// ErrNeedsForce means that only a call with Plan.Force can change the message.
 	ErrNeedsForce = errors.New("needs force")
 
-	// ErrClaimed means that a handler is handling the message or a copy of it, or that
-	// another transaction is changing it.
+	// ErrClaimed means that a handler is handling the message or a copy of it, or that another
+	// transaction is changing it.
 	ErrClaimed = errors.New("a handler is handling the message or a copy of it: try again when that has ended")
 )
 
@@ -53,39 +51,36 @@ func (a Act) ValidateLoss() error {
 type GroupPage struct {
 	Groups []Group
 
-	// Partial is true if only the latest messages were read. Groups that contain only
-	// older messages are then missing. So if the page is empty, there may still be groups.
-	// The counts may be too low, so Group.More is true in each group. DryRun counts all
-	// messages.
+	// Partial is true if only the latest messages were read. Groups with only older ones are then
+	// missing, even from an empty page, and counts may be too low, so Group.More is true in each.
+	// DryRun counts all messages.
 	Partial bool
 }
 
-// Group describes messages that failed for the same cause: the reason and the error text
-// are the same, without the ids, numbers, times, addresses and quoted values in the text.
-// Codes and the names of exchanges, topics, tables, columns, constraints and fields must
-// be the same. Package quarantine also compares the consumer and the error type.
+// Group describes messages that failed for the same cause: with the same reason and error text,
+// without the ids, numbers, times, addresses and quoted values in it, but with its codes and names
+// of exchanges, topics, tables, columns, constraints and fields. Package quarantine also compares
+// the consumer and the error type.
 type Group struct {
 	// Fingerprint identifies the group. To select the messages of the group, set this value
 	// in a Filter.
 	Fingerprint string
 
-	// Count is the number of messages. If More is true, the group may have more messages
-	// than Count, because the method Groups of both packages stops counting at a limit.
-	// DryRun counts all messages.
+	// Count is the number of messages. More says that there may be more, because Groups of both
+	// packages stops counting at a limit. DryRun counts all.
 	Count int
 	More  bool
 
-	// Consumers are the consumers that failed; dead letters have no consumer. Topics are
-	// the topics of the messages.
+	// Consumers are the consumers that failed, none for dead letters. Topics are the topics of the
+	// messages.
 	Consumers, Topics []string
 
-	// Reason and ErrorType are the same for all messages of the group; dead letters have
-	// no ErrorType. Error is the error text of the latest message.
+	// Reason and ErrorType are those of all messages; dead letters have no ErrorType. Error is the
+	// text of the latest message.
 	Reason, ErrorType, Error string
 
-	// FirstFailedAt is the time at which a message of the group failed for the first time,
-	// and LastFailedAt is the time of the last failure. For a dead letter, both are the time
-	// at which the forwarder gave up on it.
+	// FirstFailedAt and LastFailedAt are the times of the first and the last failure, for a dead
+	// letter the time at which the forwarder gave up on it.
 	FirstFailedAt, LastFailedAt time.Time
 
 	// Skipped contains the IDs of the dead letters that a replay skips because they need

@@ -11,25 +11,23 @@ import (
 // Config configures packages outbox, dead, parked and quarantine. The zero value is ready
 // for production use.
 type Config struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL
-	// and the prefix "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL and the prefix
+	// "once_".
 	Schema schema.Config
 
 	// WithoutContent makes lists and groups leave out what needs the right to read messages:
-	// payloads and their sizes, metadata, error texts and stacks. A database user with the
-	// role of a watcher can then call them, see docs/roles.md. For such a user, Get and
-	// Export fail. Defaults to false.
+	// payloads and their sizes, metadata, error texts and stacks, for the role of a watcher, see
+	// docs/roles.md, with which Get and Export fail. Defaults to false.
 	WithoutContent bool
 
-	// InboxRetention is how long all consumers remember the ids of messages. Set it to the
-	// shortest dedup.Config.Retention of the consumers. If a message was sent longer ago, a
-	// consumer may handle a copy of it a second time, so package dead replays it only with
-	// Plan.Force. Defaults to 7 days.
+	// InboxRetention is how long all consumers remember the ids of messages: the shortest
+	// dedup.Config.Retention. A consumer may handle a message that was sent longer ago a second
+	// time, so package dead replays it only with Plan.Force. Defaults to 7 days.
 	InboxRetention time.Duration
 
-	// ReplayLease is the length of the lease of a replay of many messages. The process that
-	// runs the replay renews the lease. If the process dies, the replay can be resumed when
-	// the lease has ended. The minimum is 500 ms. Defaults to 30 seconds.
+	// ReplayLease is the length of the lease of a replay of many messages, which its process
+	// renews. If the process dies, the replay can be resumed after the lease. At least 500 ms.
+	// Defaults to 30 seconds.
 	ReplayLease time.Duration
 
 	// ReplayToAbsent allows replays of package quarantine to consumers that are not running.
@@ -37,7 +35,7 @@ type Config struct {
 	// returns quarantine.ErrNotRunning.
 	ReplayToAbsent bool
 
-	// MeterProvider creates the metrics of package quarantine. Defaults to OpenTelemetry's
-	// global provider, which does nothing until you set another one.
+	// MeterProvider creates the metrics of package quarantine. Defaults to OpenTelemetry's global
+	// provider.
 	MeterProvider metric.MeterProvider
 }

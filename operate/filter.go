@@ -2,9 +2,9 @@ package operate
 
 import "time"
 
-// Filter selects the messages that match all fields that are not empty. Each package
-// supports the fields that its messages have: the other fields must be empty, because
-// a field that is ignored would select more messages than meant.
+// Filter selects the messages that match all fields that are not empty. Each package supports the
+// fields that its messages have. The others must be empty, because an ignored field would select
+// more messages than meant.
 //
 //	outbox      IDs MessageID Topic OrderingKey Tenant AggregateType AggregateID EventType
 //	            State CreatedAfter CreatedBefore
@@ -20,8 +20,8 @@ type Filter struct {
 	// condition unless All is true, because such a Filter may be a mistake.
 	All bool `json:"all,omitempty"`
 
-	// IDs are the IDs of rows, not of their messages. In the outbox they are positions. If
-	// IDs is nil, rows with any ID match. A list without elements matches no row.
+	// IDs are the IDs of rows (in the outbox positions), not of their messages. If IDs is nil, rows
+	// with any ID match. A list without elements matches no row.
 	IDs []int64 `json:"ids,omitzero"`
 
 	// Consumer is the name of a consumer. Topic is the topic of the message, or of the
@@ -33,9 +33,9 @@ type Filter struct {
 	MessageID   string `json:"message_id,omitempty"`
 	OrderingKey string `json:"ordering_key,omitempty"`
 
-	// Tenant, AggregateType, AggregateID and EventType are values in the metadata of the
-	// message, see outbox.SetTenant, SetAggregate and SetEventType. Except in the outbox,
-	// only the first 255 characters of each value are compared.
+	// Tenant, AggregateType, AggregateID and EventType are values in the metadata, see
+	// outbox.SetTenant, SetAggregate and SetEventType. Except in the outbox, only their first 255
+	// characters are compared.
 	Tenant        string `json:"tenant,omitempty"`
 	AggregateType string `json:"aggregate_type,omitempty"`
 	AggregateID   string `json:"aggregate_id,omitempty"`
@@ -44,17 +44,16 @@ type Filter struct {
 	// State is one of the states of the package, for example outbox.Blocked or parked.Held.
 	State string `json:"state,omitempty"`
 
-	// Reason, ErrorType and Fingerprint describe the last failure. Reason is one of the
-	// reasons of the package. Fingerprint is the Fingerprint of a [Group].
+	// Reason, ErrorType and Fingerprint, that of a [Group], describe the last failure. Reason is
+	// one of the package's reasons.
 	Reason      string `json:"reason,omitempty"`
 	ErrorType   string `json:"error_type,omitempty"`
 	Fingerprint string `json:"fingerprint,omitempty"`
 
-	// CreatedAfter (inclusive) and CreatedBefore (exclusive) limit the time at which a
-	// message was stored. FailedAfter and FailedBefore limit the time of the last failure,
-	// or the time at which a message became a dead letter. SentAfter and SentBefore limit
-	// the time at which a message was sent. All times are by the database's clock and in
-	// whole milliseconds.
+	// CreatedAfter (inclusive) and CreatedBefore (exclusive) limit the time at which a message was
+	// stored, FailedAfter and FailedBefore the time of the last failure, or at which it became a
+	// dead letter, and SentAfter and SentBefore the time at which it was sent, by the database's
+	// clock, in whole milliseconds.
 	CreatedAfter  time.Time `json:"created_after,omitzero"`
 	CreatedBefore time.Time `json:"created_before,omitzero"`
 	FailedAfter   time.Time `json:"failed_after,omitzero"`
@@ -62,9 +61,8 @@ type Filter struct {
 	SentAfter     time.Time `json:"sent_after,omitzero"`
 	SentBefore    time.Time `json:"sent_before,omitzero"`
 
-	// AfterID selects rows with a higher ID. For the next page, set it to Next of the
-	// previous page. AfterGroup is the Fingerprint of the last group of the previous page.
-	// It is only for methods that return groups.
+	// AfterID selects rows with a higher ID, for the next page Next of the previous one. AfterGroup
+	// is the Fingerprint of the last group of the previous page, for methods that return groups.
 	AfterID    int64  `json:"after_id,omitempty"`
 	AfterGroup string `json:"-"`
 
@@ -72,14 +70,14 @@ type Filter struct {
 	// Defaults to 0, which means no limit.
 	UntilID int64 `json:"until_id,omitempty"`
 
-	// Limit is the maximum number of messages to list, count or change, or of groups to
-	// list. Lists default to 100, and the other calls to no limit. Counts and backlogs of
-	// packages outbox and parked ignore it.
+	// Limit is the maximum number of messages to list, count or change, or of groups to list. Lists
+	// default to 100, other calls to no limit. Counts and backlogs of packages outbox and parked
+	// ignore it.
 	Limit int `json:"limit,omitempty"`
 }
 
-// Page is one page of a list. Rows are in the order of their IDs. A page can contain
-// fewer rows than Filter.Limit, or none, even if later pages contain rows.
+// Page is one page of a list, in the order of IDs. It can have fewer rows than Filter.Limit, or
+// none, even if later pages have rows.
 type Page[Row any] struct {
 	Rows []Row
 

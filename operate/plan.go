@@ -6,24 +6,22 @@ import (
 	"time"
 )
 
-// Plan configures a call that changes many messages: how fast it runs, and what makes it
-// stop. With the zero value, the call works as fast as the database or the consumer
-// accepts the messages.
+// Plan configures a call that changes many messages: how fast it runs, and what makes it stop. With
+// the zero value, it works as fast as the database or the consumer accepts the messages.
 //
-// Canary, Window and StopOnFailure depend on the outcome of each replayed message. Only
-// the consumer's database knows the outcome, so only a replay of package quarantine
-// supports these fields. The other calls return an error if one of them is set.
+// Canary, Window and StopOnFailure depend on the outcome of each message, which only the consumer's
+// database knows, so only a replay of package quarantine supports them. The other calls return an
+// error if one of them is set.
 type Plan struct {
-	// Canary is the number of messages to replay first. The other messages follow when all
-	// of these messages have been handled. If one of them fails, the replay stops. Defaults
-	// to 0: all messages are replayed without a canary.
+	// Canary is the number of messages to replay first. The others follow when all of these have
+	// been handled. If one fails, the replay stops. Defaults to 0: no canary.
 	Canary int `json:"canary,omitempty"`
 
 	// Rate is the maximum number of messages to change per second. Defaults to no limit.
 	Rate int `json:"rate,omitempty"`
 
-	// Window is the maximum number of replayed messages that wait for their handler at the
-	// same time. Defaults to 1,000, and with StopOnFailure to 100.
+	// Window is the maximum number of replayed messages that wait for their handler. Defaults to
+	// 1,000, and with StopOnFailure to 100.
 	Window int `json:"window,omitempty"`
 
 	// StopOnFailure stops the replay when one of its messages is quarantined again.
@@ -32,23 +30,21 @@ type Plan struct {
 
 	// Force also changes messages that are otherwise left out.
 	//
-	// Package outbox does not cancel messages that a forwarder may be sending. With Force it
-	// cancels them, and the forwarder may still send them.
+	// Package outbox cancels messages that a forwarder may be sending, and may still send.
 	//
-	// Package dead leaves out messages that a consumer could handle a second time,
-	// see Config.InboxRetention, and messages that the outbox would refuse, see
-	// dead.ReasonMalformed and dead.ReasonInvalid.
+	// Package dead replays messages that a consumer could handle a second time, see
+	// Config.InboxRetention, and those that the outbox would refuse, see dead.ReasonMalformed and
+	// dead.ReasonInvalid.
 	//
-	// In package quarantine, dedup skips replayed messages that the consumer has handled. Force
-	// removes their ids from the inbox, so that they are handled again, and also replays
-	// resolved entries in Filter.IDs. Even with Force, dedup skips messages whose
-	// business key (dedup.Config.Key) was handled, and sequence skips messages whose
-	// version is lower than the last applied version.
+	// In package quarantine, Force removes the ids of replayed messages from the inbox, so that
+	// handled ones are handled again, and also replays resolved entries in Filter.IDs. Even then,
+	// dedup skips messages whose business key (dedup.Config.Key) was handled, and sequence those
+	// whose version is lower than the last applied one.
 	Force bool `json:"force,omitempty"`
 
-	// Progress is called after each batch. The next batch waits until Progress returns. A
-	// replay of package quarantine also calls it after other changes, at the end, and about
-	// once a second if nothing changes. Defaults to nil.
+	// Progress is called after each batch, and the next one waits for it. A replay of package
+	// quarantine also calls it after other changes, at the end, and about once a second. Defaults
+	// to nil.
 	Progress func(Report) `json:"-"`
 }
 
@@ -69,10 +65,9 @@ func (p Plan) Validate() error {
 // Report is the result of a call that changes many messages, or its state while it runs.
 // The lists are in ascending order.
 type Report struct {
-	// ID identifies a replay: pass it to Resume to continue the replay. State is one of the
-	// Replay constants. If no message matched, the replay is not stored, and ID is 0. Total
-	// is the number of messages that matched at the start, at most Filter.Limit. Only
-	// replays set these fields.
+	// ID identifies a replay, for Resume. If no message matched, the replay is not stored, and ID
+	// is 0. State is one of the Replay constants. Total is the number of messages that matched at
+	// the start, at most Filter.Limit. Only replays set these fields.
 	ID    int64
 	State string
 	Total int
@@ -85,38 +80,34 @@ type Report struct {
 	// or that another transaction was changing.
 	Skipped []int64
 
-	// Handled contains the IDs of messages that were not changed because the inbox contains
-	// their ids: the consumer has handled these messages or copies of them. The consumer
-	// removes the rows when it claims them the next time. Only package parked sets it.
+	// Handled contains the IDs of messages that were not changed because the inbox contains their
+	// ids: the consumer has handled them or copies of them, and removes the rows at its next claim.
+	// Only package parked sets it.
 	Handled []int64
 
-	// Abandoned contains the IDs of changed messages whose claim had ended without a
-	// result, because the process with the claim died or is frozen. If a frozen process
-	// continues later, it does not handle these messages, because dedup notices that its
-	// lease has ended. There are three exceptions, in which the handler may still be
-	// running: consumers without dedup, messages without an id, and consumers listed in
-	// dedup.Config.Idempotent. Only package parked sets it.
+	// Abandoned contains the IDs of changed messages whose claim had ended without a result,
+	// because its process died or is frozen. A frozen process that continues does not handle them,
+	// because dedup notices the end of its lease, except for consumers without dedup, messages
+	// without an id, and consumers in dedup.Config.Idempotent. Only package parked sets it.
 	Abandoned []int64
 
-	// Resolved is the number of replayed entries that were handled. Failed is the number of
-	// entries that were quarantined again after a failure. Waiting is the number of entries
-	// that still wait. Stale is the number of entries that were quarantined again because a
-	// higher version was applied in the meantime: their handler did not run, so they are
-	// not failures. Only package quarantine sets these fields.
+	// Resolved counts the replayed entries that were handled, Failed those that failed again,
+	// Waiting those that still wait, and Stale those that were quarantined again without a call of
+	// their handler, because a higher version was applied in the meantime. Only package quarantine
+	// sets these fields.
 	Resolved, Failed, Stale, Waiting int
 }
 
 // Replay is a replay of many messages, as the table of replays stores it.
 type Replay struct {
-	// Report contains the counts of the messages, the ID and the State. Pass the ID to
-	// Resume. The State is one of the Replay constants.
+	// Report contains the counts, the ID for Resume and the State.
 	Report
 
 	// StopReason says why the replay was paused or stopped.
 	StopReason string
 
-	// Source is one of the Source constants. A replay of dead letters or of the sent log
-	// counts only Total, Changed and Skipped.
+	// Source is one of the Source constants. Only a replay of the quarantine counts more than
+	// Total, Changed and Skipped.
 	Source string
 
 	// Consumer is the consumer in the Filter. If it is "", the replay is for all consumers.
@@ -152,8 +143,7 @@ const (
 	ReplayFinished = "finished"
 )
 
-// Sources of a replay: the quarantine of a consumer, dead letters of the forwarder, or
-// messages of the sent log.
+// Sources of a replay: a consumer's quarantine, the forwarder's dead letters, or the sent log.
 const (
 	SourceQuarantine = "quarantine"
 	SourceDead       = "dead"
@@ -161,9 +151,8 @@ const (
 )
 
 var (
-	// ErrReplayRunning means that another replay of the consumer is running. If you resume a
-	// replay, it can also mean that another process is running the replay that you want to
-	// resume.
+	// ErrReplayRunning means that another replay of the consumer, or another process with this
+	// replay, is running.
 	ErrReplayRunning = errors.New("a replay is running")
 
 	// ErrReplayNotFound means that no replay with this ID exists.
@@ -172,12 +161,11 @@ var (
 	// ErrReplayFinished means that the replay has no messages left to resume.
 	ErrReplayFinished = errors.New("the replay has finished")
 
-	// ErrReplayLost means that the replay did not renew its lease in time, and lost its
-	// right to run: another replay has begun, or another process has resumed this replay.
+	// ErrReplayLost means that the replay did not renew its lease in time: another replay has
+	// begun, or another process has resumed this one.
 	ErrReplayLost = errors.New("the lease of the replay ran out")
 
-	// ErrReplayStopped means that messages failed again, or that
-	// quarantine.Entries.StopReplay was called. The messages that were not replayed yet stay
-	// where they are.
+	// ErrReplayStopped means that messages failed again, or that quarantine.Entries.StopReplay was
+	// called. Messages that were not replayed yet stay where they are.
 	ErrReplayStopped = errors.New("the replay was stopped")
 )

@@ -15,19 +15,16 @@ import (
 )
 
 const (
-	// maxName is the maximum length of ids, topics and ordering keys, in bytes. These
-	// values are in the indexes of several tables, including tables in a consumer's
-	// database.
+	// maxName limits ids, topics and ordering keys, in bytes, because they are in the indexes of
+	// several tables, also in a consumer's database.
 	maxName = 255
 
-	// maxMetadata is the maximum size of all metadata keys and values of a message, in
-	// bytes. The forwarder decodes the metadata of each message. Brokers have lower limits,
-	// see Config.Check.
+	// maxMetadata limits all metadata keys and values of a message, in bytes, because the forwarder
+	// decodes them. Brokers have lower limits, see Config.Check.
 	maxMetadata = 1 << 20
 )
 
-// check returns the rows for the messages. If messages are invalid, the error names all
-// invalid fields of all messages.
+// check returns an error that names all invalid fields of all messages.
 func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]record, error) {
 	records := make([]record, len(msgs))
 	var errs []error
@@ -61,8 +58,7 @@ func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]rec
 	return records, errors.Join(errs...)
 }
 
-// withoutDelivery returns msg without the metadata that brokers wrote, see
-// meta.WithoutDelivery. It does not change msg, which belongs to the caller.
+// withoutDelivery does not change msg, which belongs to the caller. See meta.WithoutDelivery.
 func withoutDelivery(msg *message.Message) *message.Message {
 	metadata := meta.WithoutDelivery(msg.Metadata)
 	if len(metadata) == len(msg.Metadata) {
@@ -74,15 +70,13 @@ func withoutDelivery(msg *message.Message) *message.Message {
 	return own
 }
 
-// checker collects the invalid fields of a message.
 type checker struct {
 	index int
 	id    string
 	errs  *[]error
 }
 
-// field is a part of a message. It is converted to a string only if an error needs the
-// string.
+// field is converted to a string only for an error.
 type field struct {
 	name  string
 	key   string // metadata key; only if keyed is true
@@ -120,8 +114,7 @@ func (c checker) name(f field, value string) {
 	c.text(f, value)
 }
 
-// text adds the field f to the invalid fields if its value cannot be stored in a text
-// column or in JSON.
+// A text column and JSON cannot store these.
 func (c checker) text(f field, value string) {
 	switch {
 	case !utf8.ValidString(value):
@@ -151,7 +144,6 @@ func (c checker) metadata(metadata message.Metadata) {
 	}
 }
 
-// due returns the due time in metadata, or the zero time if metadata has no due time.
 // DueAt has precedence over a delay of Watermill.
 func (c checker) due(metadata message.Metadata) time.Time {
 	f := metadataField(DueAt)
@@ -175,13 +167,11 @@ func (c checker) due(metadata message.Metadata) time.Time {
 	return at.UTC() // PostgreSQL refuses offsets of 16 hours and more
 }
 
-// delayed returns the end of the delay that Watermill's package components/delay has
-// set, or the zero time if metadata has no delay. The result also contains the field of
-// the delay.
+// delayed returns the end of the delay of Watermill's package components/delay and its field, or
+// the zero time.
 //
-// DelayedUntil is rounded down, so the delay ends less than a second later. Usually the
-// message is published as soon as the keys are set, and DelayedFor then gives the exact
-// time.
+// DelayedUntil is rounded down, so the delay ends less than a second later. Usually the message is
+// published as soon as the keys are set, and DelayedFor gives the exact time.
 func (c checker) delayed(metadata message.Metadata) (end time.Time, f field) {
 	until, ok := metadata[meta.DelayedUntil]
 	f = metadataField(meta.DelayedUntil)
@@ -210,39 +200,34 @@ func (c checker) delayed(metadata message.Metadata) (end time.Time, f field) {
 }
 
 var (
-	// ErrInvalid means that the outbox refused messages of a call, and stored no message of
-	// the call. The returned error wraps a [FieldError] for each reason. No later attempt
-	// can store such a message. So if a handler returns this error, or an error that wraps
-	// it, its message goes to quarantine immediately.
+	// ErrInvalid means that the outbox refused messages, and stored no message of the call. The
+	// error wraps a [FieldError] for each reason. No later attempt can store such a message, so if
+	// a handler returns it, its message goes to quarantine immediately.
 	ErrInvalid = usercode.WithMark(usercode.Permanent, errors.New("outbox: invalid message"))
 
-	// ErrNoTransaction means that the transaction is nil. The publisher does not use
-	// another connection instead, because the events would then be published even if the
-	// service's transaction is rolled back.
+	// ErrNoTransaction means that the transaction is nil. Another connection would publish the
+	// events even if the service's transaction is rolled back.
 	ErrNoTransaction = errors.New("outbox: no transaction: the *sql.Tx is nil")
 
-	// ErrCommitUnknown means that the connection was lost during the commit. Either all
-	// writes took effect, or none. Check whether your rows exist before you repeat the
-	// work.
+	// ErrCommitUnknown means that the connection was lost during the commit. Either all writes took
+	// effect, or none: check whether your rows exist before you repeat the work.
 	ErrCommitUnknown = dialect.ErrCommitUnknown
 )
 
-// FieldError describes one invalid field of one message. It unwraps to [ErrInvalid] and,
-// if [Config].Check refused the message, to the error of Check.
+// FieldError is one invalid field of one message. It unwraps to [ErrInvalid] and to the error of
+// [Config].Check, if any.
 type FieldError struct {
-	// Index is the index of the message in the call. The first message has index 0.
+	// Index is the index of the message in the call, from 0.
 	Index int
 
-	// MessageID is the id of the message. It may be the invalid field.
+	// MessageID may be the invalid field.
 	MessageID string
 
-	// Field is "message", "id", "topic", "payload" or "metadata". For a single metadata
-	// key, it is "metadata" followed by the quoted key. If Config.Check refused the
-	// message, it is "message".
+	// Field is "id", "topic", "payload", "metadata", or "metadata" followed by a quoted key, or
+	// "message", also if Config.Check refused it.
 	Field string
 
-	// Reason describes the mistake. It contains no payload and no metadata value, unless
-	// the error of Config.Check contains one.
+	// Reason contains no payload and no metadata value, unless the error of Config.Check does.
 	Reason string
 
 	cause error // error of Config.Check, or nil
@@ -252,8 +237,7 @@ func (e *FieldError) Error() string {
 	return fmt.Sprintf("outbox: message %d (id %s): %s %s", e.Index, quote(e.MessageID), e.Field, e.Reason)
 }
 
-// Unwrap returns [ErrInvalid] and, if [Config].Check refused the message, the error of
-// Check.
+// Unwrap returns [ErrInvalid] and the error of [Config].Check, if any.
 func (e *FieldError) Unwrap() []error {
 	if e.cause == nil {
 		return []error{ErrInvalid}
@@ -261,8 +245,6 @@ func (e *FieldError) Unwrap() []error {
 	return []error{ErrInvalid, e.cause}
 }
 
-// quote returns a name in quotes. It shortens long names, so that error texts stay
-// readable.
 func quote(s string) string {
 	const limit = 64
 	if len(s) > limit {

@@ -13,9 +13,8 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// insert builds the statement that stores messages. The first parameter of the
-// statement is the topic of all messages. For PostgreSQL, the statement can also
-// contain all values as constants instead of parameters.
+// insert builds the statement that stores messages. $1 is the topic of all of them. For PostgreSQL,
+// it can also have all values as constants.
 type insert struct {
 	sqlite bool
 	head   string
@@ -28,8 +27,8 @@ func newInsert(d dialect.Dialect) insert {
 		sqlite: d.SQLite(),
 		head:   d.SQL(`INSERT INTO {outbox} (topic, message_id, ordering_key, slot, payload, metadata, due_at) VALUES `),
 	}
-	// A due time in the past becomes NULL, so that the row keeps its place in the
-	// order. Most messages have no due time, and their rows need no expression for it.
+	// A due time in the past becomes NULL, so that the row keeps its place in the order. Rows
+	// without one need no expression.
 	mark, future := "$", " > now() THEN "
 	cast := "::timestamptz"
 	if i.sqlite {
@@ -55,19 +54,16 @@ func newInsert(d dialect.Dialect) insert {
 }
 
 const (
-	// rowParams is the number of parameters of each row without a due time.
+	// rowParams is for a row without a due time.
 	rowParams = 5
 
-	// Limits of one statement. PostgreSQL accepts 65,535 parameters, and SQLite 32,766.
-	// These limits are lower, because measurements show that longer statements are not
-	// faster; in SQLite they are slower. maxBytes is far below the 1 GiB that PostgreSQL
-	// accepts.
+	// PostgreSQL accepts 65,535 parameters, SQLite 32,766, and PostgreSQL 1 GiB. Measurements show
+	// that longer statements are not faster, and slower in SQLite.
 	maxRows  = 100
 	maxBytes = 64 << 20
 )
 
-// cut returns how many of the records go into the next statement. The result is at
-// least 1.
+// At least one record goes into the next statement.
 func cut(records []record) int {
 	size := 0
 	for n, r := range records {
@@ -79,8 +75,7 @@ func cut(records []record) int {
 	return len(records)
 }
 
-// statement returns the query that stores records, and its arguments. There must be at
-// least one record.
+// There must be at least one record.
 func (i insert) statement(topic string, records []record) (query string, args []any) {
 	args = make([]any, 1, 1+(rowParams+1)*len(records))
 	args[0] = topic
@@ -103,9 +98,8 @@ func (i insert) statement(topic string, records []record) (query string, args []
 	return b.String(), args
 }
 
-// text returns the query that stores records, with all values as constants. Drivers send
-// such a query in one round trip, and package lazytx sends it together with COMMIT. There
-// must be at least one record, and the database must be PostgreSQL.
+// text returns the statement with constants, for PostgreSQL. Drivers send it in one round trip, and
+// lazytx together with COMMIT. There must be at least one record.
 func (i insert) text(topic string, records []record) string {
 	size := len(i.head)
 	for _, r := range records {
@@ -134,8 +128,7 @@ func (i insert) text(topic string, records []record) string {
 	return string(b)
 }
 
-// appendDue appends an SQL expression for the due time. The value of the expression is
-// NULL if the time is zero or in the past.
+// The due time is NULL if it is zero or in the past.
 func appendDue(b []byte, due time.Time) []byte {
 	if due.Year() < 1 || due.IsZero() { // PostgreSQL has no year 0
 		return append(b, "NULL"...)
@@ -152,8 +145,7 @@ func nullable(s string) any {
 	return s
 }
 
-// time returns a due time as a parameter. It rounds up to the milliseconds that SQLite
-// stores, so that no message is sent too early.
+// time rounds up to the milliseconds of SQLite, so that no message is sent too early.
 func (i insert) time(at time.Time) any {
 	if i.sqlite {
 		return at.Add(time.Millisecond - 1).UnixMilli()
@@ -161,22 +153,20 @@ func (i insert) time(at time.Time) any {
 	return at
 }
 
-// Statement is an SQL statement with its arguments. The parameters are $1, $2, ... in
-// PostgreSQL and ?1, ?2, ... in SQLite.
+// Statement is an SQL statement with arguments, $1, $2, ... in PostgreSQL and ?1, ?2, ... in
+// SQLite.
 type Statement struct {
 	Query string
 	Args  []any
 }
 
-// Statements returns the statements that store messages, for libraries that do not use
-// database/sql, such as package pgxoutbox. Execute all of them, in their order, in the
-// business transaction. Together they store all messages of the call. If the outbox
+// Statements returns the statements that store messages, for libraries without database/sql, such
+// as package pgxoutbox. Execute them in their order in the business transaction. If the outbox
 // cannot accept a message, Statements returns an [ErrInvalid].
 //
-// Call the returned function done once, with the error of the statements or nil. The
-// function done records the metrics of the call, and returns the error for the caller.
-// This error says what to do if a table or a right is missing. Messages whose context
-// has no trace get the trace of ctx.
+// Call done once, with the error of the statements or nil. It records the metrics, and returns the
+// error for the caller, which says what to do if a table or a right is missing. Messages whose
+// context has no trace get the trace of ctx.
 func (o *Outbox) Statements(
 	ctx context.Context, topic string, msgs ...*message.Message,
 ) (statements []Statement, done func(err error) error, err error) {
@@ -202,9 +192,8 @@ func (o *Outbox) Statements(
 	return statements, done, nil
 }
 
-// LockStatement returns the statement of LockKey. The statement has no arguments.
-// Ignore the rows that the statement returns. LockStatement returns an error if keys is
-// empty or contains an empty key.
+// LockStatement returns the statement of LockKey, without arguments. Ignore its rows. It returns an
+// error if keys is empty or contains an empty key.
 func (o *Outbox) LockStatement(keys ...string) (string, error) {
 	if len(keys) == 0 || slices.Contains(keys, "") {
 		return "", errors.New("outbox: LockKey needs at least one ordering key, and no empty key")

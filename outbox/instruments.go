@@ -14,14 +14,13 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// instruments are the metrics and spans of an Outbox.
 type instruments struct {
 	tracer    telemetry.Tracer
 	published *telemetry.Counter
 	duration  *telemetry.Durations
 }
 
-// Outcomes of messages. The values are indexes of the variable outcomes.
+// Outcomes of messages: indexes of outcomes.
 const (
 	stored = iota
 	refused
@@ -44,7 +43,6 @@ func newInstruments(config Config) *instruments {
 	return i
 }
 
-// call measures one call of Publish.
 type call struct {
 	*instruments
 
@@ -56,8 +54,7 @@ type call struct {
 	spanned  context.Context
 }
 
-// begin starts to measure a call. The parent of the call's span is the span of the
-// first message. If this message has no span, the parent is the span of ctx.
+// The parent of the call's span is the span of the first message, or else of ctx.
 func (i *instruments) begin(ctx context.Context, topic string, msgs []*message.Message) *call {
 	c := &call{instruments: i, messages: len(msgs), began: time.Now(), ctx: ctx}
 	if len(msgs) == 0 || msgs[0] == nil {
@@ -77,8 +74,7 @@ func (i *instruments) begin(ctx context.Context, topic string, msgs []*message.M
 	return c
 }
 
-// context returns the context of msg. If this context has no trace, it returns the
-// context of the call.
+// A message without a trace gets that of the call.
 func (c *call) context(msg *message.Message) context.Context {
 	ctx := msg.Context()
 	if c.ctx != nil && !trace.SpanContextFromContext(ctx).IsValid() {
@@ -87,9 +83,7 @@ func (c *call) context(msg *message.Message) context.Context {
 	return ctx
 }
 
-// metadata returns the metadata of msg and adds its trace, unless the metadata already
-// contains a trace. It does not change msg, because a later Publish of msg may have a
-// different trace.
+// metadata does not change msg, because a later Publish of it may have a different trace.
 func (c *call) metadata(msg *message.Message) message.Metadata {
 	if msg.Metadata[telemetry.Traceparent] != "" {
 		return msg.Metadata

@@ -13,10 +13,9 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// NewID returns a new message id: a UUID of version 7, which begins with the time in
-// milliseconds. New ids are added at the end of an index, and the inbox can be
-// partitioned by day, see schema.ByDay. To get such ids from Watermill's cqrs
-// marshalers, set their field NewUUID to NewID.
+// NewID returns a new message id: a UUID of version 7, which begins with the time. New ids are
+// added at the end of an index, and the inbox can be partitioned by day, see schema.ByDay. Set it
+// as NewUUID of Watermill's cqrs marshalers.
 func NewID() string { return meta.NewID() }
 
 // NewMessage returns a message with an id from [NewID].
@@ -24,27 +23,23 @@ func NewMessage(payload []byte) *message.Message { return message.NewMessage(New
 
 // Metadata keys of this module.
 const (
-	// OrderingKey is the ordering key. Messages with the same key are forwarded in the
-	// order in which they were inserted. If their transactions take their locks before they
-	// publish, this is the order of the commits, see the package documentation.
+	// OrderingKey is the ordering key. Messages with the same key are sent in the order of their
+	// inserts, see the package documentation for concurrent transactions.
 	OrderingKey = meta.OrderingKey
 
-	// DueAt is the earliest time at which the message may be sent, in RFC 3339, by the
-	// database's clock. A time in the past means now. Publish does not store this key in
-	// the metadata. Publish also obeys the delays of Watermill's package components/delay,
-	// unless the message has this key.
+	// DueAt is the earliest time at which the message may be sent, in RFC 3339, by the database's
+	// clock. A time in the past means now. It is not stored in the metadata. Without it, the delays
+	// of Watermill's package components/delay apply.
 	DueAt = meta.DueAt
 
-	// Topic is the topic of a message that a handler returns. An outbox publisher ignores
-	// this key, and uses the topic passed to Publish. Publish does not store this key in
-	// the metadata.
+	// Topic is the topic of a message that a handler returns. An outbox publisher uses the topic
+	// passed to Publish, and does not store this key.
 	Topic = meta.Topic
 
-	// TenantID is the tenant of the message.
 	TenantID = meta.TenantID
 
-	// AggregateType and AggregateID name the aggregate of an event. AggregateVersion is the
-	// version of the aggregate after the event.
+	// AggregateVersion is the version of the aggregate AggregateID of the kind AggregateType after
+	// the event.
 	AggregateType    = meta.AggregateType
 	AggregateID      = meta.AggregateID
 	AggregateVersion = meta.AggregateVersion
@@ -55,23 +50,21 @@ const (
 	// CausationID is the id of the message whose handler produced this message.
 	CausationID = meta.CausationID
 
-	// CreatedAt and PublishedAt are in every message that a forwarder sends. CreatedAt is
-	// the time at which the transaction that stored the message began, by the clock of the
-	// database. PublishedAt is the time at which the forwarder passed the message to the
-	// publisher, by the clock of the forwarder. Both values are times in RFC 3339 with
-	// milliseconds. Publish ignores these keys and does not store them. Other senders can
-	// write any value, so make no decision that depends on these times.
+	// CreatedAt and PublishedAt are in every message that a forwarder sends, in RFC 3339 with
+	// milliseconds: when the transaction that stored the message began, by the clock of the
+	// database, and when the forwarder passed it to the publisher, by its own clock. Publish does
+	// not store these keys. Other senders can write any value, so make no decision that depends on
+	// them.
 	CreatedAt   = meta.CreatedAt
 	PublishedAt = meta.PublishedAt
 )
 
-// SetOrderingKey sets the ordering key of msg. The forwarder sends msg after all messages
-// of the same key that were inserted before msg. See [OrderingKey] for concurrent
-// transactions.
+// SetOrderingKey sets the ordering key of msg, which is sent after all messages of the key that
+// were inserted before it. See [OrderingKey] for concurrent transactions.
 func SetOrderingKey(msg *message.Message, key string) { set(msg, OrderingKey, key) }
 
-// SetDueAt sets the due time of msg. The forwarder does not send msg earlier. A message
-// with an ordering key cannot be delayed.
+// SetDueAt sets the time before which msg is not sent. A message with an ordering key cannot be
+// delayed.
 func SetDueAt(msg *message.Message, at time.Time) {
 	set(msg, DueAt, at.UTC().Format(time.RFC3339Nano))
 }
@@ -104,7 +97,6 @@ func set(msg *message.Message, key, value string) {
 	msg.Metadata[key] = value
 }
 
-// record contains the columns of a row of the outbox.
 type record struct {
 	id       string
 	key      string // ordering key, or ""
@@ -115,8 +107,6 @@ type record struct {
 	size     int // size of payload and metadata, in bytes
 }
 
-// newRecord returns the row for a checked message. The row contains
-// metadata instead of the metadata of msg.
 func newRecord(msg *message.Message, metadata message.Metadata, due time.Time) record {
 	r := record{
 		id:      msg.UUID,
@@ -133,8 +123,7 @@ func newRecord(msg *message.Message, metadata message.Metadata, due time.Time) r
 	return r
 }
 
-// encode returns metadata as JSON. It leaves out the keys that an outbox does not
-// store, see meta.Stored.
+// encode leaves out the keys that an outbox does not store, see meta.Stored.
 func encode(metadata message.Metadata) string {
 	kept := meta.Stored(metadata)
 	if len(kept) == 0 {
@@ -157,9 +146,8 @@ func encode(metadata message.Metadata) string {
 	return string(append(b, '}'))
 }
 
-// appendJSON appends text in the same form as encoding/json. A string without special
-// characters is only copied, because encoding/json is slow: for six headers it takes
-// longer than all other work of Publish.
+// appendJSON has the form of encoding/json, which takes longer for six headers than all other work
+// of Publish.
 func appendJSON(b []byte, text string) []byte {
 	for i := range len(text) {
 		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {

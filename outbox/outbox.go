@@ -25,8 +25,7 @@ import (
 const (
 	defaultMaxPayload = 16 << 20
 
-	// payloadLimit is the maximum value of MaxPayload, in bytes. PostgreSQL accepts
-	// statements of 1 GiB, and encoding a payload may double its size.
+	// PostgreSQL accepts statements of 1 GiB, and encoding a payload may double its size.
 	payloadLimit = 256 << 20
 )
 
@@ -36,21 +35,20 @@ type Config struct {
 	// to PostgreSQL and "once_".
 	Schema schema.Config
 
-	// MaxPayload is the maximum size of a payload in bytes, up to 256 MiB. Set it to the
-	// limit of the broker. Otherwise a message that is too large for the broker is stored,
-	// and becomes a dead letter later. Defaults to 16 MiB, RabbitMQ's default since 4.0.
+	// MaxPayload is the maximum size of a payload in bytes, up to 256 MiB. Set it to the limit of
+	// the broker, because a larger message would become a dead letter. Defaults to 16 MiB,
+	// RabbitMQ's default since 4.0.
 	MaxPayload int
 
-	// Check returns an error for a message that the broker can never accept. Publish then
-	// refuses the message with ErrInvalid, and the message does not become a dead letter.
-	// Publish calls Check for each message, after its own checks. Set Check to rabbit.Check
-	// if the forwarder sends to RabbitMQ. Check must not change the message, and must be
-	// safe for concurrent use. Its error must not contain secrets. Defaults to nil: the
-	// limits of the broker are not checked.
+	// Check returns an error for a message that the broker can never accept. Publish then refuses
+	// it with ErrInvalid, so that it does not become a dead letter. Set it to rabbit.Check for
+	// RabbitMQ. It is called after the own checks, must not change the message, must be safe for
+	// concurrent use, and its error must contain no secrets. Defaults to nil: the limits of the
+	// broker are not checked.
 	Check func(topic string, msg *message.Message) error
 
-	// MeterProvider creates the metrics, and TracerProvider creates the spans. Both default
-	// to OpenTelemetry's global providers, which do nothing until you set others.
+	// MeterProvider creates the metrics, and TracerProvider creates the spans. Both default to
+	// OpenTelemetry's global providers.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
@@ -69,8 +67,8 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Outbox stores messages in the tables of one schema.Config. It has no state, so you
-// can use one Outbox in any number of goroutines and for several databases.
+// Outbox stores messages in the tables of one schema.Config. It has no state: use it in any number
+// of goroutines and for several databases.
 type Outbox struct {
 	config  Config
 	dialect dialect.Dialect
@@ -92,9 +90,8 @@ func New(config Config) (*Outbox, error) {
 	return &Outbox{config: config, dialect: d, insert: dialect.NewQueries(d, newInsert), instruments: newInstruments(config)}, nil
 }
 
-// standard returns the Outbox that the package functions use, for PostgreSQL and the
-// prefix "once_". The Outbox is created at the first call, so that a service can set
-// OpenTelemetry's global providers first.
+// standard is for PostgreSQL and "once_". It is created at the first call, so that a service can
+// set OpenTelemetry's global providers first.
 var standard = sync.OnceValue(mustNew)
 
 func mustNew() *Outbox {
@@ -110,28 +107,23 @@ func InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.
 	return standard().InTx(ctx, db, work, hints...)
 }
 
-// InTx calls the function work in a transaction, and then commits the transaction.
-// Writes through tx and messages published to events take effect together. If work
-// returns an error, InTx rolls back and returns the error unchanged. If work panics,
-// InTx rolls back and lets the panic continue.
+// InTx calls work in a transaction, and then commits it. Writes through tx and messages published
+// to events take effect together. If work fails, InTx rolls back and returns its error unchanged.
+// If it panics, InTx rolls back and lets the panic continue.
 //
-// The function work must not commit or roll back tx, not even with a statement such as
-// ROLLBACK. If it does, Publish and InTx return errors, and messages that are published
-// after this statement are not stored. With plain lib/pq or pgx, InTx notices a
-// transaction that work has begun itself only for the first 100 calls and then for one
-// call in 32, because this check costs two round trips. With package lazytx and SQLite it
-// always notices.
+// work must not end tx, not even with a statement such as ROLLBACK. If it does, Publish and InTx
+// return errors, and messages that are published after it are not stored. With plain lib/pq or pgx,
+// InTx notices a transaction that work has begun itself only in the first 100 calls and then in one
+// of 32, because this check costs two round trips; with lazytx and SQLite always.
 //
-// The messages are stored in the tables that the search path of the connections in db
-// leads to, even if work has changed the search path.
+// The messages are stored in the tables that the search path of the connections in db leads to,
+// even if work has changed it.
 //
-// ctx limits only the wait for a connection. If ctx should also limit the
-// statements in the function work, pass ctx to these statements. Messages whose context
-// has no trace get the trace of ctx.
+// ctx limits only the wait for a connection: pass it to the statements in work, too. Messages whose
+// context has no trace get the trace of ctx.
 //
-// After the commit, InTx calls the functions in hints, such as the method Hint of a
-// forwarder. It also calls them after [ErrCommitUnknown], because there may be messages
-// to send. It skips functions that are nil.
+// After the commit, InTx calls hints, such as the method Hint of a forwarder, except nil, also
+// after [ErrCommitUnknown], because there may be messages to send.
 func (o *Outbox) InTx(
 	ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.Publisher) error, hints ...func(),
 ) error {
@@ -167,21 +159,18 @@ func LockKey(ctx context.Context, tx *sql.Tx, keys ...string) error {
 	return standard().LockKey(ctx, tx, keys...)
 }
 
-// LockKey locks ordering keys until tx ends. Another transaction that locks one of
-// these keys waits. So the events of a key are sent in the order in which their
-// transactions commit.
+// LockKey locks ordering keys until tx ends. Another transaction that locks one of them waits, so
+// the events of a key are sent in the order of the commits.
 //
-// Call LockKey once, with all keys, before tx locks anything else. Otherwise two
-// transactions can deadlock, and PostgreSQL ends one of them. Every transaction that
-// publishes under the key must call LockKey, because a transaction without LockKey does
-// not wait. You do not need LockKey if all of these transactions lock the same row
-// before they publish, such as the row of the aggregate.
+// Call LockKey once, with all keys, before tx locks anything else. Otherwise two transactions can
+// deadlock, and PostgreSQL ends one of them. Every transaction that publishes under the key must
+// call it. You do not need it if all of these lock the same row before they publish, such as the
+// row of the aggregate.
 //
-// In PostgreSQL, LockKey takes a transaction-level advisory lock, which also works
-// through a connection pooler. The context and lock_timeout limit the wait. In SQLite,
-// which has one writer at a time, tx becomes the writer. You can pass the keys in any
-// order. LockKey returns [ErrNoTransaction] if tx is nil, and an error if keys is empty
-// or contains an empty key.
+// In PostgreSQL, LockKey takes a transaction-level advisory lock, which also works through a
+// connection pooler. The context and lock_timeout limit the wait. In SQLite, which has one writer
+// at a time, tx becomes the writer. Keys may be in any order. LockKey returns [ErrNoTransaction] if
+// tx is nil, and an error if keys is empty or contains an empty key.
 func (o *Outbox) LockKey(ctx context.Context, tx *sql.Tx, keys ...string) error {
 	if tx == nil {
 		return ErrNoTransaction
@@ -196,7 +185,6 @@ func (o *Outbox) LockKey(ctx context.Context, tx *sql.Tx, keys ...string) error 
 	return nil
 }
 
-// lock returns the statement that takes the locks of keys.
 func (o *Outbox) lock(keys []string) string {
 	if o.dialect.SQLite() {
 		return o.dialect.SQL(`DELETE FROM {outbox} WHERE 0`)

@@ -17,28 +17,25 @@ import (
 // Publisher is like [Outbox.Publisher], for PostgreSQL and the table prefix "once_".
 func Publisher(tx *sql.Tx) message.Publisher { return standard().Publisher(tx) }
 
-// Publisher returns a publisher that stores messages in tx. The messages are sent if,
-// and only if, tx commits. If tx is nil, every Publish returns [ErrNoTransaction].
+// Publisher returns a publisher that stores messages in tx. They are sent if, and only if, tx
+// commits. If tx is nil, every Publish returns [ErrNoTransaction].
 //
-// Publish stores all messages of a call, or returns an error. A call may have any
-// number of messages. After [ErrInvalid], tx is unchanged. After any other error, tx
-// can only be rolled back. Close does nothing.
+// Publish stores all messages of a call, any number of them, or returns an error. After
+// [ErrInvalid], tx is unchanged. After any other error, it can only be rolled back. Close does
+// nothing.
 //
-// If the database was opened with package lazytx, Publish only checks the messages, and
-// lazytx sends them together with the commit. If PostgreSQL refuses them, the commit
-// fails.
+// With package lazytx, Publish only checks the messages, and lazytx sends them together with the
+// commit, which fails if PostgreSQL refuses them.
 //
-// A handler should return the error of Publish, or wrap it. If the outbox table does
-// not exist in PostgreSQL, or the right to write to it is missing, no attempt is
-// counted for the handler's message: the message waits until the database is set up.
+// A handler should return the error of Publish, or wrap it. If the outbox table in PostgreSQL or a
+// right is missing, no attempt is counted: the handler's message waits until the database is set
+// up.
 //
-// Publish leaves out metadata that describes how another message was delivered, such as
-// the header x-death of RabbitMQ: a handler may have copied it from the message that it
-// handles.
+// Publish leaves out metadata that describes how another message was delivered, such as RabbitMQ's
+// header x-death: a handler may have copied it.
 //
-// Publish stores the trace of a message's context as the metadata traceparent and
-// tracestate, unless the metadata already contains a trace. If the context has a
-// recording span, each call adds a span.
+// Publish stores the trace of a message's context as the metadata traceparent and tracestate,
+// unless it already contains a trace. If the context has a recording span, each call adds a span.
 func (o *Outbox) Publisher(tx *sql.Tx) message.Publisher {
 	return publisher{outbox: o, tx: tx}
 }
@@ -76,10 +73,9 @@ func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
 
 func (p publisher) Close() error { return nil }
 
-// failed returns the error for an insert that failed with err. If a table or a right is
-// missing, a consumer that is handling a message must not count an attempt, because the
-// message is not the cause. In this case failed marks the error, so that the consumer
-// recognizes it. It also marks the error of a message that the database can never store.
+// failed marks an error for a consumer that is handling a message: a missing table or right is not
+// the message's fault and must not count as an attempt, and a message that the database can never
+// store is permanent.
 func (o *Outbox) failed(err error) error {
 	if dialect.Gone(err) && !errors.Is(err, dialect.ErrEnded) { // package lazytx has sent the check with the insert
 		return fmt.Errorf("outbox: %w: %w", dialect.ErrEnded, err)
@@ -97,10 +93,9 @@ func (o *Outbox) failed(err error) error {
 		"grant the role of a producer, see docs/roles.md, and run schema.Check: %w", o.dialect.Config().Table("outbox"), dialect.Denied(err)))
 }
 
-// insert stores records. With lib/pq, the statement has no arguments, so that it takes
-// one round trip, or none with lazytx, which sends it with COMMIT. With pgx, the
-// statement has arguments: it also takes only one round trip, and PostgreSQL need not
-// parse it every time.
+// With lib/pq, the statement has no arguments, so that it takes one round trip, or none with
+// lazytx. With pgx, arguments also take only one, and PostgreSQL need not parse the statement every
+// time.
 func (p publisher) insert(topic string, records []record) error {
 	o := p.outbox
 	insert := o.insert.In(p.tx)
@@ -113,8 +108,7 @@ func (p publisher) insert(topic string, records []record) error {
 	return o.checkInserted(len(records))(p.tx.ExecContext(dialect.SendLate(ctx, late), insert.text(topic, records)))
 }
 
-// checkInserted returns a function that checks the result of an insert. If the database
-// has ignored the insert, the events would never be sent.
+// checkInserted: if the database has ignored the insert, the events would never be sent.
 func (o *Outbox) checkInserted(rows int) func(sql.Result, error) error {
 	return func(result sql.Result, err error) error {
 		if err != nil {
@@ -135,9 +129,9 @@ func (o *Outbox) checkInserted(rows int) func(sql.Result, error) error {
 // "once_".
 func SchemaAdapter() wsql.SchemaAdapter { return standard().SchemaAdapter() }
 
-// SchemaAdapter returns the outbox table as a schema adapter for the Publisher of
-// watermill-sql v3. Package sqlv4 has the adapter for v4. Messages are checked as by
-// [Outbox.Publisher], but there are four differences:
+// SchemaAdapter returns the outbox table as a schema adapter for the Publisher of watermill-sql v3.
+// Package sqlv4 has the adapter for v4. Messages are checked as by [Outbox.Publisher], with four
+// differences:
 //
 //   - The Publisher of watermill-sql refuses topics with characters other than letters,
 //     digits, and -$:._
@@ -148,8 +142,7 @@ func SchemaAdapter() wsql.SchemaAdapter { return standard().SchemaAdapter() }
 //   - Its calls are not in the metrics and spans of the outbox. Messages keep the trace of
 //     their context.
 //
-// The adapter can only insert. Package forwarder reads the table. A Subscriber of
-// watermill-sql fails at its first query.
+// The adapter can only insert: a Subscriber of watermill-sql fails at its first query.
 func (o *Outbox) SchemaAdapter() wsql.SchemaAdapter { return schemaAdapter{o} }
 
 type schemaAdapter struct {
@@ -178,8 +171,7 @@ func (o *Outbox) query(topic string, records []record) wsql.Query {
 
 var errNotRead = errors.New("outbox: this table is read by the forwarder, not by a subscriber")
 
-// SelectQuery returns a query that fails. Its error says that the forwarder reads the
-// table.
+// SelectQuery returns a query that fails, and says that the forwarder reads the table.
 func (s schemaAdapter) SelectQuery(string, string, wsql.OffsetsAdapter) wsql.Query {
 	return wsql.Query{Query: `SELECT * FROM "the outbox is read by the forwarder, not by a subscriber"`}
 }

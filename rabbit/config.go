@@ -13,7 +13,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// configErrors collects the errors of a configuration.
 type configErrors []error
 
 func (e *configErrors) requiref(ok bool, format string, args ...any) {
@@ -31,7 +30,6 @@ func (e *configErrors) requirePositive(d duration) {
 	e.requiref(d.value > 0, "%s is %v; it must be positive", d.name, d.value)
 }
 
-// connectionTimes contains the timeouts and pauses of a connection.
 type connectionTimes struct {
 	dial, write, reconnectMin, reconnectMax time.Duration
 }
@@ -65,10 +63,8 @@ func validateConnection(config amqp.ConnectionConfig) error {
 	return errors.Join(errs...)
 }
 
-// uriError returns an error for an invalid uri. It does not contain the error of the
-// parser, because the parser quotes the text that it cannot read. This text may be a
-// password: if a password contains a "#", the parser reads a part of the password as
-// the port.
+// uriError does not contain the error of the parser, which quotes the text that it cannot read: if
+// a password contains a "#", the parser reads a part of it as the port.
 func uriError(uri string) error {
 	switch {
 	case !strings.HasPrefix(uri, "amqp://") && !strings.HasPrefix(uri, "amqps://"):
@@ -80,60 +76,52 @@ func uriError(uri string) error {
 		"percent-encode user, password and virtual host, and use numbers for numeric parameters")
 }
 
-// PublisherConfig configures a Publisher, in addition to watermill-amqp's Config. The
-// zero value is ready for production use.
+// PublisherConfig configures a Publisher, in addition to watermill-amqp's Config. The zero value is
+// ready for production use.
 //
-// BackoffInitialInterval and BackoffMaxInterval in Connection.Reconnect of watermill-amqp's
-// Config limit the pause between attempts to connect. The pause doubles, with jitter. There
-// is no pause before the first attempt after a loss. The limits default to 100 ms and 10 s.
+// The pause between attempts to connect doubles, with jitter, from BackoffInitialInterval to
+// BackoffMaxInterval of Connection.Reconnect in watermill-amqp's Config, by default 100 ms and 10
+// s. There is none before the first attempt after a loss.
 type PublisherConfig struct {
-	// Window is the maximum number of messages that were sent and are not confirmed yet,
-	// from 1 to 65536. A large window makes publishing fast. But when the connection is
-	// lost, up to Window messages have an unknown outcome. Defaults to 1024.
+	// Window is the maximum number of unconfirmed messages, from 1 to 65536. A large window is
+	// fast, but when the connection is lost, up to Window messages have an unknown outcome.
+	// Defaults to 1024.
 	Window int
 
-	// WindowBytes is the maximum size of the bodies and headers of all unconfirmed
-	// messages, in bytes. It also limits the memory of the write buffer. A message that is
-	// larger than WindowBytes is sent when no other message is unconfirmed. Defaults to 16
-	// MiB.
+	// WindowBytes is the maximum size of the bodies and headers of all unconfirmed messages, and so
+	// of the write buffer, in bytes. A larger message is sent when no other is unconfirmed.
+	// Defaults to 16 MiB.
 	WindowBytes int
 
-	// ConfirmTimeout is how long a message may be unconfirmed. After this time, its outcome
-	// is reported as unknown. Writing, storing and replicating the message must take less
-	// than this time. Defaults to 30 s.
+	// ConfirmTimeout is how long a message may be unconfirmed before its outcome is reported as
+	// unknown. Writing, storing and replicating it must take less. Defaults to 30 s.
 	ConfirmTimeout time.Duration
 
-	// ReadyTimeout is how long publishing waits if there is no connection or the broker
-	// blocks the connection. Callers do not notice a shorter loss of the connection. After
-	// ReadyTimeout, publishing fails immediately, with an error whose method Unavailable
-	// returns true. Defaults to 5 s.
+	// ReadyTimeout is how long publishing waits without a connection, or while the broker blocks
+	// it. Callers do not notice a shorter loss. Then publishing fails immediately, with an error
+	// whose method Unavailable returns true. Defaults to 5 s.
 	ReadyTimeout time.Duration
 
-	// DialTimeout limits the time for opening a connection: name resolution, TCP, TLS and
-	// AMQP together. It also limits each request to open a channel or declare an
-	// exchange. If the broker does not reply in time, the connection is closed. A Dial
-	// function in Connection.AmqpConfig needs its own timeout. Defaults to the
-	// connection_timeout of the URI. If the URI has none, it defaults to 10 s.
+	// DialTimeout limits opening a connection (name resolution, TCP, TLS and AMQP together), and
+	// each request to open a channel or declare an exchange; after it the connection is closed. A
+	// Dial function in Connection.AmqpConfig needs its own timeout. Defaults to the
+	// connection_timeout of the URI, or 10 s.
 	DialTimeout time.Duration
 
-	// WriteTimeout is how long a write to the network may make no progress. After this
-	// time, the connection is closed. Defaults to 10 s.
+	// WriteTimeout is how long a write may make no progress before the connection is closed.
+	// Defaults to 10 s.
 	WriteTimeout time.Duration
 
-	// CloseTimeout is how long Close waits for missing confirms. After this time, it
-	// reports the outcome of the remaining messages as unknown. If a forwarder uses the
-	// Publisher, Close need not wait, because the forwarder waits for all confirms first.
-	// Defaults to 3 s.
+	// CloseTimeout is how long Close waits for missing confirms, before it reports the rest as
+	// unknown. A forwarder that uses the Publisher waits for all confirms first. Defaults to 3 s.
 	CloseTimeout time.Duration
 
-	// Logger receives a line for every change of state, such as a lost or blocked
-	// connection, or a queue that does not confirm. It receives no line for each message,
-	// and no credentials. Defaults to slog's default logger. To log nothing, set
-	// watermill.NopLogger{}.
+	// Logger receives a line for every change of state, such as a lost or blocked connection, or a
+	// queue that does not confirm, and no credentials. Defaults to slog's default logger. Set
+	// watermill.NopLogger{} to log nothing.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,
-	// which does nothing until you set another provider.
+	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider.
 	MeterProvider metric.MeterProvider
 
 	reconnectMin, reconnectMax time.Duration // limit the pause between attempts to connect
@@ -189,18 +177,16 @@ func (cfg PublisherConfig) validate(config amqp.Config) error {
 	return errors.Join(errs...)
 }
 
-// TopicExchange returns a configuration with one durable topic exchange for all topics.
-// The topic of a published message is its routing key, for example the type of an
-// event: "orders.placed". The topic of a subscription is a pattern: "*" stands for one
-// word, and "#" for any number of words, as in "orders.*" and "#".
+// TopicExchange returns a configuration with one durable topic exchange for all topics. The topic
+// of a published message is its routing key, such as the event type "orders.placed". The topic of a
+// subscription is a pattern with "*" for one word and "#" for any number, as in "orders.*".
 //
-// For each pattern, each service has a durable queue. Its name is the pattern, "_" and
-// the service, as in "orders.*_billing". All matching messages keep their order in this
-// queue. To declare quorum queues, set Queue.Arguments. A publisher ignores
-// service.
+// For each pattern, each service has a durable queue with the name pattern_service, such as
+// "orders.*_billing", in which all matching messages keep their order. For quorum queues, set
+// Queue.Arguments. A publisher ignores service.
 //
-// A message whose routing key matches no pattern is refused, like a message to a topic
-// without a queue. See docs/topic-exchange.md.
+// A message whose routing key matches no pattern is refused, like one to a topic without a queue.
+// See docs/topic-exchange.md.
 func TopicExchange(uri, exchange, service string) amqp.Config {
 	queue := amqp.GenerateQueueNameTopicNameWithSuffix(service)
 	config := amqp.NewDurablePubSubConfig(uri, queue)
@@ -209,7 +195,7 @@ func TopicExchange(uri, exchange, service string) amqp.Config {
 	config.Exchange.GenerateName = func(string) string { return exchange }
 	config.Publish.GenerateRoutingKey = func(topic string) string { return topic }
 	suffix := queue("")
-	// watermill-amqp passes the name of the queue here, not the topic.
+	// watermill-amqp passes the name of the queue here.
 	config.QueueBind.GenerateRoutingKey = func(queue string) string { return strings.TrimSuffix(queue, suffix) }
 	return config
 }

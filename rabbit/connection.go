@@ -20,8 +20,6 @@ import (
 	"github.com/watermill-once/once/rabbit/internal/amqpwire"
 )
 
-// connection is an AMQP connection to the broker, together with the network connection
-// that it uses.
 type connection struct {
 	amqp   *amqp091.Connection
 	wire   *amqpwire.Conn
@@ -31,20 +29,16 @@ type connection struct {
 	alone   bool          // whether it belongs to a single subscription
 }
 
-// closeWait is the time limit of each of two waits when a connection ends. The first is
-// the wait for the broker's reply to a close, and the second is the wait until the
-// socket is closed. If a wait takes longer, the socket is closed immediately.
+// closeWait limits the wait for the broker's reply to a close, and then for the socket, which is
+// closed at once when a wait takes longer.
 const closeWait = time.Second
 
-// request calls f, which waits for replies of the broker. If f takes longer than
-// c.timeout, request closes the socket.
 func (c *connection) request(ctx context.Context, f func() error) error {
 	return c.requestWithin(ctx, c.timeout, f)
 }
 
-// requestWithin calls f. If f takes longer than limit, or if ctx ends, requestWithin
-// closes the socket, so that f returns with an error. This is needed because amqp091
-// has no deadline for requests.
+// requestWithin closes the socket if f takes longer than limit, or if ctx ends, because amqp091 has
+// no deadline for requests.
 func (c *connection) requestWithin(ctx context.Context, limit time.Duration, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -53,11 +47,9 @@ func (c *connection) requestWithin(ctx context.Context, limit time.Duration, f f
 	return f()
 }
 
-// queueRequest calls f, which waits for the reply of a queue. If the queue is stuck, f
-// does not return until the queue works again. There is no deadline, because a stuck
-// queue must not make the other queues lose their connection. Heartbeats detect a
-// broker that does not respond, so f returns at the latest when the connection is
-// closed. Without heartbeats, the deadline of request applies.
+// queueRequest calls f, which waits for the reply of a queue. There is no deadline, because a stuck
+// queue must not make other queues lose their connection. Heartbeats detect a broker that does not
+// respond; without them, the deadline of request applies.
 func (c *connection) queueRequest(f func() error) error {
 	if c.amqp.Config.Heartbeat == 0 {
 		return c.request(context.Background(), f)
@@ -65,14 +57,12 @@ func (c *connection) queueRequest(f func() error) error {
 	return f()
 }
 
-// lossReason returns the most precise known reason for the loss of the connection.
-// err is the reason that amqp091 reports.
+// err is the reason that amqp091 reports, which is less precise.
 func (c *connection) lossReason(err error) error {
 	return redact(cmp.Or(c.wire.Failure(), err))
 }
 
-// closeReason returns why the connection was closed. The arguments reason and ok must
-// be the values received from c.closed.
+// reason and ok are what c.closed has returned.
 func (c *connection) closeReason(reason *amqp091.Error, ok bool) error {
 	if !ok {
 		return errConnectionClosed
@@ -80,8 +70,7 @@ func (c *connection) closeReason(reason *amqp091.Error, ok bool) error {
 	return c.lossReason(reason)
 }
 
-// end closes the connection, and returns when the socket is closed. If graceful is true,
-// end first asks the broker to close the connection.
+// If graceful is true, end asks the broker first. It returns when the socket is closed.
 func (c *connection) end(graceful bool) {
 	if graceful {
 		_ = c.requestWithin(context.Background(), closeWait, c.amqp.Close)
@@ -93,15 +82,13 @@ func (c *connection) end(graceful bool) {
 	<-c.wire.Done()
 }
 
-// dialSettings contains the settings of a connection that are not part of
-// watermill-amqp's configuration.
+// dialSettings are the settings of a connection that are not in watermill-amqp's configuration.
 type dialSettings struct {
 	confirmChannels bool // whether the connection needs confirm channels of package amqpwire
 	dialTimeout     time.Duration
 	writeTimeout    time.Duration
 }
 
-// connect opens a connection. It fails if this takes longer than dial.dialTimeout.
 func connect(ctx context.Context, config amqp.ConnectionConfig, dial dialSettings) (*connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, dial.dialTimeout)
 	defer cancel()
@@ -144,9 +131,8 @@ func connect(ctx context.Context, config amqp.ConnectionConfig, dial dialSetting
 	return nil, redact(err)
 }
 
-// connectionSettings returns the same amqp091 settings as watermill-amqp would use. It
-// copies every value that amqp091 changes, so that the caller's configuration stays
-// unchanged.
+// connectionSettings copies every value that amqp091 changes, so that the caller's configuration
+// stays unchanged.
 func connectionSettings(config amqp.ConnectionConfig) amqp091.Config {
 	var settings amqp091.Config
 	if config.AmqpConfig != nil {
@@ -168,17 +154,16 @@ func connectionSettings(config amqp.ConnectionConfig) amqp091.Config {
 
 const schemeTLS = "amqps"
 
-// dialer opens the network connection. It does the TLS handshake itself. Otherwise
-// amqp091 would encrypt its frames before this package can add its own frames.
+// dialer does the TLS handshake itself. Otherwise amqp091 would encrypt its frames before this
+// package can add its own.
 type dialer struct {
 	uri  string
 	tls  *tls.Config
 	dial func(network, address string) (net.Conn, error) // may be nil
 }
 
-// withoutTLS returns the URI for amqp091: amqps is replaced by amqp, so that amqp091
-// does not begin a second TLS handshake. Do not take the port to connect to from this
-// URI, because amqp has another default port than amqps.
+// withoutTLS returns the URI for amqp091, which would otherwise begin a second TLS handshake. amqp
+// has another default port than amqps, so do not take the port from it.
 func (d dialer) withoutTLS() string {
 	if rest, ok := strings.CutPrefix(d.uri, schemeTLS+":"); ok {
 		return "amqp:" + rest

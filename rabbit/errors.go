@@ -24,44 +24,42 @@ var (
 	// example because a queue that rejects publishes is full.
 	ErrNacked = errors.New("rabbit: nacked by the broker")
 
-	// ErrRefused has three possible causes. First, the broker closed the channel while no
-	// other message was unconfirmed, for example because the exchange does not exist.
-	// Second, the exchange could not be declared. Third, the marshaler failed.
+	// ErrRefused means that the broker closed the channel while no other message was unconfirmed,
+	// for example because the exchange does not exist, that the exchange could not be declared, or
+	// that the marshaler failed.
 	ErrRefused = errors.New("rabbit: refused")
 
-	// ErrForbidden means that the user lacks a right for the exchange, the routing key or
-	// the queue, or that its token has expired. It concerns every message of the destination.
+	// ErrForbidden means that the user lacks a right for the exchange, the routing key or the
+	// queue, or that its token has expired. It concerns every message of the destination.
 	ErrForbidden = errors.New("rabbit: forbidden")
 
 	// ErrTooLarge means that the message exceeds a limit of the protocol or the broker.
 	ErrTooLarge = errors.New("rabbit: too large")
 
-	// ErrInvalid means that AMQP cannot carry the message, for example because AMQP has
-	// no type for the value of a header.
+	// ErrInvalid means that AMQP cannot carry the message, for example the type of a header's
+	// value.
 	ErrInvalid = errors.New("rabbit: invalid")
 
 	// ErrUnknown means that the message was sent, and no response to it arrived.
 	ErrUnknown = errors.New("rabbit: outcome unknown")
 
-	// ErrUnavailable means that the message was not sent, because there is no
-	// connection, the broker blocks the connection, or it fails while it declares the
-	// exchange.
+	// ErrUnavailable means that the message was not sent: there is no connection, the broker blocks
+	// it, or it fails while it declares the exchange.
 	ErrUnavailable = errors.New("rabbit: unavailable")
 
-	// ErrClosed means that the message was not sent, because the Publisher is closed. The
-	// methods of a closed Subscriber also return this error.
+	// ErrClosed means that the Publisher is closed. The methods of a closed Subscriber also return
+	// it.
 	ErrClosed = errors.New("rabbit: closed")
 )
 
-// PublishError says why a message was not confirmed. It unwraps to one of the package's
-// sentinel errors, and to the underlying error if there is one.
+// PublishError says why a message was not confirmed. It unwraps to a sentinel error, and to the
+// underlying error, if any.
 type PublishError struct {
 	MessageID  string
 	Topic      string
 	Exchange   string
 	RoutingKey string
 
-	// Code is the broker's reply code, or 0 if the broker sent none.
 	Code int
 
 	// Reason is the text of the broker or of this package. It contains no
@@ -83,14 +81,12 @@ func (e *PublishError) Unacceptable() bool {
 	return e.is(ErrTooLarge, ErrInvalid)
 }
 
-// Unavailable reports whether the message was not sent, for a reason that has nothing to
-// do with the message.
+// Unavailable reports whether the message was not sent, for a reason other than the message.
 func (e *PublishError) Unavailable() bool {
 	return e.is(ErrUnavailable, ErrClosed, ErrForbidden)
 }
 
-// OneTopic reports whether only messages of the same topic cannot be sent. If it returns
-// true, Unavailable also returns true, and messages of other topics may be confirmed.
+// OneTopic reports whether the error is Unavailable for messages of one topic only.
 func (e *PublishError) OneTopic() bool { return e.is(ErrForbidden) || e.oneTopic }
 
 func (e *PublishError) is(kinds ...error) bool { return slices.Contains(kinds, e.kind) }
@@ -111,8 +107,7 @@ func (e *PublishError) Error() string {
 	return text.String()
 }
 
-// remedy returns advice on how to make the broker accept a message that it refused. If
-// there is no advice, it returns "".
+// remedy says how to make the broker accept a message that it refused, or "".
 func (e *PublishError) remedy() string {
 	switch {
 	case e.is(ErrReturned):
@@ -130,7 +125,7 @@ func (e *PublishError) remedy() string {
 	return ""
 }
 
-// Unwrap returns the sentinel error, and the underlying error if there is one.
+// Unwrap returns the sentinel error, and the underlying error, if any.
 func (e *PublishError) Unwrap() []error {
 	if e.cause == nil {
 		return []error{e.kind}
@@ -138,8 +133,7 @@ func (e *PublishError) Unwrap() []error {
 	return []error{e.kind, e.cause}
 }
 
-// quote returns a name in quotes. It shortens long names, because an invalid name can
-// have any length.
+// An invalid name can have any length.
 func quote(name string) string {
 	const limit = 300
 	if len(name) > limit {
@@ -148,10 +142,8 @@ func quote(name string) string {
 	return fmt.Sprintf("%q", name)
 }
 
-// batchError is the error of Publish for several messages. Each of its methods returns
-// true only if the same method returns true for every message. Without these methods,
-// errors.As would find only the error of the first message, and the caller would apply
-// it to all messages.
+// batchError is the error of Publish for several messages. Each of its methods returns true only if
+// it does for every message. errors.As would find only the error of the first.
 type batchError []error
 
 func (b batchError) Error() string { return errors.Join(b...).Error() }
@@ -173,8 +165,7 @@ func (b batchError) all(is func(*PublishError) bool) bool {
 	return true
 }
 
-// join joins the errors that are not nil. It returns nil if all errors are nil, the error
-// itself if there is only one, and otherwise a batchError.
+// join returns nil without errors, a single error itself, and otherwise a batchError.
 func join(errs []error) error {
 	var failed batchError
 	for _, err := range errs {
@@ -192,25 +183,22 @@ func join(errs []error) error {
 }
 
 const (
-	// maxHeaders is the maximum size of all headers that Check accepts, in bytes. RabbitMQ
-	// closes the connection if the headers do not fit into one frame, by default 128 KiB.
-	// Half of this leaves room for headers that are added later, such as a trace.
+	// maxHeaders is half of RabbitMQ's default frame, 128 KiB, into which the headers must fit. The
+	// rest is for headers that are added later, such as a trace.
 	maxHeaders = 64 << 10
 
-	// headerFraming is the number of bytes that AMQP adds to each header.
+	// headerFraming is what AMQP adds to each header, in bytes.
 	headerFraming = 6
 )
 
-// Check returns an error if RabbitMQ can never accept msg as it is: if metadata would
-// control the broker (see [Marshaler]), if a metadata key has more than 255 bytes, or
-// if all metadata together has more than 64 KiB. Set outbox.Config.Check to this
-// function, so that the producer gets the error in its transaction. Otherwise such a
-// message becomes a dead letter.
+// Check returns an error if RabbitMQ can never accept msg: if metadata would control the broker
+// (see [Marshaler]), a metadata key has more than 255 bytes, or all metadata more than 64 KiB. Set
+// it as outbox.Config.Check, so that the producer gets the error in its transaction. Otherwise such
+// a message becomes a dead letter.
 //
-// Check does not use the topic. The exchange and the routing key of a topic depend on
-// the configuration of the Publisher, and this function does not know the
-// configuration. To limit the size of payloads, set outbox.Config.MaxPayload. The error
-// wraps [ErrInvalid] or [ErrTooLarge], and contains the keys, but no values.
+// Check knows neither the exchange and the routing key of a topic, nor the limit of payloads, see
+// outbox.Config.MaxPayload. The error wraps [ErrInvalid] or [ErrTooLarge], and contains keys, but
+// no values.
 func Check(_ string, msg *message.Message) error {
 	var long []string
 	size := 0
@@ -229,10 +217,10 @@ func Check(_ string, msg *message.Message) error {
 	return refusal(ErrTooLarge, long)
 }
 
-// Check returns an error if Publish would remove metadata of msg because the metadata
-// would control the broker. A forwarder calls Check before Publish. Such a message then
-// becomes a dead letter, and its metadata is not lost without notice. If you wrap the
-// publisher of a forwarder, give the wrapper this method, too.
+// Check returns an error if Publish would remove metadata of msg because it would control the
+// broker. A forwarder calls it before Publish, and the message becomes a dead letter, so that its
+// metadata is not lost without notice. If you wrap a forwarder's publisher, give the wrapper this
+// method, too.
 func (p *Publisher) Check(_ string, msg *message.Message) error { return checkSteering(msg.Metadata) }
 
 func checkSteering(metadata message.Metadata) error {
@@ -245,8 +233,7 @@ func checkSteering(metadata message.Metadata) error {
 	return refusal(ErrInvalid, steering)
 }
 
-// checkError is the error of Check. The reasons in it do not contain values of the
-// metadata.
+// checkError contains no values of the metadata.
 type checkError struct {
 	kind    error
 	reasons string
@@ -264,11 +251,9 @@ func (e *checkError) Error() string { return e.kind.Error() + ": " + e.reasons }
 
 func (e *checkError) Unwrap() error { return e.kind }
 
-// Unacceptable returns true. It has the same meaning as [PublishError].Unacceptable.
+// Unacceptable has the meaning of [PublishError].Unacceptable.
 func (e *checkError) Unacceptable() bool { return true }
 
-// shortened returns a key in quotes. It shortens long keys, so that error texts stay
-// readable.
 func shortened(key string) string {
 	const limit = 64
 	if len(key) > limit {

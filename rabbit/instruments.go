@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// instruments contains the metrics of a Publisher. Several outcomes are counted
-// together, just before they are reported.
+// instruments are the metrics of a Publisher. Outcomes are counted together, just before they are
+// reported.
 type instruments struct {
 	published, connects          *telemetry.Counter
 	confirm                      *telemetry.Durations
@@ -22,8 +22,8 @@ type instruments struct {
 	tally [len(outcomeNames)]int64 // used only within one call of count
 }
 
-// confirmed is the index of confirmed messages in outcomeNames. The index of a message
-// with an error is the index of its sentinel error in outcomeKinds.
+// confirmed is an index of outcomeNames. The index of an error is that of its sentinel in
+// outcomeKinds.
 const confirmed = 0
 
 var (
@@ -72,8 +72,7 @@ func (p *Publisher) levels() (inFlight, connected, blocked int64) {
 	return int64(p.count), connected, blocked
 }
 
-// count counts outcomes that are about to be reported. Only the confirm loop
-// calls it.
+// Only the confirm loop calls count.
 func (i *instruments) count(outcomes []outcome) {
 	if len(outcomes) == 0 {
 		return
@@ -94,8 +93,7 @@ func (i *instruments) count(outcomes []outcome) {
 	i.tally = [len(outcomeNames)]int64{}
 }
 
-// seriesOf returns the index in outcomeNames for err. err is nil or a
-// *PublishError.
+// err is nil or a *PublishError.
 func seriesOf(err error) int {
 	e, failed := errors.AsType[*PublishError](err)
 	if !failed {
@@ -104,7 +102,6 @@ func seriesOf(err error) int {
 	return slices.Index(outcomeKinds[:], e.kind)
 }
 
-// subscriberInstruments contains the metrics of a Subscriber.
 type subscriberInstruments struct {
 	delivered, settled, recovered *telemetry.Counter
 	undecodable, connects         *telemetry.Counter
@@ -114,7 +111,7 @@ type subscriberInstruments struct {
 	unobserve                     func()
 }
 
-// Outcomes of a delivery. The values are indexes of series.
+// Outcomes of a delivery: indexes of series.
 const (
 	acked = iota
 	requeued
@@ -122,7 +119,7 @@ const (
 	lost
 )
 
-// Reasons why consuming was interrupted. The values are indexes of series.
+// Reasons of an interruption: indexes of series.
 const (
 	lostConnection = iota
 	lostChannel

@@ -18,22 +18,18 @@ import (
 
 var _ amqp.Marshaler = Marshaler{}
 
-// Marshaler converts between Watermill's messages and AMQP's. It can replace
-// watermill-amqp's DefaultMarshaler everywhere. Each of the two can read the other's
-// messages, because both write the message id to the header _watermill_message_uuid.
-// The zero value is ready to use.
+// Marshaler converts between Watermill's messages and AMQP's. It can replace watermill-amqp's
+// DefaultMarshaler everywhere: both write the message id to the header _watermill_message_uuid, and
+// read each other's messages. The zero value is ready to use.
 //
-// Marshal turns every metadata entry into a header of type string, byte for byte,
-// except two groups of keys. The first group is the keys that control the broker.
-// Metadata often comes from outside the service, and a BCC header alone makes the
-// broker send a copy to any queue. The keys of this group are, in upper or lower case,
-// CC, BCC, every key that starts with "x-" (also x-request-id, which needs another
-// name), expiration, user-id and user_id. The second group is the keys that Unmarshal
-// sets itself. The message id is also the native message id if it has at most 255
-// bytes. If a forwarder sent the message, the native timestamp is the time at which the
-// message was stored in the outbox, and the header once_times contains both times of
-// the forwarder, "once_created_at/once_published_at". Unmarshal makes two metadata
-// entries of it. Messages are persistent.
+// Marshal turns every metadata entry into a header of type string, byte for byte, except two groups
+// of keys. First, keys that control the broker: metadata often comes from outside the service, and
+// a BCC header alone sends a copy to any queue. They are CC, BCC, every key that starts with "x-"
+// (also x-request-id, which needs another name), expiration, user-id and user_id, in any case.
+// Second, keys that Unmarshal sets. The message id is also the native message id if it has at most
+// 255 bytes. Of a forwarder's message, the native timestamp is the time at which it was stored in
+// the outbox, and the header once_times contains "once_created_at/once_published_at", which become
+// two metadata entries. Messages are persistent.
 //
 // Unmarshal accepts every header. It converts a header that is not a string:
 //
@@ -47,20 +43,18 @@ var _ amqp.Marshaler = Marshaler{}
 //	table, array          JSON with sorted keys; the values have the same forms,
 //	                      void is null, and bytes that are not UTF-8 become U+FFFD
 //
-// Unmarshal sets two metadata entries from data of the broker. It ignores headers of
-// the message with the same names. "once_redelivered" is "true" if the broker has
-// delivered the message before, and "false" otherwise. "once_delivery_count" is the
-// number of earlier deliveries, in decimal. It is set only for a redelivery from a
-// queue that counts deliveries, such as a quorum queue.
+// Two metadata entries come from the broker, and headers with their names are ignored.
+// "once_redelivered" is "true" if the broker has delivered the message before, or "false".
+// "once_delivery_count" is the number of earlier deliveries, only for a redelivery from a queue
+// that counts them, such as a quorum queue.
 //
-// Names that begin with "once_" belong to this module. Unmarshal drops such headers if
-// they control an outbox, for example "once_topic" and "once_due_at", or if their name
-// is unknown. Otherwise the sender of a message could control the outbox of any handler
-// that copies metadata to its own messages. Marshal also drops the names that control
-// an outbox.
+// Names that begin with "once_" belong to this module. Unmarshal drops such headers if they control
+// an outbox, such as "once_topic" and "once_due_at", or are unknown. Otherwise the sender of a
+// message could control the outbox of any handler that copies metadata. Marshal also drops those
+// that control an outbox.
 type Marshaler struct {
-	// ContentType is the native content type of all sent messages. Tools that show messages
-	// use it. It has at most 255 bytes. Defaults to no content type.
+	// ContentType is the native content type of all sent messages, for tools that show them. At
+	// most 255 bytes. Defaults to none.
 	ContentType string
 }
 
@@ -115,10 +109,9 @@ func appendMetadata(b []byte, msg *message.Message) (_ []byte, err error) {
 	return amqpwire.AppendTextHeader(b, amqp.DefaultMessageUUIDHeaderKey, msg.UUID)
 }
 
-// passes reports whether a metadata key becomes a header. An unknown key that begins
-// with "once_" also becomes a header. It comes from a newer version of this module,
-// because each outbox refuses such keys if its own version does not know them. joined
-// says whether another header contains the times of the forwarder.
+// passes reports whether a metadata key becomes a header. An unknown "once_" key comes from a newer
+// version of this module, because each outbox refuses those that it does not know. joined says
+// whether another header has the times of the forwarder.
 func passes(key string, joined bool) bool {
 	if joined && (key == meta.CreatedAt || key == meta.PublishedAt) {
 		return false
@@ -126,9 +119,8 @@ func passes(key string, joined bool) bool {
 	return (!isReserved(key) || !meta.Known(key)) && !meta.Steering(key)
 }
 
-// Unmarshal returns the message of a delivery. The message id comes from the header
-// _watermill_message_uuid. Without this header, it is the native message id. Without a
-// native message id, it is "". Unmarshal does not copy the body, and never returns an error.
+// Unmarshal returns the message of a delivery. Its id is the header _watermill_message_uuid, or the
+// native message id, or "". Unmarshal does not copy the body, and never returns an error.
 func (m Marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage(deliveryID(delivery), delivery.Body)
 	msg.Metadata = make(message.Metadata, len(delivery.Headers)+4)
@@ -147,7 +139,6 @@ func (m Marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error
 	return msg, nil
 }
 
-// isReserved reports whether a key must not be copied between headers and metadata.
 func isReserved(key string) bool {
 	return key == amqp.DefaultMessageUUIDHeaderKey || key == amqpwire.PublishHeader || !meta.Travels(key)
 }
@@ -159,11 +150,9 @@ func deliveryID(delivery amqp091.Delivery) string {
 	return delivery.MessageId
 }
 
-// deliveryCount returns the number of earlier deliveries of the message, and whether
-// the number is known. Since RabbitMQ 4.3, the number is in the header x-acquired-count,
-// and x-delivery-count counts only failures. Older brokers write only x-delivery-count.
-// The broker writes these headers only when it delivers a message again. On a first
-// delivery, they could come from the sender, so deliveryCount does not read them.
+// deliveryCount returns the number of earlier deliveries, and whether it is known. Since RabbitMQ
+// 4.3 it is in x-acquired-count, and x-delivery-count counts only failures; older brokers write
+// only the latter. On a first delivery, the sender may have written them.
 func deliveryCount(delivery amqp091.Delivery) (int64, bool) {
 	if !delivery.Redelivered {
 		return 0, false
@@ -176,8 +165,6 @@ func deliveryCount(delivery amqp091.Delivery) (int64, bool) {
 	return 0, false
 }
 
-// integer converts a value of any AMQP integer type. The result ok is false for other
-// types.
 func integer(value any) (n int64, ok bool) {
 	switch n := value.(type) {
 	case int:
@@ -196,8 +183,6 @@ func integer(value any) (n int64, ok bool) {
 	return 0, false
 }
 
-// headerText converts the value of a header to a metadata value. Marshaler describes
-// the forms.
 func headerText(value any) string {
 	switch v := value.(type) {
 	case string:
@@ -217,7 +202,6 @@ func headerText(value any) string {
 	}
 }
 
-// plain converts the value of a header to a value that encoding/json can encode.
 func plain(value any) any {
 	switch v := value.(type) {
 	case []byte:
@@ -254,7 +238,7 @@ func number(f float64, bits int) any {
 	return json.Number(strconv.FormatFloat(f, 'g', -1, bits))
 }
 
-// decimal returns value * 10^-scale as text, without rounding.
+// decimal returns value * 10^-scale without rounding.
 func decimal(d amqp091.Decimal) string {
 	digits := strconv.FormatInt(int64(d.Value), 10)
 	if d.Scale == 0 {

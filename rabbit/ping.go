@@ -15,18 +15,16 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// Ping waits until the Publisher can publish messages, and returns nil. Call it when a
-// service starts, because NewPublisher does not check that the broker can be reached.
+// Ping waits until the Publisher can publish messages. Call it when a service starts, because
+// NewPublisher does not check that the broker can be reached.
 //
-// If the broker refuses the login or the virtual host, or if TLS fails, Ping returns
-// the error immediately, but the Publisher keeps trying in the background. Any other
-// problem is returned as an error when ctx ends. Examples are an unknown host, a
-// refused connection, or a broker that blocks publishers. The error says what to do,
-// and contains no credentials.
+// If the broker refuses the login or the virtual host, or TLS fails, Ping returns the error
+// immediately, while the Publisher keeps trying. Any other problem, such as an unknown host, a
+// refused connection, or a broker that blocks publishers, is returned when ctx ends. The error says
+// what to do, and contains no credentials.
 //
-// If the broker has refused a destination because the user lacks a right, and has not
-// confirmed a message for it since, Ping returns that error ([ErrForbidden]). After Close,
-// Ping returns [ErrClosed].
+// If the broker has refused a destination because the user lacks a right, and has confirmed no
+// message for it since, Ping returns [ErrForbidden], and after Close [ErrClosed].
 func (p *Publisher) Ping(ctx context.Context) error {
 	for {
 		p.mu.Lock()
@@ -52,9 +50,8 @@ func (p *Publisher) Ping(ctx context.Context) error {
 	}
 }
 
-// Ping waits until the Subscriber has a connection, and returns nil. It returns the
-// same errors as [Publisher.Ping]. It returns [ErrForbidden] while a running subscription
-// is interrupted because the user lacks a right.
+// Ping waits until the Subscriber has a connection. It returns the errors of [Publisher.Ping], and
+// [ErrForbidden] while a running subscription is interrupted because the user lacks a right.
 func (s *Subscriber) Ping(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -80,26 +77,22 @@ func (s *Subscriber) Ping(ctx context.Context) error {
 	}
 }
 
-// permanent reports whether a connection error lasts until somebody changes the
-// configuration or the broker. Errors that occur because the broker is still starting
-// are not permanent.
+// permanent errors last until somebody changes the configuration or the broker. A broker that is
+// still starting causes none.
 func permanent(err error) bool { return refusesLogin(err) || refusesVHost(err) || failsTLS(err) }
 
-// refusesLogin reports whether the broker refuses the login. The broker usually refuses
-// a login by closing the connection without a reason. amqp091 then guesses that the
-// login was refused, and refusesLogin relies on this guess.
+// The broker usually closes the connection without a reason. amqp091 then guesses that the login
+// was refused, and refusesLogin relies on this.
 func refusesLogin(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && refused.Code == amqp091.AccessRefused && refused != amqp091.ErrVhost
 }
 
-// refusesVHost reports whether the broker refuses the virtual host. If the connection
-// limit of the virtual host is reached, refusesVHost returns false, because a later
-// attempt can succeed after another client has disconnected.
+// refusesVHost returns false at the connection limit of the virtual host, because another client
+// may disconnect.
 //
-// For a refusal, the broker always sends a reason. amqp091.ErrVhost means that the
-// connection was lost while the virtual host was opened, for example because the broker
-// stopped, or because this process was suspended for longer than the broker waits.
+// For a refusal, the broker always sends a reason. amqp091.ErrVhost means that the connection was
+// lost meanwhile, for example because the broker stopped, or this process was suspended.
 func refusesVHost(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && refused.Code == amqp091.NotAllowed && refused.Server && !strings.Contains(refused.Reason, "limit")
@@ -142,15 +135,13 @@ func pingError(config amqp.ConnectionConfig, reason error) error {
 		"and that the broker runs: %w", host, reason)
 }
 
-// userinfo matches the text from "//" to the last "@" of a word. If a URL without
-// credentials has an "@" in its path, userinfo also matches a part of the path, which
+// userinfo matches from "//" to the last "@" of a word, also of a path without credentials, which
 // does no harm.
 var userinfo = regexp.MustCompile(`//[^\s"]*@`)
 
-// redact removes the credentials in URLs from the text of an error. Every error of
-// another package must be redacted before it is logged or returned. An error that
-// contains credentials is replaced by an error with the redacted text, because
-// unwrapping the original error would show the credentials.
+// redact removes credentials in URLs. Every error of another package must be redacted before it is
+// logged or returned. One with credentials is replaced, because they would show after unwrapping
+// it.
 func redact(err error) error {
 	if err == nil {
 		return nil

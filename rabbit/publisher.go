@@ -19,30 +19,24 @@ var _ message.Publisher = (*Publisher)(nil)
 // Publisher publishes with confirms, and has many messages in flight. It is safe for
 // concurrent use.
 //
-// The Publisher makes every message mandatory and persistent, whatever the
-// configuration or the marshaler says. A message counts as published only when the
-// broker has confirmed it and has not returned it. With any marshaler, metadata never
-// controls the broker; [Marshaler] lists the keys that would control it.
+// Every message is mandatory and persistent, whatever the configuration or the marshaler says. A
+// message counts as published only when the broker has confirmed it and has not returned it. With
+// any marshaler, metadata never controls the broker; [Marshaler] lists the keys that would control
+// it.
 //
-// The Publisher keeps its connection up in the background. It declares each exchange
-// through Config.TopologyBuilder, once per connection, and again after the broker has
-// closed a channel.
+// The Publisher keeps its connection up in the background. It declares each exchange through
+// Config.TopologyBuilder, once per connection, and again after a channel was closed.
 //
-// If the confirm of a message does not arrive in time, the outcome of the message is
-// unknown. The Publisher then sends new messages over another channel. The other
-// unconfirmed messages of the old channel keep their full ConfirmTimeout, and can still
-// be confirmed. If one queue is stuck, this change of channel is the only effect on
-// other queues. But if a queue does not accept messages, RabbitMQ itself stops reading
-// from a connection that has sent some hundreds of messages to that queue. In this
-// case, the outcome of all messages of the connection is unknown, and the Publisher
-// reconnects.
+// If the confirm of a message does not arrive in time, its outcome is unknown, and new messages go
+// over another channel. The other unconfirmed messages of the old one keep their full
+// ConfirmTimeout. A stuck queue has no other effect on other queues. But RabbitMQ itself stops
+// reading from a connection that has sent some hundreds of messages to a queue that accepts none.
+// Then the outcome of all messages of the connection is unknown, and the Publisher reconnects.
 //
-// A nack is a refusal. After three consecutive nacks for one destination, the Publisher
-// sends the next messages over another channel. In a cluster, this helps if the old
-// channel still uses the lost leader of a queue, because the broker then nacks every
-// message on it. If the nacks continue, the Publisher changes the channel again after a
-// pause, which grows from a second to a minute. If no message was confirmed since the
-// last change, the Publisher reconnects.
+// A nack is a refusal. After three consecutive nacks for one destination, the next messages go over
+// another channel: in a cluster, the old one may still use the lost leader of a queue. If the nacks
+// continue, the channel changes again after a pause, which grows from a second to a minute. If no
+// message was confirmed since the last change, the Publisher reconnects.
 type Publisher struct {
 	config amqp.Config
 	cfg    PublisherConfig
@@ -86,16 +80,14 @@ type Publisher struct {
 	stopped  bool // the confirm loop has ended
 }
 
-// NewPublisher returns a Publisher for watermill-amqp's config. It reads these fields:
-// Connection, Marshaler (if it is nil, Marshaler{} is used), Exchange, TopologyBuilder
-// (if it is nil, watermill-amqp's default is used) and Publish.GenerateRoutingKey. It
-// always turns on Publish.Mandatory and Publish.ConfirmDelivery. It ignores
-// Publish.ChannelPoolSize, and refuses Publish.Transactional and Publish.Immediate.
+// NewPublisher returns a Publisher for watermill-amqp's config. It reads Connection, Marshaler (or
+// Marshaler{}), Exchange, TopologyBuilder (or watermill-amqp's default) and
+// Publish.GenerateRoutingKey. Publish.Mandatory and Publish.ConfirmDelivery are always on. It
+// ignores Publish.ChannelPoolSize, and refuses Publish.Transactional and Publish.Immediate.
 //
-// NewPublisher does not need the broker: the Publisher connects in the background, and
-// tries again after every error. Until it is connected, Publish returns unavailable
-// errors, which contain the reason. NewPublisher fails only if the configuration is
-// invalid. The error names every invalid field.
+// The Publisher connects in the background, and tries again after every error. Until then, Publish
+// returns unavailable errors, which contain the reason. NewPublisher fails only for an invalid
+// configuration, and names every invalid field.
 func NewPublisher(config amqp.Config, cfg PublisherConfig) (*Publisher, error) {
 	config, cfg = cfg.withDefaults(config)
 	if err := cfg.validate(config); err != nil {
@@ -135,14 +127,12 @@ func (p *Publisher) reconnector() *reconnector {
 	}
 }
 
-// Publish sends the messages to topic in their order. It sends the next message without
-// waiting for the confirm of the previous one. It returns when it knows the outcome of
-// every message.
+// Publish sends the messages to topic in their order, without waiting for confirms in between, and
+// returns when it knows the outcome of each.
 //
-// Publish returns nil if every message was routed, persisted and confirmed. Otherwise
-// the error contains a *PublishError for each message without a confirm. Each of the
-// methods Refused, Unacceptable and Unavailable of the error returns true only if the
-// same method returns true for all of these PublishErrors.
+// It returns nil if every message was routed, persisted and confirmed. Otherwise the error contains
+// a *PublishError for each other message, and each of its methods Refused, Unacceptable and
+// Unavailable returns true only if it does for all of them.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	var (
 		errs        = make([]error, len(messages))
@@ -159,38 +149,33 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return join(errs)
 }
 
-// PublishAsync sends one message to topic. It returns when the message is in the write
-// buffer. The caller may then use the message again. PublishAsync blocks while the
-// window is full or the exchange is being declared. If there is no connection, or the
-// broker blocks the connection, it blocks for up to ReadyTimeout. The messages of one
+// PublishAsync sends one message to topic. It returns when the message is in the write buffer, and
+// may be used again. It blocks while the window is full or the exchange is being declared, and for
+// up to ReadyTimeout without a connection, or while the broker blocks it. The messages of one
 // goroutine are sent in order.
 //
-// PublishAsync calls done exactly once: with nil if the message was routed, persisted
-// and confirmed, otherwise with a *PublishError. It never calls done on the caller's
-// goroutine. A single goroutine calls done for all messages, one after another, so done
-// must not block, and must not call Publish, PublishAsync or Close. If PublishAsync is
-// called after Close, a new goroutine calls done.
+// PublishAsync calls done exactly once: with nil if the message was routed, persisted and
+// confirmed, otherwise with a *PublishError. A single goroutine, never the caller's, calls done for
+// all messages one after another, so done must not block, and must not call Publish, PublishAsync
+// or Close. After Close, a new goroutine calls done.
 func (p *Publisher) PublishAsync(topic string, msg *message.Message, done func(error)) {
 	p.publish(&publication{id: msg.UUID, topic: topic, done: done}, msg)
 }
 
-// PublishUnordered is like [Publisher.PublishAsync], but the broker may receive the
-// message before messages that were passed earlier and are not confirmed yet. So the
-// Publisher uses several channels for these messages, which makes each message cheaper
-// for the broker. A caller that needs an order sends the next message of it when the one
-// before is confirmed, as the forwarder does for the messages of an ordering key.
+// PublishUnordered is like [Publisher.PublishAsync], but the message may overtake unconfirmed ones:
+// the Publisher uses several channels, which makes each message cheaper for the broker. A caller
+// that needs an order sends the next message of it after the confirm, as the forwarder does for an
+// ordering key.
 func (p *Publisher) PublishUnordered(topic string, msg *message.Message, done func(error)) {
 	p.publish(&publication{id: msg.UUID, topic: topic, done: done, unordered: true}, msg)
 }
 
-// Close stops sending, and waits up to CloseTimeout for missing confirms. It then
-// reports the outcome of the remaining unconfirmed messages as unknown, and closes the
-// connection. When Close returns, done was called for every message that was sent, and
-// all goroutines have ended. Close does not hang if the broker does not respond.
+// Close stops sending, waits up to CloseTimeout for missing confirms, reports the remaining
+// outcomes as unknown, and closes the connection. Then done was called for every message, and all
+// goroutines have ended, even if the broker does not respond.
 //
-// If the outcome of messages is unknown, Close returns an error that wraps [ErrUnknown]
-// and contains the number of these messages. A second call of Close waits for the first
-// call, and returns the same error.
+// If outcomes are unknown, Close returns an error that wraps [ErrUnknown] and contains their
+// number. A second call waits for the first, and returns the same error.
 func (p *Publisher) Close() error {
 	p.closeOnce.Do(func() { p.closeErr = p.close() })
 	return p.closeErr
@@ -225,9 +210,8 @@ func (p *Publisher) close() error {
 	return nil
 }
 
-// wait waits until the state of the Publisher has changed, or until a value arrives on
-// the channel limit. It reports whether the state has changed. The caller must have
-// locked p.mu; wait unlocks p.mu while it waits.
+// wait reports whether the state has changed before a value arrives on limit. p.mu must be locked,
+// and is unlocked meanwhile.
 func (p *Publisher) wait(limit <-chan time.Time) (changed bool) {
 	change := p.changed
 	p.waiting = true
@@ -241,8 +225,7 @@ func (p *Publisher) wait(limit <-chan time.Time) (changed bool) {
 	}
 }
 
-// updateReadiness updates the field unreadySince. Call it after every change that may
-// change the result of the method unready. The caller must have locked p.mu.
+// Call updateReadiness with p.mu locked, after every change that may affect unready.
 func (p *Publisher) updateReadiness() {
 	switch {
 	case p.unready() == nil:
@@ -253,7 +236,7 @@ func (p *Publisher) updateReadiness() {
 	p.broadcast()
 }
 
-// broadcast wakes all callers of wait. The caller must have locked p.mu.
+// p.mu must be locked.
 func (p *Publisher) broadcast() {
 	if p.waiting {
 		p.waiting = false
@@ -262,13 +245,12 @@ func (p *Publisher) broadcast() {
 	}
 }
 
-// wakeConfirmLoop wakes the confirm loop. The caller must have locked p.mu.
+// p.mu must be locked.
 func (p *Publisher) wakeConfirmLoop() {
 	p.idle = false
 	notify(p.wake)
 }
 
-// notify sends a signal, unless a signal is already in the channel. It does not block.
 func notify(signal chan<- struct{}) {
 	select {
 	case signal <- struct{}{}:
@@ -276,21 +258,17 @@ func notify(signal chan<- struct{}) {
 	}
 }
 
-// Destination returns a name for the place to which messages are published. The name
-// contains the broker's host and port, the virtual host, the exchange and the routing
-// key. In the exchange and the routing key, "{topic}" stands for the topic. The name
-// contains no credentials.
+// Destination returns a name for the place to which messages are published, without credentials:
+// the broker's host and port, the virtual host, and the exchange and the routing key of "{topic}".
 //
-// Two publishers with the same name publish to the same queues, unless the same host
-// name refers to different brokers in different places. The name contains the host in
-// the URI, even if a Dial function connects to another host. A forwarder stores and
-// logs the name, see forwarder.Config.Destination.
+// Two publishers with the same name publish to the same queues, unless a host name refers to
+// different brokers. The host is that of the URI, even if a Dial function connects elsewhere. A
+// forwarder stores and logs the name, see forwarder.Config.Destination.
 func (p *Publisher) Destination() string {
 	return destinationName([]string{p.config.Connection.AmqpURI}, p.config.Exchange.GenerateName, p.config.Publish.GenerateRoutingKey)
 }
 
-// destinationName returns the name that Destination returns. The order in which the
-// nodes of a cluster are listed does not change the name.
+// The order in which the nodes of a cluster are listed does not change destinationName.
 func destinationName(uris []string, exchange, key func(topic string) string) string {
 	var nodes []string
 	vhost := ""
@@ -309,7 +287,6 @@ func destinationName(uris []string, exchange, key func(topic string) string) str
 		strings.Join(slices.Compact(nodes), ","), vhost, example(exchange), example(key))
 }
 
-// example returns the result of generate for the topic "{topic}", in quotes.
 func example(generate func(topic string) string) (name string) {
 	defer func() {
 		if recover() != nil {

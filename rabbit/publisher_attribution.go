@@ -10,11 +10,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// removeFinished removes a channel on which no message waits for its outcome any more,
-// unless it is the current channel. If the broker has closed the channel, or the
-// connection was lost, removeFinished first determines the outcomes of its messages. It
-// does not wait for the confirm of an overdue message, because the outcome of this
-// message was already reported as unknown.
+// removeFinished removes a channel without waiting messages, unless it is current, after
+// determining the outcomes on a closed one. Overdue messages were already reported as unknown.
 func (l *confirmLoop) removeFinished(ch *confirmChannel) {
 	if ch.closed != nil {
 		l.detach(ch)
@@ -25,9 +22,8 @@ func (l *confirmLoop) removeFinished(ch *confirmChannel) {
 	}
 }
 
-// detach stops the use of a channel that was closed. It also forgets which exchanges
-// were declared, so that they are declared again: the channel may have been closed
-// because an exchange was deleted.
+// detach also forgets the declared exchanges: the channel may have been closed because one was
+// deleted.
 func (l *confirmLoop) detach(ch *confirmChannel) {
 	l.retire(ch)
 	l.p.mu.Lock()
@@ -35,10 +31,9 @@ func (l *confirmLoop) detach(ch *confirmChannel) {
 	clear(ch.session.declared)
 }
 
-// attributeClose determines the outcomes of all unconfirmed messages of a closed
-// channel. The broker does not say which message caused the close. So the close is
-// attributed to a message only if no other message was unconfirmed. Otherwise the
-// outcome of all these messages is unknown.
+// attributeClose determines the outcomes of the unconfirmed messages of a closed channel. The
+// broker does not say which one caused the close, so it is attributed to a message only if no other
+// was unconfirmed. Otherwise all are unknown.
 func (l *confirmLoop) attributeClose(ch *confirmChannel) {
 	if !ch.session.wire.IsClosing() {
 		l.p.cfg.Logger.Error("Confirm channel closed by RabbitMQ", redact(ch.closed),
@@ -62,8 +57,6 @@ func (l *confirmLoop) attributeClose(ch *confirmChannel) {
 	ch.pending, ch.settled = nil, 0
 }
 
-// isAloneOnConnection reports whether the other channels of the connection have no
-// unconfirmed messages.
 func (l *confirmLoop) isAloneOnConnection(ch *confirmChannel) bool {
 	for _, other := range l.channels {
 		if other != ch && other.session == ch.session && other.outstanding() > 0 {
@@ -73,17 +66,16 @@ func (l *confirmLoop) isAloneOnConnection(ch *confirmChannel) bool {
 	return true
 }
 
-// attributedKind returns the outcome of the only unconfirmed message of a closed
-// channel. If the broker closed the whole connection, the close is attributed to this
-// message only if two conditions hold: no other message on the connection was
-// unconfirmed, and the reply code says that the broker received an invalid frame.
+// attributedKind returns the outcome of the only unconfirmed message of a closed channel. The close
+// of the whole connection is attributed only if no other message on it was unconfirmed, and the
+// broker received an invalid frame.
 func attributedKind(reason *amqp091.Error, aloneOnConnection bool) error {
 	switch reason.Code {
 	case amqp091.ContentTooLarge:
 		return ErrTooLarge
 	case amqp091.PreconditionFailed:
-		// The text is "message size 2000 is larger than configured max size 1000". With
-		// any other text, the same message may be accepted later.
+		// "message size 2000 is larger than configured max size 1000". With any other text, the
+		// message may be accepted later.
 		if strings.Contains(reason.Reason, "message size") {
 			return ErrTooLarge
 		}
@@ -115,13 +107,11 @@ func (l *confirmLoop) remove(ch *confirmChannel) {
 }
 
 const (
-	// nacksInARow is the number of consecutive nacks for one destination, without a confirm
-	// in between, after which the Publisher changes the channel.
+	// After nacksInARow consecutive nacks for one destination, the Publisher changes the channel.
 	nacksInARow = 3
 
-	// The pause until the next change of the channel doubles from shortestChangePause to
-	// longestChangePause. The pause grows because a full queue nacks, too, and then a
-	// change of the channel does not help.
+	// The pause until the next change grows, because a full queue nacks, too, and a change does not
+	// help.
 	shortestChangePause, longestChangePause = time.Second, time.Minute
 
 	maxStreaks = 10_000
@@ -129,10 +119,8 @@ const (
 
 var errOnlyNacks = errors.New("the broker nacks every message, changing to another connection")
 
-// destination is an exchange and a routing key.
 type destination struct{ exchange, key string }
 
-// nackStreak counts the nacks for a destination since its last confirm.
 type nackStreak struct {
 	nacks    int // number of nacks on the current channels
 	changes  int // number of changes of the channel
@@ -141,14 +129,12 @@ type nackStreak struct {
 	confirms uint64    // value of confirmLoop.confirms at the last change
 }
 
-// nacked counts a nack. After nacksInARow nacks, it replaces the channels with new
-// ones. A channel can continue to use the lost leader of a queue. The broker then nacks
-// every message to that queue on this channel, without end. This happens with RabbitMQ
-// 3.10 if the channel was opened while a quorum queue had no leader. A new channel
-// finds the new leader.
+// nacked replaces the channels after nacksInARow nacks. A channel can continue to use the lost
+// leader of a queue, and the broker then nacks every message without end: with RabbitMQ 3.10, if it
+// was opened while a quorum queue had no leader. A new channel finds the new leader.
 //
-// If no message was confirmed since the last change, nacked closes the connection,
-// because a new connection may reach another node.
+// If no message was confirmed since the last change, the connection is closed, because a new one
+// may reach another node.
 func (l *confirmLoop) nacked(ch *confirmChannel, pub *publication) {
 	if !slices.Contains(l.current, ch) {
 		return // the channel was changed already
@@ -180,8 +166,8 @@ func (l *confirmLoop) nacked(ch *confirmChannel, pub *publication) {
 	}
 }
 
-// confirmed counts a confirm. It ends the nack streak of the destination, and records that
-// the broker does not refuse it.
+// confirmed ends the nack streak of the destination, and records that the broker does not refuse
+// it.
 func (l *confirmLoop) confirmed(pub *publication) {
 	l.confirms++
 	if len(l.streaks) > 0 {
@@ -192,8 +178,7 @@ func (l *confirmLoop) confirmed(pub *publication) {
 	}
 }
 
-// retire makes the Publisher send no new messages over a channel. Unconfirmed messages
-// stay on it.
+// Unconfirmed messages stay on a retired channel.
 func (l *confirmLoop) retire(ch *confirmChannel) {
 	l.current = slices.DeleteFunc(l.current, func(other *confirmChannel) bool { return other == ch })
 	l.p.mu.Lock()

@@ -8,10 +8,8 @@ import (
 	"github.com/watermill-once/once/rabbit/internal/amqpwire"
 )
 
-// confirmLoop determines the outcome of every message, and reports it. It runs in a
-// single goroutine, so that two calls of the function done of PublishAsync never
-// overlap. It never uses the network, and never waits for a goroutine that uses the
-// network.
+// confirmLoop determines and reports every outcome in a single goroutine, so that calls of done
+// never overlap. It never uses the network, nor waits for a goroutine that does.
 type confirmLoop struct {
 	p *Publisher
 
@@ -48,9 +46,7 @@ func (p *Publisher) processConfirms() {
 	}
 }
 
-// collect fetches the messages that were sent since the last call, and the responses
-// that have arrived. It returns false when the Publisher is stopping and no message is
-// unconfirmed.
+// collect returns false when the Publisher is stopping and no message is unconfirmed.
 func (l *confirmLoop) collect() bool {
 	p := l.p
 	p.mu.Lock()
@@ -72,8 +68,6 @@ func (l *confirmLoop) collect() bool {
 	return !p.stopped
 }
 
-// processResponses processes the responses that have arrived on a channel: acks, nacks
-// and returned messages.
 func (l *confirmLoop) processResponses(ch *confirmChannel) {
 	front := 0
 	for _, r := range ch.responses {
@@ -110,10 +104,9 @@ func (l *confirmLoop) settle(ch *confirmChannel, pub *publication, r amqpwire.Re
 	}
 }
 
-// expire reports the outcomes of overdue publications as unknown. Overdue publications
-// stay in the list pending, because their confirms may still arrive. The broker may
-// also close the channel because of an overdue publication, and this close must not be
-// attributed to another message. New messages are sent over another channel.
+// expire reports overdue publications as unknown. They stay pending, because their confirms may
+// still arrive, or the broker may close the channel because of one, which must not be attributed to
+// another. New messages go over another channel.
 func (l *confirmLoop) expire(ch *confirmChannel, now time.Time) {
 	for _, pub := range ch.pending {
 		if pub.settled || pub.overdue {
@@ -131,8 +124,7 @@ func (l *confirmLoop) expire(ch *confirmChannel, now time.Time) {
 	}
 }
 
-// record adds the outcome of a publication to the list outcomes. It does nothing for an
-// overdue publication, because its outcome was already reported.
+// An overdue publication was already reported.
 func (l *confirmLoop) record(pub *publication, err *PublishError) {
 	if pub.overdue {
 		return
@@ -146,8 +138,6 @@ func (l *confirmLoop) record(pub *publication, err *PublishError) {
 	l.bytes += pub.size
 }
 
-// releaseWindow removes the recorded publications from the window, so that there is
-// room for new messages.
 func (l *confirmLoop) releaseWindow() {
 	if l.slots == 0 {
 		return
@@ -160,8 +150,7 @@ func (l *confirmLoop) releaseWindow() {
 	l.slots, l.bytes = 0, 0
 }
 
-// report passes each outcome to the function done of its publication. It holds no lock
-// during these calls.
+// done is called without a lock.
 func (l *confirmLoop) report() {
 	l.p.instruments.count(l.outcomes)
 	for _, o := range l.outcomes {
@@ -172,8 +161,7 @@ func (l *confirmLoop) report() {
 	l.outcomes = l.outcomes[:0]
 }
 
-// wait waits for a signal on the channel wake, or until the deadline of the oldest
-// message that waits for its confirm.
+// wait ends with a signal, or at the deadline of the oldest unconfirmed message.
 func (l *confirmLoop) wait() {
 	if oldest := l.oldest(); oldest != nil {
 		l.timer.Reset(time.Until(oldest.deadline))
@@ -188,8 +176,7 @@ func (l *confirmLoop) wait() {
 	}
 }
 
-// becomeIdle reports whether the loop has no work to do. If it returns true, the next
-// publish wakes the loop.
+// After becomeIdle returns true, the next publish wakes the loop.
 func (l *confirmLoop) becomeIdle() bool {
 	p := l.p
 	p.mu.Lock()
@@ -206,8 +193,7 @@ func (l *confirmLoop) becomeIdle() bool {
 	return true
 }
 
-// oldest returns the publication with the earliest deadline, or nil. It may be on a
-// channel that is not the current one any more.
+// The oldest publication may be on a channel that is not current any more.
 func (l *confirmLoop) oldest() (first *publication) {
 	for _, ch := range l.channels {
 		if pub := ch.oldest(); pub != nil && (first == nil || pub.deadline.Before(first.deadline)) {

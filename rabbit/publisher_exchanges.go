@@ -14,8 +14,7 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// declaration describes an exchange that is being declared. The field err is set before
-// the channel done is closed.
+// err is set before done is closed.
 type declaration struct {
 	done chan struct{}
 	err  error
@@ -29,14 +28,10 @@ func (s *session) isDeclared(exchange string) bool {
 	return ok
 }
 
-// declare declares the exchange. If another call is already declaring the same
-// exchange, declare waits for that call, and returns its error. If no channel is free,
-// because other exchanges are being declared, declare waits until one of these
-// declarations has ended. It then returns nil without declaring the exchange, and the
-// caller tries again. declare returns an error if the broker refuses the declaration.
-// If the connection is lost instead, declare returns nil. The Publisher then has no
-// confirm channel, so the caller waits for a new connection. The caller must have
-// locked Publisher.mu; declare unlocks it while it waits.
+// declare declares the exchange, or waits for a call that is doing it, and returns its error. If no
+// channel is free, it waits until another declaration has ended, and returns nil; so it does if the
+// connection is lost. The caller then tries again. An error is a refusal by the broker.
+// Publisher.mu must be locked, and is unlocked meanwhile.
 func (s *session) declare(exchange string) error {
 	if d := s.declaring[exchange]; d != nil {
 		s.p.await(d)
@@ -75,24 +70,21 @@ func (s *session) declare(exchange string) error {
 	return d.err
 }
 
-// await waits for a declaration. The caller must have locked p.mu; await unlocks it
-// while it waits.
+// p.mu must be locked, and is unlocked meanwhile.
 func (p *Publisher) await(d *declaration) {
 	p.mu.Unlock()
 	defer p.mu.Lock()
 	<-d.done
 }
 
-// connectError is the error of an exchange that needs a connection of its own, and gets
-// none. It does not unwrap to the broker's reason, which says nothing about the exchange.
-// The connection of the Publisher is not affected.
+// connectError means that an exchange got no connection of its own. It does not unwrap to the
+// broker's reason, which says nothing about the exchange.
 type connectError struct{ reason error }
 
 func (e *connectError) Error() string { return "connect: " + e.reason.Error() }
 
-// declareOn declares the exchange on the connection of s. If alone is true, or if the
-// broker closes that connection, declareOn uses a connection of its own. An error of this
-// connection concerns only this exchange, and the messages of others are not affected.
+// If alone is true, or if the broker closes the connection of s, declareOn uses a connection of its
+// own, so that errors concern only this exchange.
 func (s *session) declareOn(exchange string, alone bool) error {
 	if !alone {
 		if err := s.p.declareOnOwnChannel(s.connection, exchange); !closesConnection(err) {
@@ -110,9 +102,8 @@ func (s *session) declareOn(exchange string, alone bool) error {
 	return s.p.declareOnOwnChannel(c, exchange)
 }
 
-// declareOnOwnChannel declares the exchange on a separate channel, because the broker
-// closes the channel if it refuses the declaration. If the user may not declare the
-// exchange, it is enough that the exchange exists.
+// The broker closes the channel if it refuses the declaration. If the user may not declare the
+// exchange, it is enough that it exists.
 func (p *Publisher) declareOnOwnChannel(c *connection, exchange string) error {
 	return c.request(p.ctx, func() error {
 		err := withExistingDurability(p.config, func(config amqp.Config) error {
@@ -121,8 +112,8 @@ func (p *Publisher) declareOnOwnChannel(c *connection, exchange string) error {
 		if !refusesAccess(err) {
 			return err
 		}
-		// The user needs no right to see whether the exchange exists. The broker does not
-		// compare the other arguments of a passive declaration.
+		// This needs no right. The broker does not compare the other arguments of a passive
+		// declaration.
 		missing := onChannel(c.amqp, func(channel *amqp091.Channel) error {
 			return channel.ExchangeDeclarePassive(exchange, amqp091.ExchangeTopic, true, false, false, false, nil)
 		})
@@ -133,15 +124,13 @@ func (p *Publisher) declareOnOwnChannel(c *connection, exchange string) error {
 	})
 }
 
-// refusesAccess reports whether the broker has closed a channel because the user lacks a
-// right.
 func refusesAccess(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && refused.Server && refused.Code == amqp091.AccessRefused
 }
 
-// recordDeclaration records whether the next declaration of exchange needs a connection of
-// its own. The caller must have locked p.mu.
+// recordDeclaration records whether the next declaration needs its own connection. p.mu must be
+// locked.
 func (p *Publisher) recordDeclaration(exchange string, err error) {
 	switch {
 	case err == nil:
@@ -154,10 +143,8 @@ func (p *Publisher) recordDeclaration(exchange string, err error) {
 	}
 }
 
-// buildExchange declares the exchange, and returns a panic of the TopologyBuilder as an
-// error. The TopologyBuilder runs while p.mu is unlocked. If a panic reached send, the
-// deferred Unlock in send would unlock p.mu a second time, and Go would end the
-// process.
+// buildExchange runs the TopologyBuilder while p.mu is unlocked. A panic that reached send would
+// make its deferred Unlock end the process.
 func buildExchange(channel *amqp091.Channel, exchange string, config amqp.Config) (err error) {
 	err = usercode.Guarded(func() error { return config.TopologyBuilder.ExchangeDeclare(channel, exchange, config) })
 	if usercode.Stack(err) != "" {
@@ -166,10 +153,8 @@ func buildExchange(channel *amqp091.Channel, exchange string, config amqp.Config
 	return err
 }
 
-// refusesDeclaration reports whether err means that the exchange cannot be declared. If
-// it returns false, the connection was lost for another reason. Some declarations, for
-// example of an unknown exchange type, are refused by closing the whole connection, see
-// closesConnection.
+// If refusesDeclaration returns false, the connection was lost for another reason. Some refusals,
+// for example of an unknown exchange type, close the whole connection, see closesConnection.
 func refusesDeclaration(err error) bool {
 	closed, ok := errors.AsType[*amqp091.Error](err)
 	if !ok {
@@ -178,24 +163,21 @@ func refusesDeclaration(err error) bool {
 	return closed.Server && closed.Code != amqp091.ConnectionForced
 }
 
-// forbiddenFor is how long Ping reports that a destination is forbidden. A forwarder tries
-// a forbidden topic more often, so this time matters only if nobody tries it any more.
+// forbiddenFor limits how long Ping reports a forbidden destination that nobody tries any more.
 const forbiddenFor = 5 * time.Minute
 
-// errNewLogin is the reason why the Publisher closes a connection that lacks a right.
+// errNewLogin closes a connection that lacks a right.
 var errNewLogin = errors.New("the broker refuses access, logging in again")
 
-// forbidden says since when the broker has refused a destination, and why.
 type forbidden struct {
 	err  *PublishError
 	last time.Time
 }
 
-// forbid records that the broker refuses a destination. If no other message is
-// unconfirmed, it also closes the connection: the next connection gets the present
-// credentials, see amqp091.Config.SASL, for example a new token. A young connection is
-// kept, so that a missing right does not delay messages for other destinations. The caller
-// must have locked p.mu.
+// forbid records that the broker refuses a destination. If no other message is unconfirmed, it
+// closes the connection: the next one gets the present credentials, such as a new token, see
+// amqp091.Config.SASL. A young connection is kept, so that a missing right does not delay other
+// destinations. p.mu must be locked.
 func (p *Publisher) forbid(s *session, err *PublishError, alone bool) {
 	if p.forbidden == nil || len(p.forbidden) == maxStreaks {
 		p.forbidden = make(map[destination]forbidden)
@@ -212,8 +194,7 @@ func (p *Publisher) allow(to destination) {
 	delete(p.forbidden, to)
 }
 
-// forbiddenNow returns the error of a destination that the broker refuses, or nil. The
-// caller must have locked p.mu.
+// p.mu must be locked.
 func (p *Publisher) forbiddenNow() error {
 	var latest forbidden
 	for _, f := range p.forbidden {
@@ -227,11 +208,9 @@ func (p *Publisher) forbiddenNow() error {
 	return latest.err
 }
 
-// withExistingDurability calls declare with config. If the exchange exists and differs
-// only in its durability, it calls declare again with the durability of the existing
-// exchange. For example, [TopicExchange] is durable, and watermill-amqp v3's
-// NewDurableTopicConfig is not. A lost exchange does not lose messages: the broker
-// refuses them until the Subscriber has declared the exchange again.
+// withExistingDurability declares again with the durability of an existing exchange that differs
+// only in it: [TopicExchange] is durable, watermill-amqp v3's NewDurableTopicConfig is not. A lost
+// exchange loses no messages: the broker refuses them until the Subscriber has declared it again.
 func withExistingDurability(config amqp.Config, declare func(config amqp.Config) error) error {
 	err := declare(config)
 	if isPreconditionFailed(err) && strings.Contains(err.Error(), "inequivalent arg 'durable' for exchange") {
@@ -241,12 +220,10 @@ func withExistingDurability(config amqp.Config, declare func(config amqp.Config)
 	return err
 }
 
-// inequivalent finds the name of the value that differs.
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']+)' for (queue|exchange) `)
 
-// existingRemedy returns advice on a declaration that the broker has refused, because the
-// queue or the exchange exists with another value. The advice names the field of the
-// configuration. For other reasons, existingRemedy returns "".
+// existingRemedy names the field of the configuration that differs from the existing queue or
+// exchange, or returns "".
 func existingRemedy(reason string) string {
 	found := inequivalent.FindStringSubmatch(reason)
 	if found == nil {
@@ -258,7 +235,6 @@ func existingRemedy(reason string) string {
 	return fmt.Sprintf("the %s exists: set %s of this configuration to its current value, or delete the %s", kind, field, kind)
 }
 
-// configFields are the fields of watermill-amqp's Config by the broker's names.
 var configFields = map[string]string{
 	"Queue durable":        "Queue.Durable",
 	"Queue auto_delete":    "Queue.AutoDelete",

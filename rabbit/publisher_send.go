@@ -21,7 +21,6 @@ var (
 	errReopening  = errors.New("no confirm channel is open yet")
 )
 
-// contents contains unused Contents, so that their buffers can be used again.
 var contents = sync.Pool{New: func() any { return new(amqpwire.Content) }}
 
 func (p *Publisher) publish(pub *publication, msg *message.Message) {
@@ -78,8 +77,8 @@ func (p *Publisher) encode(pub *publication, c *amqpwire.Content, msg *message.M
 	return nil
 }
 
-// removeSteering removes headers that control the broker if a marshaler has copied them
-// from the metadata. It keeps headers that the marshaler has set itself.
+// removeSteering keeps headers that the marshaler has set itself, and removes those from the
+// metadata that control the broker.
 func removeSteering(headers amqp091.Table, metadata message.Metadata) {
 	for key, value := range metadata {
 		if meta.Steering(key) && headers[key] == value {
@@ -88,8 +87,7 @@ func removeSteering(headers amqp091.Table, metadata message.Metadata) {
 	}
 }
 
-// send writes the message to the connection. It waits until there is a connection, and
-// until the window has room.
+// send waits until there is a connection, and room in the window.
 func (p *Publisher) send(pub *publication, c *amqpwire.Content) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,9 +138,8 @@ func (p *Publisher) send(pub *publication, c *amqpwire.Content) error {
 	}
 }
 
-// next returns the channel for a message. Messages with an order use one channel. The
-// other messages take turns. The caller must have locked p.mu, and there must be a
-// current channel.
+// Messages with an order use one channel, the others take turns. p.mu must be locked, and a channel
+// current.
 func (p *Publisher) next(pub *publication) *confirmChannel {
 	if !pub.unordered {
 		return p.current[0]
@@ -162,8 +159,7 @@ func (p *Publisher) unready() error {
 	return nil
 }
 
-// waitReady waits until the state of the Publisher changes. It returns false if no
-// message could be sent for ReadyTimeout.
+// waitReady returns false if no message could be sent for ReadyTimeout.
 func (p *Publisher) waitReady() bool {
 	left := time.Until(p.unreadySince.Add(p.cfg.ReadyTimeout))
 	if left <= 0 {
@@ -178,8 +174,8 @@ func (p *Publisher) hasRoom(size int) bool {
 	return p.count < p.cfg.Window && (p.count == 0 || p.bytes+size <= p.cfg.WindowBytes)
 }
 
-// fail makes the confirm loop report err for a message that was not sent. It does not
-// call done itself, because the caller of PublishAsync may hold a lock that done needs.
+// fail leaves done to the confirm loop, because the caller of PublishAsync may hold a lock that
+// done needs.
 func (p *Publisher) fail(pub *publication, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,7 +188,6 @@ func (p *Publisher) fail(pub *publication, err error) {
 	p.wakeConfirmLoop()
 }
 
-// publication is a message that is being published.
 type publication struct {
 	id, topic, exchange, key string
 
@@ -206,14 +201,12 @@ type publication struct {
 
 	settled bool // the broker's ack or nack has arrived
 
-	// overdue means that the outcome was already reported as unknown. The publication stays
-	// in the list pending of its channel, because it may still be the reason why the broker
-	// closes the channel.
+	// overdue means that the outcome was reported as unknown. The publication stays pending,
+	// because it may still make the broker close the channel.
 	overdue bool
 }
 
-// outcome is the result of a publication. The field err is nil if the publication was
-// confirmed.
+// err is nil if the publication was confirmed.
 type outcome struct {
 	pub *publication
 	err error
@@ -232,8 +225,7 @@ func (pub *publication) error(kind error, code int, reason string, cause error) 
 	}
 }
 
-// channelClosed returns the error for a publication whose channel was closed.
-// kind is the sentinel error that attributeClose has chosen.
+// kind is what attributeClose has chosen.
 func (pub *publication) channelClosed(kind error, reason *amqp091.Error) *PublishError {
 	if !reason.Server {
 		return pub.error(kind, 0, "connection lost: "+redactText(reason.Reason), nil)
@@ -241,7 +233,6 @@ func (pub *publication) channelClosed(kind error, reason *amqp091.Error) *Publis
 	return pub.error(kind, reason.Code, redactText(reason.Reason), reason)
 }
 
-// notEncoded returns the error for a publication that AMQP cannot carry.
 func (pub *publication) notEncoded(err error) *PublishError {
 	kind := ErrTooLarge
 	if e, ok := errors.AsType[*amqpwire.EncodeError](err); ok && !e.TooLarge {
@@ -250,8 +241,7 @@ func (pub *publication) notEncoded(err error) *PublishError {
 	return pub.error(kind, 0, err.Error(), nil)
 }
 
-// declineKind returns the outcome of a message whose exchange the broker declines to
-// declare. If the name is reserved, no right helps, and the message would wait forever.
+// If the name of the exchange is reserved, no right helps, and the message would wait forever.
 func declineKind(exchange string, reason *amqp091.Error) error {
 	switch reason.Code {
 	case amqp091.AccessRefused:

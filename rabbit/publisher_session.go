@@ -13,7 +13,6 @@ import (
 	"github.com/watermill-once/once/rabbit/internal/amqpwire"
 )
 
-// session is the state of the Publisher for one connection.
 type session struct {
 	*connection
 
@@ -21,7 +20,7 @@ type session struct {
 	began  time.Time
 	blocks <-chan amqp.Blocking
 
-	// Publisher.mu guards this field and the following ones.
+	// Publisher.mu guards the fields from here on.
 	blocked   bool
 	declared  map[string]struct{}
 	declaring map[string]*declaration
@@ -38,8 +37,7 @@ func (p *Publisher) newSession(c *connection) *session {
 	}
 }
 
-// newest passes on the newest value of in, and drops older ones. So amqp091's reader
-// never waits for a Publisher that is busy, for example with opening a channel.
+// newest drops all but the newest value, so that amqp091's reader never waits for a busy Publisher.
 func newest[T any](in <-chan T) <-chan T {
 	out := make(chan T)
 	go func() {
@@ -61,13 +59,11 @@ func newest[T any](in <-chan T) <-chan T {
 	return out
 }
 
-// request calls f, which waits for replies of the broker. The caller must not have
-// locked Publisher.mu.
+// Publisher.mu must not be locked.
 func (s *session) request(f func() error) error {
 	return s.connection.request(s.p.ctx, f)
 }
 
-// frameSize returns the maximum frame size of the connection in bytes.
 func (s *session) frameSize() int {
 	if size := s.amqp.Config.FrameSize; size > 0 {
 		return size
@@ -83,7 +79,7 @@ func (p *Publisher) disconnected(reason error) {
 	p.wakeConfirmLoop()
 }
 
-// serve implements connectionUser. It keeps the confirm channels open.
+// serve keeps the confirm channels open.
 func (p *Publisher) serve(c *connection) (graceful bool, reason error) {
 	s := p.newSession(c)
 	p.mu.Lock()
@@ -109,19 +105,15 @@ func (p *Publisher) serve(c *connection) (graceful bool, reason error) {
 	}
 }
 
-// canReply reports whether the broker can be expected to reply to a close. It returns
-// false in two cases: the broker blocks the connection, and then does not read from it;
-// or messages are still unconfirmed when the Publisher closes, so the broker is
-// probably stuck.
+// canReply returns false if the broker blocks the connection, from which it then does not read, or
+// if messages are still unconfirmed at the close, because it is probably stuck.
 func (s *session) canReply() bool {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
 	return s.p.count == 0 && !s.blocked
 }
 
-// ensureChannels opens the confirm channels that the Publisher lacks. If the broker
-// blocks the connection, it does nothing, because the broker does not read from the
-// connection then.
+// A broker that blocks the connection does not read from it, so no channel is opened then.
 func (s *session) ensureChannels() error {
 	for s.needsChannel() {
 		ch, err := s.openConfirmChannel()
@@ -171,8 +163,7 @@ func (s *session) setBlocked(b amqp.Blocking) {
 	}
 }
 
-// retire stops the sending of new messages over a channel. The caller must have locked
-// p.mu.
+// p.mu must be locked.
 func (p *Publisher) retire(ch *confirmChannel) {
 	if i := slices.Index(p.current, ch); i >= 0 {
 		p.current = slices.Delete(p.current, i, i+1)
@@ -181,25 +172,22 @@ func (p *Publisher) retire(ch *confirmChannel) {
 	}
 }
 
-// spreadChannels is the number of channels for messages without an order. RabbitMQ has
-// one process for each channel, and what an unconfirmed message costs grows with their
-// number on the channel: with 1,000 of them on four channels, RabbitMQ needed about a
-// quarter less processor time for each message than with all of them on one. Eight
-// channels gained nothing more.
+// spreadChannels is for messages without an order. RabbitMQ has one process for each channel, and
+// an unconfirmed message costs more, the more there are on it: with 1,000 of them, four channels
+// needed about a quarter less processor time than one. Eight gained nothing more.
 const spreadChannels = 4
 
-// confirmChannel is an AMQP channel in confirm mode, with its unconfirmed messages. The
-// Publisher sends new messages only over its current channels. Any other channel is
-// closed when it has no more unconfirmed messages.
+// confirmChannel is an AMQP channel in confirm mode. One that is not current is closed when it has
+// no more unconfirmed messages.
 type confirmChannel struct {
 	session *session
 	wire    *amqpwire.Channel
 
-	// Publisher.mu guards this field and the field sent.
+	// Publisher.mu guards this field and sent.
 	number uint64         // number of the last publish
 	sent   []*publication // publications that takeSent has not moved to pending yet
 
-	// Only the confirm loop uses this field and the following ones.
+	// Only the confirm loop uses the fields from here on.
 	pending   []*publication // in the order of their numbers; some are settled
 	settled   int            // number of publications in pending that are settled
 	returned  map[uint64]amqpwire.Response
@@ -218,8 +206,8 @@ func (s *session) openConfirmChannel() (*confirmChannel, error) {
 	return &confirmChannel{session: s, wire: wire, returned: make(map[uint64]amqpwire.Response)}, nil
 }
 
-// publish writes a message to the write buffer. If the channel is closed, it returns
-// false. It does not wait for the network. The caller must have locked Publisher.mu.
+// publish returns false if the channel is closed. It does not wait for the network. Publisher.mu
+// must be locked.
 func (ch *confirmChannel) publish(pub *publication, c *amqpwire.Content) bool {
 	if !ch.wire.Publish(ch.number+1, pub.exchange, pub.key, c, ch.session.frameSize()) {
 		return false
@@ -230,8 +218,8 @@ func (ch *confirmChannel) publish(pub *publication, c *amqpwire.Content) bool {
 	return true
 }
 
-// takeSent moves the publications from the list sent to the list pending, and sets
-// their deadlines. The caller must have locked Publisher.mu.
+// takeSent moves sent publications to pending, and sets their deadlines. Publisher.mu must be
+// locked.
 func (ch *confirmChannel) takeSent() {
 	if len(ch.sent) == 0 {
 		return
@@ -260,10 +248,8 @@ func (ch *confirmChannel) settle(pub *publication) {
 	ch.settled++
 }
 
-// trim removes settled publications from the list pending. It always removes those at
-// the beginning of the list. Responses mostly arrive in order, so few other
-// publications are settled. trim removes these only if they are more than half of the
-// list.
+// Responses mostly arrive in order, so settled publications behind the first are only removed when
+// they are more than half of the list.
 func (ch *confirmChannel) trim() {
 	front := 0
 	for front < len(ch.pending) && ch.pending[front].settled {
@@ -277,7 +263,6 @@ func (ch *confirmChannel) trim() {
 	}
 }
 
-// outstanding returns the number of publications that wait for their ack or nack.
 // Overdue publications are included.
 func (ch *confirmChannel) outstanding() int { return len(ch.pending) - ch.settled }
 

@@ -14,8 +14,8 @@ import (
 
 var errConnectionClosed = errors.New("the connection is closed")
 
-// reconnector keeps one connection up until its context ends. It logs when the connection
-// is established or lost, but not every attempt.
+// reconnector keeps one connection up until its context ends. It logs changes, but not every
+// attempt.
 type reconnector struct {
 	ctx      context.Context
 	config   amqp.ConnectionConfig
@@ -25,15 +25,12 @@ type reconnector struct {
 	connects *telemetry.Counter
 }
 
-// connectionUser uses the connections that a reconnector opens.
 type connectionUser interface {
-	// serve uses the connection until the connection is lost or is no longer needed, and
-	// returns the reason. The result graceful says whether the broker can be expected to
-	// reply to a close.
+	// serve uses the connection until it is lost or no longer needed. graceful says whether the
+	// broker can be expected to reply to a close.
 	serve(c *connection) (graceful bool, reason error)
 
-	// disconnected is called with the reason when an attempt to connect has failed, and
-	// when the connection was lost.
+	// disconnected is called after a failed attempt to connect, and after a loss.
 	disconnected(reason error)
 }
 
@@ -65,23 +62,18 @@ func (r *reconnector) run(user connectionUser) {
 	}
 }
 
-// retryPause contains the shortest and the longest pause between attempts to connect or
-// to consume.
 type retryPause struct {
 	low, high time.Duration
 }
 
-// wait pauses before the next attempt. failed is the number of failed
-// attempts so far. If ctx ends first, wait returns false.
+// failed is the number of failed attempts so far.
 func (p retryPause) wait(ctx context.Context, failed int) bool {
 	return sleep(ctx, pauseAfter(failed, p.low, p.high))
 }
 
-// failures returns how many attempts have failed in a row when a connection or a
-// consumer has ended. It returns 0 if the connection or the consumer has lasted at least
-// as long as the longest pause. Otherwise this attempt counts as failed too, and the next
-// pause is longer. failed is the number of failed attempts before. began is
-// the time at which the connection was opened or the consumer was started.
+// failures returns how many attempts have failed in a row when a connection or a consumer has
+// ended: 0 if it has lasted at least as long as the longest pause. Otherwise this attempt, which
+// began at began, counts as failed, too.
 func (p retryPause) failures(failed int, began time.Time) int {
 	if time.Since(began) >= p.high {
 		return 0
@@ -89,7 +81,7 @@ func (p retryPause) failures(failed int, began time.Time) int {
 	return failed + 1
 }
 
-// sleep waits for the given time and returns true. If ctx ends first, it returns false.
+// sleep returns false if ctx ends first.
 func sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -101,11 +93,8 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// pauseAfter returns the pause after the given number of failed attempts. Without a
-// failed attempt, the pause is 0. After the first one, the pause has the length low. It
-// doubles after each further failed attempt, up to the length high. A random part, at
-// most half of the pause, is then subtracted, so that clients that have lost the same
-// broker do not reconnect at the same moment.
+// pauseAfter has no pause before the first attempt. A random part, at most half, is subtracted, so
+// that clients of one broker do not reconnect at the same moment.
 func pauseAfter(failed int, low, high time.Duration) time.Duration {
 	if failed == 0 {
 		return 0

@@ -17,46 +17,39 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// ErrGivenBack means that handlers were still running when CloseTimeout had passed.
-// Subscriber.Close returns it. The broker delivers the messages of these handlers
-// again.
+// ErrGivenBack means that handlers were still running when Subscriber.Close had waited for
+// CloseTimeout. Their messages are delivered again.
 var ErrGivenBack = errors.New("rabbit: given back without an ack")
 
-// Subscriber consumes with many messages in flight. It is safe for concurrent use. All
-// its subscriptions share one connection; each subscription has its own AMQP channel. If
-// the broker answers a declaration by closing the connection, this subscription uses a
-// connection of its own.
+// Subscriber consumes with many messages in flight. It is safe for concurrent use. All its
+// subscriptions share one connection, unless the broker answers a declaration by closing it; each
+// has its own AMQP channel.
 //
-// A subscription has one Go channel for its messages, and waits for the Ack or Nack of
-// each message separately. The Subscriber sends an ack to the AMQP channel that
-// delivered the message. If that channel is closed, the Subscriber logs and drops the
-// ack. The context of a message has the values of Subscribe's context, but ends at a
-// different time: when the message is acked or nacked, when the connection is lost, when
-// the consumer timeout of the broker has passed, or when CloseTimeout has passed.
+// A subscription has one Go channel, and waits for the Ack or Nack of each message separately. An
+// ack goes to the AMQP channel that delivered the message, or is logged and dropped if that is
+// closed. The context of a message has the values of Subscribe's context, but ends when the message
+// is acked or nacked, the connection is lost, the consumer timeout of the broker has passed, or
+// CloseTimeout has passed.
 //
-// When the broker delivers a message again while a handler of this Subscriber still
-// runs with it, the message waits until this handler has acked or nacked its copy.
+// A message that the broker delivers again while a handler still runs with it waits for that
+// handler.
 //
-// The Subscriber returns a nacked message to its queue after a growing pause (NackMin,
-// NackMax). It uses basic.nack with requeue. Since RabbitMQ 4.3, this does not count
-// towards the queue's delivery limit. With Consume.NoRequeueOnNack, the broker drops or
-// dead-letters the message instead, without a pause.
+// A nacked message returns to its queue (basic.nack with requeue) after a growing pause (NackMin,
+// NackMax). Since RabbitMQ 4.3, this does not count towards the queue's delivery limit. With
+// Consume.NoRequeueOnNack, the broker drops or dead-letters it instead, without a pause.
 //
-// The Subscriber recovers if the connection is lost, if a channel is closed, or if the
-// broker cancels a consumer, for example because its queue was deleted. It logs the
-// loss once, declares the topology again through Config.TopologyBuilder, and continues
-// to consume. If the user may not declare the queue, it is enough that the queue exists.
+// The Subscriber recovers from a lost connection, a closed channel, and a cancelled consumer, for
+// example because its queue was deleted. It logs the loss once, declares the topology again through
+// Config.TopologyBuilder, and continues. If the user may not declare the queue, it is enough that
+// it exists.
 //
-// If the broker refuses a running subscription because the user lacks a right, for
-// example because its token has expired, the Subscriber logs an error, and Ping returns
-// it. It tries again on a new connection with the present credentials, see
-// amqp091.Config.SASL. Other subscriptions are not affected.
+// If the broker refuses a running subscription because the user lacks a right, such as after its
+// token has expired, the Subscriber logs an error, Ping returns it, and it tries again with the
+// present credentials, see amqp091.Config.SASL. Other subscriptions are not affected.
 //
-// If Config.Marshaler cannot read a message, the Subscriber reads it with the
-// [Marshaler] of this package, and delivers it with headers as text and the payload
-// unchanged. The middlewares of this module treat such a message as a permanent failure
-// and do not call the handler, so poison quarantines the message. Handlers without
-// these middlewares must call [Undecodable].
+// A message that Config.Marshaler cannot read is read by [Marshaler], with headers as text and the
+// payload unchanged. For the middlewares of this module it is a permanent failure: the handler is
+// not called, and poison quarantines it. Other handlers must call [Undecodable].
 type Subscriber struct {
 	config amqp.Config
 	cfg    SubscriberConfig
@@ -88,14 +81,12 @@ type Subscriber struct {
 	forbidden map[*subscription]error // subscriptions for which the user lacks a right
 }
 
-// NewSubscriber returns a Subscriber for watermill-amqp's config. It reads these
-// fields: Connection, Marshaler (if it is nil, Marshaler{} is used), Exchange, Queue,
-// QueueBind, Consume and TopologyBuilder (if it is nil, watermill-amqp's default is
-// used). It ignores Consume.Qos.Global, because every subscription has its own channel.
+// NewSubscriber returns a Subscriber for watermill-amqp's config. It reads Connection, Marshaler
+// (or Marshaler{}), Exchange, Queue, QueueBind, Consume and TopologyBuilder (or watermill-amqp's
+// default). It ignores Consume.Qos.Global, because every subscription has its own channel.
 //
-// NewSubscriber does not need the broker: the Subscriber connects in the background,
-// and tries again after every error. NewSubscriber fails only if the configuration is
-// invalid. The error names every invalid field.
+// The Subscriber connects in the background, and tries again after every error. NewSubscriber fails
+// only for an invalid configuration, and names every invalid field.
 func NewSubscriber(config amqp.Config, cfg SubscriberConfig) (*Subscriber, error) {
 	config, cfg = cfg.withDefaults(config)
 	if err := cfg.validate(config); err != nil {
@@ -140,24 +131,18 @@ func (s *Subscriber) retryPause() retryPause {
 	return retryPause{s.cfg.reconnectMin, s.cfg.reconnectMax}
 }
 
-// Subscribe declares the topology of topic, and consumes its queue until ctx ends or
-// Close is called. It returns when the consumption has begun. If there is no connection
-// within ReadyTimeout, it returns without an error, and consumption begins when there
-// is a connection.
+// Subscribe declares the topology of topic, and consumes its queue until ctx ends or Close is
+// called. It returns when the consumption has begun, or after ReadyTimeout without a connection;
+// consumption then begins when there is one.
 //
-// Subscribe fails if the broker refuses the topology or closes the connection in
-// response to it, for example because a queue with this name has another type. It also
-// fails if the user lacks a right ([ErrForbidden]), if ctx has ended, or if the
-// Subscriber is closed ([ErrClosed]).
+// Subscribe fails if the broker refuses the topology or closes the connection in response, for
+// example because a queue with this name has another type, if the user lacks a right
+// ([ErrForbidden]), if ctx has ended, or if the Subscriber is closed ([ErrClosed]).
 //
-// When ctx ends or Close is called, the messages that were not passed to a handler yet
-// go back to the queue. Handlers have CloseTimeout to ack or nack the messages in
-// flight. Then the returned channel is closed.
-//
-// If the broker does not reply to the requests that end the consumption, the returned
-// channel is closed after DialTimeout all the same. In this case, the unacked messages
-// return to the queue later: when the broker replies, or when Close closes the
-// connection.
+// At the end, messages that no handler has received go back to the queue, handlers have
+// CloseTimeout to ack or nack theirs, and the returned channel is closed. If the broker does not
+// reply, it is closed after DialTimeout all the same, and unacked messages return to the queue when
+// the broker replies, or when Close closes the connection.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if !s.begin() {
 		return nil, ErrClosed
@@ -178,9 +163,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return sub.out, nil
 }
 
-// SubscribeInitialize declares the topology of topic. It waits up to ReadyTimeout for a
-// connection and then up to DialTimeout for the broker. It returns an error if one of
-// these waits takes longer.
+// SubscribeInitialize declares the topology of topic. It waits up to ReadyTimeout for a connection
+// and then up to DialTimeout for the broker.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if !s.begin() {
 		return ErrClosed
@@ -213,8 +197,7 @@ func (s *Subscriber) initialize(c *connection, topic string) error {
 	return s.recordSetUp(topic, c.queueRequest(func() error { return sub.declare(c) }))
 }
 
-// begin reports whether the Subscriber is still open. If it returns true, the caller
-// must call s.subscriptions.Done, and Close waits for this call.
+// After begin returns true, the caller must call s.subscriptions.Done, for which Close waits.
 func (s *Subscriber) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,16 +208,13 @@ func (s *Subscriber) begin() bool {
 	return true
 }
 
-// Close stops consuming. Messages that no handler has received return to their queues.
-// Close waits up to CloseTimeout for the messages in flight, and sends their acks. Then
-// it closes the AMQP channels, which returns the remaining messages to their queues,
-// and closes the connection. When Close returns, the Go channels of all subscriptions
-// are closed, and all goroutines have ended. Close does not hang if the broker does not
-// respond.
+// Close stops consuming. Messages that no handler has received return to their queues. Close waits
+// up to CloseTimeout for those in flight, sends their acks, closes the AMQP channels, which returns
+// the rest to their queues, and closes the connection. Then the Go channels of all subscriptions
+// are closed, and all goroutines have ended, even if the broker does not respond.
 //
-// If messages in flight were given back, Close returns an error that wraps
-// [ErrGivenBack] and contains the number of these messages. A second call of Close
-// waits for the first call, and returns the same error.
+// If messages in flight were given back, Close returns an error that wraps [ErrGivenBack] and
+// contains their number. A second call waits for the first, and returns the same error.
 func (s *Subscriber) Close() error {
 	s.closeOnce.Do(func() { s.closeErr = s.close() })
 	return s.closeErr
@@ -281,16 +261,14 @@ func (s *Subscriber) disconnected(reason error) {
 	s.broadcast()
 }
 
-// broadcast wakes all goroutines that wait for a change of the connection. The caller
-// must have locked s.mu.
+// s.mu must be locked.
 func (s *Subscriber) broadcast() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// waitReady waits for a connection until ReadyTimeout has passed since the last
-// connection was lost. If there is still no connection, it returns the reason as an
-// error.
+// waitReady waits until ReadyTimeout after the last connection was lost, and returns the reason as
+// an error.
 func (s *Subscriber) waitReady(ctx context.Context) (*connection, error) {
 	s.mu.Lock()
 	left := time.Until(s.downSince.Add(s.cfg.ReadyTimeout))
@@ -305,8 +283,7 @@ func (s *Subscriber) waitReady(ctx context.Context) (*connection, error) {
 	return nil, errors.Join(ctx.Err(), s.down)
 }
 
-// waitConnected waits for a connection, and returns it. It returns nil if ctx ends
-// first.
+// waitConnected returns nil if ctx ends first.
 func (s *Subscriber) waitConnected(ctx context.Context) *connection {
 	for {
 		s.mu.Lock()

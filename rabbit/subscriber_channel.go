@@ -15,9 +15,8 @@ import (
 
 var errNoReply = errors.New("the broker has not replied yet; the queue may be stuck")
 
-// consumeChannel is an AMQP channel with one consumer. A delivery must be acked on the
-// channel that delivered it. If a client acks it on another channel, the broker closes
-// this other channel.
+// consumeChannel is an AMQP channel with one consumer. A delivery must be acked on its channel: the
+// broker closes any other one.
 type consumeChannel struct {
 	sub        *subscription
 	conn       *connection
@@ -38,8 +37,7 @@ type consumeChannel struct {
 	lostBy   int         // why the channel delivers no more messages, as an index of series; endReason sets it
 }
 
-// opening is a consumeChannel that is being opened. The field err is set before the
-// channel done is closed.
+// err is set before done is closed.
 type opening struct {
 	*consumeChannel
 
@@ -47,10 +45,9 @@ type opening struct {
 	err  error
 }
 
-// openChannel opens a channel, and begins to consume. If this takes longer than the
-// connection's timeout, openChannel returns errNoReply, and the channel is opened in
-// the background. Then either the next call of openChannel waits for this channel, or
-// discardOpening closes it.
+// openChannel opens a channel, and begins to consume. If this takes longer than the connection's
+// timeout, it returns errNoReply. The next call waits for the same channel, or discardOpening
+// closes it.
 func (sub *subscription) openChannel(c *connection) (*consumeChannel, error) {
 	if sub.opening == nil {
 		sub.opening = sub.newOpening(c)
@@ -105,8 +102,7 @@ func (ch *consumeChannel) open(shared *connection) (err error) {
 	return s.recordSetUp(topic, err)
 }
 
-// discardOpening closes the channel that is being opened, as soon as it is open. If no
-// channel is being opened, it does nothing.
+// discardOpening closes a channel that is being opened, as soon as it is open.
 func (sub *subscription) discardOpening() {
 	if o := sub.opening; o != nil {
 		sub.running.Go(func() {
@@ -117,8 +113,7 @@ func (sub *subscription) discardOpening() {
 	}
 }
 
-// begin declares the topology, opens the channel, and begins to consume. If it returns
-// an error, the caller must close the channel.
+// After an error of begin, the caller must close the channel.
 func (ch *consumeChannel) begin() error {
 	if err := ch.sub.declare(ch.conn); err != nil {
 		return err
@@ -155,13 +150,13 @@ func (ch *consumeChannel) giveBackBuffered() {
 	ch.buffered = nil
 }
 
-// stop cancels the consumer. amqp091 closes ch.deliveries when the broker has replied.
+// amqp091 closes ch.deliveries when the broker has replied.
 func (ch *consumeChannel) stop() {
 	ch.request(func() error { return ch.amqp.Cancel(ch.tag, false) })
 }
 
-// close closes the AMQP channel, and the connection if no other subscription uses it. The
-// broker then requeues all unacked messages of the channel.
+// The broker requeues all unacked messages of a closed channel. A connection without another user
+// is closed, too.
 func (ch *consumeChannel) close() {
 	if ch.amqp != nil {
 		ch.request(ch.amqp.Close)
@@ -171,9 +166,8 @@ func (ch *consumeChannel) close() {
 	}
 }
 
-// request calls f. Only one call of request runs f at a time. It ignores the error of
-// f: after an error the broker has closed the channel, and the subscription opens
-// another one.
+// Only one request runs at a time. Its error is ignored: the broker has closed the channel, and the
+// subscription opens another.
 func (ch *consumeChannel) request(f func() error) {
 	ch.requesting.Lock()
 	defer ch.requesting.Unlock()
@@ -186,9 +180,9 @@ var (
 		"for longer than the consumer timeout: make the handler faster, or raise the timeout")
 )
 
-// watch waits until the channel is closed. It reads every cancel, because amqp091 stops
-// reading from the connection until somebody does. RabbitMQ 4.3 and later can cancel the
-// same consumer many times, once for each group of messages that have timed out.
+// watch reads every cancel, because amqp091 stops reading from the connection until somebody does.
+// RabbitMQ 4.3 can cancel a consumer many times, once for each group of messages that have timed
+// out.
 func (ch *consumeChannel) watch(closed <-chan *amqp091.Error, cancels <-chan string) {
 	judge := sync.OnceFunc(func() {
 		close(ch.cancelled)
@@ -209,10 +203,9 @@ func (ch *consumeChannel) watch(closed <-chan *amqp091.Error, cancels <-chan str
 	}
 }
 
-// judge finds out why the broker has cancelled the consumer. If the queue was deleted,
-// the handlers continue, because the broker has no other copy of their messages.
-// Otherwise the consumer timeout has passed, and the broker delivers messages again. It
-// does not say which ones, so all messages of the channel count as lost.
+// judge finds out why the broker has cancelled the consumer. If the queue was deleted, the handlers
+// continue, because there is no other copy of their messages. Otherwise the consumer timeout has
+// passed, and the broker delivers some messages again, so all of the channel count as lost.
 func (ch *consumeChannel) judge() {
 	defer close(ch.judged)
 	if !ch.queueIsDeleted() {
@@ -220,8 +213,7 @@ func (ch *consumeChannel) judge() {
 	}
 }
 
-// queueIsDeleted asks the broker whether the queue still exists. It returns false if
-// this is unknown.
+// queueIsDeleted returns false if this is unknown.
 func (ch *consumeChannel) queueIsDeleted() bool {
 	asked := make(chan error, 1)
 	ch.sub.running.Go(func() {
@@ -243,17 +235,15 @@ func (ch *consumeChannel) queueIsDeleted() bool {
 	return false
 }
 
-// isDeleted reports whether err, the broker's answer to a passive declaration, says that
-// the queue does not exist. The broker sends the same code, with another text, for a
-// queue that exists on a node that does not run.
+// The broker sends the same code, with another text, for a queue on a node that does not run.
 func isDeleted(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && refused.Server && refused.Code == amqp091.NotFound && strings.HasPrefix(refused.Reason, "NOT_FOUND - no queue")
 }
 
-// isLost reports whether the channel can send no more acks. After a cancel, it waits
-// until the reason is known: an ack of a message that has timed out would make the
-// broker deliver messages to the cancelled consumer again.
+// isLost reports whether the channel can send no more acks. After a cancel it waits for the reason:
+// an ack of a message that has timed out would make the broker deliver to the cancelled consumer
+// again.
 func (ch *consumeChannel) isLost() bool {
 	select {
 	case <-ch.cancelled:
@@ -263,8 +253,7 @@ func (ch *consumeChannel) isLost() bool {
 	return ch.ctx.Err() != nil
 }
 
-// endReason waits until it is known why the channel delivers no more messages, and
-// returns this reason.
+// endReason waits until it is known why the channel delivers no more messages.
 func (ch *consumeChannel) endReason() error {
 	select {
 	case <-ch.cancelled:

@@ -15,64 +15,55 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// SubscriberConfig configures a Subscriber, in addition to watermill-amqp's Config. The
-// zero value is ready for production use.
+// SubscriberConfig configures a Subscriber, in addition to watermill-amqp's Config. The zero value
+// is ready for production use.
 //
-// BackoffInitialInterval and BackoffMaxInterval in Connection.Reconnect of watermill-amqp's
-// Config limit the pause between attempts to connect, and between attempts to consume. The
-// pause doubles, with jitter. There is no pause before the first attempt after a loss. The
-// limits default to 100 ms and 10 s.
+// The pause between attempts to connect or consume doubles, with jitter, from
+// BackoffInitialInterval to BackoffMaxInterval of Connection.Reconnect in watermill-amqp's Config,
+// by default 100 ms and 10 s. There is none before the first attempt after a loss.
 type SubscriberConfig struct {
-	// InFlight is the maximum number of messages of one subscription that are handled at
-	// the same time, from 1 to 65535. Set it to 1 if handlers need the messages in the
-	// order of the queue. Defaults to 4 per CPU. For a handler that once.Consumer calls in
-	// batches, it defaults to enough messages for full batches: 200 with the default
-	// dedup.Batch. For a durable consumer, it defaults to 200. In these two cases the
-	// prefetch count is equal to InFlight. Set a lower InFlight if so many messages need
+	// InFlight is the maximum number of messages of one subscription that are handled at the same
+	// time, from 1 to 65535. Set it to 1 if handlers need the messages in the order of the queue.
+	// Defaults to 4 per CPU. For a handler that once.Consumer calls in batches, it defaults to
+	// enough for full batches (200 with the default dedup.Batch), and for a durable consumer to
+	// 200; then the prefetch count is equal to InFlight. Set a lower one if so many messages need
 	// too much memory.
 	//
-	// In all other cases, the prefetch count is twice InFlight, so that a free handler can
-	// start with the next message immediately. If InFlight is 1, the prefetch count is 1,
-	// so that the next message cannot overtake a message that is given back. But if
-	// Consume.Qos.PrefetchCount is above 1, the prefetch count is always the larger of
-	// PrefetchCount and InFlight. watermill-amqp's constructors set PrefetchCount to 1.
+	// Otherwise the prefetch count is twice InFlight, so that a free handler has the next message
+	// at once, or 1 if InFlight is 1, so that no message overtakes one that is given back. If
+	// Consume.Qos.PrefetchCount is above 1, the prefetch count is always the larger of it and
+	// InFlight. watermill-amqp's constructors set it to 1.
 	InFlight int
 
-	// NackMin and NackMax limit the pause before a nacked message returns to its queue. The
-	// pause starts at NackMin. It doubles each time the message returns, up to NackMax,
-	// with jitter. During the pause the message counts as in flight. NackMin defaults to
-	// 100 ms, and NackMax to 10 s.
+	// NackMin and NackMax limit the pause before a nacked message returns to its queue. It doubles
+	// each time, with jitter, and meanwhile the message counts as in flight. Default to 100 ms and
+	// 10 s.
 	NackMin, NackMax time.Duration
 
 	// ReadyTimeout is how long Subscribe waits for a connection before it continues in the
-	// background. The time does not start with Subscribe, but when the connection was
-	// lost, or with NewSubscriber. Defaults to 5 s.
+	// background, from the loss of the last one, or from NewSubscriber. Defaults to 5 s.
 	ReadyTimeout time.Duration
 
-	// CloseTimeout is how long a subscription waits for the messages in flight when Close
-	// is called or its context ends. Defaults to 10 s.
+	// CloseTimeout is how long a subscription waits for messages in flight after Close or the end
+	// of its context. Defaults to 10 s.
 	CloseTimeout time.Duration
 
-	// DialTimeout limits the time for opening a connection: name resolution, TCP, TLS and
-	// AMQP together. It is also how long Subscribe waits until the broker has set up a
-	// subscription, and how long a subscription that ends waits for the broker's reply. If
-	// the broker takes longer, the subscription continues or ends in the background. A Dial
-	// function in Connection.AmqpConfig needs its own timeout. Defaults to the
-	// connection_timeout of the URI. If the URI has none, it defaults to 10 s.
+	// DialTimeout limits opening a connection (name resolution, TCP, TLS and AMQP together), and
+	// the wait for the broker's reply at the begin and the end of a subscription, which then
+	// continues or ends in the background. A Dial function in Connection.AmqpConfig needs its own
+	// timeout. Defaults to the connection_timeout of the URI, or 10 s.
 	DialTimeout time.Duration
 
-	// WriteTimeout is how long a write to the network may make no progress. After this
-	// time, the connection is closed. Defaults to 10 s.
+	// WriteTimeout is how long a write may make no progress before the connection is closed.
+	// Defaults to 10 s.
 	WriteTimeout time.Duration
 
-	// Logger receives a line for every change of state (connected, lost, a consumer that
-	// the broker cancelled), and for each message that cannot be decoded. It receives no
-	// credentials. Defaults to slog's default logger. To log nothing, set
-	// watermill.NopLogger{}.
+	// Logger receives a line for every change of state (connected, lost, a consumer that the broker
+	// cancelled), and for each undecodable message, and no credentials. Defaults to slog's default
+	// logger. Set watermill.NopLogger{} to log nothing.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,
-	// which does nothing until you set another provider.
+	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider.
 	MeterProvider metric.MeterProvider
 
 	reconnectMin, reconnectMax time.Duration // limit the pause between attempts to connect, and between attempts to consume
@@ -107,7 +98,6 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 	return config, cfg
 }
 
-// gathering returns the configuration for a handler with batches.
 // messages is the number of messages in flight that full batches need.
 func (cfg SubscriberConfig) gathering(messages int) SubscriberConfig {
 	if cfg.automatic && messages > cfg.InFlight {
@@ -116,13 +106,11 @@ func (cfg SubscriberConfig) gathering(messages int) SubscriberConfig {
 	return cfg
 }
 
-// InFlight returns [SubscriberConfig].InFlight or its default. The result automatic is
-// true for the default. For a handler with batches, a subscription uses a higher number
-// than the default.
+// InFlight returns [SubscriberConfig].InFlight or its default, which is automatic. A handler with
+// batches may have more.
 func (s *Subscriber) InFlight() (limit int, automatic bool) { return s.cfg.InFlight, s.cfg.automatic }
 
-// prefetch returns the prefetch count of a subscription. configured is
-// the PrefetchCount in watermill-amqp's config.
+// configured is the PrefetchCount in watermill-amqp's config.
 func (cfg SubscriberConfig) prefetch(configured int) int {
 	switch {
 	case configured > 1:
@@ -136,8 +124,7 @@ func (cfg SubscriberConfig) prefetch(configured int) int {
 	}
 }
 
-// longestUnacked returns how long a message may be unacked. A message first waits for
-// the messages that were prefetched before it, and is then in flight itself.
+// A message waits for those that were prefetched before it, and is then in flight itself.
 func (cfg SubscriberConfig) longestUnacked(prefetch int) time.Duration {
 	rounds := (prefetch + cfg.InFlight - 1) / cfg.InFlight
 	return time.Duration(rounds) * longestUnackedWait
@@ -179,8 +166,7 @@ var (
 		"10 minutes by default, for a message in flight and for the prefetched messages that wait for it")
 )
 
-// longestUnackedWait is how long a message may wait for its ack: the default of
-// UnackedWait in packages retry, poison and durable.
+// longestUnackedWait is the default of UnackedWait in packages retry, poison and durable.
 const longestUnackedWait = 10 * time.Minute
 
 // Defaults of RabbitMQ.
@@ -189,11 +175,9 @@ const (
 	defaultConsumerTimeout = 30 * time.Minute
 )
 
-// logLimits logs the delivery limit of the queue, and logs the consumer timeout if it
-// is too short. Because of such limits, the broker can remove messages before retry and
-// poison have handled them. It is called when a subscription begins. It does not know
-// limits that policies or the broker's configuration set, because AMQP does not show
-// these limits.
+// logLimits logs the delivery limit of the queue, and a consumer timeout that is too short: the
+// broker can then remove messages before retry and poison have handled them. AMQP does not show
+// limits of policies and of the broker's configuration.
 func (sub *subscription) logLimits(c *connection) {
 	config, logger := sub.s.config, sub.s.cfg.Logger
 	queue := sub.arguments
@@ -215,9 +199,7 @@ func (sub *subscription) logLimits(c *connection) {
 	}
 }
 
-// deliveryLimit returns the maximum number of times that the queue delivers a message.
-// If the queue has no limit, the result limited is false. The result depends on the
-// arguments of the queue, and on the major version of the broker.
+// deliveryLimit depends on the arguments of the queue, and on the broker's major version.
 func deliveryLimit(queue amqp091.Table, major int) (limit int64, limited bool) {
 	if queue[amqp091.QueueTypeArg] != amqp091.QueueTypeQuorum {
 		return 0, false
@@ -234,9 +216,7 @@ func deliveryLimit(queue amqp091.Table, major int) (limit int64, limited bool) {
 
 func nacksCount(major, minor int) bool { return major < 4 || major == 4 && minor < 3 }
 
-// consumerTimeout returns the value of x-consumer-timeout in the first table that
-// contains this argument. If no table contains it, consumerTimeout returns the default
-// of the broker.
+// The first table with x-consumer-timeout counts.
 func consumerTimeout(tables ...amqp091.Table) time.Duration {
 	for _, args := range tables {
 		if ms, configured := integer(args["x-consumer-timeout"]); configured {
@@ -246,7 +226,6 @@ func consumerTimeout(tables ...amqp091.Table) time.Duration {
 	return defaultConsumerTimeout
 }
 
-// brokerVersion returns the broker's version, or 0, 0 if the broker does not send it.
 func brokerVersion(properties amqp091.Table) (major, minor int) {
 	version, _ := properties["version"].(string)
 	first, rest, _ := strings.Cut(version, ".")

@@ -21,8 +21,6 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// delivery is a message that the broker has delivered. If the broker delivers the
-// message again, this is another delivery.
 type delivery struct {
 	channel   *consumeChannel
 	raw       amqp091.Delivery
@@ -44,12 +42,11 @@ func (d *delivery) message() *message.Message {
 	return d.msg
 }
 
-// Undecodable returns the error that Config.Marshaler returned for the message, or nil.
-// If there is an error, [Marshaler] has read the message instead.
+// Undecodable returns the error of Config.Marshaler for the message, which [Marshaler] has then
+// read, or nil.
 func Undecodable(msg *message.Message) error { return transport.Undecodable(msg.Context()) }
 
-// decode returns a delivery. If the configured marshaler cannot decode the message, the
-// delivery contains the message as Marshaler reads it.
+// decode lets Marshaler read a message that the configured marshaler cannot.
 func (sub *subscription) decode(ch *consumeChannel, raw amqp091.Delivery) *delivery {
 	d := &delivery{channel: ch, raw: raw}
 	ctx, cancel := context.WithCancel(ch.ctx)
@@ -80,9 +77,8 @@ func (sub *subscription) decode(ch *consumeChannel, raw amqp091.Delivery) *deliv
 	return d
 }
 
-// unmarshal calls the marshaler. If the marshaler fails, it calls the marshaler again
-// with all headers converted to text. watermill-amqp's marshaler fails on every header
-// that is not a string, and the broker itself adds such headers.
+// unmarshal calls the marshaler, after a failure with all headers as text: watermill-amqp's fails
+// on every header that is not a string, and the broker itself adds such headers.
 func (sub *subscription) unmarshal(raw amqp091.Delivery) (*message.Message, error) {
 	msg, err := sub.unmarshalOnce(raw)
 	if err == nil {
@@ -110,8 +106,7 @@ func (sub *subscription) unmarshalOnce(raw amqp091.Delivery) (msg *message.Messa
 	return msg, redact(err)
 }
 
-// waitHandled waits for the handler's ack or nack. After a nack, it also waits for the
-// pause. Then it sends the delivery to the channel sub.handled.
+// waitHandled waits for the handler's ack or nack, and after a nack for the pause.
 func (d *delivery) waitHandled() {
 	sub := d.channel.sub
 	defer sub.s.calls.remove(d)
@@ -128,7 +123,6 @@ func (d *delivery) waitHandled() {
 	sub.handled <- d
 }
 
-// waitPause waits for the pause, or until the channel is lost or the subscription ends.
 func (d *delivery) waitPause() {
 	timer := time.NewTimer(d.pause)
 	defer timer.Stop()
@@ -139,9 +133,8 @@ func (d *delivery) waitPause() {
 	}
 }
 
-// requeueCounts contains how often each message was requeued, by message id. It is
-// needed because some queues do not count requeues: classic queues, and quorum queues
-// since RabbitMQ 4.3.
+// requeueCounts counts the requeues of each message id, because classic queues, and quorum queues
+// since RabbitMQ 4.3, do not.
 type requeueCounts map[string]int
 
 const (
@@ -158,9 +151,9 @@ func (n requeueCounts) add(id string) {
 
 func (n requeueCounts) forget(id string) { delete(n, id) }
 
-// handlerCalls contains the deliveries that handlers of a Subscriber have received and
-// not answered yet. When a channel is lost, the broker delivers its messages again,
-// often to the same process, and the handlers of the first delivery may still run.
+// handlerCalls contains the deliveries that handlers have not answered. When a channel is lost, the
+// broker delivers its messages again, often to the same process, while the handlers of the first
+// delivery still run.
 type handlerCalls struct {
 	mu   sync.Mutex
 	byID map[messageKey][]*delivery
@@ -190,8 +183,7 @@ func (c *handlerCalls) remove(d *delivery) {
 	}
 }
 
-// of returns the deliveries of the same message. It also compares the bodies, because
-// messages of other senders may have no id, or may share one.
+// The bodies count, too, because messages of other senders may have no id, or share one.
 func (c *handlerCalls) of(d *delivery) []*delivery {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,8 +196,8 @@ func (c *handlerCalls) of(d *delivery) []*delivery {
 	return same
 }
 
-// waitForEarlierCalls makes d wait if handlers still run with the same message. When
-// they have returned, sub.wake gets a signal.
+// waitForEarlierCalls makes d wait for handlers with the same message. When they have returned,
+// sub.wake gets a signal.
 func (sub *subscription) waitForEarlierCalls(d *delivery) {
 	if !d.raw.Redelivered {
 		return
@@ -245,8 +237,7 @@ func (d *delivery) answered() bool {
 	}
 }
 
-// settle sends the ack or nack of d to the broker. It also sends the acks and nacks of
-// the other deliveries that wait in the channel sub.handled.
+// settle acks or nacks d, and the other deliveries that wait in sub.handled.
 func (sub *subscription) settle(d *delivery) {
 	handled := []*delivery{d}
 	for range len(sub.handled) {
@@ -283,8 +274,7 @@ func (sub *subscription) settleOn(ch *consumeChannel, handled []*delivery) {
 	}
 }
 
-// logLost logs that an ack was not sent. The line of the lost channel or connection does
-// not name the messages.
+// The line of the lost channel or connection does not name the messages.
 func (sub *subscription) logLost(d *delivery) {
 	if !d.acked {
 		return
@@ -294,9 +284,8 @@ func (sub *subscription) logLost(d *delivery) {
 		sub.fields().Add(watermill.LogFields{"reason": reason.Error(), "took": time.Since(d.handedOut)})))
 }
 
-// acknowledge sends acks and nacks. If the channel is lost, it sends nothing. It sends
-// one multiple ack for all acked deliveries that come before the first unacked
-// delivery, and a separate ack for each later one.
+// acknowledge sends one multiple ack for the acked deliveries before the first unacked one, and one
+// ack for each later one. On a lost channel it sends nothing.
 func (ch *consumeChannel) acknowledge(handled []*delivery) {
 	if ch.isLost() {
 		for _, d := range handled {
@@ -327,9 +316,8 @@ func (ch *consumeChannel) acknowledge(handled []*delivery) {
 	}
 }
 
-// ack sends one ack for all deliveries in the list acks. For several deliveries this is
-// a multiple ack, which also acks every earlier delivery of the channel. So the list
-// must contain all earlier deliveries that have no ack or nack yet.
+// A multiple ack also acks every earlier delivery of the channel, so acks must contain all that
+// have no ack or nack yet.
 func (ch *consumeChannel) ack(acks []*delivery) {
 	if len(acks) == 0 {
 		return
@@ -352,9 +340,7 @@ func (ch *consumeChannel) nack(d *delivery) (outcome int) {
 	return outcomeUnlessLost(requeued, err)
 }
 
-// outcomeUnlessLost returns the given outcome if err is nil. If err is not nil, the ack
-// or nack was not sent, and the channel will be closed soon. The outcome is then the
-// constant lost.
+// After an error, the ack or nack was not sent, and the channel will be closed soon.
 func outcomeUnlessLost(outcome int, err error) int {
 	if err != nil {
 		return lost

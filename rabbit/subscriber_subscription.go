@@ -15,9 +15,8 @@ import (
 	"github.com/watermill-once/once/internal/transport"
 )
 
-// subscription is the state of one call of Subscribe. A single goroutine does all its
-// work, including acks. In addition, one goroutine for each message in flight waits for
-// the handler's ack or nack.
+// subscription is the state of one call of Subscribe. A single goroutine does its work, and one for
+// each message in flight waits for the ack or nack.
 type subscription struct {
 	s                      *Subscriber
 	cfg                    SubscriberConfig
@@ -66,10 +65,9 @@ func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscri
 	return sub
 }
 
-// startConsuming opens the first channel. It returns an error if the broker refuses the
-// topology, or if the subscription has ended. If the channel cannot be opened for
-// another reason, such as a lost connection, both results are nil, and the method run
-// tries again.
+// startConsuming returns an error if the broker refuses the topology, or the subscription has
+// ended. If there is no channel for another reason, such as a lost connection, both results are
+// nil, and run tries again.
 func (sub *subscription) startConsuming() (*consumeChannel, error) {
 	c, reason := sub.s.waitReady(sub.ctx)
 	if err := sub.endReason(); err != nil {
@@ -103,7 +101,7 @@ func (sub *subscription) endReason() error {
 	return sub.ctx.Err()
 }
 
-// run consumes until the subscription ends. It replaces lost channels.
+// run replaces lost channels until the subscription ends.
 func (sub *subscription) run(ch *consumeChannel) {
 	for failed := 0; ; {
 		if ch == nil && sub.s.retryPause().wait(sub.ctx, failed) {
@@ -131,8 +129,7 @@ func (sub *subscription) run(ch *consumeChannel) {
 	sub.end(ch)
 }
 
-// reopen waits for a connection, and opens a channel. If this fails, or if the
-// subscription ends, it returns nil.
+// reopen returns nil if it fails, or if the subscription ends.
 func (sub *subscription) reopen() *consumeChannel {
 	c := sub.s.waitConnected(sub.ctx)
 	if c == nil {
@@ -143,9 +140,7 @@ func (sub *subscription) reopen() *consumeChannel {
 	return ch
 }
 
-// consume passes messages to the handlers, and sends their acks. When the channel
-// delivers no more messages, it returns the reason. When the subscription ends, it
-// returns nil.
+// consume returns why the channel delivers no more messages, or nil when the subscription ends.
 func (sub *subscription) consume(ch *consumeChannel) error {
 	for {
 		out, next := sub.next(ch)
@@ -172,9 +167,8 @@ func (sub *subscription) consume(ch *consumeChannel) error {
 	}
 }
 
-// next returns the next message for the handlers, and the Go channel to which to send
-// it. Both results are nil if there is no message, or if InFlight messages are in
-// flight. A message whose earlier call still runs is skipped.
+// Both results of next are nil if there is no message, or InFlight are in flight. A message whose
+// earlier call still runs is skipped.
 func (sub *subscription) next(ch *consumeChannel) (chan<- *message.Message, *delivery) {
 	if sub.inFlight < sub.cfg.InFlight {
 		for _, d := range ch.buffered {
@@ -203,10 +197,9 @@ func (sub *subscription) handOut(d *delivery) {
 	sub.running.Go(d.waitHandled)
 }
 
-// retire stops the use of a channel that delivers no more messages. If the queue was
-// deleted, messages in flight can still be acked, so the channel stays open until they
-// are settled. Otherwise the channel is closed, and the broker delivers its unacked
-// messages again.
+// retire stops the use of a channel that delivers no more messages. If the queue was deleted,
+// messages in flight can still be acked, so it stays open until then. Otherwise it is closed, and
+// the broker delivers its unacked messages again.
 func (sub *subscription) retire(ch *consumeChannel, reason error) {
 	sub.lostBy = ch.lostBy
 	sub.logConsuming(ch.conn, reason)
@@ -218,9 +211,8 @@ func (sub *subscription) retire(ch *consumeChannel, reason error) {
 	sub.running.Go(ch.close)
 }
 
-// logConsuming logs once that consuming was interrupted, once that a right is missing, and
-// once that consuming continues. It does not log that the shared connection was lost,
-// because the reconnector logs it.
+// logConsuming logs each of these once: an interruption, a missing right, and the continuation. The
+// reconnector logs the loss of the shared connection.
 func (sub *subscription) logConsuming(c *connection, err error) {
 	news := sub.recordRefusal(err) || !sub.interruptionLogged
 	switch {
@@ -245,10 +237,9 @@ func (sub *subscription) fields() watermill.LogFields {
 
 var errCloseTimeout = errors.New("rabbit: CloseTimeout is over")
 
-// end waits for the messages in flight, and returns the other messages to the queue. If
-// a stuck queue delays the requests of end, these requests continue in the background
-// until the broker replies or the connection is closed. If the subscription has no
-// channel, ch is nil.
+// end waits for the messages in flight, and returns the others to the queue. Requests that a stuck
+// queue delays continue in the background until the broker replies or the connection is closed.
+// Without a channel, ch is nil.
 func (sub *subscription) end(ch *consumeChannel) {
 	defer sub.cancel()
 	sub.recordRefusal(nil)
@@ -278,11 +269,9 @@ func (sub *subscription) end(ch *consumeChannel) {
 	sub.s.cfg.Logger.Info("RabbitMQ consumer stopped", sub.fields())
 }
 
-// drain settles deliveries until no message is in flight, or CloseTimeout is over. It
-// returns the buffered messages to the queue only after the broker has stopped
-// delivering, because the broker would otherwise deliver these messages to this
-// consumer again. It waits up to DialTimeout for the broker, and reports whether the
-// broker has stopped delivering.
+// drain settles deliveries until none is in flight, or CloseTimeout is over. Buffered messages
+// return to the queue only when the broker has stopped delivering, because it would deliver them to
+// this consumer again. drain waits up to DialTimeout for this, and reports it.
 func (sub *subscription) drain(ch *consumeChannel) (stopped bool) {
 	slow, deadline := time.NewTimer(sub.s.cfg.DialTimeout), time.NewTimer(sub.s.cfg.CloseTimeout)
 	defer slow.Stop()
@@ -314,9 +303,8 @@ func (sub *subscription) drain(ch *consumeChannel) (stopped bool) {
 	return deliveries == nil
 }
 
-// ended returns a channel that is closed when all goroutines of the subscription have
-// ended. Subscriber.Close closes the connection, and then also waits for these
-// goroutines.
+// ended is closed when all goroutines of the subscription have ended, for which Close waits after
+// it has closed the connection.
 func (sub *subscription) ended() <-chan struct{} {
 	ended := make(chan struct{})
 	sub.s.background.Go(func() {

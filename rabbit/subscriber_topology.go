@@ -15,20 +15,16 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// topologyError means that the topology could not be declared.
 type topologyError struct{ error }
 
 func (e *topologyError) Unwrap() error { return e.error }
 
-// errStream is returned for a queue that is a stream.
 var errStream = errors.New("the queue is a stream, which does not deliver a message again after a nack or a lost connection; " +
 	"consume a queue of type quorum or classic")
 
-// declare declares the topology. If the broker's default delivery limit would apply to
-// the queue, declare first tries to declare the queue without a limit. It uses separate
-// channels, because the broker closes a channel when it refuses a declaration. declare
-// fails if the queue is a stream. If the user may not declare the queue, it is enough that
-// the queue exists.
+// declare declares the topology, first without a delivery limit if the broker's default would
+// apply. It uses separate channels, because the broker closes one when it refuses a declaration. A
+// stream is refused. If the user may not declare the queue, it is enough that it exists.
 func (sub *subscription) declare(c *connection) error {
 	sub.arguments = sub.s.config.Queue.Arguments
 	quorum := false // whether the queue is known to be a quorum queue
@@ -45,8 +41,8 @@ func (sub *subscription) declare(c *connection) error {
 		case namesStream(err):
 			return sub.refused(errStream)
 		}
-		// The queue exists with other arguments, or it is not a quorum queue. So declare it
-		// with the configured arguments.
+		// The queue exists with other arguments, or is no quorum queue, so it needs the configured
+		// arguments.
 		quorum = strings.Contains(err.Error(), "inequivalent arg 'x-delivery-limit'")
 	}
 	switch err := sub.build(c, sub.arguments); {
@@ -62,10 +58,8 @@ func (sub *subscription) declare(c *connection) error {
 	return sub.refuseStream(c)
 }
 
-// refuseStream returns an error if the queue is a stream. It declares the queue again with
-// an argument that only streams have, which other queues ignore. It does so only if the
-// queue can be a stream without a configuration that says so: because of the default type
-// of the virtual host, or because of the TopologyBuilder.
+// refuseStream declares the queue again with an argument that only streams have, and other queues
+// ignore, if it can be a stream by the default type of the virtual host, or by the TopologyBuilder.
 func (sub *subscription) refuseStream(c *connection) error {
 	if !sub.hasDefaultType() || sub.consumedBefore {
 		return nil
@@ -88,8 +82,6 @@ func (sub *subscription) hasDefaultType() bool {
 	return sub.arguments[amqp091.QueueTypeArg] == nil && queue.Durable && !queue.AutoDelete && !queue.Exclusive
 }
 
-// namesStream reports whether the broker has refused a declaration because the queue is a
-// stream, or would be one.
 func namesStream(err error) bool {
 	if !isPreconditionFailed(err) {
 		return false
@@ -106,9 +98,8 @@ func with(arguments amqp091.Table, name string, value any) amqp091.Table {
 	return more
 }
 
-// topicTopologyBuilder is a TopologyBuilder that also needs the topic, such as one of
-// watermill-amqp v3, see package amqpv3. The Subscriber calls this method in place of
-// BuildTopology.
+// topicTopologyBuilder also needs the topic, such as one of watermill-amqp v3, see package amqpv3.
+// It is called in place of BuildTopology.
 type topicTopologyBuilder interface {
 	BuildTopologyOfTopic(
 		channel *amqp091.Channel, topic, queue, exchange string, config amqp.Config, logger watermill.LoggerAdapter) error
@@ -141,11 +132,9 @@ func (sub *subscription) refused(err error) error {
 	return &topologyError{fmt.Errorf("rabbit: declare topology of topic %q: %w", sub.topic, err)}
 }
 
-// withoutDeliveryLimit returns arguments that declare a queue without the broker's
-// default delivery limit. It returns false in three cases: the default limit does not
-// apply, because the queue cannot be a quorum queue or the broker is older than RabbitMQ
-// 4.0; a limit is configured; or the queue has a dead-letter exchange and so loses no
-// messages.
+// withoutDeliveryLimit returns arguments without the broker's default delivery limit. It returns
+// false if that does not apply, because the queue cannot be a quorum queue or the broker is older
+// than RabbitMQ 4.0, if a limit is configured, or if a dead-letter exchange keeps the messages.
 func (sub *subscription) withoutDeliveryLimit(broker amqp091.Table) (amqp091.Table, bool) {
 	arguments := sub.arguments
 	if sub.hasDefaultType() {
@@ -165,12 +154,10 @@ func isPreconditionFailed(err error) bool {
 	return ok && refused.Server && refused.Code == amqp091.PreconditionFailed
 }
 
-// onChannel calls f with a separate channel. It returns the error of f, or the reason
-// for which the broker closed the channel. It receives this reason from NotifyClose,
-// because the error of Close is not enough: if f declares with NoWait, the broker may
-// close the channel before onChannel calls Close, and Close then returns nil. If the
-// broker has closed the connection, onChannel returns the broker's error, which f may
-// have hidden.
+// onChannel returns the error of f, or the reason for which the broker closed the channel. It takes
+// the reason from NotifyClose: if f declares with NoWait, the broker may close the channel before
+// Close, which then returns nil. If the broker has closed the connection, its error replaces that
+// of f.
 func onChannel(conn *amqp091.Connection, f func(channel *amqp091.Channel) error) error {
 	channel, err := conn.Channel()
 	if err != nil {
@@ -187,9 +174,8 @@ func onChannel(conn *amqp091.Connection, f func(channel *amqp091.Channel) error)
 	return err
 }
 
-// closedError means that the broker has closed the connection instead of setting up a
-// consumer. All other users of the connection get the same error, so only an error of a
-// connection that no other topic uses says something about the topic.
+// closedError means that the broker has closed the connection during a setup. All its users get the
+// same error, so it says something about a topic only if no other topic uses the connection.
 type closedError struct{ error }
 
 func (e *closedError) Unwrap() error { return e.error }
@@ -199,17 +185,14 @@ func closedBy(err error) bool {
 	return ok
 }
 
-// closesConnection reports whether err means that the broker has closed the connection
-// because of a request of the client.
 func closesConnection(err error) bool {
 	closed, ok := errors.AsType[*amqp091.Error](err)
 	return ok && closed.Server && !closed.Recover && closed.Code != amqp091.ConnectionForced
 }
 
-// connectionFor returns the connection for a consumer of topic, and a function that ends
-// the use of this connection. Usually this is the shared connection. After the broker has
-// closed a connection during the setup, or has refused access, it is a new connection
-// without other users, until a setup succeeds.
+// connectionFor returns the connection for a consumer of topic, usually the shared one. After the
+// broker has closed a connection during the setup, or refused access, it is one without other
+// users, until a setup succeeds.
 func (s *Subscriber) connectionFor(ctx context.Context, topic string, shared *connection) (*connection, func(), error) {
 	if !s.isAlone(topic) {
 		return shared, func() {}, nil
@@ -226,8 +209,7 @@ func (s *Subscriber) connectionFor(ctx context.Context, topic string, shared *co
 	}, nil
 }
 
-// setUp calls f, which sets up a consumer of topic. If the broker has closed the shared
-// connection, setUp calls f again, which then uses a connection without other users.
+// If the broker has closed the shared connection, setUp calls f again with one of its own.
 func (s *Subscriber) setUp(topic string, f func() error) error {
 	alone := s.isAlone(topic)
 	err := f()
@@ -237,8 +219,7 @@ func (s *Subscriber) setUp(topic string, f func() error) error {
 	return err
 }
 
-// recordSetUp records whether the next consumer of topic needs a connection without other
-// users. err is the result of a setup.
+// recordSetUp records whether the next consumer of topic needs a connection without other users.
 func (s *Subscriber) recordSetUp(topic string, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,9 +242,7 @@ func (s *Subscriber) isAlone(topic string) bool {
 	return s.alone[topic]
 }
 
-// lacksRight reports whether the broker refuses access because of a missing right. It
-// also refuses a second consumer of a queue that has an exclusive one, with the same
-// code.
+// The broker also refuses a second consumer of a queue with an exclusive one, with the same code.
 func lacksRight(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && refused.Server && refused.Code == amqp091.AccessRefused && !strings.Contains(refused.Reason, "in exclusive use")
@@ -274,9 +253,8 @@ func forbiddenSetUp(topic string, err error) error {
 		"or renew its token", ErrForbidden, topic, redact(err))
 }
 
-// isReadyMade reports whether the queue exists, and the user may not declare it. The
-// queue then has its bindings from whoever has declared it. If the user may declare the
-// queue, it lacks a right for the exchange or the bindings.
+// isReadyMade reports whether the queue exists, with the bindings of whoever has declared it, and
+// the user may not declare it. A user who may lacks a right for the exchange or the bindings.
 func (sub *subscription) isReadyMade(c *connection) bool {
 	queue := sub.s.config.Queue
 	declare := func(channel *amqp091.Channel) error {
@@ -290,8 +268,7 @@ func (sub *subscription) isReadyMade(c *connection) bool {
 	return refusesAccess(onChannel(c.amqp, declare)) && onChannel(c.amqp, find) == nil
 }
 
-// recordRefusal records that the subscription cannot consume because the user lacks a
-// right, until err is nil. It reports whether this is new.
+// recordRefusal reports whether a missing right is new.
 func (sub *subscription) recordRefusal(err error) bool {
 	s := sub.s
 	s.mu.Lock()
@@ -307,8 +284,7 @@ func (sub *subscription) recordRefusal(err error) bool {
 	return false
 }
 
-// forbiddenNow returns the error of a subscription that the broker refuses, or nil. The
-// caller must have locked s.mu.
+// s.mu must be locked.
 func (s *Subscriber) forbiddenNow() error {
 	for _, err := range s.forbidden {
 		return err

@@ -17,10 +17,8 @@ import (
 )
 
 const (
-	// exportVersion is the version of the format of exported lines.
 	exportVersion = 1
 
-	// page is the number of rows that one query reads.
 	page = 1000
 
 	// keyPrefix distinguishes business keys from message ids in the inbox.
@@ -60,7 +58,6 @@ func (f Filter) validate() error {
 	return errors.Join(errs...)
 }
 
-// line is an exported row. It contains either a message id or a business key.
 type line struct {
 	Version   int       `json:"version"`
 	MessageID string    `json:"message_id,omitempty"`
@@ -70,8 +67,8 @@ type line struct {
 	Tenant    string    `json:"tenant,omitempty"`
 }
 
-// CursorOf returns the Cursor for a line that [Log.Export] has written. Call it with
-// the last line of an archive, and set Filter.After of the next export to the result.
+// CursorOf returns the Cursor of a line of [Log.Export]: that of an archive's last line is
+// Filter.After of the next export.
 func CursorOf(text []byte) (Cursor, error) {
 	var l line
 	if err := json.Unmarshal(text, &l); err != nil {
@@ -90,18 +87,16 @@ func CursorOf(text []byte) (Cursor, error) {
 	return c, nil
 }
 
-// Export writes the rows that match f to w, one JSON object per line, in the order of
-// the times at which their messages were handled. It returns the number of written
-// rows, and the place of the last row. If there are no rows, this place is f.After. If
-// a row contains a business key instead of a message id, its line has "key" instead of
-// "message_id". The lines contain no digests.
+// Export writes the rows that match f to w, one JSON object per line, in the order of the times at
+// which their messages were handled. It returns the number of rows, and the place of the last one,
+// or f.After. A row with a business key has "key" in its line in place of "message_id". The lines
+// contain no digests.
 //
-// If Export fails, w may contain more lines than the returned number, and an incomplete
-// last line. Begin again with the same After and a new file.
+// If Export fails, w may contain more lines, and an incomplete last one: begin again with the same
+// After and a new file.
 //
-// Messages may be committed in a different order than they were handled. So an export
-// that continues an earlier export is complete only if the earlier export ended at
-// [Log.Settled].
+// Messages may be committed in a different order than they were handled, so an export that
+// continues another is complete only if that one ended at [Log.Settled].
 func (l *Log) Export(ctx context.Context, f Filter, w io.Writer) (exported int, last Cursor, err error) {
 	exported, last, err = l.export(ctx, f, w)
 	if err != nil {
@@ -169,9 +164,7 @@ func (l *Log) page(ctx context.Context, f Filter, limit int, encoder *json.Encod
 	return len(lines), last, nil
 }
 
-// query returns the query that reads one page of rows. The database finds these rows in
-// order through the index on processed_at, also if the inbox has one partition for each
-// day.
+// The index on processed_at has the rows of a page in their order, also in an inbox by day.
 func (l *Log) query(f Filter, limit int) (query string, args []any) {
 	arg := func(value any) string {
 		args = append(args, value)

@@ -32,31 +32,25 @@ func New(db *sql.DB, config schema.Config) (*Log, error) {
 }
 
 const (
-	// settlePoll is the pause between two queries for running transactions.
 	settlePoll = 100 * time.Millisecond
 
-	// margin is the time between the result of Settled and the time of the call. It is
-	// needed because a server can be slow to register a transaction that begins, and its
-	// clock can be set back.
+	// margin is the time between the result of Settled and the call: a server can be slow to
+	// register a transaction that begins, and its clock can be set back.
 	margin = time.Minute
 )
 
-// ErrReplica means that the database is a replica. A replica does not know which
-// transactions run on its primary.
+// ErrReplica means that the database is a replica, which does not know the transactions of its
+// primary.
 var ErrReplica = errors.New("the database is a replica: use the primary")
 
-// Settled returns a time about a minute before the call. When Settled has returned, no
-// further row can appear for a message that was handled before this time. So an export
-// up to this time is complete.
+// Settled returns a time about a minute before the call, before which no further message can appear
+// as handled, so that an export up to this time is complete.
 //
-// The time of a row is the beginning of its transaction, but the row appears only at
-// the end of the transaction. When Settled is called, other transactions of this
-// database may be running, and each of them may still add a row. Settled therefore
-// waits until these transactions have ended. If ctx ends before that, the error names
-// the sessions of these transactions.
+// The time of a row is the beginning of its transaction, but the row appears at its end. Settled
+// therefore waits for the transactions of this database that were running. If ctx ends before that,
+// the error names their sessions.
 //
-// With PostgreSQL, the database must be the primary. Otherwise Settled fails with
-// [ErrReplica].
+// With PostgreSQL, the database must be the primary. Otherwise Settled fails with [ErrReplica].
 func (l *Log) Settled(ctx context.Context) (time.Time, error) {
 	at, err := l.settled(ctx)
 	if err != nil {
@@ -65,9 +59,8 @@ func (l *Log) Settled(ctx context.Context) (time.Time, error) {
 	return at.Add(-margin), nil
 }
 
-// running is a query for the transactions that may still insert into the inbox. Every
-// running transaction has a lock on its own virtual id. A prepared transaction has no
-// session, but keeps its lock on the inbox.
+// running finds the transactions that may still insert into the inbox, by the lock on their own
+// virtual id. A prepared transaction has no session, but keeps its lock on the inbox.
 const running = `
 	SELECT virtualtransaction, COALESCE(CAST(pid AS text), 'prepared') FROM pg_locks
 	WHERE granted AND (
@@ -105,11 +98,9 @@ func (l *Log) settled(ctx context.Context) (time.Time, error) {
 	return at, err
 }
 
-// lastWriterEnded returns a time at which no other transaction was writing. In SQLite,
-// the time of a row is the time of its insert.
+// In SQLite, the time of a row is the time of its insert.
 func (l *Log) lastWriterEnded(ctx context.Context) (at time.Time, err error) {
 	err = l.db.Write(ctx, func(tx *sql.Tx) error {
-		// This takes the write lock and changes nothing.
 		if _, err := tx.ExecContext(ctx, l.db.SQL(`DELETE FROM {inbox} WHERE 1 = 0`)); err != nil {
 			return err
 		}

@@ -29,22 +29,18 @@ type Record struct {
 	// At is the time of the act, by the database's clock.
 	At time.Time
 
-	// Actor is the name of the person or program that acted. Why is the reason that this
-	// person or program gave.
+	// Actor is the person or program that acted, and Why the reason given.
 	Actor, Why string
 
 	// Action is the kind of the act: "replay", "discard", "edit", "retry", "cancel", "note",
 	// "pause" and so on.
 	Action string
 
-	// Subject is the changed row, as a table and an ID: "parked:17" for an entry of the
-	// quarantine, "dead:17" for a dead letter, "sent:17" for a sent message, "outbox:17"
-	// for a pending message, "replay:17" for a replay, "key:k" for an ordering key,
-	// "topic:t" and "tenant:t" for a topic and a tenant that was paused or resumed, and
-	// "group:f" for a failure group of the quarantine.
+	// Subject is the changed row, as a table and an ID: "parked:17" (quarantine), "dead:17",
+	// "sent:17", "outbox:17", "replay:17", or "key:k" for an ordering key, "topic:t" and "tenant:t"
+	// for what was paused or resumed, and "group:f" for a failure group of the quarantine.
 	Subject string
 
-	// Consumer and MessageID are the consumer and the id of the changed message, or "".
 	Consumer, MessageID string
 
 	// ReplayID is the ID of the replay of many entries to which the act belongs, or 0.
@@ -61,13 +57,12 @@ func New(db *sql.DB, config schema.Config) (*Log, error) {
 	return &Log{d}, nil
 }
 
-// windowRows is the number of rows that one call reads. The limit is needed because
-// most fields of a Filter have no index: an index would slow down each act.
+// windowRows is the number of rows that one call reads. Most fields of a Filter have no index,
+// which would slow down each act.
 const windowRows = 20_000
 
-// List returns a page of the acts that match f, with the latest act first. One call
-// reads at most 20,000 acts. Next of the page is the value of Filter.BeforeID for the next
-// page.
+// List returns a page of the acts that match f, the latest first. One call reads at most 20,000
+// acts. Filter.BeforeID of the next page is Next of this one.
 func (l *Log) List(ctx context.Context, f Filter) (operate.Page[Record], error) {
 	err := f.validate()
 	var p operate.Page[Record]
@@ -125,15 +120,14 @@ type Filter struct {
 	Consumer  string
 	MessageID string
 
-	// ReplayID is the ID of the replay of many entries to which the acts belong.
 	ReplayID int64
 
-	// After (inclusive) and Before (exclusive) limit the time of the act, by the database's
-	// clock. Both are cut to whole milliseconds.
+	// After (inclusive) and Before (exclusive) limit the time of the act, by the database's clock,
+	// in whole milliseconds.
 	After, Before time.Time
 
-	// BeforeID selects acts with a lower ID. Set it to Next of the previous page.
-	// Defaults to the beginning of the list.
+	// BeforeID selects acts with a lower ID, for the next page Next of the previous one. Defaults
+	// to the latest.
 	BeforeID int64
 
 	// Limit is the maximum number of acts. Defaults to 100.

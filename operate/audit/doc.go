@@ -1,5 +1,4 @@
-// Package audit reads the audit log. The log contains the acts of operators: who
-// replayed, edited, discarded, retried or cancelled a message, and why. Packages
-// deadletter, parked, pending and quarantine write to the log, in the transaction of the
-// change. No code of this module deletes rows of the log.
+// Package audit reads the audit log of the acts of operators: who replayed, edited, discarded,
+// retried or cancelled a message, and why. Packages dead, parked, outbox and quarantine write to it
+// in the transaction of the change. No code of this module deletes its rows.
 package audit

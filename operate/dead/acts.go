@@ -15,9 +15,9 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// Replay puts letters back into the outbox in one transaction, with new positions and
-// no failed attempts. For their order, see [Letters.ReplayMatching]. If one of them
-// does not exist ([operate.ErrNotFound]) or needs force ([operate.ErrNeedsForce]), it replays none.
+// Replay puts letters back into the outbox in one transaction, with new positions and no failed
+// attempts, in the order of [Letters.ReplayMatching]. If one does not exist ([operate.ErrNotFound])
+// or needs force ([operate.ErrNeedsForce]), it replays none.
 func (l *Letters) Replay(ctx context.Context, act operate.Act, ids ...int64) error {
 	err := act.Validate()
 	if err == nil {
@@ -29,24 +29,21 @@ func (l *Letters) Replay(ctx context.Context, act operate.Act, ids ...int64) err
 	return nil
 }
 
-// ReplayMatching puts the letters that match f back into the outbox, in ascending order
-// of their IDs, with new positions and no failed attempts. The transaction that puts a
-// letter back also deletes the letter. So each letter goes back only once, even if two
-// replays run at the same time.
+// ReplayMatching puts the letters that match f back into the outbox, in ascending order of their
+// IDs, with new positions and no failed attempts. The same transaction deletes the letter, so each
+// goes back once, even if two replays run at the same time.
 //
 // A letter that blocks its ordering key is sent before the messages that wait behind
 // it. All other letters are sent after the messages that are already in the outbox, and
 // so after later messages of their key.
 //
-// ReplayMatching does not replay letters that arrive while it runs. When ctx ends, it
-// stops after a batch. The Report contains the number of replayed letters, even after
-// an error. This number does not include the letters of a commit with an unknown
+// Letters that arrive while it runs are not replayed. When ctx ends, it stops after a batch. The
+// Report counts the replayed letters even after an error, but not those of a commit with an unknown
 // outcome.
 //
-// The replay stores its progress in the table of replays. quarantine.Entries.Replays
-// lists the replay, quarantine.Entries.StopReplay stops it ([operate.ErrReplayStopped]),
-// and [Letters.Resume] continues it. If no letter matches, no row is stored, and
-// Report.ID is 0.
+// The progress is stored in the table of replays. quarantine.Entries.Replays lists the replay,
+// quarantine.Entries.StopReplay stops it ([operate.ErrReplayStopped]), and [Letters.Resume]
+// continues it. If no letter matches, no row is stored, and Report.ID is 0.
 func (l *Letters) ReplayMatching(ctx context.Context, act operate.Act, f operate.Filter, plan operate.Plan) (operate.Replay, error) {
 	r, err := l.table.replayMatching(ctx, act, f, plan, l.replay())
 	if err != nil {
@@ -55,11 +52,9 @@ func (l *Letters) ReplayMatching(ctx context.Context, act operate.Act, f operate
 	return r, nil
 }
 
-// Resume continues a replay that was paused, stopped or abandoned, with the Filter and
-// the Plan of the replay. The fields Total and Replayed of the Report count the
-// messages of the whole replay. progress may be nil. If the replay cannot
-// be continued, Resume returns [operate.ErrReplayNotFound], [operate.ErrReplayFinished]
-// or [operate.ErrReplayRunning].
+// Resume continues a replay that was paused, stopped or abandoned, with its Filter and Plan, and
+// counts the messages of the whole replay. progress may be nil. If it cannot be continued, Resume
+// returns [operate.ErrReplayNotFound], [operate.ErrReplayFinished] or [operate.ErrReplayRunning].
 func (l *Letters) Resume(ctx context.Context, act operate.Act, id int64, progress func(operate.Report)) (operate.Replay, error) {
 	r, err := l.table.replays(l.replay()).Resume(ctx, act, id, progress)
 	if err != nil {
@@ -90,8 +85,8 @@ func (l *Letters) putBack(ctx context.Context, tx *sql.Tx, letters []row) error 
 			from, to, keys = append(from, letter.position), append(to, positions[i]), append(keys, letter.key)
 		}
 	}
-	// The key stays blocked by the same message. The message now has a higher position than
-	// the messages that wait for it.
+	// The key stays blocked by the same message, which now has a higher position than those that
+	// wait for it.
 	d := l.table.Dialect
 	if _, err := tx.ExecContext(ctx, d.SQL(`
 		UPDATE {blocked_keys} AS b SET position = c.new_position, reason = '`+outboxrow.BlockedReplayed+`'
@@ -104,9 +99,8 @@ func (l *Letters) putBack(ctx context.Context, tx *sql.Tx, letters []row) error 
 	return l.table.remove(ctx, tx, letters)
 }
 
-// Release unblocks an ordering key that a dead letter blocks. If no dead letter blocks
-// the key, it returns [ErrNotBlocked]. The letter stays. If the letter is replayed
-// later, it is sent after the messages that waited behind it.
+// Release unblocks an ordering key that a dead letter blocks, or returns [ErrNotBlocked]. The
+// letter stays, and a later replay sends it after the messages that waited behind it.
 func (l *Letters) Release(ctx context.Context, act operate.Act, orderingKey string) error {
 	err := act.Validate()
 	if err == nil {
@@ -138,9 +132,9 @@ func (l *Letters) release(ctx context.Context, act operate.Act, key string) erro
 	})
 }
 
-// Discard deletes letters for good, in one transaction. If one of them does not exist
-// ([operate.ErrNotFound]), it deletes none. The messages that wait behind a deleted letter are
-// then sent. Act.Why is required.
+// Discard deletes letters for good, in one transaction. If one does not exist
+// ([operate.ErrNotFound]), it deletes none. The messages behind a deleted letter are then sent.
+// Act.Why is required.
 func (l *Letters) Discard(ctx context.Context, act operate.Act, ids ...int64) error {
 	err := act.ValidateLoss()
 	if err == nil {
@@ -152,11 +146,9 @@ func (l *Letters) Discard(ctx context.Context, act operate.Act, ids ...int64) er
 	return nil
 }
 
-// DiscardMatching deletes the letters that match f for good, as [Letters.Discard] does,
-// and returns the number of deleted letters. It uses several transactions. When ctx
-// ends, it stops after a batch. With an error, it also returns the number of letters
-// that it has deleted. This number does not include the letters of a commit with an
-// unknown outcome.
+// DiscardMatching deletes the letters that match f for good, as [Letters.Discard] does, in several
+// transactions, and returns their number, even with an error, but without those of a commit with an
+// unknown outcome. When ctx ends, it stops after a batch.
 func (l *Letters) DiscardMatching(ctx context.Context, act operate.Act, f operate.Filter) (discarded int, err error) {
 	if err = act.ValidateLoss(); err == nil {
 		discarded, err = l.table.changeMatching(ctx, act, f, l.discard())
@@ -187,10 +179,9 @@ func (l *Letters) deleteLetters(ctx context.Context, tx *sql.Tx, letters []row) 
 	return l.table.remove(ctx, tx, letters)
 }
 
-// DryRun returns the letters that ReplayMatching would replay or skip with the same
-// Filter and Plan. It changes nothing. It returns the letters as groups, in ascending
-// order of Fingerprint. With Plan.Force, these are also the letters that
-// DiscardMatching would delete.
+// DryRun returns the letters that ReplayMatching would replay or skip with the same Filter and
+// Plan, as groups in ascending order of Fingerprint, and changes nothing. With Plan.Force,
+// DiscardMatching would delete the same letters.
 func (l *Letters) DryRun(ctx context.Context, f operate.Filter, plan operate.Plan) ([]operate.Group, error) {
 	groups := map[string]*rows.Group{}
 	err := l.table.dryRun(ctx, f, plan, l.replay(), `fingerprint, reason, last_error, topic, {millis died_at}`,
@@ -225,9 +216,8 @@ func (l *Letters) DryRun(ctx context.Context, f operate.Filter, plan operate.Pla
 
 var errLimit = errors.New("the Limit is reached")
 
-// dryRun calls the function read for each row that the operation op would examine, in
-// the order of the IDs. The function read reads the ID of the row, the reason why the
-// row needs force (see row.force), and the columns in columns.
+// dryRun calls read for each row that op would examine, in the order of the IDs, to read the ID,
+// the reason why the row needs force (see row.force), and columns.
 func (t *table) dryRun(
 	ctx context.Context, f operate.Filter, plan operate.Plan, op operation, columns string,
 	read func(scan func(dest ...any) error, id, force *int64) error,

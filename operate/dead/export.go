@@ -12,15 +12,12 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// exportVersion is the version of the format of exported lines.
 const exportVersion = 1
 
-// exportBytes is the maximum size of the payloads that are in memory at the same time,
-// in bytes. A single payload may be larger.
+// exportBytes limits the payloads in memory. A single one may be larger.
 const exportBytes = 1 << 20
 
-// line is an exported row. If the metadata of the row is not in the form that package
-// outbox writes, RawMetadata is set instead of Metadata.
+// RawMetadata is set if the metadata is not in the form that package outbox writes.
 type line struct {
 	Version     int               `json:"version"`
 	ID          int64             `json:"id"`
@@ -51,13 +48,12 @@ type sentLine struct {
 	SentAt time.Time `json:"sent_at"`
 }
 
-// Export writes the letters that match f to w, one JSON object per line, in ascending
-// order of their IDs. It returns the number of written lines. After an error, w may
-// contain more lines than this number, and an incomplete last line. Filter.Limit is the
-// maximum number of lines. By default there is no limit.
+// Export writes the letters that match f to w, one JSON object per line, in ascending order of
+// their IDs, at most Filter.Limit, and returns their number. After an error, w may contain more
+// lines, and an incomplete last one.
 //
-// A line contains the whole message, with the payload in base64. Protect the file as
-// you protect the messages.
+// A line contains the whole message, with the payload in base64. Protect the file as you protect
+// the messages.
 func (l *Letters) Export(ctx context.Context, f operate.Filter, w io.Writer) (exported int, err error) {
 	exported, err = l.table.export(ctx, f, w, func(ctx context.Context, f operate.Filter) (lines []line, after int64, err error) {
 		p, err := l.list(ctx, f, true)
@@ -98,9 +94,8 @@ func lineOf(m Message) line {
 	}
 }
 
-// export writes one page after the other. For each page it calls list, which returns
-// the lines of the page without their contents, and the value of operate.Filter.AfterID for the
-// next page.
+// For each page, export calls list, which returns its lines without contents, and
+// operate.Filter.AfterID for the next page.
 func (t *table) export(
 	ctx context.Context, f operate.Filter, w io.Writer, list func(ctx context.Context, f operate.Filter) ([]line, int64, error),
 ) (exported int, err error) {
@@ -149,8 +144,7 @@ func payloadsPerQuery(lines []line) int {
 	return len(lines)
 }
 
-// encode adds the payloads to lines, writes the lines, and returns the number of
-// written lines. It leaves out rows that were deleted in the meantime.
+// encode adds the payloads to lines, and leaves out rows that were deleted in the meantime.
 func (t *table) encode(ctx context.Context, encoder *json.Encoder, lines []line) (written int, err error) {
 	ids := make([]int64, len(lines))
 	for i, next := range lines {

@@ -21,25 +21,21 @@ type Message struct {
 	// of the message in the outbox.
 	ID, Position int64
 
-	// MessageID, Topic and OrderingKey are the values of the message. OrderingKey is "" if
-	// the message has no ordering key.
 	MessageID, Topic, OrderingKey string
 
-	// Payload is the body, byte for byte. It is set by Get, but not by List. Size is the
-	// length of the body in bytes. Both Get and List set it.
+	// Payload is the body, byte for byte, which List does not set. Size is its length in bytes.
 	Payload []byte
 	Size    int
 
-	// Metadata is nil if the metadata of the row is not in the form that package outbox
-	// writes, or if Config.WithoutContent is set.
+	// Metadata is nil if the row's is not in the form that package outbox writes, or with
+	// Config.WithoutContent.
 	Metadata message.Metadata
 
 	// CreatedAt is the time at which the message was written to the outbox.
 	CreatedAt time.Time
 }
 
-// scanMessage reads the columns of list, and then the columns that only one of the two
-// tables has. It stores the latter columns in dest.
+// scanMessage reads the columns of list, and into dest those of only one of the two tables.
 func scanMessage(scan func(dest ...any) error, dest ...any) (Message, error) {
 	var (
 		m        Message
@@ -59,9 +55,8 @@ func scanMessage(scan func(dest ...any) error, dest ...any) (Message, error) {
 	return m, nil
 }
 
-// Letter is a dead letter. Usually this is a message that the forwarder gave up on,
-// because the broker did not accept it. The field Reason says why the message is a dead
-// letter.
+// Letter is a dead letter: usually a message that the forwarder gave up on, because the broker did
+// not accept it.
 type Letter struct {
 	Message
 
@@ -75,8 +70,8 @@ type Letter struct {
 	// Unknown reports whether the message may have been sent although no confirm arrived.
 	Unknown bool
 
-	// BlocksKey reports whether messages of the same ordering key wait for this
-	// letter, see forwarder.BlockKey.
+	// BlocksKey reports whether messages of the ordering key wait for this letter, see
+	// forwarder.BlockKey.
 	BlocksKey bool
 
 	// LastFailedAt is when the message became a dead letter.
@@ -98,11 +93,10 @@ func New(db *sql.DB, config operate.Config) (*Letters, error) {
 	return &Letters{t}, nil
 }
 
-// List returns a page of the letters that match, without their payloads. For a single
-// condition, an index finds the matching letters. If the Filter has several conditions,
-// List looks at no more than 10,000 of the letters that match the rarest condition, and
-// Page.Next says where the search continues. FailedAfter and FailedBefore count
-// as a second condition if they match more than 5,000 letters.
+// List returns a page of the letters that match, without their payloads. For a single condition, an
+// index finds them. With several, List looks at no more than 10,000 letters that match the rarest
+// one, and Page.Next says where the search continues. FailedAfter and FailedBefore count as a
+// second condition if they match more than 5,000 letters.
 func (l *Letters) List(ctx context.Context, f operate.Filter) (operate.Page[Letter], error) {
 	p, err := l.list(ctx, f, false)
 	if err != nil {
@@ -126,9 +120,8 @@ func (l *Letters) Get(ctx context.Context, id int64) (Letter, error) {
 	return p.Rows[0], nil
 }
 
-// Count counts the letters that match, at most 50,000 in one call. It looks at no more
-// letters than List does. If Filter.Limit is set, it counts no more letters than this.
-// Count.Next says where the next call continues.
+// Count counts the letters that match, at most 50,000 in one call, and Filter.Limit if it is set.
+// It looks at no more letters than List. Count.Next says where the next call continues.
 func (l *Letters) Count(ctx context.Context, f operate.Filter) (operate.Count, error) {
 	n, err := l.table.Count(ctx, f)
 	if err != nil {
@@ -153,14 +146,13 @@ func (l *Letters) list(ctx context.Context, f operate.Filter, everywhere bool) (
 	})
 }
 
-// Groups returns the letters that match f, grouped by their cause, in ascending order
-// of Fingerprint. Filter.Limit is the maximum number of groups.
+// Groups returns the letters that match f by their cause, in ascending order of Fingerprint.
+// Filter.Limit is the maximum number of groups.
 //
-// Groups reads only the latest 10,000 letters that match, so that it is quick with a
-// million letters. If the Filter has several conditions, Groups looks at no more than
-// 10,000 of the letters that match the rarest condition, so it may find fewer letters.
-// If more letters may match, GroupPage.Partial and Group.More are set, and groups that
-// contain only older letters are missing. [Letters.DryRun] counts all letters.
+// Groups reads only the latest 10,000 letters that match, or with several conditions that match the
+// rarest one, so that it is quick with a million. If more may match, GroupPage.Partial and
+// Group.More are set, and groups with only older letters are missing. [Letters.DryRun] counts all
+// letters.
 func (l *Letters) Groups(ctx context.Context, f operate.Filter) (operate.GroupPage, error) {
 	p, err := l.table.Groups(ctx, f, "last_error", func(tx *sql.Tx, w rows.Window) ([]rows.Group, error) { return l.latestGroups(ctx, tx, w) })
 	if err != nil {
@@ -169,8 +161,6 @@ func (l *Letters) Groups(ctx context.Context, f operate.Filter) (operate.GroupPa
 	return p, nil
 }
 
-// latestGroups returns the groups of the latest dead letters in w, without their error
-// texts.
 func (l *Letters) latestGroups(ctx context.Context, tx *sql.Tx, w rows.Window) (groups []rows.Group, err error) {
 	query := `SELECT fingerprint, reason, topic, COUNT(*), {millis MIN(died_at)}, {millis MAX(died_at)}, MAX(id)
 		FROM (SELECT fingerprint, reason, topic, died_at, id FROM ` + w.From() + `

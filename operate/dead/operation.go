@@ -17,8 +17,8 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// operation is a change of rows. Each batch of rows is changed in one transaction. The
-// same transaction writes the rows of the audit log.
+// operation is a change of rows, in a transaction for each batch, which also writes to the audit
+// log.
 type operation struct {
 	name   string // name of the operation in audit rows
 	unsure string // SQL condition that is true if the message may have been sent
@@ -26,7 +26,6 @@ type operation struct {
 	do     func(ctx context.Context, tx *sql.Tx, found []row) error
 }
 
-// row is a row that an operation changes.
 type row struct {
 	id, position   int64
 	messageID, key string
@@ -44,11 +43,9 @@ func (t *table) forceColumn(op operation, c *rows.Conditions) string {
 		c.Arg(-t.inboxRetention.Milliseconds()) + `} THEN ` + strconv.Itoa(forgotten) + ` ELSE ` + strconv.Itoa(noForce) + ` END`
 }
 
-// batchRows is the maximum number of rows that one transaction changes. It is small
-// because other transactions wait for the locks.
+// batchRows is small, because other transactions wait for the locks of a batch.
 const batchRows = 100
 
-// replays returns the replays of the rows with an operation.
 func (t *table) replays(op operation) *rows.Replays {
 	return rows.NewReplays(t.DB, rows.Source{
 		Name: t.subject, Table: t.Table, Lease: t.replayLease, Batch: batchRows,
@@ -73,8 +70,8 @@ func (t *table) replayMatching(
 	return t.replays(op).Begin(ctx, act, f, plan)
 }
 
-// changeMatching changes all rows that match f and exist when it begins. It returns the
-// number of changed rows, even after an error.
+// changeMatching changes the rows that match f and exist when it begins, and returns their number
+// even after an error.
 func (t *table) changeMatching(ctx context.Context, act operate.Act, f operate.Filter, op operation) (changed int, err error) {
 	if err := t.CheckChange(f); err != nil {
 		return 0, err
@@ -102,9 +99,7 @@ func (t *table) changeMatching(ctx context.Context, act operate.Act, f operate.F
 	return report.Changed, err
 }
 
-// changeBatch changes at most size rows whose ID is above f.AfterID. It returns the ID
-// of the last row that it examined, or 0 if no row is left, and the IDs of the changed and
-// the skipped rows.
+// changeBatch returns the ID of the last row that it examined, or 0 if no row is left.
 func (t *table) changeBatch(
 	ctx context.Context, tx *sql.Tx, f operate.Filter, op operation, act operate.Act, replayID int64, force bool, lastID int64, size int,
 ) (after int64, changed, skipped []int64, err error) {
@@ -123,8 +118,7 @@ func (t *table) changeBatch(
 	return found[len(found)-1].id, changed, skipped, t.change(ctx, tx, op, act, replayID, chosen)
 }
 
-// changeIDs changes the rows with these IDs in one transaction. If it returns an error,
-// it has changed none of them.
+// After an error, changeIDs has changed none of the rows.
 func (t *table) changeIDs(ctx context.Context, act operate.Act, ids []int64, op operation) error {
 	ids, err := rows.Distinct(ids)
 	if err != nil {
@@ -168,10 +162,8 @@ func (t *table) change(ctx context.Context, tx *sql.Tx, op operation, act operat
 	return err
 }
 
-// lock locks and returns rows that match f. It returns no more rows than limit, and
-// only rows whose ID is at most lastID. The rows are in ascending order of their IDs.
-// All operations lock rows in this order. So if two operations run at the same time,
-// one waits for the other, and only one of them gets each row.
+// lock locks rows in ascending order of their IDs, as all operations do. So if two run at the same
+// time, one waits for the other, and only one gets each row.
 func (t *table) lock(ctx context.Context, tx *sql.Tx, f operate.Filter, op operation, lastID int64, limit int) (found []row, err error) {
 	c := t.Where(f)
 	c.Add(`id <= %s`, lastID)
@@ -186,9 +178,7 @@ func (t *table) lock(ctx context.Context, tx *sql.Tx, f operate.Filter, op opera
 	return found, err
 }
 
-// copyToOutbox inserts copies of rows into the outbox, in their order, and returns the
-// positions of the copies. unknown is an SQL expression that is true if
-// the message may have been sent before.
+// unknown is an SQL expression that is true if the message may have been sent before.
 func (t *table) copyToOutbox(ctx context.Context, tx *sql.Tx, unknown string, found []row) ([]int64, error) {
 	ids, slots := make([]int64, len(found)), make([]int64, len(found))
 	for i, r := range found {

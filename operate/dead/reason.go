@@ -19,8 +19,8 @@ const (
 	// ReasonUnacceptable: no broker will ever accept the message.
 	ReasonUnacceptable = outboxrow.DeadUnacceptable
 
-	// ReasonMalformed: package mover found a message that is not an envelope of Watermill's
-	// own forwarder. The letter contains the raw form of the message.
+	// ReasonMalformed: package mover found a message that is not an envelope of Watermill's own
+	// forwarder. The letter contains its raw form.
 	ReasonMalformed = outboxrow.DeadMalformed
 
 	// ReasonInvalid: package mover found a message that the outbox refuses.

@@ -23,8 +23,7 @@ type SentMessage struct {
 	SentAt time.Time
 }
 
-// SentLog is the log of the messages that the forwarder sent. Forwarders write the log
-// only if forwarder.Config.KeepSent is set.
+// SentLog is the log of the sent messages, which forwarders with forwarder.Config.KeepSent write.
 type SentLog struct {
 	table *table
 }
@@ -39,11 +38,10 @@ func NewSentLog(db *sql.DB, config operate.Config) (*SentLog, error) {
 	return &SentLog{t}, nil
 }
 
-// List returns a page of the messages that match f, without their payloads. It reads at
-// most 50,000 rows whose IDs are above Filter.AfterID. With Filter.SentAfter, it begins
-// shortly before the first row that was sent after this time. With Filter.MessageID, an
-// index finds the messages in the whole log. With Filter.AggregateID, an index finds
-// them if the aggregate has at most 5,000 messages.
+// List returns a page of the messages that match f, without their payloads. It reads at most 50,000
+// rows above Filter.AfterID, with Filter.SentAfter from shortly before the first row that was sent
+// after it. With Filter.MessageID, an index finds the messages in the whole log, with
+// Filter.AggregateID if the aggregate has at most 5,000.
 func (s *SentLog) List(ctx context.Context, f operate.Filter) (operate.Page[SentMessage], error) {
 	p, err := s.list(ctx, f, false)
 	if err != nil {
@@ -67,9 +65,8 @@ func (s *SentLog) Get(ctx context.Context, id int64) (SentMessage, error) {
 	return p.Rows[0], nil
 }
 
-// Count counts the messages that match. It looks at no more messages than List does. If
-// Filter.Limit is set, it counts no more messages than this. Count.Next says where the
-// next call continues.
+// Count counts the messages that match among those that List looks at, and at most Filter.Limit if
+// it is set. Count.Next says where the next call continues.
 func (s *SentLog) Count(ctx context.Context, f operate.Filter) (operate.Count, error) {
 	n, err := s.table.Count(ctx, f)
 	if err != nil {
@@ -91,20 +88,17 @@ func (s *SentLog) list(ctx context.Context, f operate.Filter, everywhere bool) (
 type SentGroup struct {
 	Topic string
 
-	// Count is the number of messages.
 	Count int
 
-	// FirstSentAt and LastSentAt are the earliest and the latest SentAt of these messages.
 	FirstSentAt, LastSentAt time.Time
 
-	// Skipped contains the IDs of the messages that a replay skips because they need
-	// Plan.Force, in ascending order.
+	// Skipped contains the IDs of the messages that a replay skips because they need Plan.Force, in
+	// ascending order.
 	Skipped []int64
 }
 
-// DryRun returns the messages that ReplayMatching would replay or skip with the same
-// Filter and Plan. It changes nothing. It returns the messages as groups, in ascending
-// order of their topics.
+// DryRun returns the messages that ReplayMatching would replay or skip with the same Filter and
+// Plan, as groups in ascending order of topics, and changes nothing.
 func (s *SentLog) DryRun(ctx context.Context, f operate.Filter, plan operate.Plan) ([]SentGroup, error) {
 	groups := map[string]*SentGroup{}
 	err := s.table.dryRun(ctx, f, plan, s.replay(), `topic, {millis sent_at}`, func(scan func(dest ...any) error, id, force *int64) error {
@@ -143,9 +137,9 @@ func (s *SentLog) DryRun(ctx context.Context, f operate.Filter, plan operate.Pla
 	return found, nil
 }
 
-// Replay puts copies of messages into the outbox in one transaction. For the copies,
-// see [SentLog.ReplayMatching]. If one of the messages does not exist ([operate.ErrNotFound])
-// or needs force ([operate.ErrNeedsForce]), it replays none.
+// Replay puts copies of messages into the outbox in one transaction, see [SentLog.ReplayMatching].
+// If one does not exist ([operate.ErrNotFound]) or needs force ([operate.ErrNeedsForce]), it
+// replays none.
 func (s *SentLog) Replay(ctx context.Context, act operate.Act, ids ...int64) error {
 	err := act.Validate()
 	if err == nil {
@@ -157,18 +151,17 @@ func (s *SentLog) Replay(ctx context.Context, act operate.Act, ids ...int64) err
 	return nil
 }
 
-// ReplayMatching puts copies of the messages that match f into the outbox, in ascending
-// order of their IDs and with the same message ids. If the inbox of a consumer still
-// contains the id, the consumer skips the copy. The copies are sent after the messages
-// that are already in the outbox, and so after later messages of their keys.
+// ReplayMatching puts copies of the messages that match f into the outbox, in ascending order of
+// their IDs and with the same message ids. A consumer whose inbox still contains the id skips the
+// copy. Copies are sent after the messages that are already in the outbox, and so after later
+// messages of their keys.
 //
-// ReplayMatching does not replay messages that are sent while it runs. When ctx ends,
-// it stops after a batch. The Report contains the number of replayed messages, even
-// after an error. This number does not include the messages of a commit with an unknown
-// outcome.
+// Messages that are sent while it runs are not replayed. When ctx ends, it stops after a batch. The
+// Report counts the replayed messages even after an error, but not those of a commit with an
+// unknown outcome.
 //
-// The replay stores its progress in the table of replays, as [Letters.ReplayMatching]
-// does. [SentLog.Resume] continues the replay, and sends no message twice.
+// The progress is stored as by [Letters.ReplayMatching]. [SentLog.Resume] continues the replay, and
+// sends no message twice.
 func (s *SentLog) ReplayMatching(ctx context.Context, act operate.Act, f operate.Filter, plan operate.Plan) (operate.Replay, error) {
 	r, err := s.table.replayMatching(ctx, act, f, plan, s.replay())
 	if err != nil {
@@ -202,15 +195,12 @@ var ErrNotByDay = errors.New("the sent log is not partitioned by day")
 // ErrNotOwner means that the database user does not own the sent log.
 var ErrNotOwner = errors.New("the database user does not own the sent log")
 
-// SweepDays creates the partitions of the next days, drops old days, and returns the
-// number of dropped days. Pass the value of forwarder.Config.KeepSent as
-// keep. A day is old if it ended longer ago than this duration. If an old day is in
-// use, a later call drops it.
+// SweepDays creates the partitions of the next days, drops the days that ended longer than keep ago
+// (forwarder.Config.KeepSent), and returns their number. An old day in use is left to a later call.
 //
-// A forwarder whose database user owns the log does the same. If there is no such
-// forwarder, call SweepDays as the owner once a day or more often. SweepDays fails with
-// [ErrNotOwner] for other users, and with [ErrNotByDay] if the log has no partitions,
-// because then forwarders delete the old rows.
+// A forwarder whose database user owns the log does the same. Otherwise call SweepDays as the owner
+// once a day or more often. It fails with [ErrNotOwner] for other users, and with [ErrNotByDay] if
+// the log has no partitions, because then forwarders delete the old rows.
 func (s *SentLog) SweepDays(ctx context.Context, keep time.Duration) (dropped int, err error) {
 	if keep < time.Minute {
 		return 0, fmt.Errorf("dead: sent log: sweep days: keep is %v: must be at least a minute", keep)
@@ -229,15 +219,12 @@ func (s *SentLog) SweepDays(ctx context.Context, keep time.Duration) (dropped in
 	return r.Dropped, nil
 }
 
-// settlePoll is the pause between two queries for transactions that write to the log.
 const settlePoll = 100 * time.Millisecond
 
-// SettledID returns an ID of the sent log. No further rows will appear with this ID or
-// a lower one. If the log is empty, it returns 0. Several forwarders write to the log
-// at the same time, so a row may be committed after a row with a higher ID. SettledID
-// therefore waits until all transactions have ended that were writing to the log when
-// it was called. An archive that exports the rows from its last ID to SettledID misses
-// no row, see Filter.AfterID and Filter.UntilID.
+// SettledID returns an ID of the sent log at or below which no further rows will appear, or 0 if
+// the log is empty. Forwarders may commit a row after one with a higher ID, so SettledID waits for
+// the transactions that were writing to the log. An archive that exports from its last ID to
+// SettledID misses no row, see Filter.AfterID and Filter.UntilID.
 func (s *SentLog) SettledID(ctx context.Context) (int64, error) {
 	id, err := s.settledID(ctx)
 	if err != nil {
@@ -246,8 +233,8 @@ func (s *SentLog) SettledID(ctx context.Context) (int64, error) {
 	return id, nil
 }
 
-// writers is a query for the transactions that hold the lock for writing rows. A
-// transaction takes this lock before it gets the ID of a row.
+// writers finds the transactions that hold the lock for writing rows, which they take before they
+// get the ID of a row.
 const writers = `SELECT virtualtransaction FROM pg_locks
 	WHERE locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	  AND relation = $1::text::regclass AND mode = 'RowExclusiveLock' AND granted`

@@ -14,7 +14,6 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// table is the table of dead letters or the table of sent messages.
 type table struct {
 	rows.Searched
 
@@ -42,7 +41,6 @@ func deadTable(db *sql.DB, config operate.Config) (*table, error) {
 	return t, err
 }
 
-// sentRows is the maximum number of rows of the sent log that a call reads.
 const sentRows = 50_000
 
 func sentTable(db *sql.DB, config operate.Config) (*table, error) {
@@ -71,8 +69,7 @@ func (t *table) open(db *sql.DB, config operate.Config) (err error) {
 	return nil
 }
 
-// count returns how many rows match f, and the highest ID of these rows. It ignores
-// f.Limit.
+// count returns how many rows match f, ignoring f.Limit, and their highest ID.
 func (t *table) count(ctx context.Context, f operate.Filter) (n int, last int64, err error) {
 	if err := t.Check(f); err != nil {
 		return 0, 0, err
@@ -87,8 +84,8 @@ func (t *table) count(ctx context.Context, f operate.Filter) (n int, last int64,
 	return n, last, err
 }
 
-// selected returns the conditions of f. If f limits the times of rows, it adds conditions
-// on the IDs, so that a query does not read the rows outside of these times.
+// If f limits times, selected adds conditions on the IDs, so that a query does not read the rows
+// outside.
 func (t *table) selected(ctx context.Context, tx *sql.Tx, f operate.Filter) (*rows.Conditions, error) {
 	after, before := t.times(f)
 	if after.IsZero() && before.IsZero() {
@@ -101,9 +98,8 @@ func (t *table) selected(ctx context.Context, tx *sql.Tx, f operate.Filter) (*ro
 	return t.Where(f), err
 }
 
-// list returns a page of rows. columns and contents are the columns that only this table
-// has. If everywhere is true, it searches the whole table: this is for calls that may take
-// as long as they need.
+// columns and contents are those of only this table. everywhere is for calls that may search the
+// whole table.
 func list[Row any](
 	ctx context.Context, t *table, f operate.Filter, everywhere bool, columns string, contents []string,
 	read func(scan func(dest ...any) error) (Row, int64, error),
@@ -125,7 +121,6 @@ func list[Row any](
 	}, read)
 }
 
-// contents contains the columns of a row that are not read for lists.
 type contents struct{ payload, metadata []byte }
 
 func (t *table) contents(ctx context.Context, ids ...int64) (map[int64]contents, error) {
@@ -164,9 +159,8 @@ func (t *table) notFound(id int64) error {
 	return fmt.Errorf("%s %d: %w", t.row, id, operate.ErrNotFound)
 }
 
-// narrowDead returns f with the IDs of the rows of an ordering key or of a time, if there
-// are few. If many rows match the times in f, it returns f with the lowest and the highest
-// ID of these rows.
+// narrowDead returns f with the IDs of the rows of an ordering key or a time, if there are few, or
+// with the lowest and the highest ID of the rows of a time.
 func (t *table) narrowDead(ctx context.Context, tx *sql.Tx, f operate.Filter) (operate.Filter, error) {
 	if f.IDs != nil || f.MessageID != "" {
 		return f, nil
@@ -212,14 +206,12 @@ func within(f operate.Filter, first, last int64) operate.Filter {
 	return f
 }
 
-// clockSlack is how much earlier the time of a row may be than the time of a row with a
-// lower ID. Usually the times ascend with the IDs. There are exceptions if a
-// transaction has waited, or if the clock of the database was set back.
+// clockSlack is how much earlier the time of a row may be than that of a row with a lower ID, if a
+// transaction has waited, or the clock of the database was set back.
 const clockSlack = 10 * time.Minute
 
-// since returns f with limits for the IDs, which follow from the times in f. Without
-// these limits, a list would also read all rows before these times, because PostgreSQL
-// reads rows in the order of their IDs.
+// Without limits for the IDs, a list would also read all rows before the times in f, because
+// PostgreSQL reads rows in the order of their IDs.
 func (t *table) since(ctx context.Context, tx *sql.Tx, f operate.Filter) (operate.Filter, error) {
 	after, before := t.times(f)
 	if !after.IsZero() {
@@ -243,9 +235,8 @@ func (t *table) times(f operate.Filter) (after, before time.Time) {
 	return f.SentAfter, f.SentBefore
 }
 
-// firstSince returns the ID of the first row that was inserted at the given time or
-// later. If there is no such row, it returns an ID above all rows. It uses a binary
-// search, because later rows have higher IDs.
+// firstSince returns the ID of the first row inserted at the time or later, or an ID above all
+// rows, by a binary search.
 func (t *table) firstSince(ctx context.Context, tx *sql.Tx, at time.Time) (id int64, err error) {
 	c := &rows.Conditions{}
 	earlier := `r.id < s.high AND r.` + t.arrived + ` < ` + c.Arg(rows.TimeArg(t.Dialect, at))

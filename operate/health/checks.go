@@ -26,15 +26,13 @@ const (
 	checkService   = "service"
 )
 
-// slack is the time by which an id in the inbox may be older than the retention before
-// the check of the retention fails. The inbox by day keeps an id for up to a day longer
-// than the retention. The second day is a margin.
+// slack is how much older than the retention an id in the inbox may be: the inbox by day keeps it
+// for up to a day longer, and another day is a margin.
 const slack = 48 * time.Hour
 
 type queries struct{ lag, free, slots, oldest, paused string }
 
-// newQueries returns the queries of the checks. Each query uses an index, so it is fast
-// even if the tables are large.
+// Each query uses an index, so it is fast even if the tables are large.
 func newQueries(d dialect.Dialect) queries {
 	return queries{
 		lag: d.SQL(`SELECT ` + outboxrow.WaitingSince + `, {clock}`),
@@ -175,9 +173,8 @@ func (h *Health) lag(ctx context.Context) error {
 		"the log of the forwarder and once doctor say why%s", lag.Round(time.Second), h.config.MaxLag, blocked)
 }
 
-// blocked returns the lag of the messages that do not wait for a dead letter, and a text
-// about the keys that dead letters block. It examines the first 10,000 messages of the
-// outbox.
+// blocked returns the lag of the messages that do not wait for a dead letter, and a text about the
+// keys that dead letters block. It examines the first 10,000 messages of the outbox.
 func (h *Health) blocked(ctx context.Context) (free time.Duration, text string, err error) {
 	var keys []outboxrow.DeadKey
 	err = dialect.LeaveReplica(ctx, h.db, h.dialect.Read(ctx, h.db, func(tx *sql.Tx) (err error) {
@@ -238,8 +235,7 @@ func (h *Health) retention(ctx context.Context) error {
 		"or once sweep. Ids of parked and quarantined messages are kept on purpose", oldest.Round(time.Hour), h.config.Retention)
 }
 
-// paused returns an error that names the paused consumers. It says nothing about this
-// process, which stays ready.
+// A paused consumer says nothing about this process, which stays ready.
 func (h *Health) paused(ctx context.Context) error {
 	var errs []error
 	err := h.dialect.Read(ctx, h.db, func(tx *sql.Tx) error {

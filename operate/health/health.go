@@ -19,8 +19,7 @@ import (
 // Pinger is a connection to a broker, such as a rabbit.Publisher or a
 // rabbit.Subscriber.
 type Pinger interface {
-	// Ping waits until the broker can be used, and then returns nil. If ctx ends first, it
-	// returns an error.
+	// Ping waits until the broker can be used, or returns an error when ctx ends.
 	Ping(ctx context.Context) error
 }
 
@@ -30,36 +29,33 @@ type Config struct {
 	// PostgreSQL and "once_".
 	Schema schema.Config
 
-	// Running contains the parts that must run, by name. The value is the channel that the
-	// method Running of a router or a forwarder returns. The channel is closed when the
-	// part runs. Defaults to none.
+	// Running contains the parts that must run by name, with the channels that the method Running
+	// of a router or a forwarder returns, which are closed when the part runs. Defaults to none.
 	Running map[string]<-chan struct{}
 
 	// Brokers contains the connections to brokers, by name. Defaults to none.
 	Brokers map[string]Pinger
 
-	// NeedsBroker makes the process unready while a broker cannot be reached. Set it in a
-	// process that only forwards or consumes. A new version that cannot log in to the
-	// broker then does not replace the old one. Defaults to false: a service that publishes
-	// through the outbox needs no broker to accept requests.
+	// NeedsBroker makes the process unready while a broker cannot be reached. Set it in a process
+	// that only forwards or consumes, so that a new version that cannot log in does not replace the
+	// old one. Defaults to false: a service that publishes through the outbox needs no broker to
+	// accept requests.
 	NeedsBroker bool
 
-	// MaxLag is the longest time that a message may wait in the outbox. If it is set, slots
-	// without a forwarder are also checked while messages wait. The database login then
-	// needs the rights of the role forwarder or watcher. Defaults to 0: neither the lag nor
-	// the slots are checked.
+	// MaxLag is the longest time that a message may wait in the outbox. Slots without a forwarder
+	// are then also checked while messages wait, and the database login needs the rights of the
+	// role forwarder or watcher. Defaults to 0: neither is checked.
 	MaxLag time.Duration
 
-	// Retention is the longest dedup.Config.Retention of the consumers. The check fails if
-	// the inbox contains ids that are more than two days older than this. In this case no
-	// process deletes old ids. If Retention is set, the check "paused" also fails while an
-	// operator has paused a consumer; the process stays ready. The database login needs
-	// the rights of the role consumer or watcher. Defaults to 0: neither is checked.
+	// Retention is the longest dedup.Config.Retention of the consumers. The check fails if the
+	// inbox contains ids that are more than two days older, because no process deletes them. The
+	// check "paused" then also fails while an operator has paused a consumer; the process stays
+	// ready. The database login needs the rights of the role consumer or watcher. Defaults to 0:
+	// neither is checked.
 	Retention time.Duration
 
-	// Stopping makes the process unready when this channel is closed. It can be the Done
-	// channel of a context that ends when the process gets a signal. Defaults to nil: the
-	// process never becomes unready for this reason.
+	// Stopping makes the process unready when this channel is closed, such as Done of a context
+	// that ends with a signal. Defaults to nil.
 	Stopping <-chan struct{}
 
 	// Timeout is the maximum time for all checks together. Set it below the timeout of the
@@ -75,9 +71,9 @@ type Health struct {
 	sql     queries
 }
 
-// New returns a Health of the process that uses db. If config is invalid, the error
-// names each invalid field. New does not connect to db. Checks use one connection of db
-// at a time. If a check gets no connection in time, it fails.
+// New returns a Health of the process that uses db, without connecting to it. If config is invalid,
+// the error names each invalid field. Checks use one connection at a time, and fail without one in
+// time.
 func New(db *sql.DB, config Config) (*Health, error) {
 	config.Schema = config.Schema.WithDefaults()
 	if config.Timeout == 0 {
@@ -136,8 +132,8 @@ type Check struct {
 	// the process is stopping), or a name in Config.Running or Config.Brokers.
 	Name string
 
-	// Err is nil if the check has succeeded. Otherwise its text names the problem, and says
-	// what to do. The text may name hosts and users, but contains no passwords.
+	// Err is nil, or names the problem, and says what to do. It may name hosts and users, but
+	// contains no passwords.
 	Err error
 
 	// Needed means that the process is not ready if this check fails.
@@ -170,7 +166,6 @@ func (r Report) sort() Report {
 	return r
 }
 
-// Values of the status in the body of a response.
 const (
 	statusOK          = "ok"
 	statusDegraded    = "degraded"    // ready, but a check that is not needed has failed
@@ -179,10 +174,9 @@ const (
 	checkFailed = "failed"
 )
 
-// Handler serves GET /health/live and GET /health/ready. The body of a response is
-// JSON. For each check, it contains only the name with "ok" or "failed", because an
-// error may name hosts and users, and the endpoints have no login. [Health.Health]
-// returns the errors.
+// Handler serves GET /health/live and GET /health/ready, with the name and "ok" or "failed" of each
+// check in JSON. An error may name hosts and users, and the endpoints have no login:
+// [Health.Health] returns them.
 func (h *Health) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health/live", Live)
@@ -190,8 +184,8 @@ func (h *Health) Handler() http.Handler {
 	return mux
 }
 
-// Live answers a liveness probe with 200 and {"status":"ok"}. It makes no checks,
-// because a restart repairs neither the database nor the broker.
+// Live answers a liveness probe with 200 and {"status":"ok"}, without checks: a restart repairs
+// neither the database nor the broker.
 func Live(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusOK, map[string]any{"status": statusOK})
 }

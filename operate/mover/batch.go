@@ -14,18 +14,14 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// maxBytes limits the size of the payloads of a batch, in bytes. A single message may
-// exceed it.
+// maxBytes limits the payloads of a batch. A single message may exceed it.
 const maxBytes = 16 << 20
 
-// place is a position in the table of Watermill's own forwarder: the position of a row,
-// or the position up to which a consumer group has acked the rows.
 type place struct {
 	transaction string // a value of PostgreSQL's type xid8
 	offset      int64
 }
 
-// row is a row of the table of Watermill's own forwarder.
 type row struct {
 	place
 
@@ -34,8 +30,6 @@ type row struct {
 	metadata sql.NullString
 }
 
-// waiting reports whether there are rows to move. It takes no lock, and uses no
-// transaction id.
 func (m *Mover) waiting(ctx context.Context) (waiting bool, err error) {
 	err = m.read(ctx, func(tx *sql.Tx) error {
 		at, _, err := m.position(ctx, tx, m.sql.position)
@@ -61,7 +55,7 @@ func (m *Mover) moveBatch(ctx context.Context) (moved int, err error) {
 			return err
 		}
 		failpoint.Hit("mover/locked")
-		// This is a separate statement, so that its snapshot is taken after the lock.
+		// A separate statement, so that its snapshot is taken after the lock.
 		rows, err := m.next(ctx, tx, at)
 		if err != nil || len(rows) == 0 {
 			return err
@@ -91,8 +85,7 @@ func (m *Mover) moveBatch(ctx context.Context) (moved int, err error) {
 	return moved, nil
 }
 
-// lock locks the offsets row of the consumer group, and returns the position that the
-// row contains. It creates the row if it is missing.
+// lock creates the offsets row of the consumer group if it is missing.
 func (m *Mover) lock(ctx context.Context, tx *sql.Tx) (place, error) {
 	at, found, err := m.position(ctx, tx, m.sql.lock)
 	if err != nil || found {
@@ -102,7 +95,7 @@ func (m *Mover) lock(ctx context.Context, tx *sql.Tx) (place, error) {
 		return place{}, err
 	}
 	failpoint.Hit("mover/group-created")
-	// Another mover may have created the row first, and may have moved rows already.
+	// Another mover may have created the row first, and moved rows already.
 	at, found, err = m.position(ctx, tx, m.sql.lock)
 	if err == nil && !found {
 		err = fmt.Errorf("the offset of consumer group %q was removed by another process", m.config.ConsumerGroup)
@@ -205,8 +198,8 @@ func (m *Mover) publish(events message.Publisher, run []unwrapped) ([]deadLetter
 	if err == nil || !errors.Is(err, outbox.ErrInvalid) {
 		return nil, err
 	}
-	// Publish has stored none of the messages, and tx is unchanged. Publish the messages
-	// one by one, so that only the refused messages become dead letters.
+	// Publish has stored none of the messages, and tx is unchanged. One by one, only the refused
+	// messages become dead letters.
 	var refused []deadLetter
 	for _, u := range run {
 		err := events.Publish(u.topic, u.msg)

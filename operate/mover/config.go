@@ -18,19 +18,17 @@ import (
 // Config configures a [Mover]. The zero value is right for a forwarder of Watermill
 // (components/forwarder) with default settings.
 type Config struct {
-	// Schema names the tables of the outbox. The outbox must be in the same PostgreSQL
-	// database as the tables of Watermill's forwarder. Defaults to the prefix "once_".
+	// Schema names the tables of the outbox, in the PostgreSQL database of Watermill's forwarder.
+	// Defaults to the prefix "once_".
 	Schema schema.Config
 
-	// ForwarderTopic must have the value of the field ForwarderTopic in the configurations
-	// of Watermill's forwarder and of its publishers. Defaults to "forwarder_topic", as in
-	// Watermill.
+	// ForwarderTopic is the ForwarderTopic of Watermill's forwarder and its publishers. Defaults to
+	// "forwarder_topic", as in Watermill.
 	ForwarderTopic string
 
-	// MessagesTable and OffsetsTable are the names of the tables of Watermill's forwarder,
-	// written as in SQL, with quotes where needed. The methods GenerateMessagesTableName
-	// and GenerateMessagesOffsetsTableName of watermill-sql's adapters return these names.
-	// They default to the names that watermill-sql chooses: "watermill_" and
+	// MessagesTable and OffsetsTable are the tables of Watermill's forwarder as in SQL, with quotes
+	// where needed: the results of GenerateMessagesTableName and GenerateMessagesOffsetsTableName
+	// of watermill-sql's adapters. Default to those of watermill-sql: "watermill_" and
 	// "watermill_offsets_", each followed by the topic, in quotes.
 	MessagesTable, OffsetsTable string
 
@@ -46,22 +44,21 @@ type Config struct {
 	// 250 ms.
 	PollInterval time.Duration
 
-	// MaxPayload is the maximum size of a payload that the outbox accepts, in bytes.
-	// Defaults to the default of outbox.Config.MaxPayload, 16 MiB.
+	// MaxPayload is the maximum size of a payload, in bytes. Defaults to that of
+	// outbox.Config.MaxPayload, 16 MiB.
 	MaxPayload int
 
-	// Check returns an error for a message that the broker can never accept, as
-	// outbox.Config.Check does. Such a message becomes a dead letter when it is moved. Set
-	// Check to rabbit.Check if the forwarder sends to RabbitMQ. Defaults to nil.
+	// Check returns an error for a message that the broker can never accept, which becomes a dead
+	// letter, as outbox.Config.Check does. Set it to rabbit.Check if the forwarder sends to
+	// RabbitMQ. Defaults to nil.
 	Check func(topic string, msg *message.Message) error
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
 	// silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics of the outbox, which count moved messages.
-	// Defaults to OpenTelemetry's global provider, which does nothing until you set
-	// another one.
+	// MeterProvider creates the metrics of the outbox, which count moved messages. Defaults to
+	// OpenTelemetry's global provider.
 	MeterProvider metric.MeterProvider
 }
 
@@ -81,10 +78,8 @@ func (c Config) withDefaults() Config {
 const maxBatchSize = 10_000
 
 var (
-	// stockTopic matches topics that watermill-sql accepts.
 	stockTopic = regexp.MustCompile(`^[A-Za-z0-9\-$:._]+$`)
 
-	// tableName matches an SQL name, quoted or not, with or without a schema.
 	tableName = regexp.MustCompile(`^(` + sqlName + `\.)?` + sqlName + `$`)
 )
 
@@ -116,21 +111,21 @@ func (c Config) validate() error {
 }
 
 var (
-	// ErrNoTable means that a table of Watermill's own forwarder is missing. Either a name
-	// in the Config is wrong, or that forwarder has never run with this database.
+	// ErrNoTable means that a table of Watermill's own forwarder is missing: a name in the Config
+	// is wrong, or that forwarder has never run with this database.
 	ErrNoTable = errors.New("no such table")
 
 	// ErrQueueTable means that the messages table is a queue of watermill-sql v4
-	// (PostgreSQLQueueSchema). A queue has no offsets, and marks or deletes each row when it
-	// is acked. The mover cannot take it over. Instead, change the writers to the outbox, and
-	// stop Watermill's own forwarder when the table has no rows that are not acked.
+	// (PostgreSQLQueueSchema), which has no offsets, and marks or deletes acked rows. The mover
+	// cannot take it over: change the writers to the outbox, and stop Watermill's own forwarder
+	// when all rows are acked.
 	ErrQueueTable = errors.New("the table is a queue of watermill-sql (PostgreSQLQueueSchema), which the mover cannot read: " +
 		"change the writers to the outbox, and let Watermill's own forwarder send the rest")
 
-	// ErrUnknownGroup means that the consumer group has no offset, but other groups have
-	// one. The mover then does not start, because it would move every message that was ever
-	// sent. If you want this, insert a row into the offsets table yourself: the name of the
-	// group as consumer_group, 0 as offset_acked, and '0' as last_processed_transaction_id.
+	// ErrUnknownGroup means that the consumer group has no offset, but others have, so the mover
+	// would move every message that was ever sent. If you want this, insert a row into the offsets
+	// table: the name of the group as consumer_group, 0 as offset_acked, and '0' as
+	// last_processed_transaction_id.
 	ErrUnknownGroup = errors.New("mover: the consumer group has no offset, but others have")
 )
 
@@ -145,8 +140,6 @@ func permanent(err error) bool {
 	return false
 }
 
-// queries contains the statements for the tables of Watermill's own forwarder, and
-// insertDead, which writes to the outbox.
 type queries struct {
 	position, lock, groups, createGroup string
 	waiting, next, advance              string
@@ -154,14 +147,12 @@ type queries struct {
 	insertDead                          string
 }
 
-// behind is an SQL condition for rows that the consumer group has not acked. The query
-// of watermill-sql's subscriber uses an OR instead. With the OR, PostgreSQL cannot
-// begin to read the index at the right place.
+// behind selects rows that the consumer group has not acked. With the OR of watermill-sql's
+// subscriber, PostgreSQL cannot begin to read the index at the right place.
 const behind = `(transaction_id, "offset") > ($1::text::xid8, $2::bigint)`
 
-// readable is the SQL condition with which watermill-sql's subscriber chooses rows: it
-// reads a row when no open transaction can add an earlier one. The condition uses the
-// snapshot of the query that reads the rows.
+// readable is watermill-sql's own condition: no open transaction can add an earlier row. It uses
+// the snapshot of the query that reads the rows.
 const readable = `transaction_id < pg_snapshot_xmin(pg_current_snapshot())`
 
 func newQueries(c Config, d dialect.Dialect) queries {
@@ -181,8 +172,8 @@ func newQueries(c Config, d dialect.Dialect) queries {
 			SELECT 1 FROM ` + c.MessagesTable + ` WHERE ` + behind + ` AND ` + readable + `
 			ORDER BY transaction_id, "offset" LIMIT 1`,
 
-		// This query reads the first row, whatever its size. The last ORDER BY names the
-		// table, because otherwise it would sort by the text of the transaction id.
+		// The first row is read whatever its size. The last ORDER BY names the table, because
+		// otherwise it would sort by the text of the transaction id.
 		next: `
 			SELECT "offset", transaction_id::text, uuid, payload, metadata::text
 			FROM (SELECT *, SUM(size) OVER (ORDER BY transaction_id, "offset") - size AS before
@@ -204,8 +195,7 @@ func newQueries(c Config, d dialect.Dialect) queries {
 
 		left: `SELECT COUNT(*) FROM ` + c.MessagesTable + ` WHERE ` + behind,
 
-		// A transaction that has inserted rows holds this lock until its rows are
-		// visible.
+		// A transaction that has inserted rows holds this lock until they are visible.
 		writers: `
 			SELECT COUNT(DISTINCT virtualtransaction) FROM pg_locks
 			WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted

@@ -16,8 +16,7 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// envelope is the JSON envelope that the publisher of Watermill's own forwarder puts
-// around a message.
+// envelope is what the publisher of Watermill's own forwarder puts around a message.
 type envelope struct {
 	DestinationTopic string            `json:"destination_topic"`
 	UUID             string            `json:"uuid"`
@@ -25,7 +24,6 @@ type envelope struct {
 	Metadata         map[string]string `json:"metadata"`
 }
 
-// unwrapped contains a row, and the message from its envelope.
 type unwrapped struct {
 	row
 
@@ -34,8 +32,7 @@ type unwrapped struct {
 	err   error            // why the envelope is malformed, or nil
 }
 
-// unwrap decodes the envelope of a row. It accepts the same envelopes as Watermill's
-// own forwarder.
+// unwrap accepts the same envelopes as Watermill's own forwarder.
 func unwrap(r row) unwrapped {
 	var e envelope
 	err := json.Unmarshal(r.payload, &e)
@@ -50,13 +47,11 @@ func unwrap(r row) unwrapped {
 	return unwrapped{row: r, topic: e.DestinationTopic, msg: msg}
 }
 
-// Reasons of dead letters.
 const (
 	reasonMalformed = outboxrow.DeadMalformed
 	reasonInvalid   = outboxrow.DeadInvalid
 )
 
-// deadLetter is a row of the outbox's table of dead letters.
 type deadLetter struct {
 	offset   int64
 	id       string
@@ -81,8 +76,7 @@ func (m *Mover) refused(u unwrapped, err error) deadLetter {
 	}
 }
 
-// storable reports whether text columns can store the strings of the message. The
-// strings come from JSON, so they are valid UTF-8. Only NUL characters must be checked.
+// Strings from JSON are valid UTF-8, so only NUL characters must be checked.
 func storable(u unwrapped) bool {
 	return !hasNUL(u.msg.UUID) && !hasNUL(u.topic) && withoutNUL(u.msg.Metadata)
 }
@@ -105,10 +99,9 @@ func (m *Mover) asStored(r row, reason string, err error) deadLetter {
 	}
 }
 
-// storedMetadata returns the metadata of a row of Watermill's own forwarder in the form
-// that the table of dead letters requires: a flat map of strings, without NUL
-// characters and without halves of surrogate pairs. The row may contain any JSON.
-// Metadata in another form becomes a single string.
+// storedMetadata returns the metadata of a row, any JSON, as the flat map of strings that dead
+// letters require, without NUL characters and halves of surrogate pairs. In another form, it
+// becomes a single string.
 func storedMetadata(stored sql.NullString) string {
 	if !stored.Valid {
 		return "{}"
@@ -129,9 +122,8 @@ func encode(metadata map[string]string) string {
 
 func explain(err error) string { return parkedrows.Clean(err.Error(), 2000) }
 
-// insertDeadLetter stores a dead letter. For an invalid message, the dead letter says
-// that the outcome is unknown, because Watermill's own forwarder may have sent the
-// message without acking it.
+// The outcome of an invalid message is unknown, because Watermill's own forwarder may have sent it
+// without acking it.
 func (m *Mover) insertDeadLetter(ctx context.Context, tx *sql.Tx, d deadLetter) error {
 	if d.payload == nil {
 		d.payload = []byte{} // nil would be stored as NULL

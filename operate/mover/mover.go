@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Mover moves messages from the table of Watermill's own forwarder into the outbox. It
-// keeps its state only in the tables.
+// Mover moves messages from the table of Watermill's own forwarder into the outbox. All its state
+// is in the tables.
 type Mover struct {
 	db      *sql.DB
 	config  Config
@@ -48,13 +48,12 @@ func New(db *sql.DB, config Config) (*Mover, error) {
 	return &Mover{db: db, config: config, dialect: d, outbox: box, sql: newQueries(config, d)}, nil
 }
 
-// Run moves messages until ctx ends, and then returns nil. A batch that is being moved
-// at that moment is moved completely or not at all.
+// Run moves messages until ctx ends, and then returns nil. The last batch is moved completely or
+// not at all.
 //
-// Run fails if tables are missing or have another version ([ErrNoTable],
-// schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect). It also fails with
-// [ErrQueueTable] and [ErrUnknownGroup]. If Run cannot reach the database, it waits and
-// tries again.
+// Run fails if tables are missing or have another version ([ErrNoTable], schema.ErrMissing,
+// ErrOutdated, ErrNewer, ErrDialect), and with [ErrQueueTable] and [ErrUnknownGroup]. If it cannot
+// reach the database, it tries again.
 func (m *Mover) Run(ctx context.Context) error {
 	move := m.Move // also checks the tables; after the first success, drain replaces it
 	for failures := 0; ; {
@@ -85,16 +84,14 @@ func (m *Mover) Run(ctx context.Context) error {
 	}
 }
 
-// pauses determines how long Run waits after consecutive failures.
 var pauses = backoff.Exponential{Base: 100 * time.Millisecond, Max: 3200 * time.Millisecond}
 
-// Move moves all rows that it can read. It returns the number of moved rows, including
-// dead letters. It does not wait for rows that it cannot read yet because other
-// transactions are open, see [Mover.Left].
+// Move moves all rows that it can read, and returns their number, including dead letters. It does
+// not wait for rows behind open transactions, see [Mover.Left].
 //
-// If Move fails, it has moved the returned number of rows and no others. You may call
-// Move again at any time. If the outcome of a commit is unknown, the rows of the commit
-// are not moved twice, but it is uncertain whether the number includes these rows.
+// If Move fails, it has moved the returned number of rows and no others. Call it again at any time.
+// If the outcome of a commit is unknown, its rows are not moved twice, but may not be in the
+// number.
 func (m *Mover) Move(ctx context.Context) (moved int, err error) {
 	if err := m.check(ctx); err != nil {
 		return 0, fmt.Errorf("mover: %w", err)
@@ -102,7 +99,6 @@ func (m *Mover) Move(ctx context.Context) (moved int, err error) {
 	return m.drain(ctx)
 }
 
-// drain works like Move, but does not check the tables.
 func (m *Mover) drain(ctx context.Context) (moved int, err error) {
 	for {
 		waiting, err := m.waiting(ctx)
@@ -114,8 +110,7 @@ func (m *Mover) drain(ctx context.Context) (moved int, err error) {
 			n, err = m.moveBatch(ctx)
 			moved += n
 		}
-		// If the outcome of a commit is unknown, the loop continues, because the offset
-		// shows whether the rows were moved.
+		// After a commit with an unknown outcome, the offset shows whether the rows were moved.
 		if err != nil && !errors.Is(err, dialect.ErrCommitUnknown) {
 			return moved, fmt.Errorf("mover: %w", err)
 		}
@@ -123,8 +118,7 @@ func (m *Mover) drain(ctx context.Context) (moved int, err error) {
 }
 
 func (m *Mover) check(ctx context.Context) error {
-	// The layout of the inbox does not matter, because the mover does not use the
-	// inbox.
+	// The mover does not use the inbox, so its layout does not matter.
 	if err := schema.Check(ctx, m.db, m.config.Schema); err != nil && !errors.Is(err, schema.ErrLayout) {
 		return err
 	}
@@ -153,11 +147,10 @@ func (m *Mover) check(ctx context.Context) error {
 	})
 }
 
-// Left returns two numbers: how many messages the consumer group has not acked, and how
-// many open transactions have written to the table of Watermill's own forwarder. The
-// first number includes messages that cannot be read yet. If both are 0 and no service
-// writes to this table any more, you can remove the mover, the table and its table of
-// offsets.
+// Left returns how many messages the consumer group has not acked, even those that cannot be read
+// yet, and how many open transactions have written to the table of Watermill's own forwarder. If
+// both are 0 and no service writes to this table any more, you can remove the mover, the table and
+// its table of offsets.
 //
 // Left counts rows, so it takes longer if the backlog is long.
 func (m *Mover) Left(ctx context.Context) (messages, writers int, err error) {
@@ -165,8 +158,8 @@ func (m *Mover) Left(ctx context.Context) (messages, writers int, err error) {
 		return 0, 0, fmt.Errorf("mover: %w", err)
 	}
 	err = m.read(ctx, func(tx *sql.Tx) error {
-		// Count the writers first. The count of messages then includes the messages of
-		// every writer that commits in between.
+		// First the writers: the count then includes the messages of every writer that commits in
+		// between.
 		if err := tx.QueryRowContext(ctx, m.sql.writers, m.config.MessagesTable).Scan(&writers); err != nil {
 			return err
 		}

@@ -16,9 +16,9 @@ import (
 type BlockedKey struct {
 	OrderingKey string
 
-	// Head is the ID of the head. If Dead is true, the head is a dead letter, see
-	// dead.Letter.Position. In this case the other messages are sent when the dead
-	// letter is replayed or discarded, or when dead.Letters.Release releases the key.
+	// Head is the ID of the head. If Dead is true, it is a dead letter, see dead.Letter.Position,
+	// and the other messages are sent when it is replayed or discarded, or dead.Letters.Release
+	// releases the key.
 	Head int64
 	Dead bool
 
@@ -36,11 +36,10 @@ type BlockedKey struct {
 	//     head is the first message that waited behind it, and is not sent yet.
 	Reason string
 
-	// BlockedAt is the time at which the key was blocked.
 	BlockedAt time.Time
 
-	// MessageID, Topic, Attempts and DueAt describe the head, see Message. They are empty
-	// if the head is a dead letter, or if its row was deleted by hand.
+	// MessageID, Topic, Attempts and DueAt describe the head, see Message. They are empty if it is
+	// a dead letter, or its row was deleted by hand.
 	MessageID, Topic string
 	Attempts         int
 	DueAt            time.Time
@@ -58,8 +57,8 @@ type KeyFilter struct {
 	Limit int
 }
 
-// BlockedKeys returns a page of the blocked keys that match f. It does not count the
-// waiting messages of a key, because no index finds them.
+// BlockedKeys returns a page of the blocked keys that match f. No index finds the waiting messages
+// of a key, so they are not counted.
 func (m *Messages) BlockedKeys(ctx context.Context, f KeyFilter) ([]BlockedKey, error) {
 	var keys []BlockedKey
 	c := &rows.Conditions{}

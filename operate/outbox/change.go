@@ -17,15 +17,13 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// Cancel moves messages to the dead letters in one transaction. The reason of these
-// dead letters is "cancelled", and their error is Act.Why, which is required. Messages
-// that wait behind a cancelled message are then sent. If a message does not exist
-// ([operate.ErrNotFound]) or a forwarder may be sending it ([operate.ErrNeedsForce]), Cancel moves no
-// message.
+// Cancel moves messages to the dead letters in one transaction, with the reason "cancelled" and the
+// error Act.Why, which is required. Messages that wait behind a cancelled one are then sent. If a
+// message does not exist ([operate.ErrNotFound]) or a forwarder may be sending it
+// ([operate.ErrNeedsForce]), Cancel moves none.
 //
-// After Cancel has returned, a cancelled message is not sent. There is one exception:
-// if the error wraps [ErrMaybeSent], the messages were moved too late, and may also
-// have been sent.
+// After Cancel has returned, a cancelled message is not sent, unless the error wraps
+// [ErrMaybeSent]: then the messages were moved too late, and may also have been sent.
 func (m *Messages) Cancel(ctx context.Context, act operate.Act, ids ...int64) error {
 	err := act.ValidateLoss()
 	if err == nil {
@@ -51,12 +49,11 @@ func (m *Messages) Cancel(ctx context.Context, act operate.Act, ids ...int64) er
 	return nil
 }
 
-// CancelMatching moves the messages that match f to the dead letters, as
-// [Messages.Cancel] does, in several transactions. It skips messages whose outcome a
-// forwarder is recording. It also skips messages that a forwarder may be sending, but
-// with Plan.Force it cancels them. It ignores messages that are written while it runs.
-// When ctx ends, it stops after the current batch. It returns a Report even with an
-// error. The Report does not count a batch whose commit has an unknown outcome.
+// CancelMatching moves the messages that match f to the dead letters, as [Messages.Cancel] does, in
+// several transactions. It skips messages whose outcome a forwarder is recording, and without
+// Plan.Force those that a forwarder may be sending. It ignores messages that are written while it
+// runs. When ctx ends, it stops after the current batch. It returns a Report even with an error,
+// without a batch whose commit has an unknown outcome.
 func (m *Messages) CancelMatching(ctx context.Context, act operate.Act, f operate.Filter, plan operate.Plan) (operate.Report, error) {
 	report, err := m.changeMatching(ctx, act.ValidateLoss(), f, plan, batchRows, func(ids []int64) (batch operate.Report, err error) {
 		n, err := m.cancelBatch(ctx, act, ids, func(found []candidate) (chosen []candidate, err error) {
@@ -75,8 +72,7 @@ func (m *Messages) CancelMatching(ctx context.Context, act operate.Act, f operat
 	return report, nil
 }
 
-// DryRun reports which messages CancelMatching would cancel and skip now with the same
-// Filter and Plan. It changes nothing.
+// DryRun reports what CancelMatching would cancel and skip now with the same Filter and Plan.
 func (m *Messages) DryRun(ctx context.Context, f operate.Filter, plan operate.Plan) (operate.Report, error) {
 	plan = operate.Plan{Force: plan.Force}
 	report, err := m.changeMatching(ctx, nil, f, plan, dryRunRows, func(ids []int64) (batch operate.Report, err error) {
@@ -101,7 +97,6 @@ func (m *Messages) DryRun(ctx context.Context, f operate.Filter, plan operate.Pl
 	return report, nil
 }
 
-// changeMatching calls the function change with batches of the messages that match f.
 // refused is an error that was found before.
 func (m *Messages) changeMatching(
 	ctx context.Context, refused error, f operate.Filter, plan operate.Plan, size int, change func(ids []int64) (operate.Report, error),
@@ -162,8 +157,6 @@ func (m *Messages) cancelBatch(
 	return n, err
 }
 
-// bury moves messages to the dead letters, and unblocks the messages that wait behind
-// them.
 func (m *Messages) bury(ctx context.Context, tx *sql.Tx, act operate.Act, chosen []candidate) error {
 	var (
 		ids, heads       []int64
@@ -183,9 +176,8 @@ func (m *Messages) bury(ctx context.Context, tx *sql.Tx, act operate.Act, chosen
 		table, query string
 		args         []any
 	}{
-		// A message that has been due may have been sent by a forwarder that died before
-		// it recorded the outcome. This is possible even if the broker has refused the
-		// message since.
+		// A message that has been due may have been sent by a forwarder that died before it
+		// recorded the outcome, even if the broker has refused it since.
 		{"outbox_dead", `INSERT INTO {outbox_dead} (position, message_id, topic, ordering_key, payload, metadata, created_at,
 		                             attempts, last_error, reason, fingerprint, unknown, ` + outboxrow.LabelColumns + `)
 		  SELECT o.position, o.message_id, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at, o.attempts,
@@ -204,8 +196,7 @@ func (m *Messages) bury(ctx context.Context, tx *sql.Tx, act operate.Act, chosen
 		failpoint.Hit("operate/outbox/burying")
 	}
 	if len(heads) > 0 {
-		// First mark the head as a dead letter that blocks its key, because Unblock unblocks
-		// only such keys.
+		// Unblock unblocks only keys that a dead letter blocks.
 		_, err := tx.ExecContext(ctx, d.SQL(`UPDATE {blocked_keys} AS b SET reason = '`+outboxrow.BlockedDead+`'
 			WHERE (b.position, b.ordering_key) IN (SELECT c.position, c.ordering_key FROM `+
 			d.Columns("position bigint", "ordering_key text")+`)`), d.List(heads), d.Strings(keys))
@@ -219,10 +210,10 @@ func (m *Messages) bury(ctx context.Context, tx *sql.Tx, act operate.Act, chosen
 	return m.audit(ctx, tx, act, "cancel", ids, messageIDs)
 }
 
-// Retry makes messages due now, even if they back off or are delayed. It does this in
-// one transaction. It does not reset their attempts. A Blocked message still waits for
-// BlockedBy. If one of the messages does not exist ([operate.ErrNotFound]), Retry changes no
-// message. A forwarder finds the messages within forwarder.Config.PollMax.
+// Retry makes messages due now in one transaction, even if they back off or are delayed, and keeps
+// their attempts. A Blocked message still waits for BlockedBy. If one does not exist
+// ([operate.ErrNotFound]), Retry changes none. A forwarder finds the messages within
+// forwarder.Config.PollMax.
 func (m *Messages) Retry(ctx context.Context, act operate.Act, ids ...int64) error {
 	err := act.Validate()
 	if err == nil {
@@ -243,12 +234,11 @@ func (m *Messages) Retry(ctx context.Context, act operate.Act, ids ...int64) err
 	return nil
 }
 
-// RetryMatching selects the messages that match f and back off, and makes them due now,
-// in several transactions. If Filter.State is Delayed, it selects messages that their
-// producer delayed instead. It refuses other states. It ignores messages that are
-// written while it runs. When ctx ends, it stops after the current batch. It returns a
-// Report even with an error. The Report does not count a batch whose commit has an
-// unknown outcome. RetryMatching ignores Plan.Force.
+// RetryMatching makes the messages that match f and back off due now, in several transactions, or
+// with Filter.State Delayed those that their producer delayed. It refuses other states, and ignores
+// Plan.Force and messages that are written while it runs. When ctx ends, it stops after the current
+// batch. It returns a Report even with an error, without a batch whose commit has an unknown
+// outcome.
 func (m *Messages) RetryMatching(ctx context.Context, act operate.Act, f operate.Filter, plan operate.Plan) (operate.Report, error) {
 	refused := errors.Join(act.Validate(), m.table.CheckChange(f))
 	if f.State == Due || f.State == Blocked {

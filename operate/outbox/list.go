@@ -22,8 +22,8 @@ const (
 	// Due: a forwarder sends the message as soon as it can, or is sending it.
 	Due = "due"
 
-	// BackingOff: the broker refused the message, or confirmed no message of its topic.
-	// The message is tried again at DueAt.
+	// BackingOff: the broker refused the message, or confirmed none of its topic. It is tried again
+	// at DueAt.
 	BackingOff = "backing_off"
 
 	// Delayed: the producer delayed the message until DueAt.
@@ -38,36 +38,31 @@ type Message struct {
 	// ID is the position in the outbox. Pass it to Get, Retry and Cancel.
 	ID int64
 
-	// MessageID, Topic and OrderingKey are copied from the message. OrderingKey is "" if
-	// the message has none.
 	MessageID, Topic, OrderingKey string
 
-	// Payload is the body, byte for byte. Only Get sets it. Size is the length of the body
-	// in bytes. Get and List set it.
+	// Payload is the body, byte for byte, which only Get sets. Size is its length in bytes.
 	Payload []byte
 	Size    int
 
-	// Metadata is nil if the row contains metadata in a form that package outbox does not
-	// write, or if Config.WithoutContent is set.
+	// Metadata is nil if the row's is not in the form that package outbox writes, or with
+	// Config.WithoutContent.
 	Metadata message.Metadata
 
-	// CreatedAt is the time at which the message was written to the outbox.
 	CreatedAt time.Time
 
 	// State says why the message is still in the outbox. It is one of the constants.
 	State string
 
-	// Paused reports whether the message waits because its topic or its tenant is paused,
-	// see [Messages.Pause]. It is false for a message that waits behind a paused message of
-	// its ordering key. With Config.WithoutContent, it is true only for paused topics.
+	// Paused reports whether the message waits because its topic or, without Config.WithoutContent,
+	// its tenant is paused, see [Messages.Pause]. It is false for a message that waits behind a
+	// paused one of its ordering key.
 	Paused bool
 
-	// DueAt is the time at which the message is due, or zero if it has been due since
-	// CreatedAt.
+	// DueAt is zero if the message has been due since CreatedAt.
 	DueAt time.Time
 
-	// Attempts is the number of times that the broker refused the message. LastError is the
-	// latest error of the publisher, and FailingSince is the time of the first error.
+	// Attempts counts the refusals by the broker. LastError is the latest error of the publisher,
+	// and FailingSince the time of the first.
 	Attempts     int
 	LastError    string
 	FailingSince time.Time
@@ -75,13 +70,12 @@ type Message struct {
 	// Unknown reports whether an earlier attempt may have sent the message.
 	Unknown bool
 
-	// BlockedBy is the ID of the message that blocks the key of a Blocked message. If that
-	// message is a dead letter, BlockedBy is its position, and BlockedByLetter is the ID of
-	// the letter. In other states both are 0.
+	// BlockedBy is the ID of the message that blocks the key of a Blocked message. If that is a
+	// dead letter, BlockedBy is its position, and BlockedByLetter its ID. In other states both are
+	// 0.
 	BlockedBy, BlockedByLetter int64
 }
 
-// columns returns the columns of a message that scanMessage reads.
 func (m *Messages) columns() string {
 	return `o.position, o.message_id, o.topic, COALESCE(o.ordering_key, ''), ` + m.db.Content(`octet_length(o.payload)`, `0`) + `,
 	` + m.db.Content(`CAST(o.metadata AS text)`, `''`) + `, {millis o.created_at}, ` + outboxrow.State + `, {millis o.due_at}, o.attempts,
@@ -175,15 +169,12 @@ func (m *Messages) Count(ctx context.Context, f operate.Filter) (operate.Count, 
 type Topic struct {
 	Name string
 
-	// Pending is the number of all messages. The other fields are the numbers of messages
-	// in each state.
+	// Pending counts all messages, the other fields those in each state.
 	Pending, Due, BackingOff, Delayed, Blocked int
 
-	// Oldest is the age of the oldest message.
 	Oldest time.Duration
 
-	// Paused reports whether the topic is paused. A pause does not change the other fields:
-	// they include the messages that wait because of the pause.
+	// Paused reports whether the topic is paused. The other fields include its messages.
 	Paused bool
 }
 
@@ -192,9 +183,8 @@ type Backlog struct {
 	// Topics are in alphabetical order.
 	Topics []Topic
 
-	// Next is the value of Filter.AfterID for reading the rest of the outbox, or 0 if the
-	// whole outbox was read. If Next is not 0, the rest may contain more messages of these
-	// topics, and other topics. The oldest messages are read first.
+	// Next is the Filter.AfterID for the rest of the outbox, or 0. The rest may contain more
+	// messages of these topics, and other topics. The oldest messages are read first.
 	Next int64
 }
 
@@ -242,8 +232,7 @@ func (m *Messages) backlog(ctx context.Context, f operate.Filter) (Backlog, erro
 	return b, err
 }
 
-// add adds n messages of a topic. The caller must add the messages in the order of their
-// topics.
+// add must be called in the order of the topics.
 func (b *Backlog) add(topic string, state string, n int, age time.Duration) {
 	if last := len(b.Topics) - 1; last < 0 || b.Topics[last].Name != topic {
 		b.Topics = append(b.Topics, Topic{Name: topic})

@@ -12,12 +12,11 @@ import (
 )
 
 const (
-	// batchRows is the maximum number of rows that one transaction changes. It is small
-	// because other transactions wait for the locks.
+	// batchRows is small, because other transactions wait for the locks of a batch.
 	batchRows = 100
 
-	// dryRunRows is used instead of batchRows in a dry run, which locks nothing. Each batch
-	// reads a window of the outbox, so small batches would read the same rows many times.
+	// A dry run locks nothing, and each batch reads a window of the outbox, so small ones would
+	// read the same rows many times.
 	dryRunRows = 2_000
 )
 
@@ -42,12 +41,10 @@ func (m *Messages) known(ctx context.Context, tx *sql.Tx, ids []int64) (messageI
 	return messageIDs, err
 }
 
-// margin is the minimum time between a safe cancel and the due time of the message. A
-// forwarder reads the message when it is due, so the cancel must be committed before
-// that. If the due time is nearer than margin, the commit might be too late.
+// margin is the minimum time between a safe cancel and the due time, at which a forwarder reads the
+// message: the cancel must be committed before.
 const margin = 5 * time.Second
 
-// candidate is a message that Cancel may be able to move.
 type candidate struct {
 	id             int64
 	messageID, key string
@@ -57,23 +54,18 @@ type candidate struct {
 	busy           bool // another transaction is changing the message
 }
 
-// notYet is an SQL condition. It is true if row o is due more than margin from now.
 var notYet = `(o.due_at IS NOT NULL AND o.due_at > {after ` + strconv.FormatInt(margin.Milliseconds(), 10) + `})`
 
-// barriers contains the reasons why forwarders cannot read some messages: blocked keys,
-// and slots without a lease.
+// barriers are why forwarders cannot read some messages: blocked keys, and slots without a lease.
 type barriers struct {
 	keys  []string
 	slots []int64
 }
 
-// barriers returns which ordering keys of the messages are blocked, and which of their
-// slots have no lease. If lock is true, it locks the rows of these keys
-// and slots until the transaction ends. A forwarder that wants to unblock a key or take
-// a slot must then wait. A key or slot whose row another transaction has locked is not
-// in the result, because a forwarder may be changing it now. Cancel does not wait for
-// such a row: forwarders lock the same rows in other orders, so waiting could end in a
-// deadlock.
+// barriers returns which ordering keys of the messages are blocked, and which slots have no lease.
+// With lock, a forwarder that wants to unblock a key or take a slot must wait until the transaction
+// ends. A row that another transaction has locked is left out, because a forwarder may be changing
+// it now; to wait could deadlock, because forwarders lock these rows in other orders.
 func (m *Messages) barriers(ctx context.Context, tx *sql.Tx, ids []int64, lock bool) (b barriers, err error) {
 	tail := ""
 	if lock {
@@ -102,9 +94,8 @@ func (m *Messages) barriers(ctx context.Context, tx *sql.Tx, ids []int64, lock b
 	return b, err
 }
 
-// candidates returns the messages that still exist. If lock is true, it
-// locks their rows until the transaction ends. It does not wait for a row that another
-// transaction has locked, and returns such a message with the field busy set.
+// candidates returns the messages that still exist, with lock locked until the transaction ends.
+// One that another transaction has locked is busy.
 func (m *Messages) candidates(ctx context.Context, tx *sql.Tx, ids []int64, b barriers, lock bool) ([]candidate, error) {
 	tail := ""
 	if lock {

@@ -15,8 +15,8 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// Scope selects the messages to pause: the messages of a topic, or the messages of a
-// tenant, see outbox.SetTenant. Exactly one of the two fields must be set.
+// Scope selects the messages of a topic or of a tenant, see outbox.SetTenant. Exactly one field
+// must be set.
 type Scope struct{ Topic, Tenant string }
 
 // String returns the scope as it is written to the audit log, such as "topic:orders".
@@ -51,20 +51,18 @@ func (s Scope) validate() error {
 type Pause struct {
 	Scope
 
-	// Actor is the person who paused the topic or tenant, and Why is the reason. Since is
-	// the time of the pause, by the database's clock.
+	// Since is the time of the pause, by the database's clock.
 	Actor, Why string
 	Since      time.Time
 }
 
-// Pause stops the forwarders from sending messages of a topic or a tenant, until
-// [Messages.Resume]. Later messages with the same ordering keys also wait, whatever
-// their topic and tenant are. All other messages are sent. Act.Why is required.
+// Pause stops the forwarders from sending messages of a topic or a tenant, until [Messages.Resume].
+// Later messages with the same ordering keys also wait, whatever their topic and tenant are.
+// Act.Why is required.
 //
-// A forwarder sees the pause when it reads the outbox the next time, usually within
-// forwarder.Config.PollMax. It may still send a message that it had passed to its
-// publisher before. If the scope is already paused, Pause changes nothing and returns
-// nil.
+// A forwarder sees the pause at its next read, usually within forwarder.Config.PollMax, and may
+// still send what it had passed to its publisher. If the scope is already paused, Pause changes
+// nothing and returns nil.
 func (m *Messages) Pause(ctx context.Context, act operate.Act, scope Scope) error {
 	err := errors.Join(act.Validate(), scope.validate())
 	if act.Why == "" {
@@ -82,8 +80,8 @@ func (m *Messages) Pause(ctx context.Context, act operate.Act, scope Scope) erro
 	return nil
 }
 
-// Resume ends a pause. When the forwarders read the outbox the next time, they send the
-// messages in their order. If the scope is not paused, Resume returns [ErrNotPaused].
+// Resume ends a pause, or returns [ErrNotPaused]. At their next read, the forwarders send the
+// messages in their order.
 func (m *Messages) Resume(ctx context.Context, act operate.Act, scope Scope) error {
 	err := errors.Join(act.Validate(), scope.validate())
 	if err == nil {
@@ -99,7 +97,7 @@ func (m *Messages) Resume(ctx context.Context, act operate.Act, scope Scope) err
 	return nil
 }
 
-// errUnchanged makes the database roll back a transaction that has nothing to change.
+// errUnchanged rolls back a transaction that has nothing to change.
 var errUnchanged = errors.New("unchanged")
 
 func (m *Messages) changePause(ctx context.Context, act operate.Act, action string, scope Scope, query string, args ...any) error {

@@ -14,13 +14,12 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// Replay gives entries back to the consumers that failed. The messages are due
-// immediately, and their attempts and crashes are counted from zero again. Replay
-// changes all entries, or it returns an error and changes none. It returns
-// [operate.ErrNotFound] if an entry is not in quarantine, [ErrUndecodable] if an entry cannot
-// be decoded, and [ErrNotRunning] if the consumer of an entry is not running. It does
-// not wait until the messages are handled. [Entries.Replayed] lists the messages
-// that still wait. For many entries, use [Entries.ReplayMatching].
+// Replay gives entries back to the consumers that failed. The messages are due immediately, and
+// their attempts and crashes are counted from zero again. Replay changes all entries or none: it
+// returns [operate.ErrNotFound] if one is not in quarantine, [ErrUndecodable] if one cannot be
+// decoded, and [ErrNotRunning] if a consumer is not running. It does not wait for the handlers:
+// [Entries.Replayed] lists the messages that still wait. For many entries, use
+// [Entries.ReplayMatching].
 func (q *Entries) Replay(ctx context.Context, act operate.Act, ids ...int64) error {
 	ids, err := rows.Distinct(ids)
 	if err = errors.Join(act.Validate(), err); err != nil {
@@ -36,8 +35,8 @@ func (q *Entries) Replay(ctx context.Context, act operate.Act, ids ...int64) err
 	return nil
 }
 
-// ErrUndecodable means that a message cannot be replayed, because its transport could
-// not decode it. The entry contains only the raw form. Edit the entry.
+// ErrUndecodable means that a message cannot be replayed before it is edited, because its transport
+// could not decode it, and the entry contains only the raw form.
 var ErrUndecodable = errors.New("the message could not be decoded when it came: edit it")
 
 func (t *table) replay(ctx context.Context, act operate.Act, ids []int64) error {
@@ -59,12 +58,10 @@ func (t *table) replay(ctx context.Context, act operate.Act, ids []int64) error 
 	})
 }
 
-// Discard takes entries out of the quarantine, and their messages are not handled any
-// more. You can still read the entries with [Entries.Get]. Discard adds the ids of
-// the messages to the inbox, so that the handler is not called for a late copy. Discard
-// changes all entries, or it returns an error and changes none. It returns
-// [operate.ErrNotFound] if an entry is not in quarantine, and [operate.ErrClaimed] if an entry cannot
-// be discarded yet.
+// Discard takes entries out of the quarantine, and adds the ids of their messages to the inbox, so
+// that the handler is not called for a late copy. [Entries.Get] still reads them. Discard changes
+// all entries or none: it returns [operate.ErrNotFound] if one is not in quarantine, and
+// [operate.ErrClaimed] if one cannot be discarded yet.
 func (q *Entries) Discard(ctx context.Context, act operate.Act, ids ...int64) error {
 	ids, err := rows.Distinct(ids)
 	if err = errors.Join(act.ValidateLoss(), err); err != nil {
@@ -77,16 +74,12 @@ func (q *Entries) Discard(ctx context.Context, act operate.Act, ids ...int64) er
 	return nil
 }
 
-// discardBatch is the number of entries that one transaction discards.
 const discardBatch = 100
 
-// DiscardMatching discards the matching entries as [Entries.Discard] does, and
-// returns their number. Large numbers of entries are discarded in several transactions.
-// If DiscardMatching returns an error, the entries that it has counted are discarded,
-// and all other entries are unchanged. There is one exception: if the outcome of a
-// commit is unknown, up to 100 more entries may be discarded. Entries that are stored
-// after the start are not discarded. To see the matching entries first, call
-// [Entries.DryRun].
+// DiscardMatching discards the matching entries as [Entries.Discard] does, in several transactions,
+// and returns their number. Even with an error, the counted entries are discarded, and all others
+// unchanged, except for up to 100 of a commit with an unknown outcome. Entries that are stored
+// after the start stay. To see the matching entries first, call [Entries.DryRun].
 func (q *Entries) DiscardMatching(ctx context.Context, act operate.Act, f operate.Filter) (discarded int, err error) {
 	err = errors.Join(act.ValidateLoss(), q.table.CheckChange(f))
 	var until int64
@@ -113,15 +106,13 @@ func (t *table) discard(ctx context.Context, act operate.Act, ids []int64) error
 	})
 }
 
-// lastID returns the highest ID of an entry in quarantine, or 0.
 func (t *table) lastID(ctx context.Context) (id int64, err error) {
 	err = t.Look(ctx, func(tx *sql.Tx) error { return tx.QueryRowContext(ctx, t.sql.last).Scan(&id) })
 	return id, err
 }
 
-// discardMatching discards at most n matching entries whose ID is at most until. It
-// returns the number of discarded entries, and the ID of the last entry that it found.
-// If it found no entry, this ID is 0.
+// discardMatching discards at most n matching entries up to the ID until, and returns the ID of the
+// last one that it found, or 0.
 func (t *table) discardMatching(
 	ctx context.Context, act operate.Act, f operate.Filter, until int64, n int,
 ) (discarded int, last int64, err error) {
@@ -155,9 +146,8 @@ func (t *table) discardMatching(
 
 const lockTimeout = "55P03" // lock_not_available
 
-// discardIn discards one entry, and adds the id of its message to the inbox, so that
-// the handler is not called for a late copy. It returns sql.ErrNoRows if the entry is
-// not in quarantine.
+// discardIn adds the id to the inbox, so that the handler is not called for a late copy. It returns
+// sql.ErrNoRows if the entry is not in quarantine.
 func (t *table) discardIn(ctx context.Context, tx *sql.Tx, act operate.Act, action string, id int64) error {
 	var (
 		consumer, messageID string

@@ -16,32 +16,27 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// EditedFrom is a metadata key of an edited message. Its value is the id of the message
-// that the edited message replaces.
+// EditedFrom is metadata of an edited message: the id of the message that it replaces.
 const EditedFrom = meta.EditedFrom
 
-// ErrIDInUse means that the consumer already knows a message with the same id as the
-// edited message.
+// ErrIDInUse means that the consumer already knows a message with the id of the edited one.
 var ErrIDInUse = errors.New("the consumer knows a message of that id")
 
 // EditOptions configures [Entries.Edit]. With the zero value, the edited message is
 // due immediately.
 type EditOptions struct {
-	// KeepQuarantined leaves the edited message in quarantine, for review and a
-	// later replay.
+	// KeepQuarantined leaves the edited message in quarantine, for review and a later replay.
 	KeepQuarantined bool
 }
 
-// Edit replaces an entry in quarantine with another message. The function change
-// modifies a copy of the entry's message. The copy has a new id, and its metadata
-// contains the old id under the key [EditedFrom]. The function may set another id,
-// which must be unknown to the consumer. Otherwise Edit returns [ErrIDInUse].
+// Edit replaces an entry in quarantine with another message. change modifies a copy of the entry's
+// message, with a new id, and the old one in the metadata [EditedFrom]. It may set another id,
+// which must be unknown to the consumer ([ErrIDInUse]).
 //
-// The old entry is discarded, and the handler is not called for a late copy of its
-// message. The new entry has the same consumer, and Edit returns its ID. Edit returns
-// [operate.ErrNotFound] if the old entry is not in quarantine. Without
-// EditOptions.KeepQuarantined, it returns [ErrNotRunning] if the consumer is not
-// running. If the function change returns an error, Edit returns this error unchanged.
+// The old entry is discarded, and the handler is not called for a late copy of its message. Edit
+// returns the ID of the new entry, which has the same consumer. It returns [operate.ErrNotFound] if
+// the old entry is not in quarantine, the error of change unchanged, and without
+// EditOptions.KeepQuarantined [ErrNotRunning] if the consumer is not running.
 func (q *Entries) Edit(
 	ctx context.Context, act operate.Act, id int64, change func(msg *message.Message) error, opts EditOptions,
 ) (int64, error) {
@@ -86,9 +81,8 @@ func (q *Entries) Edit(
 	return newID, nil
 }
 
-// edit discards the old entry. It inserts the new message msg, which has its own id,
-// for the same consumer and with the same ordering key. It returns the ID of the new
-// entry.
+// edit discards the old entry, and inserts msg for the same consumer and ordering key. It returns
+// the ID of the new entry.
 func (t *table) edit(ctx context.Context, act operate.Act, old Entry, msg *message.Message, keepQuarantined bool) (id int64, err error) {
 	err = t.parked.ReplaceHeads(ctx, func(*sql.Tx) ([]int64, error) { return []int64{old.ID}, nil }, func(tx *sql.Tx) error {
 		err := t.discardIn(ctx, tx, act, "edit", old.ID)

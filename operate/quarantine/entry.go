@@ -19,58 +19,48 @@ type Entry struct {
 	// ID identifies the entry. Pass it to Replay, Edit and Discard.
 	ID int64
 
-	// Consumer is the name of the consumer that failed. Topic is the topic of its
-	// subscription.
 	Consumer, Topic string
 
-	// Message is the message as it was received, byte for byte. If the stored Envelope is
-	// damaged, Message is nil and MessageErr is set. Both are nil with
-	// Config.WithoutContent.
+	// Message is the message as it was received, byte for byte. If its stored form is damaged,
+	// MessageErr is set instead. Both are nil with Config.WithoutContent.
 	Message    *message.Message
 	MessageErr error
 
-	// MessageID is the id of the message. Tenant is the tenant to which the message
-	// belongs. If they are too long, they are shortened. Characters that a text column
-	// cannot store are replaced. The field Message contains the original values.
+	// MessageID and Tenant are shortened if they are too long, without characters that a text
+	// column cannot store. The field Message has the original values.
 	MessageID, Tenant string
 
-	// Reason is one of the Reason constants. Error is the text of the last failure, and
-	// ErrorType is the Go type of that error. Failures with the same cause have the same
-	// Fingerprint, see Group.
+	// Reason is one of the Reason constants, Error the text of the last failure, and ErrorType its
+	// Go type. Failures with the same cause have the same Fingerprint, see Group.
 	Reason, Error, ErrorType, Fingerprint string
 
-	// Stack is the stack of the handler's last panic, at most 8,192 bytes. It is "" if the
-	// last failure was not a panic, and with Config.WithoutContent.
+	// Stack is the stack of the handler's last panic, at most 8,192 bytes, if the last failure was
+	// one, and without Config.WithoutContent.
 	Stack string
 
-	// Attempts is the number of calls of the handler. Crashes is the number of processes
-	// that died while they handled the message. Replays is the number of replays of the
-	// entry.
+	// Attempts counts the calls of the handler, Replays the replays of the entry, and Crashes the
+	// processes that died while they handled the message.
 	Attempts, Crashes, Replays int
 
-	// State is "quarantined" for an entry in quarantine. After a replay, an edit or a
-	// discard, it is "waiting", "held" (it waits behind the head of its ordering key),
-	// "resolved" or "discarded".
+	// State is "quarantined", or after a replay, an edit or a discard "waiting", "held" (behind the
+	// head of its ordering key), "resolved" or "discarded".
 	State string
 
-	// DueAt is the time of the next attempt of a waiting entry. CreatedAt is the
-	// time at which the message was first stored.
+	// DueAt is the time of a waiting entry's next attempt. CreatedAt is the time at which the
+	// message was first stored.
 	DueAt, CreatedAt time.Time
 
-	// FirstFailedAt and LastFailedAt are zero if the message has never failed. FinishedAt
-	// is zero if the entry is neither resolved nor discarded.
+	// FirstFailedAt and LastFailedAt are zero if the message has never failed, FinishedAt if the
+	// entry is neither resolved nor discarded.
 	FirstFailedAt, LastFailedAt, FinishedAt time.Time
 
-	// EditedFrom is the ID of the entry that this entry replaces, or 0. ReplayID
-	// is the ID of the latest Replay that included the entry, or 0.
+	// EditedFrom is the ID of the entry that this one replaces, and ReplayID that of the latest
+	// Replay with the entry, or 0.
 	EditedFrom, ReplayID int64
 
-	// BlocksKey reports whether later messages of the ordering key wait for this
-	// entry.
 	BlocksKey bool
 
-	// Envelope is the stored form of Message. Digest is a hash of the id and the payload.
-	// If two messages have the same id but another payload, their digests differ.
+	// Envelope is the stored form of Message, and Digest a hash of its id and payload.
 	Envelope, Digest []byte
 
 	origin string // origin of an imported entry, see Entry.exportOrigin
@@ -87,13 +77,11 @@ func (q *Entries) Get(ctx context.Context, id int64) (Entry, error) {
 	return entry, nil
 }
 
-// List returns a page of the messages in quarantine that match. For a single condition,
-// an index finds the matching entries. If the Filter has several conditions, List looks
-// at no more than 10,000 of the entries that match the rarest condition, and Page.Next
-// says where the search continues. A consumer and a topic together are one condition.
-// FailedAfter and FailedBefore together are one condition. But this condition does not
-// count if at most 5,000 entries failed in this period, because List then looks at
-// these entries only.
+// List returns a page of the messages in quarantine that match. For a single condition, an index
+// finds them. With several, List looks at no more than 10,000 entries that match the rarest one,
+// and Page.Next says where the search continues. A consumer and a topic together are one condition,
+// as are FailedAfter and FailedBefore, which do not count if at most 5,000 entries failed in this
+// period: List then looks at these only.
 func (q *Entries) List(ctx context.Context, f operate.Filter) (operate.Page[Entry], error) {
 	p, err := q.table.list(ctx, f, func(tx *sql.Tx) (rows.Window, error) { return q.table.Window(ctx, tx, f, false) })
 	if err != nil {
@@ -102,10 +90,10 @@ func (q *Entries) List(ctx context.Context, f operate.Filter) (operate.Page[Entr
 	return p, nil
 }
 
-// Replayed returns the messages that were replayed or edited and have not been handled
-// since, in the order of their IDs. It looks at no more than 10,000 of these messages,
-// and Page.Next says where the search continues. The State of an entry shows whether
-// the entry waits for its handler or behind another message of its ordering key.
+// Replayed returns the messages that were replayed or edited and have not been handled since, in
+// the order of their IDs. It looks at no more than 10,000, and Page.Next says where the search
+// continues. State shows whether an entry waits for its handler or behind another message of its
+// ordering key.
 func (q *Entries) Replayed(ctx context.Context, f operate.Filter) (operate.Page[Entry], error) {
 	p, err := q.table.list(ctx, f, func(tx *sql.Tx) (rows.Window, error) { return q.table.replayed(ctx, tx, f) })
 	if err != nil {
@@ -128,10 +116,9 @@ func (t *table) list(ctx context.Context, f operate.Filter, window func(tx *sql.
 	})
 }
 
-// Count counts the messages in quarantine that match, at most 50,000 in one call. If
-// the Filter has several conditions, Count looks at no more than 10,000 of the entries
-// that match the rarest condition. If Filter.Limit is set, Count counts no more entries
-// than this limit. Count.Next says where the next call continues.
+// Count counts the messages in quarantine that match, at most 50,000 in one call, and Filter.Limit
+// if it is set. With several conditions, it looks at no more than 10,000 entries that match the
+// rarest one. Count.Next says where the next call continues.
 func (q *Entries) Count(ctx context.Context, f operate.Filter) (operate.Count, error) {
 	n, err := q.table.Count(ctx, f)
 	if err != nil {
@@ -140,7 +127,6 @@ func (q *Entries) Count(ctx context.Context, f operate.Filter) (operate.Count, e
 	return n, nil
 }
 
-// get returns the entry with this ID, in any state.
 func (t *table) get(ctx context.Context, id int64) (entry Entry, err error) {
 	err = t.Look(ctx, func(tx *sql.Tx) error {
 		entry, err = t.getIn(ctx, tx, id)
@@ -155,13 +141,11 @@ func (t *table) get(ctx context.Context, id int64) (entry Entry, err error) {
 	return entry, nil
 }
 
-// getIn is like get, but runs in the transaction tx. If no entry has this ID, it
-// returns sql.ErrNoRows.
+// Without a row, getIn returns sql.ErrNoRows.
 func (t *table) getIn(ctx context.Context, tx *sql.Tx, id int64) (Entry, error) {
 	return scanEntry(tx.QueryRowContext(ctx, t.sql.get, id).Scan)
 }
 
-// entryColumns returns the columns of an entry that scanEntry reads.
 func (t *table) entryColumns() string {
 	return entryColumns(t.Content(`error`, `''`), t.Content(`stack`, `''`), t.Content(`digest, envelope`, `'', ''`))
 }

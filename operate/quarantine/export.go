@@ -17,11 +17,10 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// exportVersion is the version of the format in which entries are exported.
 const exportVersion = 1
 
-// line is the exported form of an entry. Envelope contains the message byte for byte,
-// in base64. Metadata is only for people who read the file. An import ignores Metadata.
+// Envelope contains the message byte for byte, in base64. Metadata is for people who read the file,
+// and ignored by an import.
 type line struct {
 	Version       int               `json:"version"`
 	Origin        string            `json:"origin"`
@@ -46,12 +45,12 @@ type line struct {
 	Envelope      []byte            `json:"envelope"`
 }
 
-// Export writes the matching messages in quarantine to w, one JSON object per line, and
-// returns the number of messages. After an error, w may contain more lines than this
-// number, and an incomplete last line. Filter.Limit is the maximum number of lines.
+// Export writes the matching messages in quarantine to w, one JSON object per line, at most
+// Filter.Limit, and returns their number. After an error, w may contain more lines, and an
+// incomplete last one.
 //
-// A line contains the message byte for byte, with payload and metadata. Protect the
-// output as you protect the messages.
+// A line contains the message byte for byte, with payload and metadata. Protect the output as you
+// protect the messages.
 func (q *Entries) Export(ctx context.Context, f operate.Filter, w io.Writer) (exported int, err error) {
 	if err := q.table.Check(f); err != nil {
 		return 0, fmt.Errorf("quarantine: export: %w", err)
@@ -90,13 +89,11 @@ func (q *Entries) Export(ctx context.Context, f operate.Filter, w io.Writer) (ex
 	return exported, nil
 }
 
-// maxBytes limits the total size of the messages in memory. The last message may exceed
-// the limit.
+// maxBytes limits the messages in memory. The last one may exceed it.
 const maxBytes = 1 << 20
 
-// nextIDs returns the IDs of the first matching entries in quarantine: at most n
-// entries, with at most size bytes together. If any entry matches, it returns at least
-// one ID.
+// nextIDs returns the first matching entries: at most n, with at most size bytes together, but at
+// least one.
 func (t *table) nextIDs(ctx context.Context, f operate.Filter, n int, size int64) (ids []int64, err error) {
 	where := t.where(f, parkedrows.Quarantined)
 	query := t.SQL(`SELECT id, length(envelope) FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.Arg(n))

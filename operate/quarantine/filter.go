@@ -11,10 +11,8 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// in returns the table for rows in one of the states. Without states, or with the state
-// "", rows in all states match. The states must be constants of this library. The query
-// contains them as literals and not as parameters, because the database does not use a
-// partial index for a parameter.
+// The states are constants, "" for all. They are literals in the query, because the database does
+// not use a partial index for a parameter.
 func (t *table) in(states ...string) *rows.Searched {
 	s := t.Searched
 	s.Fixed = func(f operate.Filter) []string { return fixed(f, states...) }
@@ -36,8 +34,7 @@ func fixed(f operate.Filter, states ...string) []string {
 	return texts
 }
 
-// replayed returns the part of the table in which a call looks for the replayed messages
-// that match f.
+// replayed returns where a call looks for the replayed messages that match f.
 func (t *table) replayed(ctx context.Context, tx *sql.Tx, f operate.Filter) (rows.Window, error) {
 	if err := t.InOrder(ctx, tx); err != nil {
 		return rows.Window{}, err
@@ -50,9 +47,8 @@ func (t *table) replayed(ctx context.Context, tx *sql.Tx, f operate.Filter) (row
 }
 
 // narrow returns f with the IDs of the entries that failed between f.FailedAfter and
-// f.FailedBefore. If there are many such entries, it returns f with a range of IDs,
-// from the lowest to the highest of these IDs. If there are too many entries to find
-// the range, it returns f unchanged.
+// f.FailedBefore, with their range if there are many, or unchanged if there are too many to find
+// the range.
 func (t *table) narrow(ctx context.Context, tx *sql.Tx, f operate.Filter) (operate.Filter, error) {
 	if f.IDs != nil || f.MessageID != "" || f.FailedAfter.IsZero() && f.FailedBefore.IsZero() {
 		return f, nil
@@ -71,11 +67,9 @@ func (t *table) narrow(ctx context.Context, tx *sql.Tx, f operate.Filter) (opera
 	return f, err
 }
 
-// withinStates returns the SQL condition of the states. With old statistics, the
-// planner may choose the index of all quarantined rows, although another index finds
-// fewer rows. The database uses a partial index only if the query contains the
-// condition of this index. So withinStates writes the condition in a form that only the
-// best index matches:
+// withinStates returns the SQL condition of the states in a form that only the best index matches.
+// With old statistics, the planner may choose the index of all quarantined rows, although another
+// index finds fewer rows. The database uses a partial index only for its own condition. So:
 //
 //   - If the Filter has a message id, no index of states matches, and the planner uses
 //     the index of message ids.
@@ -106,8 +100,7 @@ func stateIn(states []string) string {
 	return "state IN ('" + strings.Join(states, "', '") + "')"
 }
 
-// limit returns Filter.Limit. If it is 0, limit returns a number that is larger than the
-// number of rows in any table.
+// Without Filter.Limit, limit is larger than any table.
 func limit(f operate.Filter) int64 {
 	if f.Limit == 0 {
 		return 1 << 62

@@ -16,20 +16,17 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// Groups returns the messages in quarantine that match f, grouped by their fingerprint
-// and in the order of fingerprints. Limit and AfterGroup of the Filter apply to groups.
+// Groups returns the messages in quarantine that match f, grouped by fingerprint and in that order.
+// Limit and AfterGroup of the Filter apply to groups.
 //
-// If the Filter has no condition other than Fingerprint, Groups takes as long with a
-// million entries as with a few, because it counts only the latest entries of each
-// group. It counts at most 10,000 entries if the page has one group, 2,000 of each
-// group for up to five groups, 500 for up to 20 groups, and 100 for more groups. For a
-// group with more entries, Group.More is true.
+// With no condition but Fingerprint, Groups counts only the latest entries of each group, so it
+// takes as long with a million as with a few: at most 10,000 if the page has one group, 2,000 of
+// each for up to five groups, 500 for up to 20, and 100 for more. Group.More says that there are
+// more.
 //
-// With other conditions, Groups reads the latest 10,000 entries that match. If the
-// Filter has several conditions, Groups looks at no more than 10,000 of the entries
-// that match the rarest condition, so it may find fewer entries. If more entries may
-// match, GroupPage.Partial and Group.More are set, and groups that contain only older
-// entries are missing. [Entries.DryRun] counts all entries.
+// With other conditions, Groups reads only the latest 10,000 entries that match, or with several
+// that match the rarest one. If more may match, GroupPage.Partial and Group.More are set, and
+// groups with only older entries are missing. [Entries.DryRun] counts all entries.
 func (q *Entries) Groups(ctx context.Context, f operate.Filter) (p operate.GroupPage, err error) {
 	t := q.table
 	if wholeGroups(f) {
@@ -48,9 +45,8 @@ func (q *Entries) Groups(ctx context.Context, f operate.Filter) (p operate.Group
 	return p, nil
 }
 
-// DryRun returns all groups of the entries that ReplayMatching would replay with the
-// same Filter and Plan. It changes nothing. With the zero Plan, these are also the
-// entries that DiscardMatching would discard.
+// DryRun returns all groups of the entries that ReplayMatching would replay with the same Filter
+// and Plan. With the zero Plan, DiscardMatching would discard the same entries.
 func (q *Entries) DryRun(ctx context.Context, f operate.Filter, plan operate.Plan) ([]operate.Group, error) {
 	if err := errors.Join(q.table.CheckChange(f), plan.Validate()); err != nil {
 		return nil, fmt.Errorf("quarantine: dry run: %w", err)
@@ -77,7 +73,6 @@ func (t *table) groupsIn(ctx context.Context, tx *sql.Tx, from string, args []an
 	return t.Described(ctx, tx, groups, "error")
 }
 
-// partsIn returns groups without their error texts, in the order of fingerprints.
 func (t *table) partsIn(ctx context.Context, tx *sql.Tx, from string, args []any) (groups []rows.Group, err error) {
 	query := t.SQL(`
 		SELECT fingerprint, consumer, topic, MIN(reason), MIN(error_type), COUNT(*), MAX(id),
@@ -95,17 +90,15 @@ func (t *table) partsIn(ctx context.Context, tx *sql.Tx, from string, args []any
 	return groups, err
 }
 
-// wholeGroups reports whether the Filter selects whole groups. This is true if the
-// Filter has no condition that could exclude some entries of a group. An index finds
-// such groups, because it contains all entries in the order of fingerprints and IDs.
+// wholeGroups reports whether no condition could exclude some entries of a group. An index has the
+// entries in the order of fingerprints and IDs.
 func wholeGroups(f operate.Filter) bool {
 	return f.IDs == nil && f.AfterID == 0 && f.FailedAfter.IsZero() && f.FailedBefore.IsZero() &&
 		f.Consumer+f.Topic+f.MessageID+f.Tenant+f.AggregateType+f.AggregateID+f.EventType+f.Reason+f.ErrorType == ""
 }
 
-// countsOf returns the maximum number of entries that are counted for each group of a
-// page. If a page has more groups, this maximum is lower, so that the whole page counts
-// no more than about 10,000 entries.
+// countsOf returns how many entries of each group of a page are counted, about 10,000 for the whole
+// page.
 func countsOf(groups int) int {
 	switch {
 	case groups <= 1:
@@ -119,8 +112,7 @@ func countsOf(groups int) int {
 	}
 }
 
-// wholeGroups returns groups, and reads a limited number of rows: one row for each
-// fingerprint, and then the latest entries of each group.
+// wholeGroups reads one row for each fingerprint, and then the latest entries of each group.
 func (t *table) wholeGroups(ctx context.Context, f operate.Filter) (found []operate.Group, err error) {
 	err = t.Look(ctx, func(tx *sql.Tx) error {
 		found = nil
@@ -135,8 +127,7 @@ func (t *table) wholeGroups(ctx context.Context, f operate.Filter) (found []oper
 	return found, err
 }
 
-// fingerprints returns the fingerprints of a page of groups. The query jumps in the
-// index from one fingerprint to the next. A query with DISTINCT would read all entries.
+// The query jumps in the index from one fingerprint to the next. DISTINCT would read all entries.
 func (t *table) fingerprints(ctx context.Context, tx *sql.Tx, f operate.Filter) (prints []string, err error) {
 	if f.Fingerprint != "" {
 		return []string{f.Fingerprint}, nil
@@ -157,8 +148,7 @@ func (t *table) fingerprints(ctx context.Context, tx *sql.Tx, f operate.Filter) 
 	return prints, err
 }
 
-// latestOf returns groups that contain the counts of their latest entries. For each
-// group, it counts at most bound entries.
+// latestOf counts at most bound of the latest entries of each group.
 func (t *table) latestOf(ctx context.Context, tx *sql.Tx, prints []string, bound int) ([]operate.Group, error) {
 	from, args := inGroups(`fingerprint, consumer, topic, reason, error_type, id, first_failed_at, last_failed_at`, prints,
 		`ORDER BY id DESC LIMIT $1`, bound+1)
@@ -191,8 +181,7 @@ func (t *table) latestOf(ctx context.Context, tx *sql.Tx, prints []string, bound
 	}, t.SQL(from), args...)
 }
 
-// inGroups combines the queries of all groups into one query. Each part ends with order,
-// which contains ORDER BY and LIMIT. The SQL parameter $1 is the limit.
+// Each part of the query ends with order, an ORDER BY and LIMIT, for which $1 is the limit.
 func inGroups(columns string, prints []string, order string, limit int) (query string, args []any) {
 	args = []any{limit}
 	var parts []string

@@ -19,16 +19,13 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// importBatch is the number of lines that one transaction imports.
 const importBatch = 100
 
-// Import reads the output of [Entries.Export] and puts the entries into quarantine,
-// in this database or another one. It returns the number of new entries, and the number
-// of known entries. An entry is known if the table already contains it in any state.
-// Known entries are not changed, so you can repeat an import. But after dedup has
-// removed the row of a handled or discarded message, a repeated import adds the message
-// to the quarantine again. An error names the line of the input. The lines before this
-// line may have been imported, and a repeated import counts them as known.
+// Import reads the output of [Entries.Export] and puts the entries into quarantine, in this
+// database or another one. It returns the numbers of new and of known entries, which the table
+// already contains in any state, and which do not change, so you can repeat an import. But after
+// dedup has removed the row of a handled or discarded message, a repeated import adds it again. An
+// error names the line; the lines before may have been imported.
 func (q *Entries) Import(ctx context.Context, act operate.Act, r io.Reader) (imported, known int, err error) {
 	if err := act.Validate(); err != nil {
 		return 0, 0, fmt.Errorf("quarantine: import: %w", err)
@@ -71,8 +68,7 @@ func (q *Entries) Import(ctx context.Context, act operate.Act, r io.Reader) (imp
 	}
 }
 
-// importAll puts entries into quarantine, and returns the number of new entries. It
-// skips entries that the table already contains.
+// importAll skips entries that the table already contains.
 func (t *table) importAll(ctx context.Context, act operate.Act, entries []Entry) (imported int, err error) {
 	err = t.Write(ctx, func(tx *sql.Tx) error {
 		imported = 0
@@ -100,8 +96,6 @@ func (t *table) importAll(ctx context.Context, act operate.Act, entries []Entry)
 	return imported, nil
 }
 
-// importOne returns the ID of the new entry, or 0 if the table already contains the
-// entry.
 func (t *table) importOne(ctx context.Context, tx *sql.Tx, e *Entry) (id int64, err error) {
 	name := func(text string) string { return parkedrows.Clean(text, parkedrows.MaxName) }
 	if e.MessageID == "" {
@@ -132,8 +126,7 @@ func (t *table) importOne(ctx context.Context, tx *sql.Tx, e *Entry) (id int64, 
 	return id, err
 }
 
-// exportOrigin returns a string that identifies the entry in all databases that import
-// it.
+// exportOrigin identifies the entry in all databases that import it.
 func (e *Entry) exportOrigin() string {
 	if e.origin != "" {
 		return e.origin
@@ -141,7 +134,6 @@ func (e *Entry) exportOrigin() string {
 	return fmt.Sprintf("%d/%d/%x", e.ID, e.CreatedAt.UnixMilli(), e.Digest[:min(8, len(e.Digest))])
 }
 
-// exportedID returns the ID that the entry had in the database that first exported it.
 func (e *Entry) exportedID() (int64, error) {
 	number, _, _ := strings.Cut(e.exportOrigin(), "/")
 	id, err := strconv.ParseInt(number, 10, 64)
@@ -151,7 +143,6 @@ func (e *Entry) exportedID() (int64, error) {
 	return id, nil
 }
 
-// validateImport returns an error if the fields of the entry do not match its envelope.
 func (e *Entry) validateImport() error {
 	var errs []error
 	if len(e.Digest) == 0 {
@@ -188,7 +179,6 @@ func (e *Entry) validateImport() error {
 	return errors.Join(errs...)
 }
 
-// millisOf returns a time in milliseconds, or NULL for the zero time.
 func millisOf(t time.Time) any {
 	if t.IsZero() {
 		return nil

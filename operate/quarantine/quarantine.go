@@ -48,7 +48,6 @@ func New(db *sql.DB, config operate.Config) (*Entries, error) {
 	return q, nil
 }
 
-// table reads and writes the quarantined rows of once_parked.
 type table struct {
 	rows.Searched
 
@@ -99,7 +98,6 @@ func newTable(d rows.DB, config operate.Config, replayed *telemetry.Counter) (*t
 	return t, nil
 }
 
-// record writes a line of the audit log.
 func (t *table) record(ctx context.Context, tx *sql.Tx, act operate.Act, action string, id int64, consumer, messageID string) error {
 	return t.recordOn(ctx, tx, act, action, "parked:"+strconv.FormatInt(id, 10), consumer, messageID)
 }
@@ -112,7 +110,7 @@ func (t *table) recordOn(ctx context.Context, tx *sql.Tx, act operate.Act, actio
 	return err
 }
 
-// each calls f for each id. If a row is not in quarantine, each returns [operate.ErrNotFound].
+// A row that is not in quarantine is [operate.ErrNotFound].
 func each(ids []int64, f func(id int64) error) error {
 	for _, id := range ids {
 		err := f(id)

@@ -5,7 +5,6 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// queries are the statements of this package, for PostgreSQL and SQLite.
 type queries struct {
 	get            string
 	replay         string
@@ -49,8 +48,7 @@ func newQueries(d dialect.Dialect) queries {
 			    OR EXISTS (SELECT 1 FROM {inbox} WHERE message_id = $1 AND consumer = $2)`),
 
 		// An edited entry that is due counts as replayed, so that its row is kept when it is
-		// resolved. The edited entry takes the place of the old entry in the order of the
-		// ordering key.
+		// resolved. It takes the place of the old one in the order of the key.
 		insertEdited: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, ordering_key, tenant, digest, envelope, state, priority_class, due_at, replays,
 			                      reason, error, error_type, fingerprint, stack, first_failed_at, last_failed_at, edited_from,
@@ -61,8 +59,8 @@ func newQueries(d dialect.Dialect) queries {
 			FROM {parked} WHERE id = $1
 			RETURNING id`),
 
-		// Any conflict means that the table has the entry already. If an entry was
-		// edited, the entry that it replaced is in another database, so edited_from is 0.
+		// Any conflict means that the table has the entry. The one that an edited entry replaced is
+		// in another database, so edited_from is 0.
 		insertImported: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
 			                      attempts, crashes, replays, reason, error, error_type, fingerprint, stack,
@@ -73,15 +71,14 @@ func newQueries(d dialect.Dialect) queries {
 			ON CONFLICT DO NOTHING
 			RETURNING id`),
 
-		// This query finds an entry without a message id that was exported from this
-		// table. An entry that was imported into this table is found by its origin
-		// instead.
+		// An entry without a message id that was exported from this table. One that was imported is
+		// found by its origin.
 		known: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} WHERE id = $1 AND message_id = '' AND consumer = $2 AND digest = $3
 			               AND {millis created_at} = $4 AND origin IS NULL)`),
 
-		// The caller appends the condition of the states. A resolved entry loses its
-		// ordering key, because later messages of the key were handled already.
+		// The caller appends the condition of the states. A resolved entry loses its ordering key,
+		// because later messages of it were handled.
 		makeDue: d.SQL(`
 			UPDATE {parked}
 			SET state = 'waiting', priority_class = 'replay', due_at = {now}, attempts = 0, rounds = 0, crashes = 0,

@@ -58,11 +58,9 @@ func (q *Entries) ReplayMatching(ctx context.Context, act operate.Act, f operate
 	return r, nil
 }
 
-// Resume continues a replay that was paused, stopped or abandoned, with the Filter and
-// the Plan of the replay. It returns the same results as [Entries.ReplayMatching].
-// Failures before the call of Resume do not stop the replay again, even with
-// Plan.StopOnFailure. This is also true for messages that were replayed before the
-// replay stopped, and failed after it had stopped. progress may be nil.
+// Resume continues a replay that was paused, stopped or abandoned, with its Filter and Plan, and
+// returns the results of [Entries.ReplayMatching]. Failures of messages that were replayed before
+// do not stop it again, even with Plan.StopOnFailure. progress may be nil.
 func (q *Entries) Resume(ctx context.Context, act operate.Act, id int64, progress func(operate.Report)) (operate.Replay, error) {
 	r, err := q.table.replays.Resume(ctx, act, id, progress)
 	if err != nil {
@@ -81,9 +79,8 @@ func (q *Entries) ReplayOf(ctx context.Context, id int64) (operate.Replay, error
 	return r, nil
 }
 
-// Replays returns a page of replays, the latest first. If the dead letters and the sent
-// log are in the same database, the page includes their replays. before
-// is the ID of the last replay of the previous page, or 0.
+// Replays returns a page of replays, the latest first, also those of the dead letters and the sent
+// log of this database. before is the ID of the last replay of the previous page, or 0.
 func (q *Entries) Replays(ctx context.Context, before int64) ([]operate.Replay, error) {
 	all, err := q.table.replays.Latest(ctx, before)
 	if err != nil {
@@ -92,15 +89,13 @@ func (q *Entries) Replays(ctx context.Context, before int64) ([]operate.Replay, 
 	return all, nil
 }
 
-// StopReplay stops a running replay, and returns its state. The process that runs the
-// replay may be another one, or may have died. Messages that were already replayed are
-// still handled. After StopReplay has returned, no further message is replayed. The
-// process that runs the replay notices the stop before its next batch, and its
-// ReplayMatching or Resume returns [operate.ErrReplayStopped].
+// StopReplay stops a running replay, even of another process or one that died, and returns its
+// state. No further message is replayed, and those that were are still handled. The process of the
+// replay notices the stop before its next batch: its ReplayMatching or Resume returns
+// [operate.ErrReplayStopped].
 //
-// [Entries.Resume] continues the replay. StopReplay does not change a replay that is
-// paused or was stopped before. It returns [operate.ErrReplayNotFound] if no replay has this
-// ID, and [operate.ErrReplayFinished] if the replay has finished.
+// [Entries.Resume] continues the replay. StopReplay does not change one that is paused or stopped.
+// It returns [operate.ErrReplayNotFound] or [operate.ErrReplayFinished].
 func (q *Entries) StopReplay(ctx context.Context, act operate.Act, id int64) (operate.Replay, error) {
 	r, err := q.table.replays.Stop(ctx, act, id)
 	if err != nil {
@@ -109,11 +104,9 @@ func (q *Entries) StopReplay(ctx context.Context, act operate.Act, id int64) (op
 	return r, nil
 }
 
-// replayBatch is the number of entries that one transaction replays.
 const replayBatch = 200
 
-// replayStates returns the states of the entries that a replay includes. A replay
-// includes resolved entries only if Plan.Force is set and Filter.IDs lists the entries.
+// Resolved entries are included only with Plan.Force, and if Filter.IDs lists them.
 func replayStates(p operate.Plan, f operate.Filter) []string {
 	if p.Force && f.IDs != nil {
 		return []string{parkedrows.Quarantined, parkedrows.Resolved}
@@ -129,9 +122,8 @@ func (t *table) countForReplay(ctx context.Context, f operate.Filter, plan opera
 	return n, last, err
 }
 
-// take makes up to n more entries due for their consumers, and records this in the audit
-// log. An entry that was discarded in the meantime stays discarded, and the inbox keeps the
-// id of its message.
+// take makes up to n more entries due. One that was discarded in the meantime stays discarded, and
+// its id in the inbox.
 func (t *table) take(ctx context.Context, tx *sql.Tx, r *rows.Replay, n int) (after int64, due, skipped []int64, err error) {
 	states := replayStates(r.Plan, r.Filter)
 	where := t.where(r.Filter, states...)
@@ -158,13 +150,10 @@ func (t *table) take(ctx context.Context, tx *sql.Tx, r *rows.Replay, n int) (af
 	return ids[len(ids)-1], due, nil, err
 }
 
-// ErrNotRunning means that the consumer of an entry is not running: no process has run
-// it in the last two minutes. A replay would take the message out of the quarantine,
-// and no handler would get it. See operate.Config.ReplayToAbsent.
+// ErrNotRunning means that no process has run an entry's consumer in the last two minutes, so no
+// handler would get the message. See operate.Config.ReplayToAbsent.
 var ErrNotRunning = errors.New("the consumer is not running")
 
-// checkRunning returns [ErrNotRunning] if the consumer of an entry that matches f is
-// not running.
 func (q *Entries) checkRunning(ctx context.Context, f operate.Filter, states ...string) error {
 	if q.config.ReplayToAbsent {
 		return nil
@@ -176,11 +165,8 @@ func (q *Entries) checkRunning(ctx context.Context, f operate.Filter, states ...
 	return fmt.Errorf("%w: %s; start it first, or set operate.Config.ReplayToAbsent", ErrNotRunning, describe(absent))
 }
 
-// maxAbsent is the maximum number of consumers that an error names.
 const maxAbsent = 5
 
-// absent returns consumers that are not running and have matching entries, at most
-// maxAbsent.
 func (t *table) absent(ctx context.Context, f operate.Filter, states ...string) (absent []parkedrows.Consumer, err error) {
 	clock := `{millis now()}`
 	if t.SQLite() {

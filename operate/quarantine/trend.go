@@ -15,9 +15,8 @@ import (
 // TrendHours is the number of hours of a [Trend].
 const TrendHours = 24
 
-// Trend contains the number of entries of a failure group for each of the last 24
-// hours. An entry counts for the hour of its last failure. The first hour is the oldest
-// one.
+// Trend contains the number of entries of a failure group for each of the last 24 hours, the oldest
+// first, by their last failure.
 type Trend [TrendHours]int
 
 // Total returns the sum of all hours.
@@ -31,13 +30,11 @@ func (t Trend) Total() (n int) {
 // Last returns the count of the latest hour.
 func (t Trend) Last() int { return t[TrendHours-1] }
 
-// trendEntries is the maximum number of entries that Trends reads.
 const trendEntries = 20_000
 
-// Trends returns the trends of failure groups, by their fingerprints. It counts the
-// entries that match f, and ignores Limit, AfterID and AfterGroup of f. The map
-// contains no entry for a group without a failure in the last 24 hours. If more than
-// 20,000 entries have failed in the last 24 hours, whether they match f or not, Trends
+// Trends returns the trends of failure groups by their fingerprints, for the entries that match f,
+// without Limit, AfterID and AfterGroup. Groups without a failure in the last 24 hours are left
+// out. If more than 20,000 entries have failed in this time, whether they match f or not, Trends
 // returns nil.
 func (q *Entries) Trends(ctx context.Context, f operate.Filter, fingerprints ...string) (map[string]Trend, error) {
 	f.AfterID, f.AfterGroup = 0, ""
@@ -91,14 +88,11 @@ type Note struct {
 	At    time.Time
 }
 
-// noteSubject is the beginning of the subject that a note has in the audit log.
 const noteSubject = "group:"
 
-// Note stores act.Why as a note on the failure group with this fingerprint. People who
-// look at the group later see the note. The new note replaces the previous note. If
-// act.Why is empty, the note is removed. Notes are lines of the audit log, so the log
-// also contains the earlier notes. The group need not have entries: the note is then
-// shown at the next failure with the same cause.
+// Note stores act.Why as a note on the failure group with this fingerprint, in place of the
+// previous one, or removes it if act.Why is empty. The audit log keeps all notes. The group need
+// not have entries: the note is shown at the next failure with this cause.
 func (q *Entries) Note(ctx context.Context, act operate.Act, fingerprint string) error {
 	err := act.Validate()
 	if fingerprint == "" {
@@ -115,8 +109,7 @@ func (q *Entries) Note(ctx context.Context, act operate.Act, fingerprint string)
 	return nil
 }
 
-// Notes returns the notes on failure groups, by their fingerprints. The map contains no
-// entry for a group without a note.
+// Notes returns the notes on failure groups by their fingerprints.
 func (q *Entries) Notes(ctx context.Context, fingerprints ...string) (map[string]Note, error) {
 	t := q.table
 	subjects := make([]string, len(fingerprints))

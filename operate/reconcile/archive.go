@@ -11,25 +11,20 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// ErrNotKept means that the archive does not contain the report with the given ID, or
-// no longer contains it.
+// ErrNotKept means that the archive does not contain the report, or no longer does.
 var ErrNotKept = errors.New("no such report")
 
 const (
-	// keptReports is the number of reports that an archive keeps for each consumer.
 	keptReports = 100
 
-	// keptMessages is the maximum number of missing messages that an archive keeps of a
-	// report, and the maximum number of phantoms.
+	// keptMessages limits the missing messages and the phantoms of a report.
 	keptMessages = 1000
 
-	// listedReports is the number of reports on a page.
 	listedReports = 20
 )
 
-// Archive keeps reports in a table, so that people can look at them later, for example
-// in package console. Use the sender's database: its sent log contains the missing
-// messages.
+// Archive keeps reports in a table for a later look, for example in package console. Use the
+// sender's database: its sent log contains the missing messages.
 type Archive struct{ side }
 
 // Kept is a report in an archive.
@@ -37,15 +32,15 @@ type Kept struct {
 	ID int64
 	At time.Time // time at which the report was added to the archive
 
-	// Report contains at most 1,000 missing messages and 1,000 phantoms. The fields Missing
-	// and Phantoms of Kept contain the complete numbers.
+	// Report has at most 1,000 missing messages and phantoms each, Missing and Phantoms their
+	// complete numbers.
 	Report            Report
 	Missing, Phantoms int
 }
 
-// NewArchive returns the archive in db. If config is invalid, the error names the
-// invalid value. The tables must exist, see schema.Up. The database user needs the
-// right to operate the tables, see schema.Roles.
+// NewArchive returns the archive in db. If config is invalid, the error names the invalid value.
+// The tables must exist, see schema.Up, and the database user needs the right to operate them, see
+// schema.Roles.
 func NewArchive(db *sql.DB, config schema.Config) (*Archive, error) {
 	config = config.WithDefaults()
 	s, err := newSide(db, config, config.Validate())
@@ -55,8 +50,7 @@ func NewArchive(db *sql.DB, config schema.Config) (*Archive, error) {
 	return &Archive{s}, nil
 }
 
-// Keep adds reports to the archive. The archive keeps the latest 100 reports of each
-// consumer.
+// Keep adds reports, and removes all but the latest 100 of each consumer.
 func (a *Archive) Keep(ctx context.Context, reports ...Report) (err error) {
 	defer wrap("keep", &err)
 	return a.dialect.Write(ctx, a.db, func(tx *sql.Tx) error {
@@ -80,8 +74,8 @@ func (a *Archive) Keep(ctx context.Context, reports ...Report) (err error) {
 	})
 }
 
-// List returns up to 20 reports, the latest first. Pass the ID of the last report of the
-// previous page as before, or 0 for the first page.
+// List returns up to 20 reports, the latest first. before is the ID of the previous page's last
+// report, or 0.
 func (a *Archive) List(ctx context.Context, before int64) (all []Kept, err error) {
 	defer wrap("list", &err)
 	return a.read(ctx, `WHERE id < $1 OR $1 = 0 ORDER BY id DESC LIMIT $2`, before, listedReports)

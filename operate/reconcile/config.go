@@ -18,28 +18,25 @@ type SenderConfig struct {
 	// the prefix "once_".
 	Schema schema.Config
 
-	// Topics lists all topics that the consumers receive. The inbox does not contain
-	// topics, so messages of topics that are not listed would count as never sent.
+	// Topics lists all topics that the consumers receive. The inbox does not contain topics, so
+	// messages of others would count as never sent.
 	Topics []string
 
-	// Since is the beginning of the period to compare. By default, the comparison
-	// begins where the sent log begins to contain all messages.
+	// Since is the beginning of the period to compare. Defaults to where the sent log begins to
+	// contain all messages.
 	Since time.Time
 
-	// Recent is the length of the period before now that is left out of the comparison,
-	// because messages that were sent recently may still be on their way. Defaults to one
-	// hour.
+	// Recent is the period before now that is left out, because messages may still be on their way.
+	// Defaults to one hour.
 	Recent time.Duration
 
-	// LongestDelay is the longest time between sending a message and handling it. It is
-	// needed for ids that contain no time. If the sent log has no row for such an id, the
-	// message was never sent, or its row was deleted because it was old. The message was
-	// certainly never sent if it was handled more than LongestDelay after the oldest row of
-	// the sent log. Otherwise the message is not reported. Defaults to 24 hours.
+	// LongestDelay is the longest time between sending a message and handling it, for ids that
+	// contain no time. If such an id is not in the sent log, its row may have been deleted because
+	// it was old, so the message is only reported if it was handled more than LongestDelay after
+	// the oldest row. Defaults to 24 hours.
 	LongestDelay time.Duration
 
-	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,
-	// which does nothing until you set another provider.
+	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider.
 	MeterProvider metric.MeterProvider
 }
 
@@ -56,14 +53,13 @@ type ReceiverConfig struct {
 	// the prefix "once_".
 	Schema schema.Config
 
-	// Consumers are the names of the consumers to compare. Each of these consumers must
-	// receive all messages of the sender's topics.
+	// Consumers are the consumers to compare. Each must receive all messages of the sender's
+	// topics.
 	Consumers []string
 
-	// InboxRetention is how long all consumers remember the ids of messages. Set it to
-	// the shortest dedup.Config.Retention of the consumers. Older messages are not
-	// compared. Defaults to 7 days, because every inbox with the default
-	// dedup.Config.MaxDuplicateAge remembers ids for at least 7 days.
+	// InboxRetention is how long all consumers remember the ids of messages: the shortest
+	// dedup.Config.Retention. Older messages are not compared. Defaults to 7 days, the default of
+	// dedup.Config.MaxDuplicateAge.
 	InboxRetention time.Duration
 }
 

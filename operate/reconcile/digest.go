@@ -16,15 +16,13 @@ import (
 const (
 	minuteMillis = int64(time.Minute / time.Millisecond)
 
-	// noTime is the minute of all ids that do not begin with a time.
 	noTime = int64(-1)
 
-	// lastMinute is the last minute that an id can contain.
 	lastMinute = (1<<48 - 1) / minuteMillis
 
-	// A sender divides the ids of a minute into widest parts, and the ids without a time into
-	// widestNoTime parts. Then it merges parts until each has about partIDs ids, or until
-	// about mostParts parts are left.
+	// A sender divides the ids of a minute into widest parts, and those without a time into
+	// widestNoTime. Then it merges parts until each has about partIDs ids, or about mostParts are
+	// left.
 	widest       = 1 << 6
 	widestNoTime = 1 << 16
 	partIDs      = 512
@@ -47,11 +45,10 @@ func keyOf(id []byte) key {
 	return k
 }
 
-// part returns the part of the id if its minute has n parts. n is a power of two.
+// part returns the part of the id in a minute of n parts, a power of two.
 func (k key) part(n int) int { return int(k.hash >> (65 - bits.Len(uint(n)))) }
 
-// timeOf returns the time at the beginning of an id, in milliseconds. Only UUIDs of
-// version 7 in their usual spelling begin with a time.
+// Only UUIDs of version 7 in their usual spelling begin with a time.
 func timeOf(id []byte) (ms int64, ok bool) {
 	const version = 14 // the position of the version in the text
 	if len(id) != 36 || id[version] != '7' || bytes.ContainsAny(id, "ABCDEF") {
@@ -61,12 +58,11 @@ func timeOf(id []byte) (ms int64, ok bool) {
 	return int64(binary.BigEndian.Uint64(u[:8]) >> 16), err == nil
 }
 
-// window is the compared period, in whole minutes. The time in an id decides whether
-// the id is in the window. For an id without a time, the time of its row decides.
+// window is the compared period, in whole minutes. The time in an id counts, or else that of its
+// row.
 type window struct{ from, until time.Time }
 
-// has reports whether an id takes part in the comparison. in says whether the time of
-// its row is in the window.
+// in says whether the time of the row is in the window.
 func (w window) has(k key, in bool) bool {
 	if k.minute == noTime {
 		return in
@@ -76,17 +72,15 @@ func (w window) has(k key, in bool) bool {
 
 func (w window) contains(ms int64) bool { return ms >= w.from.UnixMilli() && ms < w.until.UnixMilli() }
 
-// digest holds the checksums of many ids, by their minute.
 type digest map[int64]*cell
 
-// cell holds the checksums of the parts of a minute. A checksum is the total of the sums
-// of its ids, so ids can be added in any order, and parts can be merged.
+// A checksum is the total of the sums of its ids, so ids can be added in any order, and parts
+// merged.
 type cell struct {
 	n    int // number of ids; the other side does not get it
 	sums []uint64
 }
 
-// add adds an id. If its minute is new, the minute gets the given number of parts.
 func (d digest) add(k key, parts int) {
 	c := d[k.minute]
 	if c == nil {
@@ -97,8 +91,7 @@ func (d digest) add(k key, parts int) {
 	c.sums[k.part(len(c.sums))] += k.sum
 }
 
-// hours returns the number of ids of each hour since 1970. The hour of ids without a
-// time is noTime.
+// The hour of ids without a time is noTime.
 func (d digest) hours() map[int64]int {
 	n := map[int64]int{}
 	for minute, c := range d {
@@ -110,7 +103,6 @@ func (d digest) hours() map[int64]int {
 	return n
 }
 
-// fold merges parts until each has about partIDs ids, or more if there are very many ids.
 func (d digest) fold() {
 	total := 0
 	for _, c := range d {
@@ -148,16 +140,14 @@ func decodeDigest(all map[int64][]byte) (digest, error) {
 	return d, nil
 }
 
-// possible reports whether a minute can have n parts.
 func possible(minute int64, n int) bool {
 	return minute >= noTime && minute <= lastMinute && n <= widestNoTime && bits.OnesCount(uint(n)) == 1
 }
 
-// differing says which parts of each minute differ between two sides: it has a digit for
-// each part, which is 1 if the part differs.
+// differing has a digit for each part of a minute, which is 1 if the part differs.
 type differing map[int64]string
 
-// compare returns the parts that differ. Each minute of theirs must also be in ours.
+// Each minute of theirs must also be in ours.
 func compare(ours, theirs digest) differing {
 	d := differing{}
 	for minute, c := range ours {
@@ -179,9 +169,8 @@ func (d differing) has(k key) bool {
 	return digits != "" && digits[k.part(len(digits))] == '1'
 }
 
-// minutes returns at most 50 ranges that contain all minutes of d. The second minute of a
-// range is not in the range. If d has ids without a time, minutes returns nil, because
-// such ids can have any text.
+// minutes returns at most 50 ranges, without their second minute, that contain all minutes of d, or
+// nil for ids without a time, which can have any text.
 func (d differing) minutes() (ranges [][2]int64) {
 	for _, minute := range slices.Sorted(maps.Keys(d)) {
 		if minute == noTime {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// ErrFile means that a file cannot be used: it is damaged, was written by another
-// version of this library, is for the other side, or belongs to another comparison.
+// ErrFile means that a file cannot be used: it is damaged, or belongs to another version of this
+// library, the other side, or another comparison.
 var ErrFile = errors.New("the file cannot be used")
 
 const (
@@ -24,9 +24,8 @@ const (
 	answerKind   = "answer"
 )
 
-// heading is the first line of a file, as JSON. The second line is the body: a question or
-// an answer as JSON. Neither side stores data between two files, so each step can be
-// repeated.
+// heading is the first line of a file, and the question or answer the second, as JSON. Neither side
+// stores data between two files, so each step can be repeated.
 type heading struct {
 	Format  string `json:"format"`
 	Version int    `json:"version"`
@@ -41,7 +40,7 @@ func sumOf(kind string, body []byte) string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// header is what the question says about the comparison. The answer repeats it.
+// header describes the comparison in the question and its answer.
 type header struct {
 	Sender string        `json:"sender"` // fingerprint of the sender's tables
 	Topics []string      `json:"topics"`
@@ -74,7 +73,6 @@ type section struct {
 	IDs      []entry       `json:"ids"` // all ids of the consumer in the parts that differ
 }
 
-// entry is an id that the consumer knows.
 type entry struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
@@ -122,8 +120,7 @@ func decodeFile(data []byte, kind string, content any) error {
 	return nil
 }
 
-// check returns an error if a section cannot be the work of a Receiver. An id in the
-// wrong part would be compared with the wrong ids.
+// An id in the wrong part would be compared with the wrong ids.
 func (s section) check() error {
 	for minute, digits := range s.Differ {
 		if !possible(minute, len(digits)) {

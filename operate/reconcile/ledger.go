@@ -14,7 +14,6 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// columns are the names that LedgerConfig.By may contain.
 var columns = []string{"day", "hour", "topic", "consumer", "tenant", "type"}
 
 // LedgerConfig configures [Ledger]. The zero value is ready for use.
@@ -23,23 +22,19 @@ type LedgerConfig struct {
 	// the prefix "once_".
 	Schema schema.Config
 
-	// By lists the columns of the ledger: "day" or "hour", "topic", "consumer", "tenant" and
-	// "type". Hours and days come from the times of the rows, in UTC. Without columns, which
-	// is the default, the ledger has one line for each state. For some tables, a column is
-	// empty: the consumer for the tables of a sender, and the topic and the event type for
-	// the inbox.
+	// By lists the columns of the ledger: "day" or "hour" (of the rows, in UTC), "topic",
+	// "consumer", "tenant" and "type". Defaults to none, with one line for each state. Some tables
+	// have an empty column: a sender's the consumer, and the inbox the topic and the event type.
 	By []string
 
-	// From (inclusive) and Until (exclusive) limit the times of the rows. By default there
-	// is no limit.
+	// From (inclusive) and Until (exclusive) limit the times of the rows. Default to no limit.
 	From, Until time.Time
 }
 
-// Line contains the number of messages that have one state and the same values in the
-// requested columns. The other columns are empty.
+// Line contains the number of messages with one state and the same values in the requested columns.
 type Line struct {
-	// State is "sent", "pending" or "dead" for messages of a sender. It is "handled",
-	// "waiting", "held", "quarantined" or "discarded" for messages of a consumer.
+	// State is "sent", "pending" or "dead" at a sender, and "handled", "waiting", "held",
+	// "quarantined" or "discarded" at a consumer.
 	State string `json:"state"`
 
 	Start     time.Time `json:"start,omitzero"` // start of the day or hour
@@ -48,22 +43,20 @@ type Line struct {
 	Tenant    string    `json:"tenant,omitempty"`
 	EventType string    `json:"type,omitempty"`
 
-	// N is the number of rows. A message that was sent twice has two rows in the sent
-	// log. A replayed message can have one row in the inbox and one parked row.
+	// N is the number of rows. A message that was sent twice has two in the sent log, and a
+	// replayed one can have one in the inbox and a parked one.
 	N int `json:"n"`
 
-	// First and Last are the times of the first and the last row. The time of a row is the
-	// time at which its message was sent, written to the outbox (also for dead letters),
-	// handled or parked.
+	// First and Last are the times of the first and the last row: when its message was sent,
+	// written to the outbox (also for dead letters), handled or parked.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 }
 
-// Ledger counts the messages in the tables of one database: sent, pending and dead
-// messages, and the messages that consumers have handled and parked. It reads whole
-// tables. The role watcher is sufficient, unless By contains "tenant" or "type". A
-// sender's values of these columns are in the metadata of its messages, which this role
-// cannot read.
+// Ledger counts the messages in the tables of one database: sent, pending and dead messages, and
+// those that consumers have handled and parked. It reads whole tables. The role watcher is
+// sufficient, unless By contains "tenant" or "type", which are in the metadata of a sender's
+// messages.
 func Ledger(ctx context.Context, db *sql.DB, config LedgerConfig) ([]Line, error) {
 	config.Schema = config.Schema.WithDefaults()
 	s, err := newSide(db, config.Schema, config.validate())
@@ -113,8 +106,7 @@ func (c LedgerConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// width returns the length of a day or an hour in milliseconds. It returns 0 if the
-// ledger has neither of these columns.
+// Without a column of time, width is 0.
 func (c LedgerConfig) width() (ms int64) {
 	lengths := map[string]time.Duration{"day": 24 * time.Hour, "hour": time.Hour}
 	for _, column := range c.By {

@@ -9,15 +9,13 @@ import (
 	"time"
 )
 
-// ErrConsumer means that a consumer cannot be compared: the tables have no data of it, or
-// it also receives topics that the sender does not compare.
+// ErrConsumer means that a consumer cannot be compared: the tables have no data of it, or it also
+// receives topics that the sender does not compare.
 var ErrConsumer = errors.New("the consumer cannot be compared")
 
-// states are the states of a message at its consumer. The tables have a fifth one: a
-// message that is held, behind another message of its ordering key, counts as waiting.
+// states are the states of a message at its consumer. A held message counts as waiting.
 var states = []string{"handled", "waiting", "quarantined", "discarded"}
 
-// stateOf is the SQL expression for the index in states of a parked row.
 const stateOf = `CASE p.state WHEN 'quarantined' THEN 2 WHEN 'discarded' THEN 3 WHEN 'resolved' THEN 0 ELSE 1 END`
 
 // Receiver is the consumers' side of a comparison. It reads their inbox and their
@@ -40,9 +38,9 @@ func NewReceiver(db *sql.DB, config ReceiverConfig) (*Receiver, error) {
 	return &Receiver{s, config, mostIDs}, nil
 }
 
-// Answer returns the answer to a question of a sender. It fails with [ErrConsumer] if a
-// consumer cannot be compared with the topics of the question, and with
-// [ErrTooDifferent] if more than 1,000,000 ids of a consumer would have to be listed.
+// Answer returns the answer to a sender's question. It fails with [ErrConsumer] if a consumer
+// cannot be compared with its topics, and with [ErrTooDifferent] if more than 1,000,000 ids of a
+// consumer would have to be listed.
 func (r *Receiver) Answer(ctx context.Context, question []byte) (file []byte, err error) {
 	defer wrap("answer", &err)
 	var q questionBody
@@ -67,8 +65,7 @@ func (r *Receiver) Answer(ctx context.Context, question []byte) (file []byte, er
 	return encodeFile(answerKind, a)
 }
 
-// since returns the beginning of the period for which the tables of all consumers are
-// complete.
+// since returns the beginning of the period for which the tables of all consumers are complete.
 func (r *Receiver) since(ctx context.Context, topics []string) (since time.Time, err error) {
 	defer wrap("compare", &err)
 	now, err := r.now(ctx)
@@ -82,7 +79,6 @@ func (r *Receiver) since(ctx context.Context, topics []string) (since time.Time,
 	return since, err
 }
 
-// consumer is one consumer of a Receiver.
 type consumer struct {
 	*Receiver
 
@@ -95,7 +91,6 @@ func (r *Receiver) consumer(name string, topics []string) *consumer {
 	return &consumer{r, name, r.dialect.Strings(topics), topics}
 }
 
-// answer fills the consumer's section of an answer. theirs is the digest of the sender.
 func (c *consumer) answer(ctx context.Context, h header, now time.Time, theirs digest, sec *section) error {
 	err := c.check(ctx, h.From, sec)
 	if err != nil {
@@ -117,7 +112,6 @@ func (c *consumer) answer(ctx context.Context, h header, now time.Time, theirs d
 	return respond(ctx, c, w, theirs, c.most, sec)
 }
 
-// respond compares the ids of s with the digest of the sender, and adds the result to sec.
 func respond(ctx context.Context, s source, w window, theirs digest, most int, sec *section) error {
 	ours := digest{}
 	for minute, c := range theirs {
@@ -138,9 +132,7 @@ func respond(ctx context.Context, s source, w window, theirs digest, most int, s
 	})
 }
 
-// check returns an error if the consumer is unknown. It also returns an error if the
-// consumer was subscribed to other topics after the time from, because its inbox then
-// contains messages of these topics.
+// A consumer that was subscribed to other topics after from has their messages in its inbox.
 func (c *consumer) check(ctx context.Context, from time.Time, sec *section) error {
 	var others []string
 	err := c.rows(ctx, func(scan func(dest ...any) error) error {
@@ -170,13 +162,10 @@ func (c *consumer) check(ctx context.Context, from time.Time, sec *section) erro
 	return err
 }
 
-// since returns the beginning of the period for which the inbox is complete: it
-// contains all messages that the consumer has handled since then. This is the latest of
-// three times, plus the constant margin, rounded up to a whole minute: the beginning of
-// the retention, the consumer's registration, and the time of the oldest row of the
-// inbox. The oldest row shows whether the retention is shorter than configured. Two
-// kinds of rows are kept longer, and do not count as the oldest row: rows of parked
-// messages, and business keys.
+// since returns the time since which the inbox contains all messages that the consumer has handled:
+// the latest of the beginning of the retention, the registration, and the oldest row of the inbox,
+// which shows a shorter retention than configured, plus margin, in whole minutes. Rows of parked
+// messages and business keys are kept longer, and do not count as the oldest.
 func (c *consumer) since(ctx context.Context, now time.Time) (time.Time, error) {
 	var registered, oldest *int64
 	err := c.one(ctx, `SELECT
@@ -212,7 +201,6 @@ func (c *consumer) parked(ctx context.Context) (all []Count, err error) {
 	return all, err
 }
 
-// scan reads the inbox, and the parked messages that are not in the inbox.
 func (c *consumer) scan(ctx context.Context, w window, d differing, each func(*record) error) error {
 	var q query
 	name := q.arg(c.name)

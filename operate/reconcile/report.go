@@ -11,49 +11,45 @@ type Report struct {
 	Consumer string   `json:"consumer"`
 	Topics   []string `json:"topics"`
 
-	// From and Until limit the period that is compared. Most ids contain a time, which
-	// decides whether the id is compared. For other ids, the times of sending and of
-	// handling decide. Both sides still have all their messages since From.
+	// From and Until limit the compared period, by the time in an id, or else by the times of
+	// sending and handling. Both sides still have all their messages since From.
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
 
 	// AsOf is the time at which the consumers' side was read.
 	AsOf time.Time `json:"as_of"`
 
-	// Sent is the number of ids that the sender has sent. Known is the number of ids that
-	// the consumer has handled or parked. Hours contains these numbers for each hour, by
-	// the time in the ids. Hours also contains hours before From for which one side is
-	// incomplete.
+	// Sent is the number of ids that the sender has sent, and Known of those that the consumer has
+	// handled or parked. Hours contains them for each hour, by the time in the ids, also for hours
+	// before From for which one side is incomplete.
 	Sent  int    `json:"sent"`
 	Known int    `json:"known"`
 	Hours []Hour `json:"hours,omitempty"`
 
-	// Missing contains the messages that were sent, and that the consumer has neither
-	// handled nor parked. MissingSince is the time at which the first of them was sent, or
-	// zero.
+	// Missing contains the messages that were sent, and that the consumer has neither handled nor
+	// parked. MissingSince is when the first of them was sent, or zero.
 	Missing      []Missing `json:"missing"`
 	MissingSince time.Time `json:"missing_since,omitzero"`
 
-	// Phantoms contains the messages that the consumer has handled or parked, and that this
-	// sender has not sent.
+	// Phantoms contains the messages that the consumer has handled or parked, and this sender has
+	// not sent.
 	Phantoms []Phantom `json:"phantoms"`
 
-	// SentRecently is the number of messages that have not arrived, but may still arrive,
-	// because they were sent again recently.
+	// SentRecently counts the messages that may still arrive, because they were sent again
+	// recently.
 	SentRecently int `json:"sent_recently"`
 
-	// Parked contains the numbers of messages of these topics that the consumer has parked,
-	// by state. Handled messages are left out.
+	// Parked counts the messages of these topics that the consumer has parked, by state, without
+	// handled ones.
 	Parked []Count `json:"parked,omitempty"`
 
-	// Pending counts the messages of these topics that wait in the outbox, and Dead counts
-	// the dead letters of these topics. Their State is "".
+	// Pending counts the messages of these topics in the outbox, and Dead their dead letters, with
+	// the State "".
 	Pending Count `json:"pending"`
 	Dead    Count `json:"dead"`
 
-	// BusinessKeys reports whether the consumer uses business keys, see dedup.Config.Key.
-	// Some of the missing messages may then have been skipped, because their key was
-	// handled under another id.
+	// BusinessKeys reports whether the consumer uses business keys, see dedup.Config.Key. Some
+	// missing messages may then have been skipped, because their key was handled under another id.
 	BusinessKeys bool `json:"business_keys,omitempty"`
 }
 
@@ -69,48 +65,43 @@ type Missing struct {
 	// SentLogID is the ID of the message in the sent log, for dead.SentLog.Replay.
 	SentLogID int64 `json:"sent_log_id"`
 
-	// SentAt is the time at which the message was first sent, and LastSentAt the time at
-	// which it was last sent.
+	// SentAt and LastSentAt are the times at which the message was first and last sent.
 	SentAt     time.Time `json:"sent_at"`
 	LastSentAt time.Time `json:"last_sent_at"`
 }
 
-// Phantom is a message that the consumer has handled or parked, and that the sender has
-// not sent, according to its sent log.
+// Phantom is a message that the consumer has handled or parked, and that is not in the sent log.
 type Phantom struct {
 	MessageID string `json:"message_id"`
 
-	// State is "handled", "waiting", "quarantined" or "discarded". At is the time at which
-	// the consumer handled or parked the message.
+	// State is "handled", "waiting", "quarantined" or "discarded", since At.
 	State string    `json:"state"`
 	At    time.Time `json:"at"`
 
-	// Pending reports whether the message waits in the outbox. Dead reports whether it is a
-	// dead letter. If one of them is true, the broker has received the message, but the
-	// forwarder has received no confirm.
+	// Pending reports whether the message waits in the outbox, and Dead whether it is a dead
+	// letter: then the broker has received it without a confirm for the forwarder.
 	Pending bool `json:"pending,omitempty"`
 	Dead    bool `json:"dead,omitempty"`
 }
 
-// Count is the number of messages in one state. State is "waiting" for a message that
-// waits for its next attempt or behind another message of its ordering key,
-// "quarantined" or "discarded". Oldest is the time at which the oldest message was
-// parked, or written to the outbox. It is zero if there is no message.
+// Count is the number of messages in one state: "waiting" (also behind another message of the
+// ordering key), "quarantined" or "discarded". Oldest is when the oldest was parked, or written to
+// the outbox, or zero.
 type Count struct {
 	State  string    `json:"state,omitempty"`
 	N      int       `json:"n"`
 	Oldest time.Time `json:"oldest,omitzero"`
 }
 
-// Hour contains the numbers of messages of one hour. Start is the zero time for ids
-// without a time.
+// Start is the zero time for ids without a time.
+// Hour contains the numbers of messages of one hour. Start is zero for ids without a time.
 type Hour struct {
 	Start time.Time `json:"start,omitzero"`
 	Sent  int       `json:"sent"`
 	Known int       `json:"known"`
 }
 
-// count sets Hours and the totals. The keys are hours since 1970, or noTime.
+// The keys are hours since 1970, or noTime.
 func (r *Report) count(sent, known map[int64]int) {
 	hours := map[int64]Hour{}
 	for h, n := range sent {

@@ -17,17 +17,16 @@ var (
 	// ErrNoLog means that the sent log is empty, so there is nothing to compare.
 	ErrNoLog = errors.New("the sent log is empty: set forwarder.Config.KeepSent in all forwarders")
 
-	// ErrNothingYet means that there is no period to compare. Either the two sides have no
-	// period for which both still have all their messages, or all messages are too recent.
+	// ErrNothingYet means that there is no period to compare: both sides have all their messages
+	// for none, or all are too recent.
 	ErrNothingYet = errors.New("there is no time to compare yet")
 
-	// ErrTooDifferent means that very many ids differ, or may differ. Either the two sides do
-	// not belong together, or a shorter period must be compared.
+	// ErrTooDifferent means that very many ids differ, or may differ: the two sides do not belong
+	// together, or a shorter period must be compared.
 	ErrTooDifferent = errors.New("the two sides are too different")
 )
 
-// mostIDs is the number of ids that one side lists at most: a consumer in its answer,
-// and a sender in the missing messages of a report.
+// mostIDs limits the ids of a consumer in its answer, and the missing messages of a report.
 const mostIDs = 1_000_000
 
 // Sender is the sender's side of a comparison. It reads the outbox and the sent log.
@@ -63,8 +62,8 @@ func NewSender(db *sql.DB, config SenderConfig) (*Sender, error) {
 	return sender, nil
 }
 
-// Compare does the whole comparison in this process, without files. It returns a report
-// for each consumer. It compares only the period for which both sides have all messages.
+// Compare does the whole comparison in this process, for the period for which both sides have all
+// messages, and returns a report for each consumer.
 func Compare(ctx context.Context, s *Sender, r *Receiver) ([]Report, error) {
 	since, err := r.since(ctx, s.config.Topics)
 	if err != nil {
@@ -80,9 +79,8 @@ func Compare(ctx context.Context, s *Sender, r *Receiver) ([]Report, error) {
 	return s.Read(ctx, file)
 }
 
-// Question begins a comparison. It returns the file to pass to [Receiver.Answer].
-// Several receivers can answer the same question. Question reads the whole sent log
-// since [SenderConfig].Since.
+// Question begins a comparison. It reads the whole sent log since [SenderConfig].Since, and returns
+// the file for [Receiver.Answer]. Several receivers can answer the same question.
 func (s *Sender) Question(ctx context.Context) ([]byte, error) {
 	return s.question(ctx, s.config.Since)
 }
@@ -119,7 +117,6 @@ func (s *Sender) question(ctx context.Context, since time.Time) (file []byte, er
 	return encodeFile(questionKind, q)
 }
 
-// ended counts a step that failed, and adds the name of the step to its error.
 func (s *Sender) ended(step string, err *error) {
 	if *err != nil {
 		s.runs.Add(1, telemetry.Failed)
@@ -159,7 +156,6 @@ func (s *Sender) Read(ctx context.Context, answer []byte) (reports []Report, err
 	return reports, nil
 }
 
-// report compares the ids of a consumer with the sent log.
 func (s *Sender) report(ctx context.Context, a answerBody, sec section) (Report, error) {
 	w := window{later(a.From, sec.From), a.Until}
 	r := Report{
@@ -200,8 +196,7 @@ func (s *Sender) report(ctx context.Context, a answerBody, sec section) (Report,
 	return r, err
 }
 
-// settle returns the ids that only the sender has, and the ids that only the consumer
-// has.
+// settle returns the ids that only the sender has, and those that only the consumer has.
 func settle(ctx context.Context, s source, w window, sec section, most int) (lost []record, unsent []entry, err error) {
 	theirs := map[string]entry{}
 	for _, e := range sec.IDs {
@@ -235,8 +230,8 @@ func settle(ctx context.Context, s source, w window, sec section, most int) (los
 	return lost, unsent, nil
 }
 
-// phantoms returns the entries that the sender has certainly not sent. It also checks
-// whether they are in the outbox or the dead letters.
+// phantoms returns the entries that the sender has certainly not sent, and whether they are in the
+// outbox or the dead letters.
 func (s *Sender) phantoms(ctx context.Context, entries []entry) ([]Phantom, error) {
 	all := []Phantom{}
 	if len(entries) == 0 {
@@ -276,7 +271,6 @@ func (s *Sender) phantoms(ctx context.Context, entries []entry) ([]Phantom, erro
 	return all, errors.Join(mark(`outbox`, func(p *Phantom) { p.Pending = true }), mark(`outbox_dead`, func(p *Phantom) { p.Dead = true }))
 }
 
-// outstanding counts the messages of the topics in a table.
 func (s *Sender) outstanding(ctx context.Context, table string) (Count, error) {
 	var c Count
 	var oldest *int64
@@ -288,9 +282,7 @@ func (s *Sender) outstanding(ctx context.Context, table string) (Count, error) {
 	return c, err
 }
 
-// oldest returns the time of the oldest row of the sent log, or the zero time if the
-// log is empty. Because IDs ascend with sent_at, the oldest row is the row with the
-// lowest ID.
+// IDs ascend with sent_at, so the oldest row has the lowest ID. An empty log has the zero time.
 func (s *Sender) oldest(ctx context.Context) (time.Time, error) {
 	var ms int64
 	err := s.one(ctx, `SELECT {millis sent_at} FROM {outbox_sent} ORDER BY id LIMIT 1`, nil, &ms)
@@ -300,8 +292,7 @@ func (s *Sender) oldest(ctx context.Context) (time.Time, error) {
 	return fromMillis(ms), err
 }
 
-// scan reads the sent log. Several rows with one id are one record, with the topic of
-// the latest row.
+// Several rows with one id are one record, with the topic of the latest row.
 func (s *Sender) scan(ctx context.Context, w window, d differing, each func(*record) error) error {
 	var q query
 	columns, n := `message_id, MAX(`+q.in(w, `sent_at`)+`)`, 2

@@ -17,27 +17,24 @@ import (
 )
 
 const (
-	// margin is added to the beginning of the period for which a side still has all
-	// messages. The time in an id and the time of a row come from different clocks, which may
-	// differ by up to margin.
+	// margin is how much the clocks of ids and rows may differ, added to the beginning of the
+	// period for which a side has all messages.
 	margin = time.Minute
 
-	// early is how much earlier than the window a scan begins, because the clocks may
-	// differ.
+	// early is how much before the window a scan begins, because clocks differ.
 	early = time.Hour
 
-	// keyPrefix is the prefix of business keys in the inbox, see dedup.Config.Key. They are
-	// not compared. keyEnd is the first text after all of them.
+	// Business keys in the inbox begin with keyPrefix, see dedup.Config.Key, and are not compared.
+	// keyEnd is the first text after them.
 	keyPrefix, keyEnd = "key:", "key;"
 )
 
-// record describes the rows with one id in the tables of one side.
 type record struct {
 	id []byte // valid until the next record
 	in bool   // whether the time of a row with this id is in the window
 
-	// These fields are set only if source.scan gets differing parts. A sender has several
-	// rows with the same id if the message was sent again.
+	// Only with differing parts, see source.scan. A sender has several rows with an id that was
+	// sent again.
 	firstAt, lastAt int64 // times of the first and the last row with this id, in Unix milliseconds
 	state           int   // index in states
 	log             int64 // ID of the latest row in the sent log
@@ -46,13 +43,12 @@ type record struct {
 
 // source reads the ids of one side. A test has one in memory.
 type source interface {
-	// scan calls each for every id, in any order. If d is nil, it may leave out ids outside
-	// of the window. Otherwise it may leave out ids that are not in d.
+	// scan calls each for every id, in any order. Without d it may leave out ids outside of the
+	// window, otherwise those that are not in d.
 	scan(ctx context.Context, w window, d differing, each func(*record) error) error
 }
 
-// count adds all ids of s in the window to d. parts and partsNoTime are the numbers of
-// parts of a new minute, and of ids without a time.
+// parts and partsNoTime are for a new minute, and for ids without a time.
 func count(ctx context.Context, s source, w window, d digest, parts, partsNoTime int) error {
 	return s.scan(ctx, w, nil, func(r *record) error {
 		k := keyOf(r.id)
@@ -67,9 +63,9 @@ func count(ctx context.Context, s source, w window, d digest, parts, partsNoTime
 	})
 }
 
-// collect calls do for each id of s in the parts that differ. Ids outside of the window
-// are not left out. So an id without a time is not a difference if one side has its row
-// in the window, and the other side has it shortly before or after.
+// collect calls do for each id of s in the parts that differ, even outside of the window: an id
+// without a time is no difference if one side has its row in the window, and the other shortly
+// before or after.
 func collect(ctx context.Context, s source, w window, d differing, do func(k key, r *record) error) error {
 	if len(d) == 0 {
 		return nil
@@ -82,7 +78,6 @@ func collect(ctx context.Context, s source, w window, d differing, do func(k key
 	})
 }
 
-// side is what Sender, Receiver and Archive have in common.
 type side struct {
 	db      *sql.DB
 	dialect dialect.Dialect
@@ -108,7 +103,6 @@ func (s side) rows(ctx context.Context, row func(scan func(dest ...any) error) e
 	}))
 }
 
-// one reads the row of a query. It returns sql.ErrNoRows if there is no row.
 func (s side) one(ctx context.Context, query string, args []any, dest ...any) error {
 	found := false
 	err := s.rows(ctx, func(scan func(dest ...any) error) error {
@@ -121,7 +115,6 @@ func (s side) one(ctx context.Context, query string, args []any, dest ...any) er
 	return err
 }
 
-// records reads the first fields of records.
 func (s side) records(ctx context.Context, fields int, each func(*record) error, query string, args []any) error {
 	var (
 		r   record
@@ -137,8 +130,7 @@ func (s side) records(ctx context.Context, fields int, each func(*record) error,
 	}, s.dialect.SQL(query), args...)
 }
 
-// fingerprint returns a string that identifies the tables of this side: for other
-// tables, the string is different. The string does not reveal the names of the tables.
+// fingerprint identifies the tables of this side, without revealing their names.
 func (s side) fingerprint(ctx context.Context) (string, error) {
 	query, table := `SELECT file FROM pragma_database_list WHERE name = 'main'`, s.dialect.Config().Table("outbox")
 	var args []any
@@ -152,7 +144,6 @@ func (s side) fingerprint(ctx context.Context) (string, error) {
 	return hex.EncodeToString(sum[:8]), err
 }
 
-// now returns the current time of the database's clock.
 func (s side) now(ctx context.Context) (time.Time, error) {
 	query := `SELECT {millis now()}`
 	if s.dialect.SQLite() {
@@ -163,7 +154,6 @@ func (s side) now(ctx context.Context) (time.Time, error) {
 	return fromMillis(ms), err
 }
 
-// query collects the parameters of a query.
 type query struct{ args []any }
 
 func (q *query) arg(value any) string {
@@ -171,17 +161,15 @@ func (q *query) arg(value any) string {
 	return "$" + strconv.Itoa(len(q.args))
 }
 
-// millis adds a time as a parameter, and returns the SQL expression for this time.
 func (q *query) millis(t time.Time) string { return "{from_millis " + q.arg(t.UnixMilli()) + "}" }
 
-// in returns an SQL expression that is 1 if the time of a row is in the window, otherwise
-// 0.
+// 1 if the time of a row is in the window, otherwise 0.
 func (q *query) in(w window, at string) string {
 	return `CASE WHEN ` + at + ` >= ` + q.millis(w.from) + ` AND ` + at + ` < ` + q.millis(w.until) + ` THEN 1 ELSE 0 END`
 }
 
-// only returns an SQL condition that begins with AND, or "". See source.scan for the
-// rows that it leaves out.
+// only returns a condition that begins with AND, or "". See source.scan for the rows that it leaves
+// out.
 func (q *query) only(id, at string, w window, d differing) string {
 	if d == nil {
 		return ` AND ` + at + ` >= ` + q.millis(w.from.Add(-early))
@@ -200,7 +188,6 @@ func (q *query) only(id, at string, w window, d differing) string {
 	return ` AND (` + strings.Join(ranges, ` OR `) + `)`
 }
 
-// wrap adds the name of a step to an error.
 func wrap(step string, err *error) {
 	if *err != nil {
 		*err = fmt.Errorf("reconcile: %s: %w", step, *err)

@@ -12,8 +12,7 @@ import (
 )
 
 const (
-	// flowWindow is the time for which handled messages are counted. flowRows is the
-	// maximum number of messages that are counted.
+	// Handled messages are counted for flowWindow, up to flowRows.
 	flowWindow = 30 * time.Second
 	flowRows   = 2000
 )
@@ -23,17 +22,15 @@ type Flow struct {
 	// At is the time at which the numbers were read, by the database's clock.
 	At time.Time
 
-	// Written is the number of messages that were written to the outbox since the tables
-	// were created. Removed is the number of messages that have left the outbox, because
-	// they were sent, given up on or cancelled. To compute a rate, subtract the numbers of
-	// an earlier Flow, and divide by the time between the two Flows. Messages of a
-	// rolled-back transaction count in both numbers. PostgreSQL updates these numbers up to
-	// a second after the end of a transaction, and starts again at 0 after a crash.
+	// Written counts the messages written to the outbox since the tables were created, and Removed
+	// those that have left it: sent, given up on or cancelled. For a rate, divide the difference of
+	// two Flows by the time between them. Messages of a rolled-back transaction count in both.
+	// PostgreSQL updates these numbers up to a second after a transaction, and starts at 0 after a
+	// crash.
 	Written, Removed int64
 
-	// Handled contains the consumers that have handled messages in the last 30 seconds,
-	// sorted by name. Consumers in dedup.Config.Idempotent are missing, because the inbox
-	// does not remember their messages.
+	// Handled contains the consumers that have handled messages in the last 30 seconds, sorted by
+	// name, except those in dedup.Config.Idempotent, whose messages the inbox does not remember.
 	Handled []Handled
 }
 
@@ -41,14 +38,13 @@ type Flow struct {
 type Handled struct {
 	Consumer string
 
-	// PerSecond is the average number of messages per second, over the last 30 seconds.
-	// If all consumers together have handled 2,000 or more messages in this time, it is
-	// the average over the latest 2,000.
+	// PerSecond is the average number of messages per second, over the last 30 seconds, or over the
+	// latest 2,000 of all consumers together.
 	PerSecond float64
 }
 
-// Flow returns the current Flow. With PostgreSQL it reads a limited number of rows. With
-// SQLite it counts the rows of the outbox.
+// Flow returns the current Flow. It reads a limited number of rows with PostgreSQL, and counts the
+// outbox with SQLite.
 func (r *Reader) Flow(ctx context.Context) (Flow, error) {
 	var f Flow
 	err := r.db.Look(ctx, func(tx *sql.Tx) error {
@@ -103,7 +99,6 @@ func (r *Reader) handled(ctx context.Context, tx *sql.Tx, f *Flow) error {
 	return err
 }
 
-// longestDays is the maximum number of days in a call of Days.
 const longestDays = 400
 
 const (
@@ -117,20 +112,19 @@ type Day struct {
 	// Start is the beginning of the day, in UTC.
 	Start time.Time
 
-	// Sent is the number of messages in the sent log that were sent on this day. Handled
-	// is the number of messages in the inbox that any consumer handled on this day.
+	// Sent and Handled are the numbers of messages in the sent log and in the inbox, for all
+	// consumers, of this day.
 	Sent, Handled int
 
-	// Dead is the number of this day's dead letters that still exist. Quarantined is the
-	// number of entries whose last failure was on this day.
+	// Dead counts the day's dead letters that still exist, and Quarantined the entries whose last
+	// failure was on this day.
 	Dead, Quarantined int
 }
 
-// Days returns a Day for each day from since until now, with the oldest
-// day first. If this is more than 400 days, it returns an error. It reads every row of
-// these days in the indexes of the inbox, the sent log and the dead letters, and each
-// entry of the quarantine. For ten million rows, this takes some seconds. Each
-// transaction counts only one day, so no transaction is open for long.
+// Days returns a Day for each day from since until now, the oldest first, at most 400. It reads
+// every row of these days in the indexes of the inbox, the sent log and the dead letters, and each
+// entry of the quarantine: some seconds for ten million rows. Each transaction counts one day, so
+// none is open for long.
 func (r *Reader) Days(ctx context.Context, since time.Time) ([]Day, error) {
 	now := time.Now().UTC()
 	since = since.UTC().Truncate(oneDay)
@@ -185,9 +179,8 @@ func (r *Reader) days(ctx context.Context, all []Day) error {
 	})
 }
 
-// dayOf counts the rows of a day in a table whose later rows have higher ids.
-// column names the column with the time. from must not be above
-// the first id of the day. The result next is the first id of the next day.
+// dayOf counts the rows of a day in a table whose later rows have higher ids, from an id that is
+// not above the first of the day. next is the first id of the next day. column contains the time.
 func (r *Reader) dayOf(ctx context.Context, tx *sql.Tx, table, column string, start time.Time, from int64) (n int, next int64, err error) {
 	if from, err = r.firstID(ctx, tx, table, column, start, from); err != nil {
 		return 0, from, err
@@ -199,9 +192,8 @@ func (r *Reader) dayOf(ctx context.Context, tx *sql.Tx, table, column string, st
 	return n, next, err
 }
 
-// firstID returns the first id whose time is at or after at. If no row
-// has such a time, it returns the id after the last id. It uses a binary search over
-// the ids, because no index contains the times.
+// firstID returns the first id at or after at, or the id after the last one, by a binary search,
+// because no index contains the times.
 func (r *Reader) firstID(ctx context.Context, tx *sql.Tx, table, column string, at time.Time, from int64) (int64, error) {
 	end := from
 	if err := tx.QueryRowContext(ctx, r.db.SQL(`SELECT COALESCE(MAX(id), 0) + 1 FROM `+table)).Scan(&end); err != nil || end <= from {

@@ -12,8 +12,7 @@ import (
 
 // Forwarder is a running instance of a forwarder.
 type Forwarder struct {
-	// Owner is the name of the instance. The slots of the instance have the same name as
-	// their Owner.
+	// Owner is the name of the instance, also in its slots.
 	Owner string
 
 	// Destination is the broker, or "" if it is unknown.
@@ -28,11 +27,9 @@ type Forwarder struct {
 
 // Slot is a part of the outbox. One forwarder sends the messages of a slot.
 type Slot struct {
-	// Slot is the number of the slot, from 0 to 63.
 	Slot int
 
-	// Owner is the forwarder that owns the slot, or "" if no forwarder owns it. LeaseUntil
-	// is the end of the forwarder's lease, or zero.
+	// Owner is the forwarder with the slot, or "", and LeaseUntil the end of its lease, or zero.
 	Owner      string
 	LeaseUntil time.Time
 }
@@ -92,25 +89,22 @@ func (r *Reader) Slots(ctx context.Context) (all []Slot, err error) {
 	return all, nil
 }
 
-// Pause describes a paused topic or tenant of the outbox. The messages of the topic or
-// tenant wait until an operator ends the pause, see outbox.Messages.Pause.
+// Pause describes a paused topic or tenant of the outbox, whose messages wait, see
+// outbox.Messages.Pause.
 type Pause struct {
-	// Either Topic or Tenant is set.
 	Topic, Tenant string
 
-	// Actor is the person who paused the topic or tenant, and Why is the reason. Since is
-	// the time of the pause.
+	// Since is the time of the pause.
 	Actor, Why string
 	Since      time.Time
 }
 
-// PausedConsumer is a consumer of a topic that starts to handle no messages until an
-// operator ends the pause, see parked.Messages.PauseConsumer.
+// PausedConsumer is a consumer that starts to handle no messages of a topic, see
+// parked.Messages.PauseConsumer.
 type PausedConsumer struct {
 	Consumer, Topic string
 
-	// Actor is the person who paused the consumer, and Why is the reason. Since is the time
-	// of the pause.
+	// Since is the time of the pause.
 	Actor, Why string
 	Since      time.Time
 }
@@ -131,7 +125,6 @@ func (r *Reader) pausedConsumers(ctx context.Context, tx *sql.Tx) (all []PausedC
 	return all, err
 }
 
-// maxPauses is the maximum number of listed pauses.
 const maxPauses = 100
 
 func (r *Reader) pauses(ctx context.Context, tx *sql.Tx) (all []Pause, err error) {

@@ -30,7 +30,6 @@ func New(db *sql.DB, config schema.Config) (*Reader, error) {
 	return &Reader{d}, nil
 }
 
-// bound is the maximum value of Count.N.
 const bound = 10_000
 
 // Count is the number of rows that match a condition.
@@ -38,11 +37,10 @@ type Count struct {
 	// N is the number, or 10,000 if More is set.
 	N int
 
-	// More reports whether there are more rows than N.
 	More bool
 
-	// About is an estimate of the number of all rows. It is 0 if More is false, or if the
-	// database has no estimate. With SQLite it is always 0.
+	// About is an estimate of all rows, or 0 if More is false, or without an estimate, as with
+	// SQLite.
 	About int64
 }
 
@@ -56,26 +54,23 @@ type Status struct {
 	// Forwarders contains the running forwarders, sorted by owner.
 	Forwarders []Forwarder
 
-	// FreeSlots is the number of slots without a forwarder. The messages in these
-	// slots are not sent.
+	// FreeSlots is the number of slots without a forwarder, whose messages are not sent.
 	FreeSlots int
 
-	// Dead counts the dead letters.
 	Dead Count
 
-	// Waiting counts the parked messages that are handled at their due time. Held counts
-	// the parked messages that wait for another message of their ordering key.
+	// Waiting counts the parked messages that are handled at their due time, and Held those that
+	// wait for another one of their ordering key.
 	Waiting, Held Count
 
-	// PausedConsumers contains the paused consumers, with the oldest pause first, at most
-	// 100. The counts include their messages.
+	// PausedConsumers contains the paused consumers, the oldest pause first, at most 100. The
+	// counts include their messages.
 	PausedConsumers []PausedConsumer
 
-	// Quarantine counts the entries in quarantine.
 	Quarantine Count
 
-	// Failures contains the causes of the latest 1,000 entries in quarantine: at most five
-	// causes, with the most frequent cause first.
+	// Failures contains the most frequent causes of the latest 1,000 entries in quarantine, at most
+	// five.
 	Failures []Failure
 
 	// Replays is the number of running replays of many entries.
@@ -84,32 +79,28 @@ type Status struct {
 
 // Outbox is the state of the outbox.
 type Outbox struct {
-	// Pending counts all messages. Deferred counts messages that are due later, because
-	// they were published with a delay, or wait for the next try after a failure. Failing
-	// counts messages that were refused, and messages of topics that get no confirms.
+	// Pending counts all messages, Deferred those that are due later, because of a delay or after a
+	// failure, and Failing those that were refused, or whose topic gets no confirms.
 	Pending, Deferred, Failing Count
 
-	// Oldest is the time since the oldest due message became due. Only the first 10,000
-	// messages are examined. If none of them is due, Oldest is 0.
+	// Oldest is the time since the oldest due message became due, among the first 10,000, or 0.
 	Oldest time.Duration
 
-	// OldestFree is like Oldest, but does not consider messages that wait for a dead letter
-	// of their ordering key. If Oldest is much longer than OldestFree, the
-	// forwarders work, and a person must decide about the dead letters in DeadKeys.
+	// OldestFree is Oldest without messages that wait for a dead letter of their ordering key. If
+	// Oldest is much longer, the forwarders work, and a person must decide about DeadKeys.
 	OldestFree time.Duration
 
 	// FailingFor is the time since the oldest failure of a message that still fails, or
 	// 0.
 	FailingFor time.Duration
 
-	// BlockedKeys counts the ordering keys whose head was not accepted. BlockedByDead
-	// counts those of them whose head is a dead letter, and DeadKeys contains the first
-	// three of these, in alphabetical order.
+	// BlockedKeys counts the ordering keys whose head was not accepted, and BlockedByDead those of
+	// them with a dead letter as head, the first three of which are in DeadKeys.
 	BlockedKeys, BlockedByDead Count
 	DeadKeys                   []DeadKey
 
-	// Pauses contains the paused topics and tenants, with the oldest pause first, at most
-	// 100. The counts and Oldest include the messages of paused topics and tenants.
+	// Pauses contains the paused topics and tenants, the oldest pause first, at most 100. The
+	// counts and Oldest include their messages.
 	Pauses []Pause
 }
 
@@ -130,19 +121,17 @@ type Failure struct {
 	// Fingerprint selects the entries, see operate.Filter.
 	Fingerprint string
 
-	// Consumer is the first consumer of these entries in alphabetical order. Reason and
-	// ErrorType are the same for all entries.
+	// Consumer is the first one in alphabetical order. Reason and ErrorType are those of all
+	// entries.
 	Consumer, Reason, ErrorType string
 
-	// Count is the number of these entries among the latest 1,000 entries. LastFailedAt
-	// is the time of the last failure.
+	// Count is their number among the latest 1,000, and LastFailedAt the time of the last failure.
 	Count        int
 	LastFailedAt time.Time
 }
 
-// Read returns the state of the tables. It reads at most about 10,000 rows of each table. All parts
-// of the state are read in one transaction, but not in one snapshot: a message that moves in the
-// meantime may be counted twice, or not counted.
+// Read returns the state of the tables, in one transaction but not in one snapshot: a message that
+// moves may be counted twice, or not at all. It reads at most about 10,000 rows of each table.
 func (r *Reader) Read(ctx context.Context) (Status, error) {
 	var s Status
 	err := r.db.Look(ctx, func(tx *sql.Tx) (err error) {
@@ -259,15 +248,13 @@ func (r *Reader) failures(ctx context.Context, tx *sql.Tx) (all []Failure, err e
 	return all, err
 }
 
-// counted describes a count of rows. The count stops at a limit, which is the argument
-// $1 of countsQuery.
+// The count stops at $1 of countsQuery.
 type counted struct {
 	to *Count
 
-	// rows is the name of a table. If only some of its rows are counted, an SQL condition
-	// follows. The field order names the columns of an index that contains only these rows.
-	// With this order, the planner does not read the whole table, even if its statistics
-	// are missing or old. If every row of the table is counted, the field order is "".
+	// rows is a table, with a condition if only some rows are counted. order names the columns of
+	// an index with only these: with it, the planner does not read the whole table, even if its
+	// statistics are missing or old. It is "" for every row.
 	rows, order string
 }
 
@@ -285,9 +272,8 @@ func (s *Status) counts() []counted {
 	}
 }
 
-// countsQuery returns a query that reads at most $1 rows for each count. It searches for
-// the oldest due message only among the first $1 rows of the outbox. Otherwise it would
-// read the whole outbox if all messages are delayed.
+// countsQuery reads at most $1 rows for each count, and looks for the oldest due message among the
+// first $1 rows of the outbox: otherwise it would read all if all messages are delayed.
 func countsQuery(sqlite bool) string {
 	clock := `{millis clock_timestamp()}`
 	if sqlite {

@@ -12,37 +12,31 @@ import (
 
 // Answer contains the messages that Find has found in the tables of one database.
 type Answer struct {
-	// Messages are in the order of their first events. With Query.Causes, a message that
-	// was caused by another message follows that message instead. The list contains the
-	// message that Query.MessageID names even if no table contains it.
+	// Messages are in the order of their first events, with Query.Causes after the message that
+	// caused them. The one that Query.MessageID names is there even if no table contains it.
 	Messages []Message
 
-	// Notes are sentences that say what Find has not read: tables that are missing in this
-	// database, and rows beyond a limit.
+	// Notes say what Find has not read: missing tables, and rows beyond a limit.
 	Notes []string
 }
 
 // Message is one message with its events.
 type Message struct {
-	// ID is the id of the message. CausedBy is the id of the message whose handler produced
-	// this message, or "" if no table contains it. Depth is 0 for a message that the Query
-	// selects, 1 for a message that was caused by such a message, and so on.
+	// CausedBy is the id of the message whose handler produced this one, or "". Depth is 0 for a
+	// message that the Query selects, 1 for one that was caused by such a message, and so on.
 	ID, CausedBy string
 	Depth        int
 
-	// Topic, Tenant, AggregateType, AggregateID and EventType are properties of the
-	// message. They are empty if no table contains them.
+	// These are empty if no table contains them.
 	Topic, Tenant, AggregateType, AggregateID, EventType string
 
-	// Where contains sentences that say where the message is now, and which facts no table
-	// can show.
+	// Where says where the message is now, and which facts no table can show.
 	Where []string
 
-	// Consumers are the consumers that have a row of the message, and the consumers that
-	// are registered for its topic, in alphabetical order.
+	// Consumers are those that have a row of the message, or are registered for its topic, in
+	// alphabetical order.
 	Consumers []Consumer
 
-	// Events are in the order of their times.
 	Events []Event
 }
 
@@ -60,8 +54,8 @@ type State string
 
 // States of a message at a consumer.
 const (
-	// Handled: the inbox contains the message, so the handler has run and its transaction
-	// was committed.
+	// Handled: the message is in the inbox, so the handler has run and its transaction was
+	// committed.
 	Handled State = "handled"
 
 	// Waiting: the message is stored, and waits for its next attempt.
@@ -76,8 +70,8 @@ const (
 	// Discarded: an operator has discarded the message, so the handler will not run.
 	Discarded State = "discarded"
 
-	// Unseen: the consumer is registered for the topic, but has no row of the message. It
-	// has not received the message yet, or has deleted the row after the retention.
+	// Unseen: the consumer is registered for the topic, but has not received the message yet, or
+	// has deleted its row after the retention.
 	Unseen State = "unseen"
 )
 
@@ -96,21 +90,19 @@ const (
 
 // Event is one thing that has happened to a message, or that will happen.
 type Event struct {
-	// At is the time by the database's clock, in milliseconds. It is in the future
-	// for a message that is due later.
+	// At is by the database's clock, and in the future for a message that is due later.
 	At time.Time
 
-	// Place is the table. Row is the number of the row in this table: the position in the
-	// outbox, or the ID in package dead or quarantine. Row is 0 in the inbox.
+	// Row is the number of the row in the table Place: the position in the outbox, the ID in
+	// package dead or quarantine, or 0 in the inbox.
 	Place Place
 	Row   int64
 
 	// Consumer and Topic are empty if the table does not contain them.
 	Consumer, Topic string
 
-	// The field What contains the kind of event, such as "written", "sent" or
-	// "quarantined". For an event from the audit log, it contains the action of the
-	// operator. Detail contains more information.
+	// What is the kind of event, such as "written", "sent" or "quarantined", or an operator's
+	// action from the audit log. Detail says more.
 	What, Detail string
 
 	// Attempts, Reason and Error describe a failure.
@@ -121,7 +113,6 @@ type Event struct {
 	Actor, Why string
 }
 
-// describe sets those fields of the message that are still empty.
 func (m *Message) describe(topic, tenant, aggregateType, aggregateID, eventType, causation string) {
 	m.Topic, m.Tenant = cmp.Or(m.Topic, topic), cmp.Or(m.Tenant, tenant)
 	m.AggregateType, m.AggregateID = cmp.Or(m.AggregateType, aggregateType), cmp.Or(m.AggregateID, aggregateID)
@@ -145,11 +136,8 @@ func (m *Message) say(text string) {
 	}
 }
 
-// setState sets the state of the message at a consumer. It is called for the parked
-// rows first, and then for the rows of the inbox. A row of the inbox shows that the
-// message was handled, and replaces the state from a parked row. It does not replace
-// the states Quarantined and Discarded. In this case, setState adds a second state for
-// the consumer.
+// setState is called for the parked rows first, and then for the rows of the inbox, which replace
+// the state: the message was handled. Only to Quarantined and Discarded it adds a second state.
 func (m *Message) setState(consumer, topic string, state State, since time.Time) {
 	if state == Handled {
 		for i, c := range m.Consumers {
@@ -183,7 +171,6 @@ func (m *Message) begin() time.Time {
 	return m.Events[0].At
 }
 
-// tree puts each message after the message that caused it.
 func tree(all []Message) (ordered []Message) {
 	slices.SortStableFunc(all, func(a, b Message) int { return a.begin().Compare(b.begin()) })
 	var visit func(m Message)
@@ -205,8 +192,8 @@ func tree(all []Message) (ordered []Message) {
 
 func (m *Message) finish(tables map[string]bool) {
 	slices.SortFunc(m.Consumers, byName)
-	// After a replay, two tables may show that the message was written to the outbox. If
-	// these two events have the same time, only the first one is kept.
+	// After a replay, two tables may show that the message was written to the outbox, with the same
+	// time. The first is kept.
 	slices.SortStableFunc(m.Events, func(a, b Event) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(rank(a), rank(b)))
 	})
@@ -237,8 +224,8 @@ func (m *Message) finish(tables map[string]bool) {
 	}
 }
 
-// rank returns the number of the event's table in the order in which a message moves
-// through the tables. Events of the same millisecond are sorted by this number.
+// rank is the order in which a message moves through the tables, for events of the same
+// millisecond.
 func rank(e Event) int {
 	return slices.Index([]Place{Outbox, DeadLetters, SentLog, Parked, Inbox, Audit}, e.Place)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Finder finds the events of messages in one database. If the producer and the
-// consumers have separate databases, create a Finder for each database, and ask both.
+// Finder finds the events of messages in one database. If the producer and the consumers have
+// separate databases, ask a Finder for each.
 type Finder struct {
 	db rows.DB
 }
@@ -30,8 +30,7 @@ func New(db *sql.DB, config schema.Config) (*Finder, error) {
 	return &Finder{d}, nil
 }
 
-// snapshot calls f in a transaction that sees all tables as they were at one moment. So
-// a message that moves to another table during the call appears in only one table.
+// A message that moves to another table during a snapshot appears in only one.
 func (j *Finder) snapshot(ctx context.Context, f func(tx *sql.Tx) error) error {
 	return j.db.Snapshot(ctx, j.db.DB, f)
 }
@@ -42,26 +41,24 @@ type Query struct {
 	// MessageID is the id of one message.
 	MessageID string
 
-	// AggregateType and AggregateID are the values that outbox.SetAggregate has set.
-	// Without a type, AggregateID selects aggregates of all types.
+	// AggregateType and AggregateID are those of outbox.SetAggregate. Without a type, aggregates of
+	// all types are selected.
 	AggregateType, AggregateID string
 
-	// Tenant is the value that outbox.SetTenant has set. Find searches only the latest
-	// 50,000 rows of the sent log, and the latest 20,000 parked messages that are not in
-	// quarantine.
+	// Tenant is that of outbox.SetTenant. Find searches only the latest 50,000 rows of the sent
+	// log, and the latest 20,000 parked messages that are not in quarantine.
 	Tenant string
 
-	// Causes adds the messages that were caused by the found messages, the messages that
-	// were caused by those, and so on, up to Limit messages.
+	// Causes adds the messages that the found ones caused, and so on, up to Limit messages.
 	Causes bool
 
 	// Limit is the maximum number of messages. If more match, Find returns the latest
 	// messages. Defaults to 100.
 	Limit int
 
-	// OutboxRows is how many rows of the outbox to search, from the oldest row on. Defaults
-	// to 100,000 for a MessageID without Causes. Otherwise it defaults to 20,000, because
-	// these searches read the metadata of each row, which takes longer.
+	// OutboxRows is how many rows of the outbox to search, from the oldest on. Defaults to 100,000
+	// for a MessageID without Causes, and otherwise to 20,000, because the metadata of each row
+	// must be read.
 	OutboxRows int
 }
 
@@ -104,7 +101,6 @@ func (q Query) validate() error {
 	return errors.Join(errs...)
 }
 
-// search is one call of Find.
 type search struct {
 	ctx     context.Context
 	tx      *sql.Tx
@@ -116,8 +112,8 @@ type search struct {
 	byID     map[string]*Message
 	notes    []string
 
-	// scanned contains messages that no index finds. The key is the id of the message that
-	// caused them. The map is nil until these messages are read.
+	// scanned contains messages that no index finds, by the id of their cause. It is nil until they
+	// are read.
 	scanned map[string][]foundMessage
 }
 

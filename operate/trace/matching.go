@@ -16,34 +16,28 @@ import (
 )
 
 const (
-	// latestSent and latestParked are the numbers of latest rows that are searched for a
-	// tenant. Only the dead letters and the quarantine have an index on the tenant.
+	// Only the dead letters and the quarantine have an index on the tenant, so only these latest
+	// rows are searched.
 	latestSent   = 50_000
 	latestParked = 20_000
 
-	// fewRows is the maximum number of rows that Find sorts by time: the rows of an
-	// aggregate, or the rows of the messages that other messages have caused. If an
-	// aggregate has more rows, Find reads them in the order of their ids, and searches only
-	// the latest rows of the sent log. If the other messages have caused more rows, Find
-	// leaves some of them out.
+	// fewRows limits the rows that Find sorts by time: those of an aggregate, or caused by
+	// messages. Of an aggregate with more, Find reads the rows in the order of their ids, and only
+	// the latest of the sent log. More that were caused are left out.
 	fewRows = 5_000
 
-	// waitingRows is the maximum number of rows that are searched for an aggregate or a
-	// cause, for each of three kinds: waiting rows without a crash count, waiting rows with
-	// one, and held rows. The indexes on aggregates and causes do not contain such rows.
+	// waitingRows limits the rows for an aggregate or a cause of each kind that its index leaves
+	// out: waiting without and with a crash count, and held.
 	waitingRows = 10_000
 )
 
-// selection says which messages to look for: the messages of a tenant or an aggregate,
-// or the messages that were caused by other messages.
 type selection struct {
 	tenant, aggregateType, aggregateID string
 	causes                             []string
 }
 
-// columns adds the conditions of sel for a table that has columns for the tenant, the
-// aggregate and the cause. It converts each value with stored, a function
-// that returns the value in the form in which the table contains it.
+// columns adds the conditions of sel for a table with columns for them. stored returns a value as
+// the table contains it.
 func (s *search) columns(c *rows.Conditions, sel selection, stored func(string) string) {
 	c.AddText("tenant", stored(sel.tenant))
 	c.AddText("aggregate_type || ''", stored(sel.aggregateType)) // its index would find more rows
@@ -74,9 +68,8 @@ type foundMessage struct {
 	at           int64 // time in milliseconds
 }
 
-// matching returns the latest messages that match sel in any table, in the order of
-// their times. It takes at most Query.Limit+1 messages from each table, so that it
-// notices if there are more than Query.Limit.
+// matching returns the latest messages that match sel in any table, at most Query.Limit+1 from
+// each, to notice if there are more.
 func (s *search) matching(sel selection) ([]foundMessage, error) {
 	var all []foundMessage
 	parts := []func(selection) ([]foundMessage, error){s.inTables, s.amongWaiting, s.inOutbox}
@@ -134,7 +127,6 @@ func (s *search) inTables(sel selection) (all []foundMessage, err error) {
 	return all, nil
 }
 
-// part is a part of a table that is searched for the messages of a selection.
 type part struct {
 	where string // additional SQL condition, or ""
 	few   bool   // at most fewRows rows are read, and sorted
@@ -207,8 +199,7 @@ func (s *search) amongWaiting(sel selection) (all []foundMessage, err error) {
 	return s.waiting(c)
 }
 
-// waiting returns the waiting and held rows that match c. It reads the rows in the
-// order of their index, and at most waitingRows rows of each kind.
+// waiting reads in the order of the index, at most waitingRows of each kind.
 func (s *search) waiting(c *rows.Conditions) (all []foundMessage, err error) {
 	for _, kind := range []string{
 		`state = 'waiting' AND crashes = 0 ORDER BY consumer, topic, priority_class, tenant, due_at`,
@@ -243,8 +234,7 @@ func (s *search) collect(to *[]foundMessage, query string, args []any) error {
 	}, s.dialect.SQL(query), args...)
 }
 
-// inOutbox looks for rows of the outbox. The outbox has no columns for the tenant, the
-// aggregate and the cause, so the query reads them from the metadata.
+// The outbox has no columns for the tenant, the aggregate and the cause, so the metadata is read.
 func (s *search) inOutbox(sel selection) (all []foundMessage, err error) {
 	field := func(key string) string { return outboxrow.MetadataField(s.dialect, key) }
 	err = s.windows(func(c *rows.Conditions) error {
@@ -258,11 +248,9 @@ func (s *search) inOutbox(sel selection) (all []foundMessage, err error) {
 	return all, err
 }
 
-// prefilter adds the condition that the text of the metadata contains a value. The
-// database then decodes the JSON only of rows whose text contains the value. For
-// PostgreSQL the condition uses LIKE, because strpos takes three times as long, and
-// decoding the JSON takes ten times as long. prefilter adds no condition for a value
-// with characters that JSON may escape.
+// prefilter adds the condition that the text of the metadata contains a value, unless JSON may
+// escape it, so that only those rows are decoded. PostgreSQL's strpos takes three times as long as
+// LIKE, and decoding ten times.
 func (s *search) prefilter(c *rows.Conditions, value string) {
 	const plain = "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.: "
 	if strings.Trim(value, plain) != "" {
@@ -275,10 +263,8 @@ func (s *search) prefilter(c *rows.Conditions, value string) {
 	}
 }
 
-// scannedCauses finds the messages that were caused by the messages in sel.causes. It
-// searches tables that have no index for this: the outbox and the waiting parked
-// messages. It reads these tables only at its first call. Later calls search the rows
-// that were read then.
+// scannedCauses finds the messages that were caused by sel.causes in tables without an index for
+// this, the outbox and the waiting parked messages, which its first call reads.
 func (s *search) scannedCauses(sel selection) (all []foundMessage, err error) {
 	if s.scanned == nil {
 		if err := s.scanCauses(); err != nil {
@@ -309,9 +295,8 @@ func (s *search) scanCauses() error {
 	return err
 }
 
-// limited removes duplicates from all, in which the latest message comes
-// first. It returns the latest messages in the order of their times. Query.Limit is the
-// maximum number of messages. If it leaves messages out, it adds a note.
+// limited removes duplicates from all, the latest first, and returns the latest Query.Limit in the
+// order of their times. It notes what it leaves out.
 func (s *search) limited(all []foundMessage) (found []foundMessage) {
 	seen := map[string]bool{}
 	for _, f := range all {

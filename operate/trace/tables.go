@@ -15,8 +15,7 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// sides contains the tables that Find reads. If a table is missing, Answer.Notes says
-// that this database does not know the facts in the field note.
+// If a table is missing, Answer.Notes says that this database does not know the facts in note.
 var sides = []struct{ table, note string }{
 	{"outbox", "what waits to be sent"},
 	{"blocked_keys", "which ordering keys are blocked"},
@@ -28,8 +27,7 @@ var sides = []struct{ table, note string }{
 	{"audit", "who changed what"},
 }
 
-// existing sets s.tables to the tables that exist. A database may contain only the
-// tables of the producer, or only the tables of the consumers.
+// A database may contain only the tables of the producer, or of the consumers.
 func (s *search) existing() error {
 	s.tables = map[string]bool{}
 	for _, side := range sides {
@@ -51,9 +49,8 @@ func (s *search) existing() error {
 	return nil
 }
 
-// each runs a query for the rows of messages in a table, if the table exists. $1 is the
-// list of the message ids. The queries sort by id + 0. If they sorted by id, PostgreSQL
-// might read the whole table in the order of the primary key.
+// The queries sort by id + 0, because PostgreSQL might otherwise read the whole table in the order
+// of the primary key. $1 is the list of the message ids.
 func (s *search) each(table, query string, ids []string, row func(scan func(dest ...any) error) error) error {
 	if !s.tables[table] {
 		return nil
@@ -112,7 +109,6 @@ func (s *search) sent(ids []string) error {
 	})
 }
 
-// parkedRow is a row of the parked messages.
 type parkedRow struct {
 	row                                                  int64
 	id, consumer, topic, state, owner, early             string
@@ -189,8 +185,7 @@ func (m *Message) parkedRow(r *parkedRow) {
 	m.setState(r.consumer, r.topic, state, fromMillis(since))
 }
 
-// replaced adds sentences about edited messages: which message replaces an original,
-// and which message an edited message replaces.
+// replaced says which message replaces an original, and which one an edited message replaces.
 func (s *search) replaced(ids []string) error {
 	stored, names := storedNames(ids)
 	query := `SELECT old.message_id, edited.message_id, edited.consumer, edited.id
@@ -219,8 +214,7 @@ func (s *search) replaced(ids []string) error {
 		}))
 }
 
-// storedNames returns the ids in the form that the table of parked messages contains,
-// and a map from these forms to the original ids.
+// storedNames returns the ids as the table of parked messages contains them, and a map back.
 func storedNames(ids []string) (stored map[string]string, names []string) {
 	stored = map[string]string{}
 	for _, id := range ids {
@@ -252,9 +246,8 @@ func (s *search) inbox(ids []string) error {
 	})
 }
 
-// discardedAt reports whether an operator's discard has written the row of the inbox.
-// The transaction that writes this row also marks the message as discarded. But in
-// SQLite each statement has its own time, so the two times may differ a little.
+// discardedAt reports whether an operator's discard has written the row of the inbox. In SQLite
+// each statement of a transaction has its own time, so the times may differ a little.
 func (m *Message) discardedAt(consumer string, at time.Time) bool {
 	return slices.ContainsFunc(m.Consumers, func(c Consumer) bool {
 		return c.Name == consumer && c.State == Discarded && at.Sub(c.Since).Abs() < time.Second
@@ -278,8 +271,6 @@ func (s *search) audit(ids []string) error {
 	})
 }
 
-// registered adds to each message the consumers that are registered for its topic and
-// have no row of it.
 func (s *search) registered([]string) error {
 	var topics []string
 	for _, m := range s.messages {
@@ -330,7 +321,6 @@ func (s *search) windows(read func(c *rows.Conditions) error) error {
 	}
 }
 
-// outboxRow is a row of the outbox.
 type outboxRow struct {
 	id, topic, state, lastError, blockReason string
 	position, created, blocker               int64

@@ -9,10 +9,8 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// maxIdle limits the delay of BEGIN. BEGIN is delayed only if the last answer of the
-// server is not older than maxIdle. If it is older, the connection may be dead, so
-// BEGIN is sent immediately. If BEGIN then fails, the caller can take another
-// connection.
+// BEGIN is delayed only if the last answer of the server is not older than maxIdle. Otherwise the
+// connection may be dead, and a failed BEGIN lets the caller take another one.
 const maxIdle = time.Second
 
 // conn wraps a connection of lib/pq or of pgx.
@@ -26,12 +24,10 @@ type conn struct {
 	begin string    // BEGIN statement that is delayed, or ""
 	alive time.Time // when the server last answered
 
-	// watches means that lib/pq itself has begun the latest transaction of the connection,
-	// with a context that can end. lib/pq watches this context until the transaction ends.
-	// Every later commit or rollback on the connection ends this watch again, until lib/pq
-	// begins another transaction. If the watch is ended twice, the connection breaks, or
-	// lib/pq panics. So lib/pq must end the transaction itself, and the BEGIN of the next
-	// transaction must not be delayed.
+	// watches means that lib/pq has begun the latest transaction with a context that can end, which
+	// it watches. Every commit or rollback ends this watch, until lib/pq begins another
+	// transaction, and if it is ended twice, the connection breaks, or lib/pq panics. So lib/pq
+	// must end the transaction itself, and the next BEGIN must not be delayed.
 	watches bool
 
 	late     late
@@ -44,9 +40,9 @@ type conn struct {
 	preparedLook bool           // a prepared statement of this connection may notice or affect delayed statements
 }
 
-// BeginTx delays BEGIN until the first statement, if it knows that the first statement
-// will be a query string without arguments. BEGIN can then be sent in the same string,
-// and no statement that was prepared earlier can run before BEGIN.
+// BeginTx delays BEGIN if it knows that the first statement will be a query string without
+// arguments: both can be sent in one string, and no statement that was prepared earlier can run
+// before BEGIN.
 func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
 	c.mayHaveEnded, c.check, c.marked = false, nil, false
 	c.late.end()
@@ -75,9 +71,8 @@ func (c *conn) beginTx(ctx context.Context, options driver.TxOptions) (tx, error
 	return tx{Tx: c.text, conn: c}, nil
 }
 
-// beginText returns the BEGIN statement that lib/pq would send. It returns false if
-// BEGIN cannot be delayed. The statement contains READ WRITE, so that a replica refuses
-// it. Otherwise the transaction would fail only at its first write.
+// beginText returns the BEGIN of lib/pq, or false if it cannot be delayed. With READ WRITE, a
+// replica refuses it, and not only the first write.
 func beginText(options driver.TxOptions) (text string, ok bool) {
 	switch {
 	case options.ReadOnly:
@@ -122,10 +117,9 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return c.postgres.QueryContext(ctx, query, args)
 }
 
-// PrepareContext implements driver.ConnPrepareContext. database/sql executes a prepared
-// statement without calling this conn. So if the statement could notice or affect
-// delayed statements, PrepareContext sends them now, and the connection delays no
-// statement from then on.
+// PrepareContext implements driver.ConnPrepareContext. database/sql executes a prepared statement
+// without this conn, so if it could notice or affect delayed statements, they are sent now, and the
+// connection delays none from then on.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	scope := scopeOf(query)
 	if err := c.mark(ctx, scope); err != nil {
@@ -158,8 +152,8 @@ func (c *conn) beginNow(ctx context.Context) error {
 	return c.begun(err)
 }
 
-// begun handles the result of a BEGIN, and returns the error for the caller. After an
-// error, the next BEGIN is not delayed, because the server may have become a replica.
+// After an error of BEGIN, the next one is not delayed, because the server may have become a
+// replica.
 func (c *conn) begun(err error) error {
 	c.begin = ""
 	if err != nil {
@@ -168,7 +162,6 @@ func (c *conn) begun(err error) error {
 	return dialect.BeginError(err)
 }
 
-// tx is the transaction that is open on a connection.
 type tx struct {
 	driver.Tx
 
@@ -199,9 +192,8 @@ func (t tx) commit() error {
 	}
 	_, err := c.postgres.ExecContext(context.Background(), c.late.text(before, after), nil)
 	if err != nil {
-		// If a statement before COMMIT has failed, the transaction is still open, and
-		// must be rolled back. If COMMIT itself has failed, lib/pq notices in Rollback
-		// that no transaction is open, and the pool drops the connection.
+		// If a statement before COMMIT has failed, the transaction is still open. If COMMIT has
+		// failed, lib/pq notices in Rollback that none is open, and the pool drops the connection.
 		_ = t.Tx.Rollback()
 		return c.late.failed(err)
 	}

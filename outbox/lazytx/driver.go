@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// postgres contains the methods that connections of lib/pq and of pgx have. Both
-// drivers send a statement without arguments with the simple query protocol, so the
-// query string may contain several statements.
+// postgres has the methods that connections of lib/pq and pgx share. Both send a statement without
+// arguments with the simple query protocol, so the string may contain several.
 type postgres interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -24,17 +23,15 @@ type postgres interface {
 	driver.SessionResetter
 }
 
-// libpq contains further methods of a connection of lib/pq. Such a connection is also a
-// driver.Tx. The methods Commit and Rollback of the connection end the open transaction
-// of the connection, however it was begun.
+// libpq has further methods of lib/pq. Its connection is also a driver.Tx, whose Commit and
+// Rollback end the open transaction, however it was begun.
 type libpq interface {
 	postgres
 	driver.Tx
 	driver.Validator
 }
 
-// pgx is the import path of the package that contains pgx's connections for
-// database/sql.
+// pgx is the import path of pgx's connections for database/sql.
 const pgx = "github.com/jackc/pgx/v5/stdlib"
 
 func newConn(inner driver.Conn) (*conn, error) {
@@ -53,10 +50,9 @@ func newConn(inner driver.Conn) (*conn, error) {
 // textTx ends a transaction of pgx whose BEGIN was sent in a query string.
 type textTx struct{ postgres }
 
-// Commit implements driver.Tx. If a transaction has failed, PostgreSQL answers COMMIT
-// with a rollback and without an error, and only pgx itself can notice this. Commit
-// therefore sends a SELECT without columns before COMMIT. The SELECT fails in a failed
-// transaction, and COMMIT is then not executed.
+// Commit implements driver.Tx. PostgreSQL answers COMMIT of a failed transaction with a rollback
+// and without an error, which only pgx itself notices. A SELECT without columns before COMMIT fails
+// then, and COMMIT is not executed.
 func (t textTx) Commit() error {
 	_, err := t.ExecContext(context.Background(), "SELECT; COMMIT", nil)
 	if err != nil {
@@ -71,9 +67,8 @@ func (t textTx) Rollback() error {
 	return err
 }
 
-// Connector returns a connector for [database/sql.OpenDB]. It connects through c, which
-// must be a connector of lib/pq or of pgx, or a wrapper that returns their connections
-// unchanged. With another driver, Connect fails.
+// Connector returns a connector for [database/sql.OpenDB]. c is a connector of lib/pq or pgx, or a
+// wrapper that returns their connections unchanged. With another driver, Connect fails.
 func Connector(c driver.Connector) driver.Connector { return connector{c} }
 
 type connector struct{ driver.Connector }

@@ -7,14 +7,12 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// late contains the statements of the open transaction that will be sent together with
-// COMMIT. These are the INSERT statements of package outbox.
+// late contains the INSERT statements of package outbox that will be sent together with COMMIT.
 type late struct {
 	queries []lateQuery
 	size    int // total size of the queries, in bytes
 
-	// atOnce means that statements are sent immediately, because a savepoint may be open,
-	// or because a statement may have ended the transaction.
+	// atOnce: a savepoint may be open, or a statement may have ended the transaction.
 	atOnce bool
 }
 
@@ -24,11 +22,9 @@ type lateQuery struct {
 	text string
 }
 
-// maxLate is the maximum size of the statements that wait for COMMIT, in bytes.
 const maxLate = 1 << 20
 
-// add adds a statement. If the statement has the same head (see dialect.Late) as the
-// previous one, the two become one statement.
+// A statement with the head of the previous one (see dialect.Late) continues it.
 func (l *late) add(query string, q *dialect.Late) {
 	l.size += len(query)
 	if n := len(l.queries); n > 0 {
@@ -40,11 +36,8 @@ func (l *late) add(query string, q *dialect.Late) {
 	l.queries = append(l.queries, lateQuery{q, query})
 }
 
-// separator stands between two statements that are sent in one query string.
 const separator = "; "
 
-// text returns one query string with all statements. The string begins with
-// before and ends with after.
 func (l *late) text(before, after string) string {
 	var b strings.Builder
 	b.Grow(len(before) + l.size + len(l.queries)*len(separator) + len(after))
@@ -59,8 +52,7 @@ func (l *late) text(before, after string) string {
 	return b.String()
 }
 
-// failed returns the error for the caller. err is the error that occurred
-// when the statements were sent, alone or with COMMIT.
+// err occurred when the statements were sent, alone or with COMMIT.
 func (l *late) failed(err error) error {
 	if len(l.queries) > 0 && (dialect.Undeployed(err) || dialect.Unstorable(err)) {
 		return l.queries[0].Failed(err)
@@ -70,10 +62,8 @@ func (l *late) failed(err error) error {
 
 func (l *late) end() { *l = late{} }
 
-// sendLate delays a statement of package outbox: the statement waits, and is sent
-// together with COMMIT. If the statement must not wait, sendLate sends it immediately,
-// together with the statements that already wait. For any other statement, sendLate
-// does nothing and returns false.
+// sendLate delays a statement of package outbox until COMMIT, or sends it with those that wait. It
+// returns false for any other statement.
 func (c *conn) sendLate(ctx context.Context, query string) (done bool, err error) {
 	q := dialect.LateOf(ctx)
 	if q == nil {
@@ -87,9 +77,8 @@ func (c *conn) sendLate(ctx context.Context, query string) (done bool, err error
 	return true, err
 }
 
-// beforeStatement is called before each statement of a transaction. It sends the waiting
-// statements if the new statement could notice that they were not sent, or could change
-// their meaning.
+// beforeStatement sends the waiting statements if the new one could notice that they were not sent,
+// or change their meaning.
 func (c *conn) beforeStatement(ctx context.Context, query string) error {
 	scope := scopeOf(query)
 	if err := c.mark(ctx, scope); err != nil {
@@ -103,10 +92,9 @@ func (c *conn) beforeStatement(ctx context.Context, query string) error {
 	return c.sendNow(ctx)
 }
 
-// mark marks the transaction before a statement that may end it. A failed transaction
-// accepts no mark, so mark is also called before a statement that may create a savepoint,
-// because ROLLBACK TO can repair a failed transaction later. A mark that was not accepted
-// is missing at COMMIT, and the check then fails.
+// mark marks the transaction before a statement that may end it, or create a savepoint: a failed
+// transaction accepts no mark, and ROLLBACK TO can repair it. The mark is then missing at COMMIT,
+// and the check fails.
 func (c *conn) mark(ctx context.Context, s scope) error {
 	if c.check == nil || c.check.Mark == "" || c.marked || !s.ends && !s.savepoint && !c.preparedEnd {
 		return nil
@@ -119,8 +107,7 @@ func (c *conn) mark(ctx context.Context, s scope) error {
 	return nil
 }
 
-// checkText returns the statement that fails if the transaction has ended, or "" if no
-// statement can have ended it.
+// checkText returns the check, or "" if no statement can have ended the transaction.
 func (c *conn) checkText() string {
 	if c.check != nil && (c.mayHaveEnded || c.preparedEnd) {
 		return c.check.SQL + separator
@@ -143,10 +130,8 @@ func (c *conn) sendNow(ctx context.Context) error {
 	return err
 }
 
-// scope describes what a statement may do that matters for the transaction, or for the
-// statements that are delayed until COMMIT. The fields are guesses from the words of
-// the statement. A field must not be false by mistake. A field that is true by mistake
-// only costs a round trip or a check.
+// scope guesses from the words of a statement what it may do. A field must not be false by mistake;
+// one that is true by mistake costs a round trip or a check.
 type scope struct {
 	ends      bool // may end the transaction
 	savepoint bool // may create, release or roll back to a savepoint
@@ -155,34 +140,27 @@ type scope struct {
 
 func (s scope) harmless() bool { return s == scope{} }
 
-// Words at the beginning of a statement.
 var (
-	// All statements that can end a transaction: COMMIT, END, ROLLBACK, ABORT and
-	// PREPARE TRANSACTION. Functions and procedures cannot end the transaction of their
-	// caller. ROLLBACK TO SAVEPOINT begins with the same word.
+	// All statements that can end a transaction (PREPARE TRANSACTION, and ROLLBACK TO SAVEPOINT,
+	// which cannot). Functions and procedures cannot end that of their caller.
 	endings = []string{"commit", "end", "rollback", "abort", "prepare"}
 
-	// All other statements that use savepoints.
+	// All others that use savepoints.
 	savepoints = []string{"savepoint", "release"}
 
-	// Statements that can change the role, the search path, the constraints or the mode of
-	// the transaction.
+	// Statements that can change role, search path, constraints or mode.
 	settings = []string{"set", "reset", "discard"}
 )
 
-// looking contains words that make a statement suspicious, wherever they are in the
-// statement. Such a statement may change the settings of the transaction, or execute a
-// statement that was prepared with PREPARE.
+// looking are words that may change settings, or execute a prepared statement, wherever they are.
 var looking = []string{"set_config", "pg_settings", "execute"}
 
-// outboxTable is the end of the name of each outbox table.
 const outboxTable = "outbox"
 
-// scopeOf returns the scope of query, which may contain several statements.
+// query may contain several statements.
 func scopeOf(query string) (s scope) {
 	query = withoutLeadingComments(query)
-	// After a comment in the middle, a statement may begin anywhere. Such a comment may
-	// also be part of a string, so it cannot be skipped.
+	// After a comment in the middle, which may be in a string, a statement may begin anywhere.
 	anywhere := strings.Contains(query, "--") || strings.Contains(query, "/*")
 	begins := true
 	for start := 0; start < len(query); {
@@ -208,8 +186,7 @@ func scopeOf(query string) (s scope) {
 	return s
 }
 
-// withoutLeadingComments removes white space and comments from the beginning of a
-// query. Generated queries often begin with a comment.
+// Generated queries often begin with a comment.
 func withoutLeadingComments(query string) string {
 	for {
 		query = strings.TrimLeft(query, " \t\r\n\f\v")
@@ -239,11 +216,10 @@ func isOneOf(word string, words []string) bool {
 	return false
 }
 
-// containsFold reports whether the string word contains the string part, ignoring case.
 // part must be in lower case.
 func containsFold(word, part string) bool {
 	for n := 0; n+len(part) <= len(word); n++ {
-		// Comparing one letter first matters: each statement is searched.
+		// This matters: each statement is searched.
 		if word[n]|0x20 == part[0] && strings.EqualFold(word[n:n+len(part)], part) {
 			return true
 		}

@@ -12,8 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// session is the connection of a transaction. The transaction begins together with its
-// first statement.
+// session is the connection of a transaction, which begins together with its first statement.
 type session struct {
 	pool    *pgxpool.Pool
 	conn    *pgxpool.Conn // nil if the connection was lost before the transaction began
@@ -29,8 +28,7 @@ func newSession(ctx context.Context, pool *pgxpool.Pool) (*session, error) {
 	return &session{pool: pool, conn: conn, pending: true, traced: conn.Conn().Config().Tracer != nil}, nil
 }
 
-// release returns the connection to the pool. The pool closes the connection if its
-// transaction is still open, for instance after a panic.
+// The pool closes a connection whose transaction is still open, for instance after a panic.
 func (s *session) release() {
 	if s.conn != nil {
 		s.conn.Release()
@@ -47,9 +45,8 @@ func (s *session) begin(ctx context.Context) error {
 	return nil
 }
 
-// open is like begin, but does not add the name of the package to the error, because
-// InTx adds it. After a restart of the server, all idle connections of the pool are
-// dead. So open tries all idle connections, and then one more.
+// open tries all idle connections, because after a restart of the server they are dead, and then
+// one more. InTx adds the name of the package to the error.
 func (s *session) open(ctx context.Context) error {
 	if s.conn == nil {
 		return errLost
@@ -78,12 +75,10 @@ func (s *session) open(ctx context.Context) error {
 	return fmt.Errorf("begin: %w", err)
 }
 
-// withBegin calls the function first, which sends BEGIN together with the first
-// statement of the transaction. If the transaction has not begun afterwards, withBegin
-// sends BEGIN separately. This happens if the connection was dead, or if the server or
-// pgx did not accept the statement. A statement that was not accepted then fails again,
-// but inside the transaction. The result done is false if the caller must still execute
-// the statement, because BEGIN was sent earlier or separately.
+// withBegin calls first, which sends BEGIN together with the first statement. If the connection was
+// dead, or the server or pgx did not accept the statement, it sends BEGIN separately; then the
+// statement fails again, but inside the transaction. If done is false, the caller must still
+// execute the statement.
 func (s *session) withBegin(ctx context.Context, first func(conn *pgx.Conn) error) (done bool, err error) {
 	if s.conn == nil || !s.pending || s.traced {
 		return false, s.begin(ctx)
@@ -102,10 +97,8 @@ func (s *session) withBegin(ctx context.Context, first func(conn *pgx.Conn) erro
 	return false, s.begin(ctx)
 }
 
-// exec executes the first statement of the transaction together with BEGIN. If the
-// result done is false, exec has only begun the transaction, and the caller must
-// execute the statement, see withBegin. A query without arguments may contain several
-// statements, so it is sent with the simple query protocol.
+// exec executes the first statement together with BEGIN, or only begins, see withBegin. A query
+// without arguments may contain several statements, so it is sent with the simple query protocol.
 func (s *session) exec(ctx context.Context, query string, args []any) (tag pgconn.CommandTag, done bool, err error) {
 	if special(args) {
 		return tag, false, s.begin(ctx)
@@ -142,8 +135,7 @@ func (s *session) query(ctx context.Context, query string, args []any) (rows pgx
 	return rows, done, err
 }
 
-// special reports whether args begin with an option of pgx that a batch does not
-// support.
+// A batch does not support the options of pgx.
 func special(args []any) bool {
 	if len(args) == 0 {
 		return false
@@ -155,8 +147,6 @@ func special(args []any) bool {
 	return false
 }
 
-// first is the result of the first statement of a transaction, which was sent together
-// with BEGIN.
 type first struct {
 	pgx.BatchResults
 
@@ -167,12 +157,11 @@ type first struct {
 	ended  bool
 }
 
-// sendFirst sends BEGIN and a statement. If sendFirst returns an error, the caller must
-// call end. Otherwise the caller must call end after it has read the result.
+// sendFirst sends BEGIN and a statement. The caller must call end, after it has read the result, or
+// at once after an error.
 //
-// Like pgx for a single statement, sendFirst watches ctx itself, and closes the
-// connection if ctx ends. If pgx watched the context of the batch, a goroutine of pgx
-// would remain after the batch.
+// Like pgx for a single statement, it watches ctx itself, and closes the connection if ctx ends. A
+// goroutine of pgx that watched the batch would outlive it.
 func sendFirst(ctx context.Context, conn *pgx.Conn, query string, args []any) (*first, error) {
 	f := &first{BatchResults: failedBatch{ctx.Err()}, ctx: ctx, conn: conn, missed: make(chan struct{})}
 	if err := ctx.Err(); err != nil {
@@ -193,8 +182,8 @@ func sendFirst(ctx context.Context, conn *pgx.Conn, query string, args []any) (*
 	return f, err
 }
 
-// end makes the connection ready for the next statement. It returns the first error of
-// the statement. If ctx has ended, the error says that this is the cause.
+// end makes the connection ready for the next statement, and returns the first error, with the end
+// of ctx as the cause.
 func (f *first) end(err error) error {
 	if f.ended {
 		return err
@@ -222,7 +211,6 @@ func (f *first) caused(err error) error {
 	return err
 }
 
-// firstRows are the rows of a statement that was sent together with BEGIN.
 type firstRows struct {
 	pgx.Rows
 
@@ -265,7 +253,6 @@ func (r *firstRows) Close() {
 	_ = r.first.end(nil)
 }
 
-// firstRow is the row of a statement that was sent together with BEGIN.
 type firstRow struct{ rows pgx.Rows }
 
 // Scan implements pgx.Row.
@@ -284,7 +271,6 @@ func (r firstRow) Scan(dest ...any) error {
 	return r.rows.Err()
 }
 
-// failedBatch is the result of a batch that was not sent.
 type failedBatch struct{ err error }
 
 func (f failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, f.err }
@@ -295,7 +281,6 @@ func (f failedBatch) Close() error                     { return f.err }
 // Tx returns nil. pgx.BatchResults has this method since pgx 5.12.
 func (failedBatch) Tx() pgx.Tx { return nil }
 
-// failedRows is the result of a statement that returns rows and was not sent.
 type failedRows struct{ err error }
 
 func (failedRows) Close()                                       {}

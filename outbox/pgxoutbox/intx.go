@@ -15,34 +15,30 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// InTx calls the function work in a transaction, and then commits the transaction.
-// Writes through tx and messages published to events take effect together. If work
-// returns an error, InTx rolls back and returns the error unchanged. If work panics,
-// InTx rolls back and lets the panic continue.
+// InTx calls work in a transaction, and then commits it. Writes through tx and messages published
+// to events take effect together. If work fails, InTx rolls back and returns its error unchanged.
+// If it panics, InTx rolls back and lets the panic continue.
 //
-// Publish checks the messages immediately, and returns outbox.ErrInvalid for messages
-// that the outbox cannot accept. InTx sends the messages later, together with COMMIT,
-// so the function work does not see them in the outbox table. If PostgreSQL cannot
-// store them, the commit fails and InTx returns the error. If the function work uses
-// savepoints (tx.Begin, SAVEPOINT) or tx.Conn, Publish sends the messages immediately
-// from then on, so that they are rolled back together with their savepoint.
+// Publish checks the messages immediately, and returns outbox.ErrInvalid for those that the outbox
+// cannot accept. InTx sends them together with COMMIT, so work does not see them in the outbox
+// table, and if PostgreSQL cannot store them, the commit fails. If work uses savepoints (tx.Begin,
+// SAVEPOINT) or tx.Conn, Publish sends the messages immediately from then on, so that they are
+// rolled back together with their savepoint.
 //
-// BEGIN is sent together with the first statement of the function work, which saves a
-// round trip. If the connection is dead, the transaction begins on another connection.
+// BEGIN is sent together with the first statement of work, which saves a round trip. If the
+// connection is dead, the transaction begins on another one.
 //
-// The function work must not commit or roll back tx, not even with a statement such as
-// ROLLBACK: InTx then returns an error, and does not store the messages. The messages are
-// stored in the tables that the search path of the connections in pool leads to, even if
-// work has changed the search path. After work has returned, tx and events return errors.
+// work must not end tx, not even with a statement such as ROLLBACK: InTx then returns an error, and
+// does not store the messages. They are stored in the tables that the search path of the
+// connections in pool leads to, even if work has changed it. After work has returned, tx and events
+// return errors.
 //
-// ctx limits the wait for a connection. If ctx should also limit the
-// statements in the function work, pass ctx to these statements. If ctx ends, COMMIT is
-// not interrupted, because the outcome of the commit would then be unknown. Messages
-// whose context has no trace get the trace of ctx.
+// ctx limits the wait for a connection: pass it to the statements in work, too. It does not
+// interrupt COMMIT, whose outcome would be unknown. Messages whose context has no trace get the
+// trace of ctx.
 //
-// If the connection is lost during the commit, the error wraps outbox.ErrCommitUnknown.
-// After the commit and after ErrCommitUnknown, InTx calls the functions in hints, such
-// as the method Hint of a forwarder. It skips functions that are nil.
+// If the connection is lost during the commit, the error wraps outbox.ErrCommitUnknown. After it
+// and after the commit, InTx calls hints, such as the method Hint of a forwarder, except nil.
 func (o *Outbox) InTx(
 	ctx context.Context, pool *pgxpool.Pool, work func(tx pgx.Tx, events message.Publisher) error, hints ...func(),
 ) error {
@@ -75,8 +71,7 @@ func (o *Outbox) InTx(
 	return err
 }
 
-// rollBackTimeout is the maximum time for a rollback. If the rollback takes longer, the
-// pool closes the connection.
+// After rollBackTimeout, the pool closes the connection.
 const rollBackTimeout = 5 * time.Second
 
 func (s *session) rollBack() {
@@ -115,7 +110,7 @@ func (t *tx) commit() (err error) {
 		if ctx.Err() != nil { // the context of InTx has ended while work ran, and must not interrupt the commit
 			ctx = context.WithoutCancel(ctx)
 		}
-		// A dead connection must be noticed before COMMIT is sent, so that the outcome is known.
+		// A dead connection must be noticed before COMMIT, so that the outcome is known.
 		if err := t.open(ctx); err != nil {
 			return err
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Outbox stores messages in the tables of one schema.Config. You can use one Outbox in
-// any number of goroutines and for several pools.
+// Outbox stores messages in the tables of one schema.Config. Use it in any number of goroutines and
+// for several pools.
 type Outbox struct {
 	config     outbox.Config
 	statements *outbox.Outbox
@@ -37,9 +37,8 @@ func New(config outbox.Config) (*Outbox, error) {
 	return &Outbox{config: config, statements: statements}, nil
 }
 
-// named returns an outbox.Outbox that names the schema of its tables, because a function
-// that uses a transaction can change the search path. If named does not find the tables,
-// it returns an outbox.Outbox that uses the search path.
+// named names the schema of the tables, because a function that uses a transaction can change the
+// search path. Without tables it uses the search path.
 func (o *Outbox) named(ctx context.Context, pool *pgxpool.Pool) *outbox.Outbox {
 	key := weak.Make(pool)
 	if known, ok := o.byPool.Load(key); ok {
@@ -60,8 +59,8 @@ func (o *Outbox) named(ctx context.Context, pool *pgxpool.Pool) *outbox.Outbox {
 	return found
 }
 
-// standard returns the Outbox that the package functions use. The Outbox is created at
-// the first call, so that a service can set OpenTelemetry's global providers first.
+// standard is created at the first call, so that a service can set OpenTelemetry's global providers
+// first.
 var standard = sync.OnceValue(func() *Outbox {
 	o, err := New(outbox.Config{})
 	if err != nil {
@@ -90,8 +89,7 @@ func LockKey(ctx context.Context, tx pgx.Tx, keys ...string) error {
 // ErrNoTransaction means that the transaction is nil.
 var ErrNoTransaction = errors.New("pgxoutbox: no transaction: the pgx.Tx is nil")
 
-// LockKey locks ordering keys until tx ends. For details, see outbox.LockKey. The
-// context limits the wait.
+// LockKey locks ordering keys until tx ends, see outbox.LockKey. The context limits the wait.
 func (o *Outbox) LockKey(ctx context.Context, tx pgx.Tx, keys ...string) error {
 	if tx == nil {
 		return ErrNoTransaction
@@ -106,14 +104,13 @@ func (o *Outbox) LockKey(ctx context.Context, tx pgx.Tx, keys ...string) error {
 	return nil
 }
 
-// Publisher returns a publisher that stores messages in tx. The messages are sent if,
-// and only if, tx commits. If tx is nil, every Publish returns [ErrNoTransaction].
+// Publisher returns a publisher that stores messages in tx. They are sent if, and only if, tx
+// commits. If tx is nil, every Publish returns [ErrNoTransaction].
 //
-// Publish sends the statements immediately, in one round trip. It stores all messages
-// of a call, or returns an error. After an outbox.ErrInvalid, tx is unchanged; after
-// any other error, tx can only be rolled back. The context limits the statements: if
-// ctx ends during a statement, pgx closes the connection. Messages whose context has no
-// trace get the trace of ctx. Close does nothing.
+// Publish sends the statements immediately, in one round trip, and stores all messages of a call,
+// or returns an error. After an outbox.ErrInvalid, tx is unchanged; after any other error, it can
+// only be rolled back. If ctx ends during a statement, pgx closes the connection. Messages whose
+// context has no trace get the trace of ctx. Close does nothing.
 func (o *Outbox) Publisher(ctx context.Context, tx pgx.Tx) message.Publisher {
 	return publisher{outbox: o, ctx: ctx, tx: tx}
 }
@@ -137,7 +134,6 @@ func (p publisher) Publish(topic string, msgs ...*message.Message) error {
 
 func (publisher) Close() error { return nil }
 
-// sender is a pgx.Tx or a *pgx.Conn.
 type sender interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// tx is the transaction of InTx. It is also the publisher of its events. Like every
-// pgx.Tx, it must be used by only one goroutine at a time.
+// tx is the transaction of InTx, and the publisher of its events. Like every pgx.Tx, it is for one
+// goroutine at a time.
 type tx struct {
 	*session
 
@@ -35,8 +35,8 @@ type tx struct {
 	stopped error // error that was passed to the method must, or nil
 }
 
-// run calls the function work. When work returns or panics, run makes the transaction
-// unusable, so that a goroutine that work has started cannot use the transaction later.
+// run makes the transaction unusable when work returns or panics, for goroutines that work has
+// started.
 func (t *tx) run(work func(tx pgx.Tx, events message.Publisher) error) (err error) {
 	defer t.ended.Store(true)
 	defer func() {
@@ -47,7 +47,6 @@ func (t *tx) run(work func(tx pgx.Tx, events message.Publisher) error) (err erro
 	return work(t, events{t})
 }
 
-// events is the publisher of a transaction.
 type events struct{ tx *tx }
 
 func (e events) Publish(topic string, msgs ...*message.Message) error {
@@ -69,9 +68,8 @@ func (e events) Publish(topic string, msgs ...*message.Message) error {
 
 func (events) Close() error { return nil }
 
-// sendAtOnce sends the unsent messages. From then on, each message is sent immediately
-// when it is published. A rollback to a savepoint then removes the messages that were
-// published after the savepoint.
+// sendAtOnce sends the unsent messages, and from then on each when it is published, so that a
+// rollback to a savepoint removes those published after it.
 func (t *tx) sendAtOnce(ctx context.Context) error {
 	if t.atOnce {
 		return nil
@@ -101,14 +99,12 @@ func (t *tx) send(ctx context.Context, statements []outbox.Statement) error {
 	return err
 }
 
-// mayEnd matches statements that may end the transaction. A match by mistake costs only
-// a round trip.
+// mayEnd matches statements that may end the transaction. A match by mistake costs a round trip.
 var mayEnd = regexp.MustCompile(`(?i)\b(commit|end|rollback|abort|prepare)\b`)
 
-// mark marks the transaction before a statement that may end it. A failed transaction
-// accepts no mark, so mark is also called before a statement that may create a savepoint,
-// because ROLLBACK TO can repair a failed transaction later. The mark is then missing at
-// COMMIT, and the check fails.
+// mark marks the transaction before a statement that may end it, or create a savepoint: a failed
+// transaction accepts no mark, and ROLLBACK TO can repair it. The mark is then missing at COMMIT,
+// and the check fails.
 func (t *tx) mark(ctx context.Context) error {
 	if t.marked {
 		return nil
@@ -128,10 +124,8 @@ func ended(err error) error {
 	return err
 }
 
-// sent finishes the calls of Publish whose statements were delayed. err
-// is the error with which these statements failed, or nil. sent passes it to the
-// function done of each call. If err is not nil, sent returns the result of the last of
-// these functions. If a table or a right is missing, this result says what to do.
+// sent finishes the calls of Publish whose statements were delayed, and failed with err if it is
+// not nil. Then it returns the last result, which says what to do if a table or a right is missing.
 func (t *tx) sent(err error) error {
 	result := err
 	for _, done := range t.done {
@@ -143,10 +137,8 @@ func (t *tx) sent(err error) error {
 	return result
 }
 
-// beforeStatement is called before each statement of the function work. If work has
-// returned, beforeStatement returns an error. If the statement may end the
-// transaction, beforeStatement marks the transaction. If it may use a savepoint,
-// beforeStatement sends the unsent messages.
+// beforeStatement refuses a statement after work has returned, marks the transaction if it may end
+// it, and sends the unsent messages if it may use a savepoint.
 func (t *tx) beforeStatement(ctx context.Context, query string) error {
 	if t.ended.Load() {
 		return pgx.ErrTxClosed
@@ -160,8 +152,7 @@ func (t *tx) beforeStatement(ctx context.Context, query string) error {
 	return nil
 }
 
-// inner returns the transaction as a pgx.Tx that pgx has created, for methods that need
-// more than the connection.
+// inner returns a pgx.Tx of pgx, for methods that need more than the connection.
 func (t *tx) inner(ctx context.Context) (pgx.Tx, error) {
 	if t.nested != nil {
 		return t.nested, nil
@@ -191,10 +182,10 @@ func (t *tx) Begin(ctx context.Context) (pgx.Tx, error) {
 
 var errCommits = errors.New("pgxoutbox: InTx ends the transaction: return nil to commit, an error to roll back")
 
-// Commit implements pgx.Tx. It returns an error, because InTx commits the transaction.
+// Commit implements pgx.Tx. It fails, because InTx commits.
 func (t *tx) Commit(context.Context) error { return errCommits }
 
-// Rollback implements pgx.Tx. It returns an error, because InTx ends the transaction.
+// Rollback implements pgx.Tx. It fails, because InTx ends the transaction.
 func (t *tx) Rollback(context.Context) error { return errCommits }
 
 // CopyFrom implements pgx.Tx.
@@ -273,9 +264,9 @@ func (t *tx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
 	return t.conn.QueryRow(ctx, query, args...)
 }
 
-// Conn implements pgx.Tx. The caller may open a savepoint on the connection, so
-// messages are sent immediately from then on. If the unsent messages cannot be sent,
-// the transaction has failed, and the next statement and the commit return errors.
+// Conn implements pgx.Tx. The caller may open a savepoint on the connection, so messages are sent
+// immediately from then on. If the unsent ones cannot be sent, the next statement and the commit
+// fail.
 func (t *tx) Conn() *pgx.Conn {
 	if t.ended.Load() {
 		return nil
@@ -292,9 +283,8 @@ func (t *tx) LargeObjects() pgx.LargeObjects {
 	return inner.LargeObjects()
 }
 
-// must panics if err is not nil. The panic ends the function that the user has passed
-// to InTx, and InTx returns err. Methods call must if they cannot return an error, and
-// have no result without a transaction.
+// must ends the user's function with a panic, and InTx returns err. It is for methods that cannot
+// return an error.
 func (t *tx) must(err error) {
 	if err != nil {
 		t.stopped = err

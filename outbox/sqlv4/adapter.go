@@ -29,11 +29,10 @@ func SchemaAdapter() sql.SchemaAdapter { return standard() }
 var standard = sync.OnceValue(func() sql.SchemaAdapter { return adapter{outbox.SchemaAdapter()} })
 
 // NewSchemaAdapter returns the table of an outbox as a schema adapter for the Publisher of
-// watermill-sql v4. Messages are checked as by outbox.Outbox.Publisher. The documentation
-// of outbox.Outbox.SchemaAdapter lists the differences to this publisher.
+// watermill-sql v4. Messages are checked as by outbox.Outbox.Publisher, with the differences that
+// outbox.Outbox.SchemaAdapter lists.
 //
-// The adapter can only insert. Package forwarder reads the table. A Subscriber of
-// watermill-sql fails at its first query.
+// The adapter can only insert: a Subscriber of watermill-sql fails at its first query.
 func NewSchemaAdapter(o *outbox.Outbox) sql.SchemaAdapter { return adapter{o.SchemaAdapter()} }
 
 // adapter gives the adapter for v3 the interface of v4.

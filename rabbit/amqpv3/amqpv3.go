@@ -27,12 +27,12 @@ func NewPublisher(config amqp.Config, cfg rabbit.PublisherConfig) (*rabbit.Publi
 	return rabbit.NewPublisher(converted(config), cfg)
 }
 
-// NewSubscriber returns a Subscriber for the config of watermill-amqp v3. It uses the
-// same fields in the same way as rabbit.NewSubscriber, except that
-// QueueBind.GenerateRoutingKey receives the topic, as in v3. In v2, it receives the name of
-// the queue. If config.TopologyBuilder is nil, NewSubscriber uses the default of v3.
+// NewSubscriber returns a Subscriber for the config of watermill-amqp v3. It uses the same fields
+// in the same way as rabbit.NewSubscriber, except that QueueBind.GenerateRoutingKey receives the
+// topic, and not the name of the queue. If config.TopologyBuilder is nil, it uses the default of
+// v3.
 //
-// amqp.IsMessageRedelivered of v3 works with the messages of the Subscriber.
+// amqp.IsMessageRedelivered of v3 works with its messages.
 func NewSubscriber(config amqp.Config, cfg rabbit.SubscriberConfig) (*rabbit.Subscriber, error) {
 	if config.Marshaler == nil {
 		config.Marshaler = rabbit.Marshaler{}

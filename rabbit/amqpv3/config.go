@@ -74,16 +74,14 @@ func (b *topologyBuilder) BuildTopologyOfTopic(
 	}, b.with(config), logger)
 }
 
-// BuildTopology is only there because the interface of v2 has it. Without the topic, the
-// name of the queue has to do, as in v2.
+// BuildTopology satisfies the interface of v2. Without the topic, the name of the queue has to do,
+// as in v2.
 func (b *topologyBuilder) BuildTopology(
 	channel *amqp091.Channel, queue, exchange string, config amqpv2.Config, logger watermill.LoggerAdapter,
 ) error {
 	return b.BuildTopologyOfTopic(channel, queue, queue, exchange, config, logger)
 }
 
-// with returns the config of v3 with the two fields that package rabbit changes to meet
-// what exists in the broker.
 func (b *topologyBuilder) with(config amqpv2.Config) amqp.Config {
 	changed := b.config
 	changed.Queue.Arguments = config.Queue.Arguments

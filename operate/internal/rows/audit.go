@@ -10,9 +10,8 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// Audit writes one row to the audit log for each element of subjects. The element of
-// messageIDs with the same index is the id of the subject's message.
-// replayID is 0 if the act does not belong to a stored replay.
+// Audit writes one row to the audit log for each subject, with the message id at the same index.
+// replayID is 0 if the act belongs to no stored replay.
 func Audit(
 	ctx context.Context, tx *sql.Tx, d dialect.Dialect, actor, why, action string, replayID int64, subjects, messageIDs []string,
 ) error {
@@ -40,8 +39,7 @@ func AuditReplay(ctx context.Context, tx *sql.Tx, d dialect.Dialect, actor, why,
 	return err
 }
 
-// auditPause writes a row to the audit log for a replay that pauses because of reason. act
-// began or resumed the replay.
+// act began or resumed the replay that pauses because of reason.
 func auditPause(ctx context.Context, tx *sql.Tx, d dialect.Dialect, act operate.Act, reason string, id int64) error {
 	if act.Why != "" {
 		reason += "; reason of the replay: " + act.Why
@@ -49,8 +47,8 @@ func auditPause(ctx context.Context, tx *sql.Tx, d dialect.Dialect, act operate.
 	return AuditReplay(ctx, tx, d, act.Actor, reason, "pause", id)
 }
 
-// PauseReason says why a replay pauses after err. For a context that has ended, the
-// reason is the cause, which signal.NotifyContext sets to the name of the signal.
+// PauseReason says why a replay pauses after err: for a context that has ended the cause, which
+// signal.NotifyContext sets to the name of the signal.
 func PauseReason(ctx context.Context, err error) string {
 	if ctx.Err() != nil {
 		return "interrupted: " + usercode.Guard(context.Cause(ctx)).Error()

@@ -7,8 +7,8 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// LongestWait is the longest time for which [Rate.Wait] waits. It is the time between
-// two messages at the lowest rate, which is one message per second.
+// LongestWait is the longest time for which [Rate.Wait] waits: at the lowest rate, one message per
+// second.
 const LongestWait = time.Second
 
 // Rate limits the number of messages that a call replays, cancels or changes per
@@ -25,8 +25,7 @@ func NewRate(perSecond int) *Rate {
 	return &Rate{perSecond: perSecond, tokens: 1, filledAt: time.Now()}
 }
 
-// Room returns how many messages may be changed now. The result is at most the
-// parameter limit.
+// Room returns how many messages may be changed now, at most limit.
 func (r *Rate) Room(limit int) int {
 	if r.perSecond == 0 {
 		return limit
@@ -41,10 +40,9 @@ func (r *Rate) Room(limit int) int {
 // Took records that n messages were changed.
 func (r *Rate) Took(n int) { r.tokens -= float64(n) }
 
-// Wait waits until the rate allows a batch of messages. limit is the
-// maximum size of a batch. A batch is also limited to the messages of a quarter of a
-// second, so that the changes are spread evenly. If ctx ends first, Wait returns the
-// error of ctx.
+// Wait waits until the rate allows a batch, which has at most limit messages, and those of a
+// quarter of a second, so that the changes are spread evenly. If ctx ends first, Wait returns its
+// error.
 func (r *Rate) Wait(ctx context.Context, limit int) error {
 	batch := max(1, min(limit, r.perSecond/4))
 	for r.Room(batch) < batch && r.perSecond > 0 {
@@ -60,10 +58,9 @@ func (r *Rate) Wait(ctx context.Context, limit int) error {
 	return ctx.Err()
 }
 
-// EachBatch changes the rows that match f and whose ID is at most last, in batches of at
-// most size rows. It adds the counts and the lists of each batch to report, even those of
-// a batch that failed. The function change changes the next rows after f.AfterID, and
-// returns the ID of the last row that it examined.
+// EachBatch changes the rows that match f up to the ID last, in batches of at most size rows, and
+// adds each batch to report, even a failed one. change changes the next rows after f.AfterID, and
+// returns the ID of the last one that it examined.
 func EachBatch(
 	ctx context.Context, f operate.Filter, plan operate.Plan, size int, last int64, report *operate.Report,
 	change func(f operate.Filter, size int) (after int64, batch operate.Report, err error),

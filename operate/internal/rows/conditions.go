@@ -16,29 +16,25 @@ type Conditions struct {
 	Args  []any
 }
 
-// Arg adds value to the parameters of the query, and returns the placeholder of this
-// parameter, for example "$1".
+// Arg adds a parameter to the query, and returns its placeholder, such as "$1".
 func (c *Conditions) Arg(value any) string {
 	c.Args = append(c.Args, value)
 	return "$" + strconv.Itoa(len(c.Args))
 }
 
-// Add adds a condition, and adds value to the parameters of the query. The %s in the
-// condition becomes the placeholder of this parameter.
+// Add adds a condition, in which %s becomes the placeholder of value.
 func (c *Conditions) Add(condition string, value any) {
 	c.Texts = append(c.Texts, fmt.Sprintf(condition, c.Arg(value)))
 }
 
-// AddText adds the condition that column has the given value. If value is "", it does
-// nothing.
+// AddText adds the condition that column has this value, unless it is "".
 func (c *Conditions) AddText(column, value string) {
 	if value != "" {
 		c.Add(column+` = %s`, value)
 	}
 }
 
-// AddSpan adds the conditions column >= after and column < before. A zero time adds no
-// condition.
+// AddSpan adds column >= after and column < before, unless they are zero.
 func (c *Conditions) AddSpan(d dialect.Dialect, column string, after, before time.Time) {
 	if !after.IsZero() {
 		c.Add(column+` >= %s`, TimeArg(d, after))
@@ -96,8 +92,8 @@ func (c *Conditions) Where() string {
 	return "WHERE " + c.String()
 }
 
-// TimeArg returns the given time, in whole milliseconds, as a parameter that can be
-// compared with the times in a table.
+// TimeArg returns a parameter that can be compared with the times in a table, in whole
+// milliseconds.
 func TimeArg(d dialect.Dialect, at time.Time) any {
 	if d.SQLite() {
 		return at.UnixMilli()

@@ -74,8 +74,8 @@ func (d DB) Write(ctx context.Context, work func(tx *sql.Tx) error) error {
 	return dialect.LeaveReplica(ctx, d.DB, d.Dialect.Write(ctx, d.DB, work))
 }
 
-// Content returns the SQL expression of a part of a message's content. If
-// Config.WithoutContent is set, it returns the expression instead.
+// Content returns the SQL expression of a part of a message's content, or instead with
+// Config.WithoutContent.
 func (d DB) Content(expression, instead string) string {
 	if d.withoutContent {
 		return instead
@@ -83,8 +83,7 @@ func (d DB) Content(expression, instead string) string {
 	return expression
 }
 
-// Contents returns the names of columns with contents, or nil if Config.WithoutContent is
-// set.
+// Contents returns the names of columns with contents, or nil with Config.WithoutContent.
 func (d DB) Contents(columns ...string) []string {
 	if d.withoutContent {
 		return nil

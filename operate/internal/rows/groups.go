@@ -61,10 +61,9 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// Groups returns a page of the groups of the latest rows that match f. The function read
-// returns all groups of the latest GroupedRows rows of a window, in any order. Go code and
-// not the query selects the groups of the page, because PostgreSQL would read the rows
-// twice.
+// Groups returns a page of the groups of the latest rows that match f. read returns all groups of
+// the latest GroupedRows rows of a window, in any order. Go code selects those of the page, because
+// PostgreSQL would read the rows twice.
 func (s *Searched) Groups(
 	ctx context.Context, f operate.Filter, errorColumn string, read func(tx *sql.Tx, w Window) ([]Group, error),
 ) (p operate.GroupPage, err error) {
@@ -110,8 +109,7 @@ func (s *Searched) moreThan(ctx context.Context, tx *sql.Tx, n int, w Window) (b
 	return err == nil, err
 }
 
-// Described returns groups with their error texts, which are in the column errorColumn of
-// their latest rows.
+// Described returns groups with the texts in the column errorColumn of their latest rows.
 func (s *Searched) Described(ctx context.Context, tx *sql.Tx, groups []Group, errorColumn string) (found []operate.Group, err error) {
 	texts, ids := map[int64]string{}, make([]int64, len(groups))
 	for i, g := range groups {

@@ -22,7 +22,7 @@ type Ordered struct {
 	Next func(ctx context.Context, tx *sql.Tx, after int64) (int64, error)
 
 	// Indexed returns the ends of queries that find all rows that match f with an index, and
-	// possibly other rows. It returns nil if no index helps.
+	// possibly others, or nil.
 	Indexed func(f operate.Filter) (where []string, args []any)
 }
 
@@ -47,9 +47,8 @@ func (o *Ordered) Window(ctx context.Context, tx *sql.Tx, f operate.Filter) (w W
 	return w, nil
 }
 
-// few returns the IDs of the rows that an index finds. If an index finds more than 5,000
-// rows, it returns nil: the call then reads the table in the order of the IDs, and soon
-// finds enough matching rows.
+// few returns nil if an index finds more than 5,000 rows: in the order of the IDs, the call then
+// soon finds enough.
 func (o *Ordered) few(ctx context.Context, tx *sql.Tx, f operate.Filter) (ids []int64, err error) {
 	queries, args := o.Indexed(f)
 	for _, where := range queries {
@@ -64,8 +63,7 @@ func (o *Ordered) few(ctx context.Context, tx *sql.Tx, f operate.Filter) (ids []
 	return ids, nil
 }
 
-// Each calls the function scan for each row of the window. rest is the end of the query,
-// after the conditions.
+// Each calls scan for each row of the window. rest is the end of the query, after the conditions.
 func (o *Ordered) Each(
 	ctx context.Context, tx *sql.Tx, w Window, columns, rest string, scan func(scan func(dest ...any) error) error,
 ) error {
@@ -88,9 +86,8 @@ func (o *Ordered) Count(ctx context.Context, f operate.Filter) (n operate.Count,
 	return n, err
 }
 
-// EachBatch calls the function change with the IDs of the rows that match f and existed
-// when EachBatch began. only is a further condition, or "". size is the maximum number of
-// IDs in one call. The result has the counts and the lists of all batches.
+// EachBatch calls change with up to size IDs of rows that match f and existed when it began. only
+// is a further condition, or "". The result adds up all batches.
 func (o *Ordered) EachBatch(
 	ctx context.Context, f operate.Filter, plan operate.Plan, only string, size int,
 	change func(ids []int64) (operate.Report, error),
@@ -113,8 +110,7 @@ func (o *Ordered) EachBatch(
 	return report, err
 }
 
-// matching returns the IDs of the next rows that match f. The result next is the value of
-// f.AfterID for the following call.
+// matching returns the next IDs, and f.AfterID for the following call.
 func (o *Ordered) matching(
 	ctx context.Context, f operate.Filter, only string, size int, last int64,
 ) (ids []int64, next int64, err error) {

@@ -30,25 +30,24 @@ type Source struct {
 	Lease time.Duration
 	Batch int // maximum number of messages that one transaction replays
 
-	// Outcomes says that the rows of once_parked show what became of each replayed message.
-	// A consumer can then have one running replay at a time.
+	// Outcomes says that the rows of once_parked show what became of each message. A consumer then
+	// has one running replay at a time.
 	Outcomes bool
 
 	// Count returns the number of messages that the filter matches now, at most f.Limit, and
 	// the highest ID of them.
 	Count func(ctx context.Context, f operate.Filter, plan operate.Plan) (n int, last int64, err error)
 
-	// Take replays at most n messages whose ID is above r.AfterID and at most r.UntilID. It
-	// returns the ID of the last message that it examined, or 0 if none is left, and the IDs
-	// of the replayed and of the skipped messages.
+	// Take replays at most n messages above r.AfterID and up to r.UntilID. It returns the ID of the
+	// last one that it examined, or 0 if none is left, and the IDs of the replayed and the skipped
+	// ones.
 	Take func(ctx context.Context, tx *sql.Tx, r *Replay, n int) (after int64, taken, skipped []int64, err error)
 
 	// Taken is called with the number of replayed messages after the commit. It may be nil.
 	Taken func(n int)
 }
 
-// Replay is a replay that this process runs. The process has the lease as long as the row
-// of the replay contains the token of this process.
+// Replay is a replay that this process runs while the row of the replay contains its token.
 type Replay struct {
 	operate.Replay
 
@@ -58,8 +57,7 @@ type Replay struct {
 
 	token string
 
-	// knownFailures is the number of failures when the replay was last stopped or paused.
-	// These failures do not stop the replay again.
+	// knownFailures do not stop the replay again: it was stopped or paused with them.
 	knownFailures int
 
 	outcomes outcomes
@@ -70,8 +68,8 @@ func NewReplays(db DB, source Source) *Replays {
 	return &Replays{db, source, newReplayQueries(db.Dialect)}
 }
 
-// Begin runs a replay of the messages that match f now. If no message matches, it stores
-// nothing, and the replay has no ID.
+// Begin runs a replay of the messages that match f now. Without any, nothing is stored, and the
+// replay has no ID.
 func (s *Replays) Begin(ctx context.Context, act operate.Act, f operate.Filter, plan operate.Plan) (operate.Replay, error) {
 	r, err := s.Start(ctx, act, f, plan)
 	if err != nil || r.ID == 0 {
@@ -122,8 +120,7 @@ func (s *Replays) Start(ctx context.Context, act operate.Act, f operate.Filter, 
 	return s.Reload(ctx, r)
 }
 
-// lease returns the length of the lease in milliseconds. A replay with a rate waits between
-// its batches, and must not lose its lease during the wait.
+// A replay with a rate must not lose its lease while it waits between batches.
 func (s *Replays) lease(plan operate.Plan) int64 {
 	lease := s.source.Lease
 	if plan.Rate > 0 {
@@ -175,10 +172,8 @@ func (s *Replays) Restart(ctx context.Context, act operate.Act, id int64) (*Repl
 	return s.Reload(ctx, r)
 }
 
-// alone calls the function start in a transaction. If a consumer can have one running
-// replay at a time, and another replay of the consumer is running, it returns
-// [operate.ErrReplayRunning] instead. The replay with the ID self does not count. No
-// other replay can begin until the transaction ends.
+// alone calls start in a transaction that keeps other replays from beginning. It returns
+// [operate.ErrReplayRunning] if another one than self is running, and a consumer has one at a time.
 func (s *Replays) alone(ctx context.Context, consumer string, self int64, start func(tx *sql.Tx) error) error {
 	return s.db.Write(ctx, func(tx *sql.Tx) error {
 		if !s.source.Outcomes {
@@ -201,8 +196,8 @@ func (s *Replays) alone(ctx context.Context, consumer string, self int64, start 
 	})
 }
 
-// Renew extends the lease and returns the current state of the replay. If the lease has
-// ended, Renew takes it again, unless another replay has begun in the meantime.
+// Renew extends the lease and returns the state of the replay. A lease that has ended is taken
+// again, unless another replay has begun.
 func (s *Replays) Renew(ctx context.Context, r *Replay) (*Replay, error) {
 	err := s.db.Write(ctx, func(tx *sql.Tx) error { return s.extend(ctx, tx, r) })
 	if errors.Is(err, operate.ErrReplayLost) {
@@ -230,9 +225,7 @@ func (s *Replays) extend(ctx context.Context, tx *sql.Tx, r *Replay) error {
 	return lostUnless(dialect.Affected(tx.ExecContext(ctx, s.sql.extend, r.ID, r.token, s.lease(r.Plan))))
 }
 
-// lostUnless returns [operate.ErrReplayLost] if a statement has changed no row: changed is
-// the number of its rows. The statement must change no row if this process does not have
-// the lease.
+// Without the lease, a statement changes no row.
 func lostUnless(changed int64, err error) error {
 	if err == nil && changed == 0 {
 		err = operate.ErrReplayLost
@@ -240,9 +233,8 @@ func lostUnless(changed int64, err error) error {
 	return err
 }
 
-// Advance replays up to n more messages. The same transaction stores the progress of the
-// replay, so that no message is replayed twice. It returns the number of replayed messages,
-// and whether more messages may remain.
+// Advance replays up to n more messages, and stores the progress in the same transaction, so that
+// none is replayed twice. It returns their number, and whether more may remain.
 func (s *Replays) Advance(ctx context.Context, r *Replay, n int) (replayed int, more bool, err error) {
 	var (
 		after          int64
@@ -282,8 +274,7 @@ func (s *Replays) Advance(ctx context.Context, r *Replay, n int) (replayed int, 
 	return len(taken), true, nil
 }
 
-// end gives the lease back, and stores how the replay ended. A pause also has a row in the
-// audit log. An operator who stops a replay writes this row, see Stop.
+// A pause has a row in the audit log. Stop writes that of an operator.
 func (s *Replays) end(ctx context.Context, r *Replay, state, reason string) (*Replay, error) {
 	err := s.db.Write(ctx, func(tx *sql.Tx) error {
 		changed, err := dialect.Affected(tx.ExecContext(ctx, s.sql.end,
@@ -300,9 +291,8 @@ func (s *Replays) end(ctx context.Context, r *Replay, state, reason string) (*Re
 	return s.Reload(ctx, r)
 }
 
-// Reload returns the current state of a replay that this process runs. It reads the state
-// even if ctx has ended since the last commit. Otherwise a replay that has just begun
-// would not be paused, and one that has just finished would return an error.
+// Reload returns the state of a replay that this process runs, even if ctx has ended. Otherwise one
+// that has just begun would not be paused, and one that has just finished would return an error.
 func (s *Replays) Reload(ctx context.Context, r *Replay) (*Replay, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
 	defer cancel()
@@ -314,10 +304,8 @@ func (s *Replays) Reload(ctx context.Context, r *Replay) (*Replay, error) {
 	return now, nil
 }
 
-// Stop stops a running replay of any source, and returns its state. The transaction of a
-// batch, and the transaction that ends the replay, lock the row of the replay until their
-// commit. So either the stop or the other transaction comes first, and the second one finds
-// that the row has changed.
+// Stop stops a running replay of any source, and returns its state. A batch, and the end of the
+// replay, lock its row until their commit, so whichever comes second finds it changed.
 func (s *Replays) Stop(ctx context.Context, act operate.Act, id int64) (operate.Replay, error) {
 	if err := act.Validate(); err != nil {
 		return operate.Replay{}, err

@@ -13,9 +13,8 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// outcomes counts the replayed entries by their outcome, as far as this process knows
-// it. Each update queries only the entries that were waiting at the previous update, so
-// an update does not take longer when more entries are settled.
+// outcomes counts the replayed entries by outcome. Each update queries only those that were waiting
+// before, so it does not take longer the more entries are settled.
 type outcomes struct {
 	known    int     // number of counted entries: the entries below and the failed entries
 	resolved int     // number of handled entries
@@ -23,17 +22,14 @@ type outcomes struct {
 	waiting  []int64 // IDs of entries that still wait
 }
 
-// stale is the value that the query returns in place of a state, for an entry whose
-// version is stale.
+// stale is what the query returns in place of a state for a stale version.
 const stale = "stale"
 
-// addWaiting adds the IDs of entries that have just begun to wait.
 func (o *outcomes) addWaiting(ids []int64) {
 	o.known += len(ids)
 	o.waiting = append(o.waiting, ids...)
 }
 
-// readOutcomes returns the current state of a replay that this process runs.
 func (s *Replays) readOutcomes(ctx context.Context, r *Replay) (now *Replay, err error) {
 	err = s.db.Look(ctx, func(tx *sql.Tx) error {
 		now, err = scanReplay(tx.QueryRowContext(ctx, s.sql.row, r.ID).Scan)
@@ -53,7 +49,6 @@ func (s *Replays) readOutcomes(ctx context.Context, r *Replay) (now *Replay, err
 	return now, err
 }
 
-// updateOutcomes queries the entries that were waiting at the previous update.
 func (s *Replays) updateOutcomes(ctx context.Context, tx *sql.Tx, r *Replay) error {
 	if len(r.outcomes.waiting) == 0 {
 		return nil
@@ -79,7 +74,6 @@ func (s *Replays) updateOutcomes(ctx context.Context, tx *sql.Tx, r *Replay) err
 	return err
 }
 
-// countOutcomes counts the outcomes of all entries of the replay.
 func (s *Replays) countOutcomes(ctx context.Context, tx *sql.Tx, r *Replay) error {
 	r.outcomes = outcomes{known: r.Changed}
 	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
@@ -120,8 +114,7 @@ func (s *Replays) get(ctx context.Context, id int64) (r *Replay, err error) {
 	return r, nil
 }
 
-// Latest returns the latest replays of all sources whose ID is lower than before. If before
-// is 0, it returns the latest of all replays.
+// Latest returns the latest replays of all sources below the ID before, or of all if it is 0.
 func (s *Replays) Latest(ctx context.Context, before int64) (all []operate.Replay, err error) {
 	if before == 0 {
 		before = math.MaxInt64

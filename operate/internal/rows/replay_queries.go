@@ -5,7 +5,6 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// replayQueries are the statements of replays of many entries.
 type replayQueries struct {
 	lock     string // empty for SQLite, which has one writer at a time
 	running  string
@@ -45,19 +44,16 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 
 		list: d.SQL(`SELECT ` + replayColumns + ` FROM {replays} AS r WHERE r.id < $1 ORDER BY r.id DESC LIMIT $2`),
 
-		// This query is for the process that runs the replay, which reads the outcomes
-		// separately.
+		// For the process that runs the replay, which reads the outcomes separately.
 		row: d.SQL(`SELECT ` + replayRow + `, 0, 0, 0 FROM {replays} AS r WHERE r.id = $1`),
 
-		// replay_id is not in the condition. Otherwise PostgreSQL could use the index on
-		// replay_id, and read all entries of the replay. An entry that belongs to a later
-		// replay has failed in this one.
+		// With replay_id in the condition, PostgreSQL could read all entries of the replay through
+		// its index. An entry of a later replay has failed in this one.
 		outcomes: d.SQL(`
 			SELECT id, CASE WHEN replay_id = $2 THEN CASE WHEN ` + staleAgain + ` THEN 'stale' ELSE state END ELSE '' END
 			FROM {parked} WHERE id {among $1 bigint}`),
 
-		// A single statement counts each entry once, even if the entry is resolved while the
-		// statement runs.
+		// A single statement counts each entry once, even if it is resolved meanwhile.
 		count: d.SQL(`
 			SELECT id, 0, 0 FROM {parked} WHERE replay_id = $1 AND state = 'waiting'
 			UNION ALL
@@ -71,9 +67,9 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 			SET state = 'running', stop_reason = '', ended_at = NULL, token = $2, lease_until = {after $3}, failed = $4
 			WHERE id = $1 AND state <> 'finished' AND (state <> 'running' OR lease_until <= {now})`),
 
-		// A lease that has ended is not extended, because another replay may have begun.
-		// In PostgreSQL, {now} is the start of the transaction, and the lease may end
-		// while the statement waits for a lock. So the condition uses the clock.
+		// A lease that has ended is not extended, because another replay may have begun. It may end
+		// while the statement waits for a lock, so the condition uses the clock: {now} is the start
+		// of the transaction.
 		extend: d.SQL(`
 			UPDATE {replays} SET lease_until = {after $3}
 			WHERE id = $1 AND token = $2 AND state = 'running' AND lease_until > ` + clock),
@@ -90,8 +86,7 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 			SET state = $3, stop_reason = $4, resolved = $5, failed = $6, stale = $7, token = NULL, lease_until = NULL, ended_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'running'`),
 
-		// The condition has no token, because another process runs the replay, or has
-		// died while it ran the replay.
+		// Without a token, because another process runs the replay, or died with it.
 		stop: d.SQL(`
 			UPDATE {replays}
 			SET state = 'stopped', stop_reason = $2, token = NULL, lease_until = NULL, ended_at = {now}
@@ -103,9 +98,8 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 	return q
 }
 
-// staleAgain is an SQL condition. It is true for an entry whose replay did not run the
-// handler, because the version of the message is stale. If the entry is then discarded,
-// the condition remains true.
+// staleAgain is true for an entry whose replay did not run the handler, because its version is
+// stale, also if it is discarded then.
 const staleAgain = `state IN ('quarantined', 'discarded') AND reason = '` + chain.ReasonStale + `'`
 
 const replayRow = `r.id, r.source, r.consumer, r.filter, r.plan, r.actor, r.why,
@@ -113,9 +107,8 @@ const replayRow = `r.id, r.source, r.consumer, r.filter, r.plan, r.actor, r.why,
 	r.stop_reason, r.total, r.until_id, r.after_id, r.replayed, r.resolved, r.failed, r.stale,
 	{millis r.started_at}, {millis r.ended_at}`
 
-// replayColumns contains replayRow and the counts of waiting, resolved and stale
-// entries. The query counts these entries only while the replay is unfinished. After
-// the end of the replay, replayRow contains the final counts.
+// replayColumns contains replayRow and the counts of an unfinished replay. replayRow has the final
+// ones.
 const replayColumns = replayRow + `,
 	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'waiting') END,
 	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'resolved') END,

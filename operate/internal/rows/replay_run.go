@@ -11,22 +11,18 @@ import (
 )
 
 const (
-	// The pause between two updates of a replay's state is at least shortestPause. It is
-	// also at least pauseFactor times the duration of the update, so that updates take only
-	// a small part of the time.
+	// The pause between two updates of a replay's state is at least shortestPause, and pauseFactor
+	// times the duration of the update.
 	shortestPause = 50 * time.Millisecond
 	pauseFactor   = 10
 
-	// progressEvery is the time after which Plan.Progress is called again, even if no count
-	// has changed.
+	// progressEvery is the time after which Plan.Progress is called again without a change.
 	progressEvery = time.Second
 
-	// pauseTimeout is the timeout of a transaction for a replay whose context has ended.
 	pauseTimeout = 10 * time.Second
 )
 
-// replayRun is one run of a replay in this process. It begins when the process takes
-// the lease, and ends when the process gives the lease back.
+// replayRun is one run of a replay in this process, from taking to giving back the lease.
 type replayRun struct {
 	*Replays
 
@@ -66,9 +62,8 @@ func (s *Replays) run(ctx context.Context, r *Replay, progress func(operate.Repo
 	return x.replay.Replay, err
 }
 
-// loop runs steps until the replay ends. If a step fails because other work blocks the
-// database, such as a long handler with SQLite, loop repeats the step. A step can be
-// repeated, because the row of the replay shows which batches were committed.
+// loop repeats a step that fails because other work blocks the database, such as a long handler
+// with SQLite: the row of the replay shows which batches were committed.
 func (x *replayRun) loop(ctx context.Context) error {
 	for {
 		pause, ended, err := x.step(ctx)
@@ -86,8 +81,7 @@ func (x *replayRun) loop(ctx context.Context) error {
 	}
 }
 
-// step reads the state of the replay. Then it either ends the replay or replays more
-// messages. It returns the pause before the next step.
+// step either ends the replay or replays more messages, and returns the pause before the next step.
 func (x *replayRun) step(ctx context.Context) (pause time.Duration, ended bool, err error) {
 	begin := time.Now()
 	if x.source.Outcomes || x.lost { // otherwise each batch renews the lease and counts its messages
@@ -115,8 +109,7 @@ func (x *replayRun) step(ctx context.Context) (pause time.Duration, ended bool, 
 	return pause, false, x.advance(ctx, x.room())
 }
 
-// report calls progress if the counts have changed, or if the last call was at least
-// progressEvery ago.
+// report calls progress after a change, or after progressEvery.
 func (x *replayRun) report(now time.Time) {
 	r := x.replay
 	counts := [...]int{r.Total, r.Changed, r.Resolved, r.Failed, r.Stale, r.Waiting, len(r.Skipped)}
@@ -190,8 +183,8 @@ func (x *replayRun) end(ctx context.Context, state, reason string) error {
 	return nil
 }
 
-// stopped returns [operate.ErrReplayStopped] if err is [operate.ErrReplayLost] because an
-// operator has stopped the replay. It returns any other error unchanged.
+// stopped returns [operate.ErrReplayStopped] for an [operate.ErrReplayLost] because an operator has
+// stopped the replay.
 func (x *replayRun) stopped(ctx context.Context, err error) error {
 	if !errors.Is(err, operate.ErrReplayLost) {
 		return err

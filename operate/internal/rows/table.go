@@ -21,8 +21,8 @@ type Table struct {
 	// States and Reasons are the allowed values of State and Reason.
 	States, Reasons []string
 
-	// Ordered adds the condition of AfterID even if it is 0, so that the database reads the
-	// rows in the order of the IDs.
+	// Ordered adds the condition of AfterID even if it is 0, so that rows are read in the order of
+	// the IDs.
 	Ordered bool
 
 	// Fixed returns conditions that do not come from a field, or nil.
@@ -47,7 +47,6 @@ type Column struct {
 	Stored func(value string) string
 }
 
-// texts returns the fields that are text, in the order of operate.Filter.
 func texts(f *operate.Filter) []struct {
 	name  string
 	value *string
@@ -134,8 +133,7 @@ func (t Table) Stored(f operate.Filter) operate.Filter {
 	return f
 }
 
-// CheckGroups returns an error that names each invalid field of f, for a call that
-// returns groups.
+// CheckGroups returns an error that names each invalid field of f, for groups.
 func (t Table) CheckGroups(f operate.Filter) error {
 	var errs []error
 	for _, number := range []struct {
@@ -165,7 +163,6 @@ func (t Table) CheckGroups(f operate.Filter) error {
 	return errors.Join(append(errs, oneOf("State", f.State, t.States), oneOf("Reason", f.Reason, t.Reasons))...)
 }
 
-// oneOf returns an error for a misspelt value, which would match nothing.
 func oneOf(field, value string, allowed []string) error {
 	if value == "" || allowed == nil || slices.Contains(allowed, value) {
 		return nil
@@ -182,9 +179,8 @@ func (t Table) Check(f operate.Filter) error {
 	return err
 }
 
-// CheckChange works like Check, for a call that changes rows. It also returns an error if
-// f selects everything and All is false, because a forgotten condition must not change
-// every message.
+// CheckChange works like Check, for a call that changes rows: without All, a forgotten condition
+// must not change every message.
 func (t Table) CheckChange(f operate.Filter) error {
 	err := t.Check(f)
 	if Everything(f) && !f.All {
@@ -193,8 +189,8 @@ func (t Table) CheckChange(f operate.Filter) error {
 	return err
 }
 
-// CheckPlan returns an error that names each invalid field of a Plan for a call that does
-// not know the outcome of a changed message.
+// CheckPlan is for a call that does not know the outcome of a changed message. Its error names each
+// invalid field.
 func CheckPlan(p operate.Plan) error {
 	err := p.Validate()
 	if p.Canary > 0 || p.Window > 0 || p.StopOnFailure {
@@ -204,9 +200,8 @@ func CheckPlan(p operate.Plan) error {
 	return err
 }
 
-// Distinct returns each ID once, in ascending order. If ids is empty, it returns an
-// error. All transactions lock rows in this order, so that two transactions cannot
-// deadlock.
+// Distinct returns each ID once, in ascending order, in which all transactions lock rows, so that
+// two cannot deadlock. Without IDs it fails.
 func Distinct(ids []int64) ([]int64, error) {
 	if len(ids) == 0 {
 		return nil, errors.New("no IDs: name at least one")

@@ -11,11 +11,9 @@ import (
 
 // Unblock unblocks the keys that are blocked by the dead letters at these positions.
 //
-// A forwarder may have read the outbox beyond the waiting messages of a key already. It
-// would then find these messages only when it reads the outbox from the start again.
-// Therefore Unblock makes the first waiting message the head of its key, and due
-// immediately. Forwarders find heads by their due time, and read the other messages of
-// the key after the head.
+// A forwarder may have read beyond the waiting messages of a key, and would find them only when it
+// reads from the start again. Therefore the first one becomes the head of its key, due immediately:
+// forwarders find heads by their due time, and then the messages behind.
 func Unblock(ctx context.Context, tx *sql.Tx, d dialect.Dialect, positions []int64, keys []string) error {
 	if len(keys) == 0 {
 		return nil
@@ -23,10 +21,9 @@ func Unblock(ctx context.Context, tx *sql.Tx, d dialect.Dialect, positions []int
 	blocked := `(b.position, b.ordering_key) IN (SELECT c.position, c.ordering_key FROM ` +
 		d.Columns("position bigint", "ordering_key text") + `) AND b.reason = '` + outboxrow.BlockedDead + `'`
 	if !d.SQLite() {
-		// Lock the rows in one order, so that two calls cannot wait for each other. The
-		// statement also locks the table, even if no row matches. A forwarder that reads the
-		// outbox at this time sees the lock, and knows that the blocked keys may change, see
-		// snapshotQuery of package forwarder.
+		// In one order, so that two calls cannot wait for each other. The statement also locks the
+		// table, even without a row: a forwarder that reads at this time sees that blocked keys may
+		// change, see snapshotQuery of package forwarder.
 		if _, err := tx.ExecContext(ctx, d.SQL(`SELECT FROM {blocked_keys} AS b WHERE `+blocked+` ORDER BY b.ordering_key FOR UPDATE`),
 			d.List(positions), d.Strings(keys)); err != nil {
 			return err
@@ -37,9 +34,8 @@ func Unblock(ctx context.Context, tx *sql.Tx, d dialect.Dialect, positions []int
 		 WHERE position IN (SELECT MIN(o.position) FROM {outbox} AS o
 		                    WHERE o.ordering_key IN (SELECT b.ordering_key FROM {blocked_keys} AS b WHERE ` + blocked + `)
 		                    GROUP BY o.ordering_key)`,
-		// The value of successors_after never rises. A transaction that commits now may insert
-		// a message of the key at a lower position than the first message that this statement
-		// finds.
+		// successors_after never rises: a transaction that commits now may insert a message of the
+		// key below the first one that this statement finds.
 		`UPDATE {blocked_keys} AS b SET position = f.position, reason = '` + outboxrow.BlockedReleased + `',
 		        successors_after = CASE WHEN f.position < b.successors_after THEN f.position ELSE b.successors_after END
 		 FROM (SELECT o.ordering_key, MIN(o.position) AS position FROM {outbox} AS o

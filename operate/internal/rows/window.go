@@ -12,22 +12,17 @@ import (
 )
 
 const (
-	// PageRows is the length of a page if Filter.Limit is 0.
 	PageRows = 100
 
-	// windowRows is the maximum number of rows of one index that a call reads for a filter
-	// with several conditions.
+	// windowRows limits the rows of one index that a call reads for several conditions.
 	windowRows = 10_000
 
-	// countRows is the maximum number of rows that a call counts.
 	countRows = 50_000
 
-	// fewRows is the maximum number of rows that a call reads from an index that is not in
-	// the order of the ids.
+	// fewRows limits the rows from an index that is not in the order of the ids.
 	fewRows = 5_000
 
-	// spanRows is the maximum number of rows that a call reads to find the lowest and the
-	// highest id.
+	// spanRows limits the rows that are read to find the lowest and the highest id.
 	spanRows = 100_000
 )
 
@@ -38,21 +33,18 @@ type Searched struct {
 
 	Name string // as a placeholder of dialect.SQL
 
-	// Columns are the columns that every call and every condition may read. They contain no
-	// part of a message's content, so that a role without the right to read contents can
-	// search.
+	// Columns are what every call and condition may read: no part of a content, so that a role
+	// without this right can search.
 	Columns string
 
-	// Leads are the fields for which an index finds the rows in the order of their IDs.
-	// Fields that usually match fewer rows come first. Fields in one list share an index.
+	// Leads are the fields, rarest first, for which an index finds the rows in the order of their
+	// IDs. Fields in one list share an index.
 	Leads [][]string
 
-	// MostRows is the maximum number of rows of one index that a call reads for a filter with
-	// several conditions. Defaults to 10,000.
+	// MostRows is windowRows for this table. Defaults to 10,000.
 	MostRows int
 
-	// Narrow adds limits on the IDs to a filter. To find these IDs, it uses indexes that are
-	// not in the order of the IDs.
+	// Narrow adds limits on the IDs to a filter, which it finds by indexes in another order.
 	Narrow func(ctx context.Context, tx *sql.Tx, f operate.Filter) (operate.Filter, error)
 }
 
@@ -100,16 +92,15 @@ type Window struct {
 	from string
 	Args []any // arguments of the clauses that From returns
 
-	// Next is the last id of the window. The next call continues after this id. Next is 0
-	// if no row after the window can match.
+	// Next is the id after which the next call continues, or 0 if no later row can match.
 	Next int64
 }
 
-// columnsMark marks the place in Window.from where From inserts further columns.
+// columnsMark is where From inserts further columns into Window.from.
 const columnsMark = "{more}"
 
-// From returns the FROM and WHERE clauses of a query that reads [Searched.Columns] and the
-// given columns. The rows have the alias a.
+// From returns the FROM and WHERE clauses of a query of [Searched.Columns] and columns. The rows
+// have the alias a.
 func (w Window) From(columns ...string) string {
 	return strings.Replace(w.from, columnsMark, strings.Join(append([]string{""}, columns...), ", "), 1)
 }
@@ -161,11 +152,9 @@ func (s *Searched) leads(f operate.Filter) (all []*Conditions) {
 	return all
 }
 
-// lead returns a window with a subquery for the rows that match the conditions in lead.
-// end is the last clause of the subquery, and limits the number of rows. The function
-// add adds further conditions. They are outside of the subquery, so the database applies
-// them after the limit. Otherwise the database could choose an index with which it reads
-// many rows that do not match.
+// lead returns a window with a subquery for lead, which end limits. The conditions of add are
+// outside, after the limit: otherwise the database could choose an index with which it reads many
+// rows that do not match.
 func (s *Searched) lead(lead *Conditions, add func(c *Conditions), end string, next int64) Window {
 	c := &Conditions{Args: lead.Args}
 	add(c)
@@ -174,15 +163,11 @@ func (s *Searched) lead(lead *Conditions, add func(c *Conditions), end string, n
 	}
 }
 
-// Bounded returns a window for the rows that match several conditions. The function add
-// adds all of these conditions. Each element of leads contains some of them. For each
-// element, an index finds the matching rows in the order of the ids. If fewer than
-// MostRows rows match one of the elements, the window contains all rows of this element.
-// If this is true for several elements, an element with few rows is preferred. Otherwise
-// the window contains the first MostRows rows of one element. This is the element with
-// which the window covers the largest part of the table.
-//
-// If newest is true, the window begins at the highest id.
+// Bounded returns a window for several conditions, which add adds. Each element of leads has some
+// of them, for which an index finds the rows in the order of the ids. If fewer than MostRows rows
+// match one, the window has them all, of an element with few rows if possible. Otherwise it has the
+// first MostRows rows of the element with which it covers the largest part of the table, from the
+// highest id if newest is true.
 func (s *Searched) Bounded(
 	ctx context.Context, tx *sql.Tx, leads []*Conditions, add func(c *Conditions), newest bool,
 ) (Window, error) {
@@ -243,9 +228,8 @@ func (s *Searched) Count(ctx context.Context, f operate.Filter) (n operate.Count
 	return n, err
 }
 
-// List returns a page of rows. window returns the part of the table in which to look, and
-// the FROM and WHERE clauses of the query for it. The function read reads a row, and
-// returns its ID.
+// List returns a page of rows. window returns where to look, with the FROM and WHERE clauses of the
+// query. read reads a row, and returns its ID.
 func List[Row any](
 	ctx context.Context, d DB, t Table, f operate.Filter, columns string,
 	window func(tx *sql.Tx) (w Window, from string, err error), read func(scan func(dest ...any) error) (Row, int64, error),

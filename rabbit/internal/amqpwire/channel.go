@@ -8,9 +8,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Channel is an AMQP channel in confirm mode. It records the broker's responses in the
-// order of their arrival. If the broker returns a message, the return comes before the
-// ack. [Conn.OpenChannel] returns a Channel.
+// Channel is an AMQP channel in confirm mode, from [Conn.OpenChannel]. It records the broker's
+// responses in the order of their arrival, the return of a message before its ack.
 type Channel struct {
 	conn   *Conn
 	number uint16
@@ -28,8 +27,8 @@ type Channel struct {
 	left      bool // Close was called
 }
 
-// Response is the broker's response to a publish. If Multiple is true, it is also the
-// response to all earlier publishes that have no response yet.
+// Response is the broker's response to a publish, or if Multiple is true, to all earlier ones
+// without a response, too.
 type Response struct {
 	Number   uint64
 	Kind     ResponseKind
@@ -41,16 +40,15 @@ type Response struct {
 // ResponseKind is the kind of a [Response].
 type ResponseKind byte
 
-// Kinds of responses. An Ack or a Nack is the last response to a publish. If the broker
-// could not route a message, a Return comes before the Ack.
+// An Ack or a Nack is the last response to a publish. For an unroutable message, a Return comes
+// before the Ack.
 const (
 	Ack ResponseKind = iota
 	Nack
 	Return
 )
 
-// WaitOpen waits until the broker has opened the channel. If the channel is closed
-// instead, it returns the reason.
+// WaitOpen waits until the broker has opened the channel, or returns why it was closed.
 func (c *Channel) WaitOpen() error {
 	<-c.ready
 	c.mu.Lock()
@@ -61,11 +59,9 @@ func (c *Channel) WaitOpen() error {
 	return nil
 }
 
-// Publish appends a publish with the mandatory flag to the connection's write buffer.
-// number identifies the publish: AMQP requires 1 for the first publish on
-// a channel, 2 for the second, and so on. The strings exchange and key may have up to
-// [MaxShortString] bytes. Publish returns false if the channel or the connection is
-// closed.
+// Publish appends a mandatory publish to the connection's write buffer. number is 1 for the first
+// publish on a channel, 2 for the second, and so on. exchange and key have up to [MaxShortString]
+// bytes. Publish returns false if the channel or the connection is closed.
 func (c *Channel) Publish(number uint64, exchange, key string, content *Content, frameSize int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock() // a publish after our reply to a channel close would make the broker close the connection
@@ -140,10 +136,9 @@ func (c *Channel) record(r Response) {
 	}
 }
 
-// TakeResponses returns the responses since the last call, and the reason why the
-// channel was closed, or nil. After it has returned a reason, it returns no more
-// responses. scratch must be the result of an earlier call, or nil.
-// TakeResponses uses the memory of scratch again.
+// TakeResponses returns the responses since the last call, and why the channel was closed, or nil.
+// After a reason there are no more responses. The memory of scratch, an earlier result or nil, is
+// used again.
 func (c *Channel) TakeResponses(scratch []Response) ([]Response, *amqp.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,8 +147,7 @@ func (c *Channel) TakeResponses(scratch []Response) ([]Response, *amqp.Error) {
 	return responses, c.closed
 }
 
-// end marks the channel as closed. If the channel was already marked, the first reason
-// stays.
+// If the channel was already closed, the first reason stays.
 func (c *Channel) end(reason *amqp.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,8 +160,8 @@ func (c *Channel) end(reason *amqp.Error) {
 	}
 }
 
-// Close closes the channel, and drops responses that arrive later. It does not wait for
-// the broker's reply, because a stuck queue can delay the reply without limit.
+// Close drops responses that arrive later. It does not wait for the broker's reply, which a stuck
+// queue can delay without limit.
 func (c *Channel) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,21 +13,18 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Conn is the net.Conn that an amqp091 connection uses. It inserts the frames of the
-// confirm channels between the frames that amqp091 writes. It removes the frames for
-// the confirm channels from the bytes that amqp091 reads.
+// Conn is the net.Conn of an amqp091 connection. It inserts the frames of the confirm channels
+// between those that amqp091 writes, and removes them from the bytes that it reads.
 //
-// The confirm channels use the upper half of the channel numbers, and amqp091 uses the
-// lower half. Without this split, amqp091 would use every number that it knows. If a
-// number is opened twice, the broker closes the connection.
+// The confirm channels use the upper half of the channel numbers, and amqp091 the lower one:
+// otherwise it would use every number, and the broker closes the connection if one is opened twice.
 type Conn struct {
 	*socket
 
-	// Only Write uses this field. amqp091 calls Write while it holds a lock.
+	// Only Write uses this field. amqp091 holds a lock meanwhile.
 	incomplete []byte // beginning of a frame that amqp091 is writing
 
-	// Only Read uses this field and the following ones. amqp091 calls Read from one
-	// goroutine.
+	// Only Read uses the fields from here on. amqp091 calls it from one goroutine.
 	received []byte    // bytes that are not split into frames yet
 	own      []byte    // frames for amqp091
 	unread   []byte    // the end of the bytes in the field own, which amqp091 has not read yet
@@ -46,23 +43,20 @@ type Conn struct {
 
 // Config configures a Conn.
 type Config struct {
-	// WriteTimeout is how long a write may make no progress. After this time, the
-	// connection is closed.
+	// WriteTimeout is how long a write may make no progress before the connection is closed.
 	WriteTimeout time.Duration
 
-	// ConfirmChannels reserves half of the channel numbers for OpenChannel. If it is
-	// false, amqp091 uses all numbers, and OpenChannel must not be called.
+	// ConfirmChannels reserves half of the channel numbers for OpenChannel, which must not be
+	// called otherwise.
 	ConfirmChannels bool
 
-	// ChannelMax is the configured number of channels. If it is 0, the broker's limit
-	// applies.
+	// ChannelMax is the configured number of channels, or 0 for the broker's limit.
 	ChannelMax uint16
 }
 
 const readBuffer = 64 << 10
 
-// NewConn returns a Conn that uses conn. conn must be connected, and
-// AMQP's handshake must not have begun. When the Conn is closed, conn is closed.
+// NewConn returns a Conn that uses conn, before AMQP's handshake, and closes it.
 func NewConn(conn net.Conn, config Config) *Conn {
 	c := newConn(newSocket(conn, config.WriteTimeout))
 	c.confirmChannels, c.channelMax = config.ConfirmChannels, config.ChannelMax
@@ -73,9 +67,8 @@ func newConn(s *socket) *Conn {
 	return &Conn{socket: s, received: make([]byte, 0, readBuffer), channels: make(map[uint16]*Channel)}
 }
 
-// Write buffers all of b, or returns an error. It holds an incomplete frame back until
-// the rest of the frame arrives, because frames of confirm channels may only be written
-// between complete frames.
+// Write buffers all of b, or returns an error. It holds an incomplete frame back until the rest
+// arrives, because frames of confirm channels may only be written between complete ones.
 func (c *Conn) Write(b []byte) (int, error) {
 	c.incomplete = append(c.incomplete, b...)
 	whole := 0
@@ -99,16 +92,13 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// protocolHeader contains the first bytes that a client sends on a connection. These
-// bytes are not a frame. A broker that does not support AMQP 0-9-1 replies with a
-// protocol header, too.
+// protocolHeader is what a client sends first, and no frame. A broker without AMQP 0-9-1 replies
+// with a protocol header, too.
 const protocolHeader = "AMQP\x00\x00\x09\x01"
 
-// longestSilence is the time after which Read inserts a heartbeat for amqp091. While
-// the broker sends confirms, it sends no heartbeats, and amqp091 does not see the
-// confirms. amqp091 closes a connection if it reads nothing for one and a half
-// heartbeat intervals. The shortest heartbeat interval is one second, so longestSilence
-// is short enough.
+// longestSilence is the time after which Read inserts a heartbeat for amqp091, which closes a
+// connection if it reads nothing for one and a half heartbeat intervals, at least one second each.
+// While the broker sends confirms, which amqp091 does not see, it sends no heartbeats.
 const longestSilence = 300 * time.Millisecond
 
 // Read returns bytes for amqp091. If it returns an error, it has closed all confirm
@@ -133,8 +123,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// split removes every complete frame from the received bytes. It passes the frames of
-// confirm channels to these channels, and keeps the other frames for amqp091.
+// split passes the complete frames of confirm channels to these, and keeps the others for amqp091.
 func (c *Conn) split() error {
 	var (
 		err  error
@@ -175,8 +164,7 @@ func (c *Conn) split() error {
 
 var errBadFrame = errors.New("the broker has sent an unexpected frame")
 
-// dispatch passes a frame to its confirm channel. It returns false if the frame is for
-// amqp091.
+// dispatch returns false if the frame is for amqp091.
 func (c *Conn) dispatch(b []byte) (ours bool, err error) {
 	if b[0] == protocolHeader[0] {
 		return false, nil
@@ -206,13 +194,10 @@ func (c *Conn) dispatch(b []byte) (ours bool, err error) {
 	return true, channel.receive(f)
 }
 
-// defaultChannels is the number of channels that amqp091 uses if neither the client nor
-// the broker sets a limit.
+// defaultChannels is what amqp091 uses if neither the client nor the broker sets a limit.
 const defaultChannels = 2047
 
-// rewriteTune reads the number of channels that the broker offers, and decides how many
-// to use. It writes half of this number into the offer that amqp091 reads, because the
-// other half is for the confirm channels.
+// rewriteTune decides how many of the offered channels to use, and offers half of them to amqp091.
 func (c *Conn) rewriteTune(offer reader) {
 	if !c.confirmChannels || len(offer) < 2 {
 		return
@@ -223,9 +208,8 @@ func (c *Conn) rewriteTune(offer reader) {
 	binary.BigEndian.PutUint16(offer, max(c.highest/2, 1))
 }
 
-// rewriteTuneOk changes amqp091's reply to the broker's offer. amqp091 replies with the
-// number of its own channels. rewriteTuneOk replaces this number with the number of all
-// channels, including the confirm channels.
+// rewriteTuneOk replies with the number of all channels, including the confirm channels, in place
+// of amqp091's.
 func (c *Conn) rewriteTuneOk(f frame) {
 	method, reply := f.method()
 	if c.confirmChannels && f.channel == 0 && method == connectionTuneOk && len(reply) >= 2 {
@@ -233,10 +217,9 @@ func (c *Conn) rewriteTuneOk(f frame) {
 	}
 }
 
-// OpenChannel opens a confirm channel. It does not wait for the broker; see
-// [Channel.WaitOpen]. The Conn calls the function notify each time it has received
-// something for the channel. The function must not block. OpenChannel fails if the
-// connection is closed, or if all channel numbers are in use.
+// OpenChannel opens a confirm channel without waiting for the broker, see [Channel.WaitOpen].
+// notify is called each time something was received for it, and must not block. OpenChannel fails
+// if the connection is closed, or all channel numbers are in use.
 func (c *Conn) OpenChannel(notify func()) (*Channel, error) {
 	return c.open(c.highest, notify)
 }
@@ -259,9 +242,8 @@ func (c *Conn) open(highest uint16, notify func()) (*Channel, error) {
 	})
 }
 
-// freeNumber returns a free channel number. It uses the numbers in turn, so that a
-// number is not used again immediately: the broker may still send responses to a
-// channel that was closed recently.
+// freeNumber uses the numbers in turn: the broker may still send responses to a channel that was
+// closed recently.
 func (c *Conn) freeNumber(highest uint16) (uint16, error) {
 	least := highest/2 + 1
 	number := c.last
@@ -289,8 +271,7 @@ func (c *Conn) IsClosing() bool {
 	return c.ended != nil
 }
 
-// CloseReason returns the reason why the broker closed the connection, or nil if the
-// broker has not closed it.
+// CloseReason returns why the broker closed the connection, or nil.
 func (c *Conn) CloseReason() *amqp.Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

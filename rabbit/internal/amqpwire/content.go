@@ -9,32 +9,29 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// PublishHeader is the name of a header that every published message has. Its value is
-// the number of the publish on its channel. With it, a [Channel] recognizes a message
-// that the broker returns. The value is a string, because watermill-amqp's own
-// marshaler fails with any other type of header. The message id would not be enough: a
-// service may publish one event to two topics, and the broker may return only one of
-// the two messages.
+// PublishHeader is a header with the number of the publish on its channel, by which a [Channel]
+// recognizes a returned message. It is a string, because watermill-amqp's own marshaler fails with
+// any other type. The message id is not enough: the broker may return only one of two messages of
+// an event to two topics.
 const PublishHeader = "_once_publish"
 
-// Content is an encoded message. Publish fills in the channel and the publish number.
-// The zero value is ready for Encode.
+// Content is an encoded message. Publish fills in the channel and the publish number. The zero
+// value is ready for Encode.
 type Content struct {
-	// Body is the payload. It is sent unchanged.
+	// Body is sent unchanged.
 	Body []byte
 
 	properties []byte // property flags and property list of the content header
 	numberAt   int    // index of the publish number in properties
 }
 
-// HeaderSize returns the size of the frame with the content header, in bytes.
+// HeaderSize returns the size of the content header's frame, in bytes.
 func (c *Content) HeaderSize() int {
 	return frameOverhead + contentHeaderOverhead + len(c.properties)
 }
 
-// numberSize is the number of digits of the publish number, in base 36. It is always
-// the same, so that the number can be filled in after the other properties were
-// encoded.
+// numberSize is the fixed number of digits of the publish number in base 36, which is filled in
+// after the other properties were encoded.
 const numberSize = 13
 
 const numberDigits = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -63,10 +60,9 @@ const (
 	flagAppID
 )
 
-// Encode encodes the properties of p, [PublishHeader], and the headers that
-// appendHeaders appends. It ignores p.Headers and p.DeliveryMode, because every message
-// is persistent. It uses the memory of an earlier call again. If AMQP cannot carry the
-// properties, it returns an [EncodeError].
+// Encode encodes the properties of p, [PublishHeader], and what appendHeaders appends, but neither
+// p.Headers nor p.DeliveryMode, because every message is persistent. It uses the memory of an
+// earlier call again. If AMQP cannot carry the properties, it returns an [EncodeError].
 func (c *Content) Encode(p *amqp.Publishing, appendHeaders func([]byte) ([]byte, error)) (err error) {
 	l := propertyList{bytes: append(c.properties[:0], 0, 0), flags: flagHeaders | flagDeliveryMode}
 	l.shortString(flagContentType, "content type", p.ContentType)
@@ -103,7 +99,6 @@ func (c *Content) Encode(p *amqp.Publishing, appendHeaders func([]byte) ([]byte,
 	return l.err
 }
 
-// propertyList collects encoded properties. It keeps the first error.
 type propertyList struct {
 	bytes []byte
 	flags uint16
@@ -123,11 +118,10 @@ func (l *propertyList) shortString(flag uint16, name, value string) {
 	}
 }
 
-// Header values are encoded as amqp091 encodes them. amqp091 follows RabbitMQ's
-// interpretation of the protocol: https://www.rabbitmq.com/amqp-0-9-1-errata#section_3
+// Header values are encoded like amqp091's, which follow RabbitMQ:
+// https://www.rabbitmq.com/amqp-0-9-1-errata#section_3
 
-// AppendTextHeader appends a header whose value is a string. It fails if the
-// name is longer than [MaxShortString].
+// AppendTextHeader appends a string header. It fails if the name is longer than [MaxShortString].
 func AppendTextHeader(b []byte, name, value string) ([]byte, error) {
 	b, err := appendName(b, name)
 	if err != nil {
@@ -136,9 +130,8 @@ func AppendTextHeader(b []byte, name, value string) ([]byte, error) {
 	return appendText(b, value), nil
 }
 
-// AppendHeaders appends the headers of the table, except [PublishHeader], which Encode
-// sets itself. If AMQP cannot carry a header, the error names the header and wraps an
-// [EncodeError].
+// AppendHeaders appends the headers of the table, except [PublishHeader]. If AMQP cannot carry one,
+// the error names it and wraps an [EncodeError].
 func AppendHeaders(b []byte, table amqp.Table) (_ []byte, err error) {
 	for name, value := range table {
 		if name == PublishHeader {
@@ -179,8 +172,6 @@ func appendName(b []byte, name string) ([]byte, error) {
 	return appendShortString(b, name), nil
 }
 
-// appendShortString appends a string and its length. The string must have at most
-// MaxShortString bytes.
 func appendShortString(b []byte, s string) []byte {
 	return append(append(b, byte(len(s))), s...)
 }
@@ -256,27 +247,23 @@ func appendArray(b []byte, items []any) (_ []byte, err error) {
 	return setSize(b, at), nil
 }
 
-// MaxShortString is the maximum length of the name of an exchange, a routing key, the
-// name of a header, or a text property, in bytes. If a message violates a limit of the
-// protocol, the broker closes the whole connection. Callers therefore check the limits
-// before they send.
+// MaxShortString is the maximum length of the name of an exchange or a header, a routing key, or a
+// text property, in bytes. Callers check the limits of the protocol before they send, because the
+// broker closes the whole connection.
 const MaxShortString = 255
 
 const (
-	// frameOverhead is the number of bytes around the payload of every frame: type,
-	// channel, size, end octet.
+	// frameOverhead is type, channel, size and end octet.
 	frameOverhead = 1 + 2 + 4 + 1
 
-	// contentHeaderOverhead is the number of bytes before the properties in a content
-	// header: class, weight, body size.
+	// contentHeaderOverhead is class, weight and body size.
 	contentHeaderOverhead = 2 + 2 + 8
 )
 
-// EncodeError means that AMQP cannot carry a message. The error string says why.
+// EncodeError says why AMQP cannot carry a message.
 type EncodeError struct {
-	// TooLarge means that the message exceeds a limit of AMQP. If TooLarge is false, AMQP
-	// cannot carry the message because a header has a value of a type that AMQP does not
-	// have.
+	// TooLarge means that the message exceeds a limit of AMQP. Otherwise a header has a type that
+	// AMQP does not have.
 	TooLarge bool
 
 	reason string
@@ -284,8 +271,7 @@ type EncodeError struct {
 
 func (e *EncodeError) Error() string { return e.reason }
 
-// TooLarge returns the error for a part of a message that exceeds limit.
-// part names this part, and size is its size in bytes.
+// TooLarge returns the error for a part of a message of size bytes that exceeds limit.
 func TooLarge(part string, size, limit int) error {
 	return &EncodeError{TooLarge: true, reason: fmt.Sprintf("%s of %d bytes; the limit is %d", part, size, limit)}
 }

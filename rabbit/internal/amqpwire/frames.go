@@ -38,8 +38,7 @@ const (
 
 var heartbeat = [...]byte{frameHeartbeat, 0, 0, 0, 0, 0, 0, frameEnd}
 
-// beginFrame appends the head of a frame. Call endFrame with the index of this head to
-// complete the frame.
+// Call endFrame with the index of this head to complete the frame.
 func beginFrame(b []byte, kind byte, channel uint16) []byte {
 	b = append(b, kind)
 	b = binary.BigEndian.AppendUint16(b, channel)
@@ -57,8 +56,7 @@ func appendMethod(b []byte, channel uint16, method uint32, arguments ...byte) []
 	return endFrame(append(b, arguments...), began)
 }
 
-// appendPublish appends the frames of a publish with the mandatory flag: method,
-// content header, body. It splits the body into frames of up to frameSize bytes.
+// The body is split into frames of up to frameSize bytes.
 func appendPublish(b []byte, channel uint16, number uint64, exchange, key string, c *Content, frameSize int) []byte {
 	const mandatory = 1
 	began := len(b)
@@ -88,14 +86,13 @@ func appendPublish(b []byte, channel uint16, number uint64, exchange, key string
 	return b
 }
 
-// frame is an AMQP frame that was received, or that will be sent.
 type frame struct {
 	kind    byte
 	channel uint16
 	payload []byte
 }
 
-// parseFrame parses b, which must contain exactly one frame.
+// b contains exactly one frame.
 func parseFrame(b []byte) frame {
 	return frame{kind: b[0], channel: binary.BigEndian.Uint16(b[1:]), payload: b[frameHead : len(b)-1]}
 }
@@ -107,8 +104,7 @@ func (f frame) method() (method uint32, arguments reader) {
 	return binary.BigEndian.Uint32(f.payload), f.payload[4:]
 }
 
-// frameLength returns the length of the first frame in b, in bytes. It returns 0 if b
-// does not contain the complete head of the frame yet.
+// frameLength returns 0 if b does not contain the complete head of a frame yet.
 func frameLength(b []byte) int {
 	if len(b) < frameHead {
 		return 0
@@ -116,8 +112,7 @@ func frameLength(b []byte) int {
 	return frameOverhead + int(binary.BigEndian.Uint32(b[3:]))
 }
 
-// reader contains received bytes that are not parsed yet. A read past the end returns
-// zero values, so truncated data does no harm.
+// A read of truncated data returns zero values.
 type reader []byte
 
 func (r *reader) next(n int) []byte {
@@ -160,8 +155,7 @@ func (r *reader) uint64() uint64 {
 
 func (r *reader) shortString() string { return string(r.next(int(r.uint8()))) }
 
-// value reads a header value of any type. If the value is a string, it returns the
-// string, and "" otherwise.
+// value returns "" for a value of any type but string.
 func (r *reader) value() string {
 	switch r.uint8() {
 	case 't', 'b', 'B':
@@ -185,8 +179,8 @@ func (r *reader) value() string {
 	return ""
 }
 
-// skipToHeaders skips the bytes before the header table in the payload of a content
-// header frame. It reports whether there is a header table.
+// skipToHeaders skips what comes before the header table in a content header, and reports whether
+// there is one.
 func (r *reader) skipToHeaders() bool {
 	r.next(contentHeaderOverhead)
 	flags := r.uint16()
@@ -198,8 +192,7 @@ func (r *reader) skipToHeaders() bool {
 	return flags&flagHeaders != 0
 }
 
-// textHeader returns the named header in the payload of a content header frame. It
-// returns "" if there is no such header, or if its value is not a string.
+// textHeader returns the named string header in a content header, or "".
 func textHeader(payload []byte, name string) string {
 	r := reader(payload)
 	if !r.skipToHeaders() {
@@ -214,12 +207,9 @@ func textHeader(payload []byte, name string) string {
 	return ""
 }
 
-// appendWidened appends a frame after changing it so that amqp091 can read it. RabbitMQ
-// accepts number types in headers that amqp091 does not know, and other clients send
-// them. When amqp091 reads such a header, it closes the connection, and does so again
-// each time the broker redelivers the message. Therefore appendWidened replaces these
-// numbers with wider numbers of a type that amqp091 knows. See
-// https://github.com/rabbitmq/amqp091-go/issues/302
+// appendWidened replaces number types in headers that RabbitMQ accepts, other clients send, and
+// amqp091 does not know, by wider ones. Otherwise amqp091 closes the connection each time the
+// broker delivers such a message, see https://github.com/rabbitmq/amqp091-go/issues/302
 func appendWidened(b, raw []byte) []byte {
 	if raw[0] != frameHeader || raw[len(raw)-1] != frameEnd {
 		return append(b, raw...)
@@ -240,8 +230,7 @@ func appendWidened(b, raw []byte) []byte {
 	return endFrame(append(b, rest...), began)
 }
 
-// appendWidenedFields appends the size and the fields of a table. If named is false,
-// the fields are the items of an array, and have no names.
+// If named is false, the fields are the items of an array.
 func appendWidenedFields(b []byte, fields reader, named bool) []byte {
 	at := len(b)
 	b = append(b, 0, 0, 0, 0)

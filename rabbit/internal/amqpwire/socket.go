@@ -8,30 +8,24 @@ import (
 )
 
 const (
-	// writeChunk is the maximum number of bytes of one write to the network. The write
-	// deadline applies to each chunk. So it limits the time without progress, and not the
-	// time for all data.
+	// writeChunk is the maximum number of bytes of one write, so that the deadline limits the time
+	// without progress, and not for all data.
 	writeChunk = 128 << 10
 
-	// closeTimeout is how long the writing goroutine tries to write the rest of the
-	// buffer after Close.
+	// closeTimeout limits writing the rest of the buffer after Close.
 	closeTimeout = time.Second
 
-	// keepBuffer is the maximum size of a buffer that is used again after it was written,
-	// in bytes. A larger buffer is freed, so that a burst of large messages does not use
-	// memory forever.
+	// keepBuffer is the maximum size of a buffer that is used again, so that a burst of large
+	// messages does not use memory forever.
 	keepBuffer = 1 << 20
 )
 
-// socket is a net.Conn with buffered writes. Write appends to a buffer, and one
-// goroutine writes the buffer to the network. Many publishes then need only one system
-// call.
+// socket is a net.Conn with buffered writes: one goroutine writes the buffer to the network, many
+// publishes in one system call.
 //
-// Write never blocks, so no goroutine waits for the network while it holds a lock of
-// this module or of amqp091. Therefore publishing cannot hang. When the broker closes a
-// channel, amqp091's reader writes a reply, and cannot hang either. The Publisher's
-// window limits the size of the buffer, because messages that are not written yet count
-// as unconfirmed.
+// Write never blocks, so no goroutine waits for the network while it holds a lock of this module or
+// of amqp091, whose reader writes a reply when the broker closes a channel. The Publisher's window
+// limits the buffer, because messages that are not written yet count as unconfirmed.
 type socket struct {
 	net.Conn
 
@@ -57,8 +51,7 @@ func newSocket(conn net.Conn, timeout time.Duration) *socket {
 	return s
 }
 
-// Write buffers all of b, or returns an error. If the network fails later, the next
-// Write returns the network's error.
+// Write buffers all of b, or returns an error, also that of an earlier write to the network.
 func (s *socket) Write(b []byte) (int, error) {
 	if err := s.compose(func(pending []byte) []byte { return append(pending, b...) }); err != nil {
 		return 0, err
@@ -66,8 +59,7 @@ func (s *socket) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// compose calls the function write, which appends to the buffer. It returns an error if
-// the socket is closed or has failed.
+// compose returns an error if the socket is closed or has failed.
 func (s *socket) compose(write func(pending []byte) []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,8 +76,8 @@ func (s *socket) compose(write func(pending []byte) []byte) error {
 	return nil
 }
 
-// Close returns immediately. The writing goroutine then writes the rest of the buffer,
-// which takes at most a second, and closes the socket.
+// Close returns immediately. The rest of the buffer is then written for at most a second, before
+// the socket is closed.
 func (s *socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +86,7 @@ func (s *socket) Close() error {
 	return nil
 }
 
-// Abort closes the socket immediately, and discards the buffer. Later writes return
-// cause.
+// Abort closes the socket immediately, and discards the buffer. Later writes return cause.
 func (s *socket) Abort(cause error) {
 	s.mu.Lock()
 	if s.err == nil {
@@ -106,27 +97,24 @@ func (s *socket) Abort(cause error) {
 	_ = s.Conn.Close()
 }
 
-// Done returns a channel that is closed when the socket is closed and the writing
-// goroutine has ended.
+// Done is closed when the socket is closed and the writing goroutine has ended.
 func (s *socket) Done() <-chan struct{} { return s.done }
 
-// Failure returns the error of the failed write, or the cause passed to Abort, or nil.
-// Use it to learn why a connection was lost, because amqp091 reports only that the
-// socket is closed.
+// Failure returns the error of the failed write, or the cause passed to Abort, or nil. amqp091
+// reports only that the socket is closed.
 func (s *socket) Failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// SetDeadline sets the read deadline. The socket sets write deadlines itself.
+// SetDeadline sets the read deadline. The socket sets write deadlines itself, for each chunk.
 func (s *socket) SetDeadline(t time.Time) error { return s.SetReadDeadline(t) }
 
-// SetWriteDeadline does nothing, because the socket sets a deadline for every chunk.
+// SetWriteDeadline does nothing, see SetDeadline.
 func (s *socket) SetWriteDeadline(time.Time) error { return nil }
 
-// wakeWriter wakes the writing goroutine. It does not block, because one pending signal
-// is enough.
+// One pending signal is enough.
 func (s *socket) wakeWriter() {
 	select {
 	case s.wake <- struct{}{}:
