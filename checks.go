@@ -12,7 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/internal/chain"
-	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -62,7 +63,7 @@ func (s *starter) checkSettings() error {
 }
 
 // checkDatabases checks the database of each part once. If a database cannot be
-// reached, transport.MayPass returns true for the error.
+// reached, dialect.MayPass returns true for the error.
 func (s *starter) checkDatabases(ctx context.Context, handlers []routed) error {
 	var checked []*sql.DB
 	for _, part := range s.parts {
@@ -80,7 +81,7 @@ func (s *starter) checkDatabases(ctx context.Context, handlers []routed) error {
 func (s *starter) checkDatabase(ctx context.Context, part chain.Part, handlers []routed) error {
 	for {
 		err := s.checkTables(ctx, part, handlers)
-		if !transport.MayPass(err) {
+		if !dialect.MayPass(err) {
 			if err == nil {
 				s.logSmallPool(ctx, part, handlers)
 			}
@@ -107,7 +108,7 @@ func (s *starter) checkTables(ctx context.Context, part chain.Part, handlers []r
 		}
 	}
 	err := schema.CheckRights(ctx, part.DB, part.Schema, "consumer", tables...)
-	if !outbox || transport.MayPass(err) {
+	if !outbox || dialect.MayPass(err) {
 		return err
 	}
 	// Only handlers that return messages need the outbox. A handler with a publish
@@ -130,9 +131,9 @@ func (s *starter) checkBrokers(ctx context.Context, handlers []routed) error {
 	refusals := make([]string, len(handlers))
 	var pings sync.WaitGroup
 	for i, h := range handlers {
-		if pinger, ok := findSubscriber[transport.Pinger](h.Subscriber); ok {
+		if pinger, ok := findSubscriber[usercode.Pinger](h.Subscriber); ok {
 			pings.Go(func() {
-				if err := pinger.Ping(ctx); err != nil && !transport.MayPass(err) {
+				if err := pinger.Ping(ctx); err != nil && !dialect.MayPass(err) {
 					refusals[i] = err.Error()
 				}
 			})

@@ -13,7 +13,7 @@ import (
 
 	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/parkedrows"
-	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -74,7 +74,7 @@ func (s *starter) checkSubscriber(h routed) error {
 	if !hasPart(h, "retry") {
 		return nil
 	}
-	if _, ok := findSubscriber[transport.Named](h.Subscriber); ok {
+	if _, ok := findSubscriber[usercode.Named](h.Subscriber); ok {
 		return nil
 	}
 	return fmt.Errorf("handler %q has the middleware of retry, but not its subscriber: "+
@@ -85,7 +85,7 @@ func (s *starter) checkSubscriber(h routed) error {
 // set. If h has neither the subscriber of retry nor the middleware of dedup, both
 // results are "".
 func (s *starter) consumerOf(h routed) (name, source string) {
-	if named, ok := findSubscriber[transport.Named](h.Subscriber); ok {
+	if named, ok := findSubscriber[usercode.Named](h.Subscriber); ok {
 		return named.ConsumerName(), "retries.Subscriber"
 	}
 	if !hasPart(h, "dedup") {
@@ -141,7 +141,7 @@ func (s *starter) checkSharedNames(all []routed) error {
 	var errs []error
 	for _, h := range all {
 		consumer, from := s.consumerOf(h)
-		sharer, ok := findSubscriber[transport.Sharer](h.Subscriber)
+		sharer, ok := findSubscriber[usercode.Sharer](h.Subscriber)
 		if from == "" || consumer == "" || ok && sharer.SharesConsumer() {
 			continue
 		}
@@ -152,7 +152,7 @@ func (s *starter) checkSharedNames(all []routed) error {
 			continue
 		}
 		remedy := "give each handler its own consumer name"
-		if _, ok := findSubscriber[transport.Named](h.Subscriber); ok {
+		if _, ok := findSubscriber[usercode.Named](h.Subscriber); ok {
 			remedy += "; to add one handler more than once, set retry.Config.ShareConsumer"
 		}
 		errs = append(errs, fmt.Errorf("consumer %q is used by the handlers %q and %q on topic %q, which would skip each other's messages; %s",
@@ -196,7 +196,7 @@ func (s *starter) logSmallPool(ctx context.Context, part chain.Part, handlers []
 
 func (s *starter) subscriptions(handlers []routed) (n int) {
 	for _, h := range handlers {
-		if _, ok := findSubscriber[transport.Named](h.Subscriber); ok {
+		if _, ok := findSubscriber[usercode.Named](h.Subscriber); ok {
 			n++
 		}
 	}

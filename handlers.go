@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // handlers contains the handlers that a Consumer adds to routers. It makes sure that
@@ -131,7 +131,7 @@ type batchSubscriber struct {
 
 // Subscribe implements message.Subscriber.
 func (s *batchSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	return s.Subscriber.Subscribe(transport.WithInFlight(ctx, s.inFlight), topic)
+	return s.Subscriber.Subscribe(usercode.WithInFlight(ctx, s.inFlight), topic)
 }
 
 // checkBatches returns an error if the subscriber of a handler allows fewer messages in
@@ -142,7 +142,7 @@ func (s *starter) checkBatches(h routed) error {
 	if !byConsumer && !slices.ContainsFunc(h.Chain, func(f routedFunc) bool { return f.Batches }) {
 		return nil
 	}
-	limited, ok := findSubscriber[transport.Limited](h.Subscriber)
+	limited, ok := findSubscriber[usercode.Limited](h.Subscriber)
 	if !ok {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/chain"
-	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/usercode"
 )
 
@@ -97,14 +97,14 @@ func (s *starter) check(router *message.Router) error {
 	}
 	found := []error{s.checkSettings(), s.checkHandlers(handlers)}
 
-	ctx, cancel := context.WithTimeout(context.Background(), transport.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), usercode.Patience)
 	defer cancel()
 	var database, broker error
 	var both sync.WaitGroup
 	both.Go(func() { database = s.checkDatabases(ctx, handlers) })
 	both.Go(func() { broker = s.checkBrokers(ctx, handlers) })
 	both.Wait()
-	if transport.MayPass(database) {
+	if dialect.MayPass(database) {
 		s.logger.Error("The database cannot be reached: the router starts, and the tables are checked later", database, nil)
 		s.laterCheck = func(ctx context.Context) error { return s.checkDatabases(ctx, handlers) }
 		database = nil
@@ -144,14 +144,14 @@ func (s *starter) checkLater(ctx context.Context) {
 		case err == nil:
 			s.logger.Info("The database can be reached and has passed the check", nil)
 			return
-		case !transport.MayPass(err) && err.Error() != logged:
+		case !dialect.MayPass(err) && err.Error() != logged:
 			logged = err.Error()
 			s.logger.Error("The database has not passed the check", usercode.Refused("once", err), nil)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(transport.Patience):
+		case <-time.After(usercode.Patience):
 		}
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/test/kit"
-	"github.com/watermill-once/once/internal/transport"
 	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
@@ -60,7 +59,7 @@ func TestUndecodableMessageIsNotHandled(t *testing.T) {
 			}
 			why := errors.New("cannot be read")
 			msg := message.NewMessage("m1", nil)
-			msg.SetContext(transport.WithUndecodable(t.Context(), why))
+			msg.SetContext(usercode.WithUndecodable(t.Context(), why))
 			_, err = inbox.Middleware(apply)(msg)
 			kindOf(t, err, chain.Permanent)
 			if !errors.Is(err, why) || chain.Of(err).Reason != chain.ReasonUndecodable {

@@ -18,7 +18,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/test/kit"
-	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -107,7 +107,7 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 			why[msg.UUID] = chain.ReasonInvalidID
 		}
 		why["undecodable"] = chain.ReasonUndecodable
-		msgs[5].SetContext(transport.WithUndecodable(t.Context(), errors.New("cannot be read")))
+		msgs[5].SetContext(usercode.WithUndecodable(t.Context(), errors.New("cannot be read")))
 		b.send(msgs...)
 		b.acked(msgs...)
 		b.handles("m1", "m2")

@@ -15,7 +15,6 @@ import (
 
 	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/parkedrows"
-	"github.com/watermill-once/once/internal/transport"
 	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
@@ -157,4 +156,4 @@ func (s *subscriber) InFlight() (limit int, automatic bool) { return math.MaxInt
 
 // Ping checks that the broker of the wrapped subscriber accepts the connection. If the
 // wrapped subscriber has no Ping method, it returns nil.
-func (s *subscriber) Ping(ctx context.Context) error { return transport.Ping(ctx, s.sub) }
+func (s *subscriber) Ping(ctx context.Context) error { return usercode.Ping(ctx, s.sub) }

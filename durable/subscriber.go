@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/parkedrows"
-	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 var errClosed = errors.New("durable: the subscriber is closed")
@@ -47,7 +47,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, errClosed
 	default:
 	}
-	in, err := s.sub.Subscribe(transport.WithInFlight(ctx, 2*min(s.storage.config.BatchSize, usualBatch)), topic)
+	in, err := s.sub.Subscribe(usercode.WithInFlight(ctx, 2*min(s.storage.config.BatchSize, usualBatch)), topic)
 	if err != nil {
 		return nil, err
 	}

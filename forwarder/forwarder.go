@@ -11,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/transport"
 	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
@@ -218,10 +217,10 @@ func (f *Forwarder) Close() error {
 // ping returns an error only if the broker refuses the publisher. If it cannot be reached, the
 // forwarder waits for it later.
 func (f *Forwarder) ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, transport.Patience)
+	ctx, cancel := context.WithTimeout(ctx, usercode.Patience)
 	defer cancel()
-	err := transport.Ping(ctx, f.sender.publisher)
-	if err == nil || transport.MayPass(err) {
+	err := usercode.Ping(ctx, f.sender.publisher)
+	if err == nil || dialect.MayPass(err) {
 		return nil
 	}
 	return fmt.Errorf("forwarder: the broker refuses the publisher: %w", err)

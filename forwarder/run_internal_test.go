@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/forwarder/internal/dispatch"
 	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/internal/test/kit"
-	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -250,8 +250,8 @@ func TestUnresponsiveBrokerDoesNotPreventTheStart(t *testing.T) {
 		if err := l.ping(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took != transport.Patience {
-			t.Errorf("it took %v, want %v", took, transport.Patience)
+		if took := time.Since(began); took != usercode.Patience {
+			t.Errorf("it took %v, want %v", took, usercode.Patience)
 		}
 	})
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/transport"
 	"github.com/watermill-once/once/internal/usercode"
 )
 
@@ -44,7 +43,7 @@ func (d *delivery) message() *message.Message {
 
 // Undecodable returns the error of Config.Marshaler for the message, which [Marshaler] has then
 // read, or nil.
-func Undecodable(msg *message.Message) error { return transport.Undecodable(msg.Context()) }
+func Undecodable(msg *message.Message) error { return usercode.Undecodable(msg.Context()) }
 
 // decode lets Marshaler read a message that the configured marshaler cannot.
 func (sub *subscription) decode(ch *consumeChannel, raw amqp091.Delivery) *delivery {
@@ -56,7 +55,7 @@ func (sub *subscription) decode(ch *consumeChannel, raw amqp091.Delivery) *deliv
 	msg, err := sub.unmarshal(raw)
 	if err != nil {
 		msg, _ = Marshaler{}.Unmarshal(raw)
-		ctx = transport.WithUndecodable(ctx, fmt.Errorf("rabbit: the message cannot be decoded: %w", err))
+		ctx = usercode.WithUndecodable(ctx, fmt.Errorf("rabbit: the message cannot be decoded: %w", err))
 		sub.s.instruments.undecodable.Add(1, 0)
 		sub.s.cfg.Logger.Error("Message cannot be decoded", err,
 			meta.LogFields(msg.UUID, msg.Metadata, sub.fields().Add(watermill.LogFields{"size": len(raw.Body)})))

@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // subscription is the state of one call of Subscribe. A single goroutine does its work, and one for
@@ -44,7 +44,7 @@ type subscription struct {
 }
 
 func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscription {
-	cfg := s.cfg.gathering(transport.InFlight(ctx))
+	cfg := s.cfg.gathering(usercode.InFlight(ctx))
 	sub := &subscription{
 		s:        s,
 		cfg:      cfg,

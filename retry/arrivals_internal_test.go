@@ -16,7 +16,7 @@ import (
 
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/test/kit"
-	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -196,7 +196,7 @@ func TestOnlyReadableMessagesWithAKeyAreStoredInOrder(t *testing.T) {
 		msg := message.NewMessage("m1", nil)
 		msg.Metadata[meta.OrderingKey] = c.key
 		if c.undecodable {
-			msg.SetContext(transport.WithUndecodable(t.Context(), errors.New("no JSON")))
+			msg.SetContext(usercode.WithUndecodable(t.Context(), errors.New("no JSON")))
 		}
 		if got := fetcherOf(Config{KeyOrder: c.order}, 0).ordered(msg); got != c.want {
 			t.Errorf("%s: %t, want %t", name, got, c.want)

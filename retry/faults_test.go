@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/test/kit"
-	marks "github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
@@ -98,7 +98,7 @@ func TestRedeliveredMessageThatCannotBeDecodedIsNotParked(t *testing.T) {
 		b.runNamed(consumer, topic, neverCalled(t))
 		msg := message.NewMessage("m1", []byte("raw"))
 		msg.Metadata["once_redelivered"] = "true"
-		msg.SetContext(marks.WithUndecodable(t.Context(), errHandler))
+		msg.SetContext(usercode.WithUndecodable(t.Context(), errHandler))
 		if b.transport.deliver(t, msg) {
 			t.Error("acked without being in quarantine")
 		}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/parkedrows"
-	"github.com/watermill-once/once/internal/transport"
 	"github.com/watermill-once/once/internal/usercode"
 )
 
@@ -162,4 +161,4 @@ func (s *subscriber) SharesConsumer() bool { return s.retries.config.ShareConsum
 
 // Ping checks that the broker of the wrapped subscriber accepts the connection. Without a Ping
 // method, it returns nil.
-func (s *subscriber) Ping(ctx context.Context) error { return transport.Ping(ctx, s.sub) }
+func (s *subscriber) Ping(ctx context.Context) error { return usercode.Ping(ctx, s.sub) }

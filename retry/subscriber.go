@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parkedrows"
-	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // Subscriber wraps the subscriber of one handler. It delivers the messages of sub. It also delivers
@@ -80,7 +80,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, fmt.Errorf("retry: %w: give each handler its own consumer name; "+
 			"to add one handler more than once, set retry.Config.ShareConsumer", inUseError{err})
 	}
-	f := newFetcher(s, topic, closing.Done(), transport.InFlight(ctx))
+	f := newFetcher(s, topic, closing.Done(), usercode.InFlight(ctx))
 	f.use, f.begun = use, make(chan struct{})
 	f.pauses = s.retries.store.WatchPauses(closing, s.consumer, topic, s.retries.config.Logger)
 	f.breaker = newBreaker(f)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/watermill-once/once/internal/dsn"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 var (
@@ -60,7 +60,7 @@ func Check(ctx context.Context, db querier, config Config) error {
 	}
 	found, err := config.find(ctx, db)
 	if err != nil {
-		return fmt.Errorf("schema: check: %w", dsn.Hide(err))
+		return fmt.Errorf("schema: check: %w", usercode.HideDSN(err))
 	}
 	if err := config.checkFound(found); err != nil {
 		return fmt.Errorf("schema: %w", err)
@@ -80,7 +80,7 @@ func Check(ctx context.Context, db querier, config Config) error {
 		case errors.Is(err, ErrRowSecurity), errors.Is(err, ErrSequence):
 			return fmt.Errorf("schema: %w", err)
 		case err != nil:
-			return fmt.Errorf("schema: check: %w", dsn.Hide(err))
+			return fmt.Errorf("schema: check: %w", usercode.HideDSN(err))
 		}
 	}
 	// This check is the last one, because a forwarder ignores its error.

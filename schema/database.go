@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/watermill-once/once/internal/dsn"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 var (
@@ -64,12 +64,12 @@ func (c Config) explain(ctx context.Context, db querier, err error) error {
 	if kind := c.checkDialect(ctx, db); errors.Is(kind, ErrDialect) {
 		return kind
 	}
-	return dsn.Hide(err)
+	return usercode.HideDSN(err)
 }
 
 func versionOf(ctx context.Context, db querier, function string) (version string, err error) {
 	err = db.QueryRowContext(ctx, "SELECT "+function+"()").Scan(&version)
-	return version, dsn.Hide(err)
+	return version, usercode.HideDSN(err)
 }
 
 // Versions of MySQL, MariaDB and derivatives begin with a digit, those of PostgreSQL with a name.
@@ -100,7 +100,7 @@ func checkUTF8(ctx context.Context, db querier) error {
 		Scan(&name, &server, &client)
 	switch {
 	case err != nil:
-		return dsn.Hide(err)
+		return usercode.HideDSN(err)
 	case server != "UTF8":
 		return fmt.Errorf("%w: database %q is encoded in %s: make one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, "+
 			"and move the data with pg_dump and pg_restore", ErrEncoding, name, server)

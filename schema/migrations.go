@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/watermill-once/once/internal/dsn"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 //go:embed postgres/[0-9]*.sql sqlite/[0-9]*.sql
@@ -182,7 +182,7 @@ func Up(ctx context.Context, db *sql.DB, config Config) error {
 	// source name.
 	conn, err := connect(ctx, db)
 	if err != nil {
-		return fmt.Errorf("schema: connect: %w", dsn.Hide(err))
+		return fmt.Errorf("schema: connect: %w", usercode.HideDSN(err))
 	}
 	defer conn.Close()
 	if err := upOn(ctx, conn, config); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"modernc.org/sqlite"
 
-	"github.com/watermill-once/once/internal/dsn"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/dead"
 	"github.com/watermill-once/once/operate/mover"
@@ -53,7 +53,7 @@ func (a *app) connector(create bool) (driver.Connector, schema.Dialect, error) {
 		return nil, "", usagef("no database: set ONCE_DSN or --dsn to postgres://user@host/name or sqlite:FILE")
 	case strings.HasPrefix(name, "file:"):
 		connector, err := sqlite.NewConnector(name)
-		return connector, schema.SQLite, dsn.Hide(err)
+		return connector, schema.SQLite, usercode.HideDSN(err)
 	case isSQLite:
 		query := "_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"
 		if !create {
@@ -66,7 +66,7 @@ func (a *app) connector(create bool) (driver.Connector, schema.Dialect, error) {
 		strings.Contains(name, "=") && !strings.Contains(name, "://"):
 		connector, err := pq.NewConnector(name)
 		if err != nil {
-			return nil, "", usagef("the database's address is invalid: %w", dsn.Hide(err))
+			return nil, "", usagef("the database's address is invalid: %w", usercode.HideDSN(err))
 		}
 		return connector, schema.PostgreSQL, nil
 	}
@@ -128,7 +128,7 @@ func (d *database) findRights(ctx context.Context) error {
 		SELECT NOT (has_column_privilege($1, 'payload', 'SELECT') AND has_column_privilege($2, 'envelope', 'SELECT'))`,
 		d.table("outbox"), d.table("parked")).Scan(&d.withoutContent)
 	if err != nil {
-		return fmt.Errorf("rights of the user: %w", dsn.Hide(err))
+		return fmt.Errorf("rights of the user: %w", usercode.HideDSN(err))
 	}
 	return nil
 }
@@ -197,7 +197,7 @@ type connectError struct {
 }
 
 func (e connectError) Error() string {
-	return fmt.Sprintf("connect to the database: %v", dsn.Hide(e.cause))
+	return fmt.Sprintf("connect to the database: %v", usercode.HideDSN(e.cause))
 }
 
 func (e connectError) Unwrap() error { return e.cause }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/transport"
 	"github.com/watermill-once/once/internal/usercode"
 )
 
@@ -180,7 +179,7 @@ func Unrunnable(ctx context.Context) error {
 	if why, ok := ctx.Value(unrunnableKey{}).(*Error); ok {
 		return why
 	}
-	if why := transport.Undecodable(ctx); why != nil {
+	if why := usercode.Undecodable(ctx); why != nil {
 		return &Error{Kind: Permanent, Reason: ReasonUndecodable, Err: why}
 	}
 	return nil

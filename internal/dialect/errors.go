@@ -3,8 +3,11 @@ package dialect
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"reflect"
 	"regexp"
 	"slices"
@@ -95,6 +98,40 @@ func Unavailable(err error) bool {
 	}
 	return state == "25006" || // read_only_sql_transaction
 		strings.HasPrefix(state, "XX")
+}
+
+type (
+	refuser      interface{ Refused() bool }
+	unavailabler interface{ Unavailable() bool }
+)
+
+// MayPass reports whether err means that a database or a broker is unreachable, or cannot work now,
+// so that a later attempt may succeed. For a wrong password, an unknown database and all unknown
+// errors, it returns false.
+func MayPass(err error) bool {
+	if err == nil {
+		return false
+	}
+	var (
+		refused     refuser
+		unavailable unavailabler
+		network     net.Error
+	)
+	if errors.As(err, &refused) && refused.Refused() {
+		return false
+	}
+	if State(err) != "" { // an error with a SQLSTATE is an answer of the server
+		return Unavailable(err) || Contended(err)
+	}
+	for _, passing := range []error{
+		context.DeadlineExceeded, context.Canceled, driver.ErrBadConn, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
+	} {
+		if errors.Is(err, passing) {
+			return true
+		}
+	}
+	return Contended(err) || // SQLite busy
+		errors.As(err, &unavailable) && unavailable.Unavailable() || errors.As(err, &network)
 }
 
 // Undeployed reports whether PostgreSQL lacks a table or column, or the role the right to use it.

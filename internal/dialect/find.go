@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"weak"
 
-	"github.com/watermill-once/once/internal/dsn"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -79,7 +79,7 @@ func (d Dialect) remember(ctx context.Context, db *sql.DB) error {
 	var path, role string
 	err := db.QueryRowContext(ctx, `SELECT current_setting('search_path'), current_setting('role')`).Scan(&path, &role)
 	if err != nil {
-		return d.Explain(ctx, db, dsn.Hide(err))
+		return d.Explain(ctx, db, usercode.HideDSN(err))
 	}
 	text := AppendText([]byte(`SELECT set_config('search_path', `), path)
 	text = AppendText(append(text, `, true), set_config('role', `...), role)

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/watermill-once/once/internal/dsn"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 type driverKind int
@@ -112,7 +112,7 @@ func (r *Reader) naming(s Statement) Statement {
 func (r *Reader) readOnce(ctx context.Context, s Statement, args []any, read func(rows *sql.Rows) error) error {
 	conn, err := r.db.Conn(ctx)
 	if err != nil {
-		return fmt.Errorf("read: %w", dsn.Hide(err))
+		return fmt.Errorf("read: %w", usercode.HideDSN(err))
 	}
 	defer conn.Close()
 	began := time.Now()

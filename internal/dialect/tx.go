@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/watermill-once/once/internal/dsn"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // ErrCommitUnknown means that the connection was lost during a commit, which may have taken effect.
@@ -167,7 +167,7 @@ func begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx,
 			break
 		}
 	}
-	return nil, nil, nil, fmt.Errorf("begin: %w", dsn.Hide(err))
+	return nil, nil, nil, fmt.Errorf("begin: %w", usercode.HideDSN(err))
 }
 
 type startsWithText struct{}

@@ -1,5 +1,4 @@
-// Package dsn removes data source names, and the passwords in them, from errors.
-package dsn
+package usercode
 
 import (
 	"errors"
@@ -25,15 +24,15 @@ var (
 	quotes = []string{"in connection info string", "literal in connection string", "missing character after backslash", "cannot parse `"}
 )
 
-// Hide returns err without the contents of a data source name. Pass every error of a
-// new connection through Hide: database/sql parses the name only when it connects, and
+// HideDSN returns err without the contents of a data source name. Pass every error of a
+// new connection through HideDSN: database/sql parses the name only when it connects, and
 // drivers quote a name that they cannot parse.
 //
-// Hide replaces an error about parsing with an error that does not quote the name. In
+// HideDSN replaces an error about parsing with an error that does not quote the name. In
 // other errors it replaces passwords. errors.Is and errors.As still find the driver's
 // error. errors.Unwrap does not: otherwise a logger that unwraps errors would log the
 // driver's text.
-func Hide(err error) error {
+func HideDSN(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -49,13 +48,13 @@ func Hide(err error) error {
 			return errUnreadable
 		}
 	}
-	if covered := Cover(text); covered != text {
+	if covered := cover(text); covered != text {
 		return hidden{text: covered, err: err}
 	}
 	return err
 }
 
-const cover = "***"
+const stars = "***"
 
 var (
 	// The end of the value after "password=" is uncertain: an unquoted value with blanks
@@ -70,13 +69,13 @@ var (
 	beforeProtocol = regexp.MustCompile(`(?s)[^\s"'` + "`" + `]*:.*@(\w*)\(`)
 )
 
-// Cover replaces every part of text that may be a password in a data source name, which
+// cover replaces every part of text that may be a password in a data source name, which
 // is a URL or key=value pairs. If it is uncertain where a password begins or ends,
-// Cover also replaces text that may not belong to it.
-func Cover(text string) string {
-	text = pair.ReplaceAllString(text, "${1}"+cover)
-	text = userinfo.ReplaceAllString(text, "://"+cover+"@")
-	return beforeProtocol.ReplaceAllString(text, cover+"@${1}(")
+// cover also replaces text that may not belong to it.
+func cover(text string) string {
+	text = pair.ReplaceAllString(text, "${1}"+stars)
+	text = userinfo.ReplaceAllString(text, "://"+stars+"@")
+	return beforeProtocol.ReplaceAllString(text, stars+"@${1}(")
 }
 
 // hidden is an error whose original text must not be shown.

@@ -1,4 +1,4 @@
-package dsn_test
+package usercode_test
 
 import (
 	"database/sql"
@@ -11,7 +11,7 @@ import (
 
 	_ "github.com/lib/pq"
 
-	"github.com/watermill-once/once/internal/dsn"
+	"github.com/watermill-once/once/internal/usercode"
 )
 
 // The table contains texts of drivers' errors, and the expected results.
@@ -39,7 +39,7 @@ func TestPasswordsInAllFormsAreCovered(t *testing.T) {
 		{"invalid DSN `:canary@(h)/d`", "@(h)/d`"},
 		{"server=h;user id=u;pwd=canary;", "pwd=***"},
 	} {
-		err := dsn.Hide(errors.New(test.text))
+		err := usercode.HideDSN(errors.New(test.text))
 		if strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "ary") || !strings.Contains(err.Error(), test.left) {
 			t.Errorf("%s: %v, want an error with %q", test.text, err, test.left)
 		}
@@ -59,11 +59,11 @@ func TestErrorsWithoutPasswordAreNotChanged(t *testing.T) {
 		"dial tcp [::1]:5432: connect: connection refused",
 	} {
 		err := errors.New(text)
-		if got := dsn.Hide(err); got != err { //nolint:errorlint // must be the same value
+		if got := usercode.HideDSN(err); got != err { //nolint:errorlint // must be the same value
 			t.Errorf("%s became %v", text, got)
 		}
 	}
-	if err := dsn.Hide(nil); err != nil {
+	if err := usercode.HideDSN(nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -76,7 +76,7 @@ func (state) SQLState() string { return "28P01" }
 // hidden error. Otherwise an outage would be treated as another failure.
 func TestErrorsIsFindsHiddenError(t *testing.T) {
 	inner := fmt.Errorf("postgres://u:canary@h: %w: %w", driver.ErrBadConn, state{sql.ErrConnDone})
-	err := dsn.Hide(fmt.Errorf("begin: %w", inner))
+	err := usercode.HideDSN(fmt.Errorf("begin: %w", inner))
 	var stater interface{ SQLState() string }
 	if !errors.Is(err, driver.ErrBadConn) || !errors.As(err, &stater) || stater.SQLState() != "28P01" || errors.Is(err, sql.ErrTxDone) {
 		t.Errorf("%#v", stater)
@@ -99,11 +99,11 @@ func TestParsingErrorQuotesNothing(t *testing.T) {
 		errors.New("cannot parse `postgres://u:xxxxx@h/d?password=canary&connect_timeout=x`: invalid connect_timeout (canary)"),
 		errors.New("cannot parse `host=h password = canary`: failed"),
 	} {
-		if got := dsn.Hide(err); got.Error() != says || errors.Unwrap(got) != nil {
+		if got := usercode.HideDSN(err); got.Error() != says || errors.Unwrap(got) != nil {
 			t.Errorf("%v: %v", err, got)
 		}
 	}
-	got := dsn.Hide(errors.New(`pq: wrong value for "port": strconv.ParseUint: parsing "canary": invalid syntax`))
+	got := usercode.HideDSN(errors.New(`pq: wrong value for "port": strconv.ParseUint: parsing "canary": invalid syntax`))
 	want := strings.Replace(says, "parsed", `parsed, it has a wrong value for "port"`, 1)
 	if got.Error() != want {
 		t.Error(got)
@@ -135,7 +135,7 @@ func FuzzNoDriverErrorContainsPassword(f *testing.F) {
 				err = db.PingContext(t.Context())
 				_ = db.Close()
 			}
-			if got := dsn.Hide(err); got == nil || strings.Contains(got.Error(), secret) {
+			if got := usercode.HideDSN(err); got == nil || strings.Contains(got.Error(), secret) {
 				t.Errorf("%q: %v", name, got)
 			}
 		}

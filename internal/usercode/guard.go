@@ -1,5 +1,5 @@
-// Package usercode is about what a user passes to this module: functions and errors, whose
-// code may panic, and the fields of a Config.
+// Package usercode is about what a user passes to this module: functions and errors, whose code may
+// panic, the fields of a Config, data source names with their passwords, publishers and subscribers.
 package usercode
 
 import (

@@ -1,17 +1,8 @@
-// Package transport is what a service knows of its publishers and subscribers: whether
-// their servers can be reached, how many messages a handler needs in flight, and whether a
-// message could be decoded.
-package transport
+package usercode
 
 import (
 	"context"
-	"database/sql/driver"
-	"errors"
-	"io"
-	"net"
 	"time"
-
-	"github.com/watermill-once/once/internal/dialect"
 )
 
 // Patience is how long the start of a service waits for an unreachable database or
@@ -20,7 +11,7 @@ const Patience = 5 * time.Second
 
 // Pinger is a transport that can check its connection to the broker.
 type Pinger interface {
-	// Ping returns nil if the broker accepts the connection. Use MayPass to distinguish an
+	// Ping returns nil if the broker accepts the connection. Use dialect.MayPass to distinguish an
 	// unreachable broker from a broker that refuses the connection.
 	Ping(ctx context.Context) error
 }
@@ -49,40 +40,6 @@ func Ping(ctx context.Context, transport any) error {
 		return p.Ping(ctx)
 	}
 	return nil
-}
-
-type (
-	refuser      interface{ Refused() bool }
-	unavailabler interface{ Unavailable() bool }
-)
-
-// MayPass reports whether err means that a server is unreachable, or cannot work now,
-// so that a later attempt may succeed. For a wrong password, an unknown database and
-// all unknown errors, it returns false.
-func MayPass(err error) bool {
-	if err == nil {
-		return false
-	}
-	var (
-		refused     refuser
-		unavailable unavailabler
-		network     net.Error
-	)
-	if errors.As(err, &refused) && refused.Refused() {
-		return false
-	}
-	if dialect.State(err) != "" { // an error with a SQLSTATE is an answer of the server
-		return dialect.Unavailable(err) || dialect.Contended(err)
-	}
-	for _, passing := range []error{
-		context.DeadlineExceeded, context.Canceled, driver.ErrBadConn, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
-	} {
-		if errors.Is(err, passing) {
-			return true
-		}
-	}
-	return dialect.Contended(err) || // SQLite busy
-		errors.As(err, &unavailable) && unavailable.Unavailable() || errors.As(err, &network)
 }
 
 type inFlightKey struct{}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/dsn"
 	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -106,7 +106,7 @@ func isOpen(stopping <-chan struct{}) error {
 func (h *Health) checkDatabase(ctx context.Context, add func(name string, needed bool, err error)) {
 	err := h.db.PingContext(ctx)
 	if err != nil {
-		err = fmt.Errorf("it cannot be reached; check its address, its login and the size of the pool: %w", dsn.Hide(err))
+		err = fmt.Errorf("it cannot be reached; check its address, its login and the size of the pool: %w", usercode.HideDSN(err))
 	}
 	add(checkDatabase, true, err)
 	unknown := err != nil
@@ -129,7 +129,7 @@ func (h *Health) checkDatabase(ctx context.Context, add func(name string, needed
 			add(c.name, c.needed, errDatabase)
 		default:
 			err := c.check(ctx)
-			add(c.name, c.needed, dsn.Hide(err))
+			add(c.name, c.needed, usercode.HideDSN(err))
 			unknown = c.name == checkTables && err != nil
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/internal/test/rows"
-	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/poison"
@@ -22,7 +22,7 @@ func (b *bench) raw(consumer, id string) {
 	b.Helper()
 	msg := message.NewMessage(id, []byte("raw"))
 	msg.Metadata.Set("form", "raw")
-	msg.SetContext(transport.WithUndecodable(b.Context(), fmt.Errorf("message %q cannot be read", id)))
+	msg.SetContext(usercode.WithUndecodable(b.Context(), fmt.Errorf("message %q cannot be read", id)))
 	never := func(*message.Message) ([]*message.Message, error) {
 		b.Error("the handler saw it")
 		return nil, nil

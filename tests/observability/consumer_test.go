@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/test/kit"
-	"github.com/watermill-once/once/internal/transport"
+	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -133,7 +133,7 @@ func moveDedup(w *watch, seen *seen) {
 		_, _ = c.inbox.Middleware(c.h)(message.NewMessage(c.id, []byte(c.body)))
 	}
 	odd := message.NewMessage("odd", nil)
-	odd.SetContext(transport.WithUndecodable(w.Context(), errors.New("cannot be read")))
+	odd.SetContext(usercode.WithUndecodable(w.Context(), errors.New("cannot be read")))
 	_, _ = inbox.Middleware(fine)(odd)
 	func() {
 		defer func() { _ = recover() }()
