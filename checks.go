@@ -21,11 +21,9 @@ import (
 // must be nested. The outermost part comes first.
 var order = []string{"poison", "retry", "dedup", "sequence"}
 
-// stock is the package of Watermill's middlewares.
 const stock = "github.com/ThreeDotsLabs/watermill/message/router/middleware."
 
-// partsOf returns the parts whose middlewares it can see around h, from the outside in.
-// The doc comment of Plugin says which middlewares it cannot see.
+// The doc comment of Plugin says which middlewares partsOf cannot see around h.
 func partsOf(h routed) (parts []string) {
 	for _, f := range h.Chain {
 		if f.Part != "" {
@@ -37,8 +35,6 @@ func partsOf(h routed) (parts []string) {
 
 func hasPart(h routed, part string) bool { return slices.Contains(partsOf(h), part) }
 
-// checkSettings returns an error if the parts have different schemas, or if the inbox
-// forgets messages that retry may still run.
 func (s *starter) checkSettings() error {
 	if len(s.parts) == 0 {
 		return errors.New("Plugin was called without parts: pass the parts that the handlers use, as Plugin(quarantine, retries, inbox)")
@@ -62,8 +58,8 @@ func (s *starter) checkSettings() error {
 	return errors.Join(errs...)
 }
 
-// checkDatabases checks the database of each part once. If a database cannot be
-// reached, dialect.MayPass returns true for the error.
+// checkDatabases checks each database once. For one that cannot be reached, dialect.MayPass is
+// true.
 func (s *starter) checkDatabases(ctx context.Context, handlers []routed) error {
 	var checked []*sql.DB
 	for _, part := range s.parts {
@@ -111,9 +107,8 @@ func (s *starter) checkTables(ctx context.Context, part chain.Part, handlers []r
 	if !outbox || dialect.MayPass(err) {
 		return err
 	}
-	// Only handlers that return messages need the outbox. A handler with a publish
-	// topic returns messages. Other handlers may return messages too, so for them a
-	// missing right is only logged.
+	// Only handlers that return messages need the outbox. Those with a publish topic do; for
+	// others, which may, a missing right is only logged.
 	missing := schema.CheckRights(ctx, part.DB, part.Schema, "producer", "outbox", "outbox_position")
 	publishes := slices.ContainsFunc(handlers, func(h routed) bool { return h.PublishTopic != "" && hasPart(h, "dedup") })
 	if missing != nil && !publishes {
@@ -124,9 +119,8 @@ func (s *starter) checkTables(ctx context.Context, part chain.Part, handlers []r
 	return errors.Join(err, missing)
 }
 
-// checkBrokers checks that each broker accepts a connection from the subscribers of the
-// handlers. If a broker cannot be reached, it returns no error, because the transport
-// waits for the broker.
+// checkBrokers returns no error for a broker that cannot be reached, because the transport waits
+// for it.
 func (s *starter) checkBrokers(ctx context.Context, handlers []routed) error {
 	refusals := make([]string, len(handlers))
 	var pings sync.WaitGroup

@@ -17,8 +17,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// checkHandlers checks the handlers of a router. It can check only the middlewares that
-// it sees, see Plugin.
+// checkHandlers can check only the middlewares that it sees, see Plugin.
 func (s *starter) checkHandlers(all []routed) error {
 	var errs []error
 	for _, h := range all {
@@ -27,8 +26,7 @@ func (s *starter) checkHandlers(all []routed) error {
 	return errors.Join(append(errs, s.checkSharedNames(all))...)
 }
 
-// checkOrder returns an error if the middlewares around a handler are in the wrong
-// order, if one of them was added twice, or if there is a middleware of Watermill that
+// checkOrder refuses a wrong order, a middleware that was added twice, and one of Watermill that
 // would lose or skip messages.
 func (s *starter) checkOrder(h routed) error {
 	parts := partsOf(h)
@@ -68,8 +66,7 @@ func (s *starter) checkOrder(h routed) error {
 	return nil
 }
 
-// checkSubscriber checks that a handler with the middleware of retry also has the
-// Subscriber of retry, which delivers parked messages again.
+// Retry's middleware needs its Subscriber, which delivers parked messages again.
 func (s *starter) checkSubscriber(h routed) error {
 	if !hasPart(h, "retry") {
 		return nil
@@ -81,9 +78,8 @@ func (s *starter) checkSubscriber(h routed) error {
 		"a failed message would be retried at once and never later; add the handler with retries.Subscriber(%q, subscriber)", h.Name, h.Name)
 }
 
-// consumerOf returns the consumer name of h. The result source says where the name was
-// set. If h has neither the subscriber of retry nor the middleware of dedup, both
-// results are "".
+// consumerOf returns the consumer name of h, and where it was set, or "" without retry's subscriber
+// and dedup's middleware.
 func (s *starter) consumerOf(h routed) (name, source string) {
 	if named, ok := findSubscriber[usercode.Named](h.Subscriber); ok {
 		return named.ConsumerName(), "retries.Subscriber"
@@ -97,8 +93,6 @@ func (s *starter) consumerOf(h routed) (name, source string) {
 	return h.Name, "the router"
 }
 
-// dedupConsumer returns dedup.Config.Consumer, or "" if there is not exactly one
-// inbox.
 func (s *starter) dedupConsumer() (name string) {
 	inboxes := 0
 	for _, part := range s.parts {
@@ -113,8 +107,6 @@ func (s *starter) dedupConsumer() (name string) {
 	return name
 }
 
-// checkName returns an error if the consumer name of a handler is empty or invalid, or
-// differs from dedup.Config.Consumer.
 func (s *starter) checkName(h routed) error {
 	name, from := s.consumerOf(h)
 	switch {
@@ -133,8 +125,7 @@ func (s *starter) checkName(h routed) error {
 	return nil
 }
 
-// checkSharedNames returns an error for handlers with the same consumer name and topic,
-// because they would skip each other's messages.
+// Handlers with the same consumer name and topic would skip each other's messages.
 func (s *starter) checkSharedNames(all []routed) error {
 	type name struct{ consumer, topic string }
 	first := map[name]string{}
@@ -171,8 +162,6 @@ func (s *starter) checkOutbox(h routed) error {
 		"set dedup.Config.Outbox to outbox.Publisher", h.Name, h.PublishTopic)
 }
 
-// logSmallPool logs an error if a connection pool is too small for the handlers, or
-// keeps too few idle connections.
 func (s *starter) logSmallPool(ctx context.Context, part chain.Part, handlers []routed) {
 	if part.Schema.Dialect == schema.SQLite { // SQLite has one writer, so more connections do not help
 		return
@@ -203,9 +192,8 @@ func (s *starter) subscriptions(handlers []routed) (n int) {
 	return n
 }
 
-// connections returns the minimum number of connections for the parked messages of all
-// handlers. Each message that is handled needs one connection. Each subscription needs
-// one more, to claim messages and to renew their leases.
+// Each message that is handled needs a connection, and each subscription one more, to claim
+// messages and to renew their leases.
 func (s *starter) connections(db *sql.DB, handlers []routed) int {
 	concurrency := 0
 	for _, part := range s.parts {
@@ -219,8 +207,6 @@ func (s *starter) connections(db *sql.DB, handlers []routed) int {
 	return s.subscriptions(handlers) * (concurrency + 1)
 }
 
-// closesIdle reports whether the pool closes connections if n of them become idle at
-// the same time.
 func closesIdle(ctx context.Context, db *sql.DB, n int) bool {
 	before := db.Stats().MaxIdleClosed
 	conns := make([]*sql.Conn, 0, n)

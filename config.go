@@ -27,17 +27,16 @@ type ConsumerConfig struct {
 	// to PostgreSQL and "once_".
 	Schema schema.Config
 
-	// DurableConsumers are the names of durable consumers. The messages of these consumers
-	// are stored and acked first, and handled later. The field Durable configures this. All
-	// other consumers handle a message while the transport waits for the ack. When a router
-	// starts, names in DurableConsumers and Dedup.Idempotent that belong to no handler are
-	// logged as errors, because they may be misspelt. Defaults to none.
+	// DurableConsumers are the names of durable consumers, configured by Durable: their messages
+	// are stored and acked first, and handled later. All others are handled while the transport
+	// waits for the ack. When a router starts, names in DurableConsumers and Dedup.Idempotent that
+	// belong to no handler are logged as errors. Defaults to none.
 	DurableConsumers []string
 	Durable          durable.Config
 
-	// Dedup, Retry and Poison configure the three parts of the chain. Their zero values are
-	// ready for use. Dedup.Outbox defaults to the outbox of the same Schema. Dedup.Consumer
-	// must be "", because each handler has its own consumer name.
+	// Dedup, Retry and Poison configure the parts of the chain. Dedup.Outbox defaults to the outbox
+	// of the same Schema. Dedup.Consumer must be "", because each handler has its own consumer
+	// name.
 	Dedup  dedup.Config
 	Retry  retry.Config
 	Poison poison.Config
@@ -48,37 +47,32 @@ type ConsumerConfig struct {
 	// letter.
 	Check func(topic string, msg *message.Message) error
 
-	// Sequence configures how the versions of aggregates are checked: the version in a
-	// message is compared with the versions that the consumer has already applied. With
-	// &sequence.Config{}, older versions are ignored. Sequence.Tx defaults to
-	// dedup.TxFromContext. Sequence.Window defaults to 15 minutes, or to a longer time if
-	// Retry retries messages for longer. Defaults to nil: no versions are compared.
+	// Sequence configures how the version in a message is compared with those that the consumer has
+	// applied. With &sequence.Config{}, older versions are ignored. Sequence.Tx defaults to
+	// dedup.TxFromContext, and Sequence.Window to 15 minutes, or longer if Retry retries for
+	// longer. Defaults to nil: no versions are compared.
 	Sequence *sequence.Config
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
 	// silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics of all parts, and TracerProvider creates their
-	// spans. The two providers also apply to the outbox for produced messages. They default
-	// to OpenTelemetry's global providers, which do nothing until you set others.
+	// MeterProvider creates the metrics, and TracerProvider the spans of all parts and of the
+	// outbox for produced messages. Both default to OpenTelemetry's global providers.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
 
-// windowFor returns the default of sequence.Config.Window. longestRetry
-// is the longest time for which messages are retried. The window is an eighth longer
-// than this, so that the handler can finish its last attempt. It is at least 15
-// minutes.
+// windowFor returns the default of sequence.Config.Window, an eighth longer than retries, for the
+// handler's last attempt, and at least 15 minutes.
 func windowFor(longestRetry time.Duration) time.Duration {
 	const limit = 30 * 24 * time.Hour
 	longestRetry = min(longestRetry, limit)
 	return max(usercode.DefaultSequenceWindow, longestRetry+longestRetry/8)
 }
 
-// withSharedDefaults returns c with its schema, logger, providers and outbox as
-// defaults of the parts. It returns an error if a part has another schema, or if Check
-// and Dedup.Outbox are both set.
+// withSharedDefaults returns an error if a part has another schema, or if Check and Dedup.Outbox
+// are both set.
 func (c ConsumerConfig) withSharedDefaults() (ConsumerConfig, error) {
 	order := sequence.Config{} // a placeholder if c.Sequence is nil
 	if c.Sequence != nil {

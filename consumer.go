@@ -109,10 +109,9 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	return consumer, nil
 }
 
-// AddHandler adds a handler to router. The handler receives the messages of topic from
-// the subscriber sub. consumer is the name of the handler and of the
-// consumer. The inbox remembers messages under this name, so never change it: under a
-// new name, every message counts as new.
+// AddHandler adds a handler to router, which receives the messages of topic from sub. consumer is
+// the name of the handler and of the consumer. The inbox remembers messages under this name, so
+// never change it: under a new name, every message counts as new.
 //
 // sub can be any Watermill subscriber, such as the subscriber of package
 // rabbit or embedded. Middlewares of the router wrap the whole chain. AddHandler panics
@@ -124,11 +123,10 @@ func (c *Consumer) AddHandler(
 	return c.add(router, consumer, topic, c.subscriber(consumer, sub), c.once.Middleware(c.inOrder(inTx(handle))))
 }
 
-// AddHandlerInBatches is like [Consumer.AddHandler], but messages may share a
-// transaction: up to ConsumerConfig.Dedup.Batch.Size messages in flight are committed
-// together, see [dedup.Inbox.BatchMiddleware]. If sub is a rabbit.Subscriber whose
-// InFlight is not configured, it has enough messages in flight for full batches. If
-// InFlight is configured and smaller than a batch, Router.Run returns an error.
+// AddHandlerInBatches is like [Consumer.AddHandler], but up to ConsumerConfig.Dedup.Batch.Size
+// messages in flight are committed together, see [dedup.Inbox.BatchMiddleware]. A rabbit.Subscriber
+// whose InFlight is not configured has enough for full batches; if it is smaller than a batch,
+// Router.Run returns an error.
 func (c *Consumer) AddHandlerInBatches(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
 ) *message.Handler {
@@ -136,13 +134,12 @@ func (c *Consumer) AddHandlerInBatches(
 	return c.addBatches(router, consumer, topic, sub, c.once.BatchMiddleware(c.inOrder(inTx(handle))))
 }
 
-// AddBatchHandler is like [Consumer.AddHandlerInBatches], but the handler receives all
-// messages of a batch in one call, so that it can write them with few statements, see
-// [dedup.BatchHandlerFunc]. Call [dedup.CausedBy] to link a produced message to the
-// message that caused it.
+// AddBatchHandler is like [Consumer.AddHandlerInBatches], but the handler gets all messages of a
+// batch in one call, to write them with few statements, see [dedup.BatchHandlerFunc].
+// [dedup.CausedBy] links a produced message to its cause.
 //
-// AddBatchHandler panics if ConsumerConfig.Sequence is set, because versions are
-// compared message by message.
+// AddBatchHandler panics if ConsumerConfig.Sequence is set, because versions are compared message
+// by message.
 func (c *Consumer) AddBatchHandler(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle dedup.BatchHandlerFunc,
 ) *message.Handler {
@@ -153,16 +150,15 @@ func (c *Consumer) AddBatchHandler(
 	return c.addBatches(router, consumer, topic, sub, c.once.BatchHandler(handle))
 }
 
-// mustHandle panics if a handler is nil. The service then fails at its start. Otherwise
-// every message would go to quarantine later.
+// mustHandle panics at the start of the service. Otherwise every message would go to quarantine
+// later.
 func mustHandle(consumer string, set bool) {
 	if !set {
 		panic(fmt.Sprintf("once: the handler of %q is nil", consumer))
 	}
 }
 
-// inOrder returns a handler that compares versions before it calls h. If
-// ConsumerConfig.Sequence is not set, it returns h.
+// inOrder compares versions before it calls h, if ConsumerConfig.Sequence is set.
 func (c *Consumer) inOrder(h message.HandlerFunc) message.HandlerFunc {
 	if c.sequence == nil {
 		return h
@@ -183,8 +179,7 @@ func (c *Consumer) addBatches(
 	return c.add(router, consumer, topic, &batchSubscriber{c.subscriber(consumer, sub), c.batchSize, c.batchInFlight}, deduplicated)
 }
 
-// add adds a handler to router. deduplicated is the handler with the
-// inbox around it; add wraps it in retry and poison.
+// deduplicated is the handler with the inbox around it; add wraps it in retry and poison.
 func (c *Consumer) add(
 	router *message.Router, consumer, topic string, sub message.Subscriber, deduplicated message.HandlerFunc,
 ) *message.Handler {
@@ -207,14 +202,12 @@ func inTx(handle HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// Run removes expired rows until ctx ends, see [dedup.Inbox.Run]. A router with a
-// handler of this Consumer calls Run itself. Call Run only in a process that has no
-// such router, see dedup.Config.SweptElsewhere.
+// Run removes expired rows until ctx ends, see [dedup.Inbox.Run]. A router with a handler of this
+// Consumer does it itself: call Run only in a process without one, see dedup.Config.SweptElsewhere.
 func (c *Consumer) Run(ctx context.Context) error { return c.once.Run(ctx) }
 
-// Quarantine returns the quarantine. Use it to list, replay, edit or discard the
-// messages that the handlers could not handle. It has the defaults of operate.Config.
-// For another configuration, call quarantine.New.
+// Quarantine returns the quarantine, to list, replay, edit or discard the messages that the
+// handlers could not handle, with the defaults of operate.Config. For others, call quarantine.New.
 func (c *Consumer) Quarantine() *quarantine.Entries { return c.quarantine }
 
 // To sets the topic of a message that a handler returns, and returns the message. To

@@ -13,10 +13,9 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// handlers contains the handlers that a Consumer adds to routers. It makes sure that
-// each of these routers is checked when the router starts. If a router is already
-// running, the check is made before the handler subscribes. The check also logs
-// configured consumer names that belong to no handler.
+// handlers are those that a Consumer adds to routers, each of which is checked when it starts, or
+// before a handler subscribes that is added later. The check also logs configured consumer names
+// that belong to no handler.
 type handlers struct {
 	configured map[string][]string // configured consumer names of each field of ConsumerConfig
 	parts      []Part
@@ -27,7 +26,6 @@ type handlers struct {
 	routers map[*message.Router]*routerHandlers
 }
 
-// routerHandlers contains the handlers of a Consumer on one router.
 type routerHandlers struct {
 	*starter
 
@@ -52,9 +50,8 @@ func newHandlers(c ConsumerConfig, parts []Part) *handlers {
 	return h
 }
 
-// add registers a handler and returns its subscriber. A plugin checks the router when
-// the router starts. A router that is already running calls no plugins. In this case,
-// the returned subscriber makes the checks before it subscribes.
+// add registers a handler and returns its subscriber. A router that is already running calls no
+// plugins, so the subscriber makes the checks before it subscribes.
 func (h *handlers) add(router *message.Router, name string, sub message.Subscriber) message.Subscriber {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,8 +79,7 @@ func (h *handlers) add(router *message.Router, name string, sub message.Subscrib
 	return &countedSubscriber{Subscriber: sub, background: &r.background, before: r.beforeSubscribe}
 }
 
-// checkUntilPassed returns a function that makes the checks. After the checks have
-// passed once, the function does nothing.
+// After the checks have passed once, the returned function does nothing.
 func (r *routerHandlers) checkUntilPassed(router *message.Router) func() error {
 	var mu sync.Mutex
 	passed := false
@@ -99,10 +95,9 @@ func (r *routerHandlers) checkUntilPassed(router *message.Router) func() error {
 	}
 }
 
-// logUnknownNames logs configured consumer names that belong to no handler. A name is
-// known if any handler of the router has it, because several Consumers may share a
-// configuration. It returns no error, because handlers can be added while the router
-// runs, and a service may run some handlers in another process.
+// logUnknownNames logs configured consumer names that no handler of the router has, of any
+// Consumer, because several may share a configuration. It is no error: handlers can be added later,
+// or run in another process.
 func (h *handlers) logUnknownNames(router *message.Router) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,8 +116,8 @@ func (h *handlers) logUnknownNames(router *message.Router) error {
 	return nil
 }
 
-// batchSubscriber is the subscriber of a handler with batches. It passes the number of
-// messages that the batches need in flight to the subscribers that it wraps.
+// batchSubscriber passes the number of messages that the batches need in flight to the subscribers
+// that it wraps.
 type batchSubscriber struct {
 	message.Subscriber
 
@@ -134,9 +129,8 @@ func (s *batchSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *
 	return s.Subscriber.Subscribe(usercode.WithInFlight(ctx, s.inFlight), topic)
 }
 
-// checkBatches returns an error if the subscriber of a handler allows fewer messages in
-// flight than a full batch needs. Batches run one after another, so with small batches
-// a handler is slower than without batches.
+// checkBatches returns an error if the subscriber allows fewer messages in flight than a full batch
+// needs: a handler with small batches is slower than without.
 func (s *starter) checkBatches(h routed) error {
 	batches, byConsumer := findSubscriber[*batchSubscriber](h.Subscriber)
 	if !byConsumer && !slices.ContainsFunc(h.Chain, func(f routedFunc) bool { return f.Batches }) {

@@ -55,8 +55,7 @@ func Plugin(parts ...Part) message.RouterPlugin {
 	return func(router *message.Router) error { return newStarter(parts).plugin(router) }
 }
 
-// starter checks a router when the router starts. While the router runs, it runs the
-// background work of the parts.
+// starter checks a router when it starts, and then runs the background work of the parts.
 type starter struct {
 	parts           []chain.Part
 	logger          watermill.LoggerAdapter
@@ -132,8 +131,7 @@ func (s *starter) runBackground(ctx context.Context) {
 	}
 }
 
-// checkLater checks the database again and again until it can be reached and passes the
-// check.
+// checkLater checks the database until it can be reached and passes.
 func (s *starter) checkLater(ctx context.Context) {
 	var logged string
 	for {
@@ -156,7 +154,6 @@ func (s *starter) checkLater(ctx context.Context) {
 	}
 }
 
-// background runs the function work while a router has at least one subscription.
 type background struct {
 	work func(ctx context.Context)
 
@@ -190,8 +187,7 @@ func (b *background) unsubscribed() {
 	}
 }
 
-// countedSubscriber counts the subscriptions of a handler. A subscription ends when the
-// context of Subscribe ends. The router cancels this context when the handler stops.
+// countedSubscriber counts the subscriptions of a handler, which end with the context of Subscribe.
 type countedSubscriber struct {
 	message.Subscriber
 

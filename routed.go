@@ -13,29 +13,26 @@ import (
 	"github.com/watermill-once/once/internal/chain"
 )
 
-// routed is a handler of a router.
 type routed struct {
 	Name         string
 	Topic        string // topic of the subscription
 	PublishTopic string // topic of returned messages, or ""
 	Subscriber   message.Subscriber
 
-	// Chain contains the router's middlewares, the handler's middlewares and the handler's
-	// function, from the outside in.
+	// Chain contains the middlewares of router and handler, and the handler's function, from the
+	// outside in.
 	Chain []routedFunc
 }
 
-// routedFunc is a function of a handler's chain.
 type routedFunc struct {
 	Name string // with its package
 
 	chain.Code
 }
 
-// routedHandlers returns the handlers of router, with their middlewares, sorted by name.
-// The API of the router returns only the names, so this function reads unexported
-// fields, and nothing else does. It returns an error if this version of Watermill's
-// router has different fields. Do not call it while handlers are being added.
+// routedHandlers returns the handlers of router with their middlewares, sorted by name. The API
+// returns only names, so this function reads unexported fields, and returns an error if Watermill's
+// router has others. Do not call it while handlers are being added.
 func routedHandlers(router *message.Router) (found []routed, err error) {
 	defer func() { // reflect panics if a field has another type
 		if value := recover(); value != nil {
@@ -81,19 +78,16 @@ func routedFunction(f reflect.Value) routedFunc {
 	return routedFunc{Name: runtime.FuncForPC(pc).Name(), Code: chain.CodeAt(pc)}
 }
 
-// subscriberIn returns the subscriber in a field, or nil. With package reflect, the
-// value of an unexported field can be read only through its address.
+// Package reflect reads the value of an unexported field only through its address.
 func subscriberIn(field reflect.Value) message.Subscriber {
 	sub, _ := reflect.TypeAssert[message.Subscriber](reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem())
 	return sub
 }
 
-// maxDepth is the maximum number of nested wrappers in findSubscriber.
 const maxDepth = 10
 
-// findSubscriber returns the first subscriber of type T among sub and the subscribers that it
-// wraps. A wrapper must be a pointer to a struct. findSubscriber examines those fields of the
-// struct whose type implements message.Subscriber.
+// findSubscriber returns the first subscriber of type T among sub and those that it wraps, as a
+// pointer to a struct with a field that implements message.Subscriber.
 func findSubscriber[T any](sub message.Subscriber) (found T, ok bool) {
 	return findWithin[T](sub, maxDepth)
 }

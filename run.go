@@ -9,15 +9,12 @@ import (
 	"time"
 )
 
-// defaultGrace is 5 seconds less than the time that Kubernetes gives a pod by default
-// (terminationGracePeriodSeconds). The remaining 5 seconds are for code outside of Run:
-// an HTTP server may have to shut down before Run stops its parts, and afterwards the
-// process must end.
+// defaultGrace is 5 seconds less than Kubernetes' default terminationGracePeriodSeconds, for code
+// outside of Run, such as an HTTP server that shuts down before.
 const defaultGrace = 25 * time.Second
 
-// ErrStillRunning means that a part did not stop in time. No message is lost:
-// transactions without a commit are rolled back when the process ends, and the messages
-// of these transactions are handled again.
+// ErrStillRunning means that a part did not stop in time. No message is lost: transactions without
+// a commit are rolled back when the process ends, and their messages are handled again.
 var ErrStillRunning = errors.New("still running")
 
 type runner interface {
@@ -55,7 +52,7 @@ func Run(ctx context.Context, grace time.Duration, parts ...io.Closer) error {
 	for _, part := range parts {
 		r.parts = append(r.parts, &running{Closer: part, ended: make(chan struct{})})
 	}
-	// The parts must not see the end of ctx, because Run stops them in order.
+	// Run stops the parts in order, so they must not see the end of ctx.
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer r.cancel()
 	err := r.start(ctx)
@@ -85,8 +82,7 @@ type running struct {
 	err     error         // result of Run; set before ended is closed
 }
 
-// start starts every part that has a method Run. If a part fails during the start,
-// start returns its error. If ctx ends before all parts have started, it returns nil.
+// start returns the error of a part that fails meanwhile, and nil if ctx ends first.
 func (r *run) start(ctx context.Context) error {
 	for _, part := range r.parts {
 		run, ok := part.Closer.(runner)
@@ -142,8 +138,7 @@ func (r *run) failed() error {
 	return errors.Join(errs...)
 }
 
-// failure adds the name of the part to an error, unless the error begins with the
-// package of the part, as errors of this module do.
+// failure adds the name of the part, unless the error begins with its package, as in this module.
 func (p *running) failure(verb string, err error) error {
 	name := fmt.Sprintf("%T", p.Closer)
 	pkg, _, _ := strings.Cut(strings.TrimLeft(name, "*"), ".")
@@ -167,8 +162,7 @@ func (r *run) stop(deadline time.Time) error {
 	return errors.Join(errs...)
 }
 
-// stop closes the part, and waits until the part has stopped. left is the
-// maximum time for this.
+// left limits the wait until the part has stopped.
 func (p *running) stop(r *run, left time.Duration) error {
 	closed := make(chan error, 1)
 	go func() {

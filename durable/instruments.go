@@ -6,7 +6,7 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Outcomes of a message that arrives. The values are indexes of the variable outcomes.
+// Outcomes of a message that arrives: indexes of outcomes.
 const (
 	stored = iota
 	ignored
@@ -14,7 +14,6 @@ const (
 
 var outcomes = []string{stored: "stored", ignored: "ignored"}
 
-// instruments are the metrics of a Storage.
 type instruments struct {
 	received *telemetry.Counter
 	duration *telemetry.Durations

@@ -17,8 +17,8 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// storeAll stores one batch after another. With retry's KeyOrder, if a batch could not
-// be stored, it nacks all later batches, because they must not overtake that batch.
+// With retry's KeyOrder, storeAll nacks the batches after one that could not be stored, because
+// they must not overtake it.
 func (s *stream) storeAll() {
 	defer s.refused.Wait()
 	for b := range s.batches {
@@ -31,15 +31,12 @@ func (s *stream) storeAll() {
 	}
 }
 
-// store stores and acks messages. After an error it tries again until UnackedWait is
-// over or the consumer shuts down, and then nacks the messages. With retry's KeyOrder,
-// only a shutdown ends the tries. If the outcome of a commit is unknown, store also
-// tries again: rows that exist already are skipped. If the process dies before the
-// outcome is known, the transport delivers the messages again, and the existing rows
-// are skipped then.
+// store stores and acks messages. After an error it tries again until UnackedWait is over or the
+// consumer shuts down (with retry's KeyOrder until the latter), and then nacks them. After a commit
+// with an unknown outcome it tries again, too: rows that exist are skipped, also when the transport
+// delivers the messages again.
 //
-// If the function mayPass returns true for an error, store returns true, and a new
-// goroutine continues to try.
+// If mayPass returns true for an error, store returns true, and a goroutine continues to try.
 func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool) (stored bool) {
 	// The first message has been waiting for earlier batches already.
 	patience := parkedrows.Patience{UnackedWait: s.config.UnackedWait - time.Since(since), OneTry: s.oneTry, Logger: s.config.Logger}
@@ -67,16 +64,14 @@ func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool)
 	return false
 }
 
-// passAgain is the shortest time between two refused batches that later messages pass,
-// if no message is stored in between.
+// passAgain is the shortest time between two refused batches that later messages pass without a
+// stored message in between.
 const passAgain = 5 * time.Second
 
-// mayPass reports whether later messages may pass a batch that the database refuses
-// with err. With KeyOrder, they must wait. Without KeyOrder, they may pass the first
-// refused batch. If the next batch is refused, too, the database may be refusing all
-// messages. So later messages may pass this batch only if a message was stored in
-// between, or if the time passAgain is over. Without this limit of time, several
-// refused batches that follow one another would stop all later messages.
+// mayPass reports whether later messages may pass a refused batch. With KeyOrder, they wait.
+// Otherwise they pass the first one. If the next is refused, too, the database may be refusing all
+// messages, so they pass it only if a message was stored in between, or passAgain is over:
+// otherwise several refused batches would stop all later messages.
 func (s *stream) mayPass(err error) bool {
 	if s.subscription.KeyOrder || !dialect.Refused(err) {
 		return false
@@ -95,12 +90,10 @@ func (b batch) nack() {
 	}
 }
 
-// tryAll tries to store the parts of a batch, and returns the parts that it could not
-// store. It splits a part into halves if the part took too long, or needed too much
-// memory for locks (each ordering key takes a lock). Otherwise the same part could fail
-// forever. If the database does not answer, tryAll does not try the later parts,
-// because they must not overtake this part. With KeyOrder, it does not try them after a
-// refused part either.
+// tryAll returns the parts of a batch that it could not store. It halves one that took too long, or
+// needed too much memory for locks (each ordering key takes one), because it could fail forever. If
+// the database does not answer, or with KeyOrder after a refused part, the later parts are not
+// tried, because they must not overtake it.
 func (s *stream) tryAll(ctx context.Context, parts []batch) (left []batch, err error) {
 	for n, part := range parts {
 		if err != nil && (ctx.Err() != nil || !dialect.Refused(err) || s.subscription.KeyOrder) {
@@ -127,10 +120,9 @@ func (s *stream) batchOf(messages []*message.Message) (b batch) {
 	return b
 }
 
-// try stores and acks messages, and returns the messages that it could not store. If
-// the database refuses the batch, try stores the messages one by one, because the
-// database may refuse only one of them. With KeyOrder, the messages after a refused
-// message wait.
+// try returns the messages that it could not store. If the database refuses the batch, it tries one
+// by one, because it may refuse only one of them. With KeyOrder, the messages after a refused one
+// wait.
 func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
 	err = s.insert(ctx, b)
 	switch {
@@ -175,9 +167,8 @@ func (s *stream) insert(ctx context.Context, b batch) error {
 	return nil
 }
 
-// stream stores the messages of one subscription. One goroutine collects the messages
-// into batches. Another goroutine stores one batch after another, so that the rows are
-// in the order of arrival.
+// stream stores the messages of one subscription: one goroutine collects batches, and another
+// stores them in the order of arrival.
 type stream struct {
 	*Storage
 
@@ -196,15 +187,13 @@ type stream struct {
 // maxBytes is the maximum size of a batch. A single message may exceed it.
 const maxBytes = 8 << 20
 
-// batch contains messages that are stored with one statement.
 type batch struct {
 	messages []*message.Message
 	rows     *parkedrows.Batch
 	since    time.Time // when the first message arrived
 }
 
-// add adds a message to b, and prepares its row. At the same time, another goroutine
-// may be storing the previous batch.
+// Another goroutine may be storing the previous batch meanwhile.
 func (s *stream) add(b *batch, msg *message.Message) {
 	if len(b.messages) == 0 {
 		b.rows, b.since = parkedrows.NewBatch(s.delivery.Topic, s.subscription), time.Now()

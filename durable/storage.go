@@ -46,11 +46,10 @@ func New(db *sql.DB, config Config) (*Storage, error) {
 	return &Storage{config: config, store: store, instruments: newInstruments(config)}, nil
 }
 
-// Subscriber wraps the subscriber of a transport. Wrap the result with retry's
-// Subscriber, which sets the consumer's name and fetches the stored messages.
+// Subscriber wraps the subscriber of a transport. Wrap the result with retry's Subscriber, which
+// sets the consumer's name and fetches the stored messages.
 //
-// The Close method of the result closes sub. It waits until every message that sub has
-// delivered was stored and acked, or was nacked because it could not be stored.
+// Close closes sub, and waits until every delivered message was stored and acked, or nacked.
 // Subscribe fails after Close.
 func (s *Storage) Subscriber(sub message.Subscriber) message.Subscriber {
 	return &subscriber{storage: s, sub: sub, closing: make(chan struct{})}
@@ -58,52 +57,43 @@ func (s *Storage) Subscriber(sub message.Subscriber) message.Subscriber {
 
 // Config configures a [Storage]. The zero value is ready for use.
 type Config struct {
-	// Schema names the tables and the kind of database. Use the same value for the
-	// consumer's retry and poison. Defaults to PostgreSQL and the prefix "once_".
+	// Schema names the tables and the kind of database, as for the consumer's retry and poison.
+	// Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
-	// BatchSize is the maximum number of messages that one statement stores. A batch cannot
-	// contain more messages than the transport has in flight. For a durable consumer,
-	// package rabbit has 200 messages in flight, which gives batches of 100. For larger
-	// batches, set rabbit.SubscriberConfig.InFlight to twice BatchSize. A batch that has
-	// reached 8 MiB is stored even if it contains fewer messages. Defaults to 500.
+	// BatchSize is the maximum number of messages that one statement stores. A batch has at most
+	// the messages that the transport has in flight: package rabbit has 200 for a durable consumer,
+	// which gives batches of 100. For larger ones, set rabbit.SubscriberConfig.InFlight to twice
+	// BatchSize. A batch of 8 MiB is stored at once. Defaults to 500.
 	BatchSize int
 
-	// BatchWait is how long the first message of a batch may wait for further messages.
-	// While a batch is being stored, the next batch is collected anyway. So BatchWait
-	// matters only under low load: a longer wait saves commits, but increases the latency.
-	// Defaults to 1 ms.
+	// BatchWait is how long the first message of a batch may wait for others. It matters only under
+	// low load, because the next batch is collected while one is stored: a longer wait saves
+	// commits, but increases the latency. Defaults to 1 ms.
 	BatchWait time.Duration
 
-	// Ahead is how many stored messages each subscription claims in advance, in addition to
-	// the messages that its handlers are handling. One statement can then claim many
-	// messages. Choose a small value if handlers are slow and other instances could handle
-	// the messages. After a crash, each of the claimed messages is handled alone. Defaults
-	// to 64.
+	// Ahead is how many stored messages each subscription claims in advance, so that one statement
+	// claims many. Choose a small value if handlers are slow and other instances could handle the
+	// messages. After a crash, each claimed message is handled alone. Defaults to 64.
 	Ahead int
 
-	// KeepHandled is how long the row of a handled message is kept, so that you can look at
-	// it. During this time, a late copy of the message is not stored again. While the
-	// consumer is subscribed, older rows are removed in short transactions. If dedup's
-	// Retention is shorter than KeepHandled, dedup removes the rows earlier. Defaults to 0:
-	// rows are removed immediately.
+	// KeepHandled is how long the row of a handled message is kept, to look at it, and to ignore a
+	// late copy. Older rows are removed in short transactions while the consumer is subscribed, or
+	// earlier by dedup if its Retention is shorter. Defaults to 0: rows are removed immediately.
 	KeepHandled time.Duration
 
-	// UnackedWait is how long messages stay unacked while they cannot be stored. After
-	// that, they are nacked. UnackedWait must be shorter than the broker's consumer timeout
-	// (RabbitMQ: 30 minutes). If the transport prefetches only as many messages as handlers
-	// run at the same time, UnackedWait must be shorter than half of that timeout. With
-	// retry's KeyOrder, the wait has no limit, because a nacked message would be delivered
-	// again after its successors. Without KeyOrder, a message that the database refuses
-	// does not stop other messages. Defaults to 10 minutes.
+	// UnackedWait is how long messages stay unacked while they cannot be stored, before they are
+	// nacked. It must be shorter than the broker's consumer timeout (RabbitMQ: 30 minutes), or than
+	// half of it if the transport prefetches only as many messages as handlers run. With retry's
+	// KeyOrder there is no limit, because a nacked message would come back after its successors.
+	// Without it, a message that the database refuses does not stop others. Defaults to 10 minutes.
 	UnackedWait time.Duration
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
 	// silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global
-	// provider, which does nothing until you set another provider.
+	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider.
 	MeterProvider metric.MeterProvider
 }
 
@@ -119,7 +109,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// maxBatch is the highest allowed value of BatchSize and of Ahead.
 const maxBatch = 10_000
 
 func (c Config) validate() error {
@@ -150,10 +139,9 @@ func (s *Storage) Part() chain.Part {
 	}
 }
 
-// InFlight returns no limit, because handlers get messages from the table, not from the
-// wrapped subscriber.
+// InFlight returns no limit, because handlers get messages from the table.
 func (s *subscriber) InFlight() (limit int, automatic bool) { return math.MaxInt, true }
 
-// Ping checks that the broker of the wrapped subscriber accepts the connection. If the
-// wrapped subscriber has no Ping method, it returns nil.
+// Ping checks that the broker of the wrapped subscriber accepts the connection, if it has a Ping
+// method.
 func (s *subscriber) Ping(ctx context.Context) error { return usercode.Ping(ctx, s.sub) }

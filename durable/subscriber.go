@@ -15,9 +15,8 @@ import (
 
 var errClosed = errors.New("durable: the subscriber is closed")
 
-// usualBatch is the size of full batches if the user has not configured the number of
-// messages in flight. Larger batches would save little time, and would need more
-// memory.
+// usualBatch is the size of full batches without a configured number of messages in flight. Larger
+// ones would save little time, and need more memory.
 const usualBatch = 100
 
 type subscriber struct {
@@ -30,9 +29,8 @@ type subscriber struct {
 	running   sync.WaitGroup
 }
 
-// Subscribe implements message.Subscriber. The returned channel delivers only messages
-// that the transport could not decode. The channel is closed when every message of the
-// transport was acked or nacked.
+// Subscribe implements message.Subscriber. The channel delivers only messages that the transport
+// could not decode, and is closed when every message was acked or nacked.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	subscription, ok := parkedrows.SubscriptionOf(ctx)
 	switch {
@@ -79,8 +77,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
-// SubscribeInitialize implements message.SubscribeInitializer. If the wrapped
-// subscriber does not implement it, SubscribeInitialize does nothing.
+// SubscribeInitialize implements message.SubscribeInitializer, if the wrapped subscriber does.
 func (s *subscriber) SubscribeInitialize(topic string) error {
 	if initializer, ok := s.sub.(message.SubscribeInitializer); ok {
 		return initializer.SubscribeInitialize(topic)
@@ -101,8 +98,7 @@ func (s *subscriber) Close() error {
 }
 
 const (
-	// The pause between two sweeps is a tenth of KeepHandled. It is at least shortestPause
-	// and at most longestPause.
+	// The pause between two sweeps is a tenth of KeepHandled, within these limits.
 	shortestPause = time.Second
 	longestPause  = 10 * time.Minute
 
@@ -110,9 +106,8 @@ const (
 	sweepTimeout = time.Minute // timeout of one transaction
 )
 
-// sweepAll removes the rows that are older than KeepHandled, again and again until the
-// subscription ends. Several instances may sweep at the same time, and do not wait for
-// each other.
+// sweepAll removes rows older than KeepHandled until the subscription ends. Several instances do
+// not wait for each other.
 func (s *stream) sweepAll() {
 	tick := time.NewTicker(min(max(s.config.KeepHandled/10, shortestPause), longestPause))
 	defer tick.Stop()

@@ -12,9 +12,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Subscriber returns a subscriber for one consumer. Wrap it with the method Subscriber
-// of a retry.Retries. That method takes the name of the consumer, and the subscriber
-// that it returns fetches the consumer's messages.
+// Subscriber returns a subscriber for one consumer. Wrap it with the Subscriber of a retry.Retries,
+// which sets the consumer's name and fetches its messages.
 func (t *Transport) Subscriber() message.Subscriber {
 	return &subscriber{transport: t, closing: make(chan struct{})}
 }
@@ -26,22 +25,18 @@ type subscriber struct {
 	running   sync.WaitGroup
 }
 
-// subscription is the subscription of a consumer to a topic in this process.
 type subscription struct {
 	registration
 
 	wake func()
 }
 
-// Subscribe registers the consumer for topic in the database. The consumer stays
-// registered when the subscription or the process ends, and messages that are published
-// while it does not run wait for it. [Transport.Forget] ends the registration. If
-// Subscribe fails, or if ctx has ended, it is uncertain whether the consumer is
-// registered.
+// Subscribe registers the consumer for topic in the database, until [Transport.Forget]: messages
+// that are published while it does not run wait for it. If Subscribe fails, or ctx has ended, it is
+// uncertain whether it is registered.
 //
-// The returned channel delivers no messages, because the subscriber of package retry
-// fetches them from the database. The channel is closed when ctx ends or Close is
-// called.
+// The channel delivers no messages, because package retry fetches them from the database. It is
+// closed when ctx ends or Close is called.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	to, ok := parkedrows.SubscriptionOf(ctx)
 	if !ok {
@@ -107,7 +102,6 @@ func (t *Transport) end(s *subscription) {
 	delete(t.running, s)
 }
 
-// wake makes the subscriptions to topic in this process fetch messages immediately.
 // Subscriptions in other processes fetch messages every retry.Config.PollInterval.
 func (t *Transport) wake(topic string) {
 	t.mu.Lock()

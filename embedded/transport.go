@@ -21,17 +21,15 @@ const (
 	// patience limits the time for Publish, and for the registration in Subscribe.
 	patience = 30 * time.Second
 
-	// absentAfter is how long a registered consumer may be absent before Publish logs an
-	// error. Until the consumer runs again, or [Transport.Forget] ends its registration,
-	// its messages accumulate.
+	// absentAfter is how long a registered consumer may be absent before Publish logs an error,
+	// because its messages accumulate until it runs again, or [Transport.Forget].
 	absentAfter = 10 * time.Minute
 )
 
 // Config configures a [Transport]. The zero value is ready for use.
 type Config struct {
-	// Schema names the tables and the kind of database. Use the same value in the
-	// retry.Config and the poison.Config of the consumers. Defaults to PostgreSQL
-	// and the prefix "once_".
+	// Schema names the tables and the kind of database, as for the consumers' retry and poison.
+	// Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
@@ -39,8 +37,8 @@ type Config struct {
 	Logger watermill.LoggerAdapter
 }
 
-// Transport delivers messages from publishers to consumers that use the same database.
-// Transport implements message.Publisher. The method Subscriber returns subscribers.
+// Transport delivers messages to consumers that use the same database. It implements
+// message.Publisher, and Subscriber returns subscribers.
 type Transport struct {
 	config Config
 	store  *parkedrows.Store
@@ -51,7 +49,6 @@ type Transport struct {
 	closed  bool
 }
 
-// registration identifies a consumer of a topic.
 type registration struct{ consumer, topic string }
 
 // New returns a Transport that stores messages in db. It returns an error if db is nil
@@ -77,8 +74,8 @@ func New(db *sql.DB, config Config) (*Transport, error) {
 	}, nil
 }
 
-// Close makes Publish fail from now on. Messages that were published before are in the
-// database, and are handled when their consumers run.
+// Close makes Publish fail from now on. Published messages are in the database, and handled when
+// their consumers run.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,13 +83,12 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// Destination returns the default of forwarder.Config.Destination for a forwarder with
-// this publisher. The text contains the name of the table that receives the messages.
+// Destination is the default of forwarder.Config.Destination, with the name of the table that
+// receives the messages.
 func (t *Transport) Destination() string {
 	return fmt.Sprintf("embedded transport, tables %s", t.config.Schema.Table("parked"))
 }
 
-// closedError is the error of Publish and Subscribe after Close.
 type closedError struct{}
 
 func (closedError) Error() string { return "embedded: the transport or subscriber is closed" }
@@ -100,9 +96,8 @@ func (closedError) Error() string { return "embedded: the transport or subscribe
 // Unavailable tells the forwarder that no message can be published now.
 func (closedError) Unavailable() bool { return true }
 
-// noConsumerError means that no consumer is registered for the topic, so the message
-// would be lost. The forwarder treats this error as a refusal: it waits, and publishes
-// the message again.
+// noConsumerError means that no consumer is registered for the topic, so the message would be lost.
+// The forwarder publishes it again later.
 type noConsumerError struct{ topic string }
 
 func (e *noConsumerError) Error() string {
@@ -112,11 +107,9 @@ func (e *noConsumerError) Error() string {
 // Refused tells the forwarder that only this message was refused.
 func (e *noConsumerError) Refused() bool { return true }
 
-// Publish stores messages for every consumer that is registered for topic, whether the
-// consumer is running or not. It stores all messages or none. Consumers of this process
-// receive them immediately, and consumers of other processes with their next poll. If a
-// message is published again while its row exists, no second row is stored. If a
-// message is published again after its row was deleted, package dedup ignores the copy.
+// Publish stores all messages, or none, for every consumer that is registered for topic, whether it
+// runs or not. Consumers of this process receive them immediately, others with their next poll. A
+// copy of a message is not stored while its row exists, and later ignored by dedup.
 //
 // If no consumer is registered for topic, Publish fails, and a forwarder tries again later. A new
 // consumer receives only messages that are published after its first subscription.
@@ -146,19 +139,16 @@ func (t *Transport) Publish(topic string, messages ...*message.Message) error {
 	return nil
 }
 
-// ErrRunning means that Forget was called for a consumer that is running, or was
-// running less than two minutes ago.
+// ErrRunning means that Forget was called for a consumer that ran less than two minutes ago.
 var ErrRunning = errors.New("the consumer is running")
 
-// Forget ends the registration of a consumer for topic. This is like deleting a queue:
-// no more messages are stored for the consumer, and its waiting messages are deleted.
-// Forget returns the number of deleted messages. Messages in quarantine and replayed
-// messages are not deleted.
+// Forget ends the registration of a consumer for topic, like deleting a queue: its waiting messages
+// are deleted, except quarantined and replayed ones, and no more are stored. It returns the number
+// of deleted messages.
 //
-// Call Forget when you retire or rename a consumer. Otherwise messages accumulate under
-// the old name. Forget fails with [ErrRunning] until the consumer has been stopped for
-// two minutes. After another error, or if a Publish runs at the same time, some
-// messages may remain. In this case, call Forget again.
+// Call Forget when you retire or rename a consumer, because messages would accumulate. It fails
+// with [ErrRunning] until the consumer has been stopped for two minutes. After another error, or a
+// concurrent Publish, some messages may remain: call Forget again.
 func (t *Transport) Forget(ctx context.Context, consumer, topic string) (deleted int64, err error) {
 	deleted, err = t.store.Unregister(ctx, consumer, topic)
 	if running, ok := errors.AsType[*parkedrows.RunningError](err); ok {
@@ -175,12 +165,10 @@ func (t *Transport) Forget(ctx context.Context, consumer, topic string) (deleted
 	return deleted, nil
 }
 
-// warnEvery is the shortest time between two log lines about the same consumer, see
-// warn.
+// warnEvery is the shortest time between two log lines about a consumer.
 const warnEvery = time.Hour
 
-// warn logs an error for each of the given consumers that was last seen absentAfter ago
-// or earlier. It logs the same consumer at most once per warnEvery.
+// warn logs the consumers that were last seen absentAfter ago or earlier, each once per warnEvery.
 func (t *Transport) warn(to []parkedrows.Consumer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

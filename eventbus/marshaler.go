@@ -10,9 +10,8 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// CommandEventMarshaler has the same methods as cqrs.CommandEventMarshaler. It is
-// declared again here, so that this module does not depend on the modules that
-// Watermill's cqrs component needs.
+// CommandEventMarshaler is cqrs.CommandEventMarshaler, declared again so that this module does not
+// depend on what Watermill's cqrs component needs.
 type CommandEventMarshaler interface {
 	Marshal(v any) (*message.Message, error)
 	Unmarshal(msg *message.Message, v any) error
@@ -20,9 +19,8 @@ type CommandEventMarshaler interface {
 	NameFromMessage(msg *message.Message) string
 }
 
-// Marshaler wraps a marshaler, and makes the errors of its method Unmarshal permanent.
-// If a payload cannot be unmarshaled, a retry would not help, so the message goes to
-// the quarantine immediately. Correct the payload there and replay it, or replay it
+// Marshaler makes the errors of a marshaler's Unmarshal permanent: a retry would not help, so the
+// message goes to the quarantine immediately. Correct the payload there and replay it, or replay it
 // after you have deployed a new version.
 type Marshaler struct {
 	CommandEventMarshaler
@@ -36,15 +34,12 @@ func (m Marshaler) Unmarshal(msg *message.Message, v any) error {
 	return nil
 }
 
-// KnownEvents returns a middleware that refuses a message if it does not have the type
-// of one of the given events. Such a message goes to the quarantine immediately.
-// Without this middleware, Watermill's event processor either acks the message
-// (AckOnUnknownEvent), or returns an error, and the message is retried as after any
-// other failure.
+// KnownEvents returns a middleware that sends a message of another type than the given events to
+// the quarantine immediately. Without it, Watermill's event processor acks the message
+// (AckOnUnknownEvent), or its error is retried like any other.
 //
-// Add the middleware to the handlers of a topic that contains only these events. It
-// must run inside the middlewares of packages poison and retry, so add it to the router
-// after them. KnownEvents panics if events is empty.
+// Add it to the handlers of a topic that contains only these events, after the middlewares of
+// packages poison and retry, so that it runs inside of them. KnownEvents panics if events is empty.
 func KnownEvents(marshaler CommandEventMarshaler, events ...any) message.HandlerMiddleware {
 	if len(events) == 0 {
 		panic("eventbus: KnownEvents: no events: all messages would be refused")

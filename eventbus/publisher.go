@@ -12,9 +12,8 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// ErrNoTransaction means that the context of an event has no transaction. The publisher
-// does not use its own connection instead, because the event would then be sent even if
-// the business transaction is rolled back.
+// ErrNoTransaction means that the context of an event has no transaction. On its own connection,
+// the event would be sent even if the business transaction is rolled back.
 var ErrNoTransaction = errors.New("eventbus: the context of the event has no transaction: " +
 	"in a handler, pass the context that the handler got; elsewhere, pass eventbus.WithTx(ctx, tx)")
 
@@ -26,17 +25,15 @@ func WithTx(ctx context.Context, tx *sql.Tx) context.Context {
 	return context.WithValue(ctx, contextKey{}, tx)
 }
 
-// Publisher returns a publisher for cqrs.NewEventBusWithConfig and
-// cqrs.NewCommandBusWithConfig. It stores each message in the outbox, in a transaction
-// from the message's context: either the transaction that was passed to WithTx, or the
-// transaction of the message that a handler is handling. If the context has both,
-// Publish uses the first. If it has none, Publish returns [ErrNoTransaction].
+// Publisher returns a publisher for cqrs.NewEventBusWithConfig and cqrs.NewCommandBusWithConfig. It
+// stores each message in the outbox, in the transaction of WithTx, or else of the message that a
+// handler is handling. Without one, Publish returns [ErrNoTransaction].
 //
-// In the transaction of a handled message, Publish also sets the causation id, the
-// tenant and the trace, as for messages that the handler returns.
+// In the transaction of a handled message, Publish also sets the causation id, the tenant and the
+// trace, as for messages that the handler returns.
 //
-// For outbox, pass the function outbox.Publisher, or the method Publisher
-// of an *outbox.Outbox. Publisher panics if outbox is nil.
+// outbox is the function outbox.Publisher, or the method Publisher of an *outbox.Outbox, and must
+// not be nil.
 func Publisher(outbox func(tx *sql.Tx) message.Publisher) message.Publisher {
 	if outbox == nil {
 		panic("eventbus: Publisher: outbox is nil: pass outbox.Publisher")

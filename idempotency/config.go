@@ -21,44 +21,40 @@ type Config struct {
 	// PostgreSQL and "once_".
 	Schema schema.Config
 
-	// Client returns an id of the client that sends a request, such as the id of the
-	// authenticated user or tenant. Each client has its own keys. Otherwise a client that
-	// guesses another client's key would get that client's answer. The id must be valid
-	// UTF-8 without zero bytes, and at most 1024 bytes long. If the answer depends on the
-	// host of the request, make the host a part of the id: hosts are not compared. Use
-	// OneClient for a service with a single client.
+	// Client returns an id of the client that sends a request, such as that of the authenticated
+	// user or tenant. Each client has its own keys: otherwise a client that guesses another's key
+	// would get the other's answer. At most 1024 bytes of valid UTF-8 without zero bytes. Hosts are
+	// not compared: if the answer depends on the host, make it a part of the id. Use OneClient for
+	// a service with a single client.
 	Client func(r *http.Request) string
 
-	// Required makes the handler answer requests without a key with status 400. Defaults to
-	// false: such requests are handled, and a repeated request takes effect again.
+	// Required makes the handler answer requests without a key with status 400. Defaults to false:
+	// a repeated one takes effect again.
 	Required bool
 
-	// Documentation is the URL of a page for clients. The page says how to use keys, how
-	// long they are kept, and which operations need a key. An error response contains the
-	// URL as the type of the problem and in its Link header. Defaults to no URL.
+	// Documentation is the URL of a page that tells clients how to use keys, how long they are
+	// kept, and which operations need one. An error response contains it as the type of the problem
+	// and in its Link header. Defaults to no URL.
 	Documentation string
 
-	// Retention is how long an answer is kept. If a request is repeated later, it takes
-	// effect again. The minimum is a minute. Defaults to 24 hours.
+	// Retention is how long an answer is kept, at least a minute. A request that is repeated later
+	// takes effect again. Defaults to 24 hours.
 	Retention time.Duration
 
 	// SweepInterval is the time between two calls of Sweep by Run. Defaults to a
 	// minute.
 	SweepInterval time.Duration
 
-	// Wait is how long a request waits while another request with the same key is being
-	// handled. If the other request takes longer, the waiting request is answered with
-	// status 409. Defaults to 5 seconds.
+	// Wait is how long a request waits for another one with the same key, before it is answered
+	// with status 409. Defaults to 5 seconds.
 	Wait time.Duration
 
-	// MaxBody is the maximum size of a request's body, in bytes. The body is read into
-	// memory, because it is compared with the body of an earlier request. Larger requests
-	// are answered with status 413. Defaults to 1 MiB.
+	// MaxBody is the maximum size of a request's body, in bytes, which is read into memory to
+	// compare it. Larger requests are answered with status 413. Defaults to 1 MiB.
 	MaxBody int64
 
 	// MaxAnswer is the maximum size of an answer, in bytes. If a handler writes more, its
-	// transaction is rolled back, and the request is answered with status 500. Defaults to
-	// 1 MiB.
+	// transaction is rolled back, and the answer is status 500. Defaults to 1 MiB.
 	MaxAnswer int
 
 	// Logger receives the errors of handlers and of the database. Defaults to slog's
@@ -87,8 +83,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// documents reports whether page is "" or an absolute HTTP URL. Characters that would
-// end the URL in a Link header are not allowed.
 func documents(page string) bool {
 	u, err := url.Parse(page)
 	return page == "" || err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && !strings.ContainsAny(page, "<> \"")

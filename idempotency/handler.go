@@ -21,31 +21,27 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// HandlerFunc handles a request in a transaction. It writes its rows and publishes its
-// events through tx, and writes its answer to w. The answer is sent after the commit.
+// HandlerFunc handles a request in a transaction. It writes its rows and publishes its events
+// through tx, and its answer to w, which is sent after the commit.
 //
-// If the handler returns an error or panics, or answers with a status of 500 or more,
-// the transaction is rolled back and nothing is stored. The client can then repeat the
-// request. An error is logged, and answered with status 500. If the error says that the
-// database or another service is not available now, it is answered with status 503 and
-// Retry-After instead. Every other answer is stored and sent again for repeated
-// requests, including refusals such as 404.
+// If it returns an error, panics, or answers with a status of 500 or more, the transaction is
+// rolled back and nothing is stored, so that the client can repeat the request. An error is logged,
+// and answered with status 500, or with 503 and Retry-After if it says that the database or another
+// service is not available. Every other answer is stored and sent again for repeated requests,
+// including refusals such as 404.
 type HandlerFunc func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error
 
-// Names of headers.
 const (
 	Header   = "Idempotency-Key"     // header of a request
 	Replayed = "Idempotent-Replayed" // header of an answer; "true" if the answer was stored for an earlier request
 )
 
-// Handler returns a handler that calls h once for each client and key. A later request
-// with the same key must have the same method, path, query and body, and the same
-// headers that say what the body means, such as Content-Type. All are compared as the
-// client has sent them. A request that differs is answered with status 422.
+// Handler returns a handler that calls h once for each client and key. A later request with the key
+// must have the same method, path, query, body, and headers that say what the body means, such as
+// Content-Type, as the client has sent them. One that differs is answered with status 422.
 //
-// A middleware around the handler must not read the body, unless it puts the same bytes
-// back as r.Body. A request with a key whose body was read or changed is answered with
-// status 500, and the error is logged.
+// A middleware around the handler must not read the body, unless it puts the same bytes back as
+// r.Body: otherwise a request with a key is answered with status 500, and the error is logged.
 func (k *Keys) Handler(h HandlerFunc) http.Handler {
 	if h == nil {
 		panic("idempotency: Handler: h is nil")
@@ -92,8 +88,6 @@ func (k *Keys) serve(w http.ResponseWriter, r *http.Request, h HandlerFunc) {
 	}
 }
 
-// refuseBody answers a request whose body could not be read, or is not the body that the
-// client has sent.
 func (k *Keys) refuseBody(w http.ResponseWriter, r *http.Request, err error) {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		k.refuse(w, http.StatusRequestEntityTooLarge, "The request is too large", fmt.Sprintf("the limit is %d bytes", tooLarge.Limit))
@@ -111,8 +105,6 @@ func requestFields(r *http.Request) watermill.LogFields {
 	return watermill.LogFields{"method": r.Method, "path": r.URL.Path}
 }
 
-// fail answers a request whose transaction was rolled back, or whose commit has an
-// unknown outcome.
 func (k *Keys) fail(w http.ResponseWriter, err error) {
 	status, detail := http.StatusInternalServerError, "repeat it with the same key"
 	if errors.Is(err, dialect.ErrCommitUnknown) {
@@ -125,8 +117,8 @@ func (k *Keys) fail(w http.ResponseWriter, err error) {
 	k.refuse(w, status, "The request failed", detail)
 }
 
-// unavailable reports whether the same request may succeed a moment later, because the
-// database or another service is not available now.
+// unavailable reports whether the request may succeed a moment later, because the database or
+// another service is not available now.
 func unavailable(err error) bool {
 	if dialect.Unavailable(err) || dialect.Contended(err) || dialect.Undeployed(err) {
 		return true
@@ -140,8 +132,7 @@ func unavailable(err error) bool {
 	return network
 }
 
-// errUndone is returned to the database code to roll back a transaction whose answer
-// must not be stored.
+// errUndone rolls back a transaction whose answer must not be stored.
 var errUndone = errors.New("the answer is not stored")
 
 func (k *Keys) handle(r *http.Request, req request, h HandlerFunc) (a answer, repeated bool, err error) {
@@ -190,7 +181,7 @@ func write(w http.ResponseWriter, a answer, repeated bool) {
 	_, _ = w.Write(a.body) // the client may be gone; it can repeat the request
 }
 
-// refuse answers with an error in the format of RFC 9457 (application/problem+json).
+// The format is RFC 9457 (application/problem+json).
 func (k *Keys) refuse(w http.ResponseWriter, status int, title, detail string) {
 	text, _ := json.Marshal(map[string]any{
 		"type": cmp.Or(k.config.Documentation, "about:blank"), "title": title, "detail": strings.ToValidUTF8(detail, ""), "status": status,
@@ -204,7 +195,6 @@ func (k *Keys) refuse(w http.ResponseWriter, status int, title, detail string) {
 	_, _ = w.Write(text)
 }
 
-// recorder keeps an answer until the commit.
 type recorder struct {
 	answer answer
 	limit  int
@@ -230,8 +220,7 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// end completes the answer. It removes the headers Date and Connection, which are
-// different for each response.
+// Date and Connection are different for each response.
 func (r *recorder) end() error {
 	r.WriteHeader(http.StatusOK)
 	if r.answer.body == nil {

@@ -38,7 +38,6 @@ func New(db *sql.DB, config Config) (*Keys, error) {
 	return &Keys{db: db, config: config, dialect: d, queries: dialect.NewQueries(d, newQueries)}, nil
 }
 
-// sweepBatch is the maximum number of rows that one transaction removes.
 const sweepBatch = 2000
 
 // Sweep removes keys that are older than Config.Retention by the database's clock, and
@@ -63,9 +62,8 @@ func (k *Keys) Sweep(ctx context.Context) (removed int64, err error) {
 	}
 }
 
-// Run calls Sweep every Config.SweepInterval until ctx ends, and then returns nil. Any
-// number of processes may call it. If the database returns an error, Run logs the
-// error, and tries again at the next sweep.
+// Run calls Sweep every Config.SweepInterval until ctx ends, and then returns nil. Errors are
+// logged. Any number of processes may call it.
 func (k *Keys) Run(ctx context.Context) error {
 	tick := time.NewTicker(k.config.SweepInterval)
 	defer tick.Stop()
@@ -95,9 +93,8 @@ type queries struct {
 
 func newQueries(d dialect.Dialect) queries {
 	return queries{
-		// This statement waits for another transaction that has inserted the same key. If
-		// that transaction commits, the statement inserts nothing. If it rolls back, the
-		// statement inserts the key.
+		// This waits for another transaction that has inserted the key, and inserts it only if that
+		// one rolls back.
 		claim:  d.SQL(`INSERT INTO {idempotency_keys} (client, key, digest) VALUES ($1, $2, $3) ON CONFLICT (client, key) DO NOTHING`),
 		find:   d.SQL(`SELECT digest, status, header, body FROM {idempotency_keys} WHERE client = $1 AND key = $2`),
 		answer: d.SQL(`UPDATE {idempotency_keys} SET status = $3, header = $4, body = $5 WHERE client = $1 AND key = $2`),
@@ -106,7 +103,6 @@ func newQueries(d dialect.Dialect) queries {
 	}
 }
 
-// answer is the answer that a handler has written.
 type answer struct {
 	status int
 	header http.Header
@@ -114,15 +110,13 @@ type answer struct {
 }
 
 var (
-	// errReused means that the key was used for a different request.
 	errReused = errors.New("the key was used for another request")
 
-	// errInProgress means that another request with the key is being handled.
 	errInProgress = errors.New("a request with the key is being handled")
 )
 
-// claim inserts the key. If an earlier request used the key, claim returns the answer
-// of the earlier request, or errReused if that request was different.
+// claim inserts the key, or returns the answer of an earlier request, or errReused if that one was
+// different.
 func (k *Keys) claim(ctx context.Context, tx *sql.Tx, r request) (earlier *answer, err error) {
 	waiting, cancel := context.WithTimeoutCause(ctx, k.config.Wait, errInProgress)
 	defer cancel()

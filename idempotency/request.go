@@ -14,13 +14,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxKey is the maximum length of a key in bytes.
 const maxKey = 255
 
-// keyOf returns the key of a request, or "" if the request has no key. If the key is
-// not valid, the result problem says why. According to the draft of the header
-// Idempotency-Key, a key is a string of RFC 8941, in quotes. Many clients send the key
-// without quotes, and keyOf accepts this form, too.
+// keyOf returns the key of a request, or "", and a problem if it is not valid. By the draft, a key
+// is a string of RFC 8941, in quotes, but many clients send it without.
 func keyOf(r *http.Request) (key, problem string) {
 	values := r.Header.Values(Header)
 	switch {
@@ -46,9 +43,8 @@ func keyOf(r *http.Request) (key, problem string) {
 	return key, ""
 }
 
-// unquote returns the string after an opening quote, as in RFC 8941, section 3.3.3. It
-// ignores parameters after the string, because the draft of the header Idempotency-Key
-// defines none.
+// unquote returns the string after an opening quote, as in RFC 8941, section 3.3.3. The draft
+// defines no parameters, so they are ignored.
 func unquote(quoted string) (value, problem string) {
 	var b strings.Builder
 	for i := 0; i < len(quoted); i++ {
@@ -71,14 +67,12 @@ func unquote(quoted string) (value, problem string) {
 	return "", "its closing quote is missing"
 }
 
-// request contains the data by which a repeated request is recognized.
 type request struct {
 	client, key string
 	digest      [sha256.Size]byte
 }
 
-// errChanged means that the body cannot be compared with the body of another request,
-// because it is not the body that the client has sent.
+// errChanged means that the body is not the one that the client has sent, and cannot be compared.
 var errChanged = errors.New("a middleware has read or changed the body of the request: put the middleware inside the handler of " +
 	"package idempotency, or let it put back the same bytes as r.Body")
 
@@ -93,9 +87,8 @@ func (k *Keys) readBody(w http.ResponseWriter, r *http.Request) (body []byte, er
 	return body, err
 }
 
-// changed reports whether body is not the whole body that the client has sent. If the
-// client sends a body without its length, changed knows this only if nothing is left of
-// the body: it then reports a body that the client has really left empty, too.
+// changed reports whether body is not what the client has sent. Without a length, it knows this
+// only if nothing is left, and then reports an empty body, too.
 func changed(r *http.Request, body []byte) bool {
 	if r.ContentLength < 0 {
 		return len(body) == 0 || r.MultipartForm != nil
@@ -108,10 +101,8 @@ var meaning = []string{
 	"Content-Type", "Content-Encoding", "Content-Range", "X-Http-Method-Override", "X-Http-Method", "X-Method-Override",
 }
 
-// digestOf returns a digest of the parts of a request by which two requests are
-// compared. The path is compared as the client has sent it and as the handler sees it:
-// http.StripPrefix and routers change the second one, a program that splits a request
-// into several ones keeps the first one.
+// digestOf uses the path as the client has sent it and as the handler sees it: http.StripPrefix and
+// routers change the second, and a program that splits a request into several keeps the first.
 func digestOf(r *http.Request, body []byte) (digest [sha256.Size]byte) {
 	sum := sha256.New()
 	add(sum, r.Method, target(r), r.URL.Path, r.URL.RawQuery)
@@ -122,7 +113,7 @@ func digestOf(r *http.Request, body []byte) (digest [sha256.Size]byte) {
 	return [sha256.Size]byte(sum.Sum(nil))
 }
 
-// add adds values to a digest, so that other values never add the same bytes.
+// Other values never add the same bytes.
 func add(sum hash.Hash, values ...string) {
 	fmt.Fprintf(sum, "%d;", len(values))
 	for _, value := range values {
@@ -130,8 +121,8 @@ func add(sum hash.Hash, values ...string) {
 	}
 }
 
-// target returns path and query as the client has sent them. A client may send them
-// after a scheme and a host, which a repeated request need not have.
+// target returns path and query as sent. A scheme and a host before them may differ in a repeated
+// request.
 func target(r *http.Request) string {
 	sent := r.RequestURI
 	if sent == "" { // the request was made in this process
@@ -143,11 +134,9 @@ func target(r *http.Request) string {
 	return sent
 }
 
-// maxClient is the maximum length of a client's id in bytes. An index of PostgreSQL
-// takes no longer ids.
+// maxClient is in bytes. An index of PostgreSQL takes no longer ids.
 const maxClient = 1024
 
-// unusable returns the reason why the tables cannot store a client's id, or "".
 func unusable(client string) string {
 	switch {
 	case len(client) > maxClient:

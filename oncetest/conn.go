@@ -10,12 +10,10 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// errLost is the error that conn returns after its connection was lost on purpose.
 var errLost = fmt.Errorf("oncetest: the connection is lost here: %w", driver.ErrBadConn)
 
-// conn wraps a connection of the driver, and can inject a fault. conn implements the
-// optional interfaces that database/sql uses. If the driver does not implement one of
-// them, conn does what database/sql does in this case.
+// conn wraps a connection of the driver, and can inject a fault. For an optional interface that the
+// driver does not implement, it does what database/sql does.
 type conn struct {
 	pooled *sql.Conn
 	inner  driver.Conn
@@ -38,9 +36,9 @@ var (
 	_ driver.NamedValueChecker  = (*conn)(nil)
 )
 
-// lose rolls back the transaction, and makes every later use of the connection fail. Some
-// drivers fail if their connection is closed while statements or rows are open. So lose
-// does not close the driver's connection: this is done when database/sql closes conn.
+// lose rolls back the transaction, and makes every later use of the connection fail. The driver's
+// connection is closed with conn, because some drivers fail if it is closed while statements or
+// rows are open.
 func (c *conn) lose() error {
 	if c.tx != nil {
 		_ = c.tx.Rollback() // if it fails, the database rolls back when the connection is closed
@@ -50,8 +48,7 @@ func (c *conn) lose() error {
 	return errLost
 }
 
-// statement is called before each statement. If a fault must be injected before this
-// statement, it returns the error of the fault.
+// statement is called before each statement, and returns the error of a fault to inject.
 func (c *conn) statement(ctx context.Context, query string) error {
 	if c.gone {
 		return errLost
@@ -72,9 +69,8 @@ func (c *conn) statement(ctx context.Context, query string) error {
 	}
 }
 
-// counts reports whether a statement counts as a statement of an observed transaction.
-// The library executes some statements only to check the transaction. They do not count,
-// because they change no data, and are not executed in every transaction.
+// counts reports whether a statement counts. Those that only check the transaction change no data,
+// and are not executed in every one.
 func (c *conn) counts(query string) bool {
 	return c.tx != nil && c.delivery != nil && !c.checks(query)
 }
@@ -83,8 +79,8 @@ func (c *conn) checks(query string) bool {
 	return c.check != nil && (query == c.check.SQL || query == c.check.Mark || query == dialect.Probe)
 }
 
-// failStatement executes an invalid statement. So the transaction is in the same state as
-// after a real error: in PostgreSQL it accepts no more statements, and in SQLite it does.
+// After an invalid statement, the transaction is as after a real error: PostgreSQL accepts no more
+// statements, SQLite does.
 func (c *conn) failStatement(ctx context.Context) error {
 	const broken = "oncetest_makes_this_statement_fail"
 	err := driver.ErrSkip
@@ -130,9 +126,8 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return rows, err
 }
 
-// skipped is called after the driver has received a statement. If err is driver.ErrSkip,
-// the driver did not execute the statement, and database/sql prepares and executes it
-// again. So that the statement is not counted twice, skipped removes it from the counts.
+// After driver.ErrSkip, database/sql prepares and executes the statement again, so it must not be
+// counted twice.
 func (c *conn) skipped(query string, err error) {
 	if errors.Is(err, driver.ErrSkip) && !c.checks(query) {
 		c.call.undo()
@@ -225,8 +220,7 @@ func (c *conn) CheckNamedValue(value *driver.NamedValue) error {
 	return driver.ErrSkip
 }
 
-// Close returns the driver's connection to the pool that it came from. If the connection
-// is lost, this pool closes it.
+// Close returns the driver's connection to its pool, which closes it if it is lost.
 func (c *conn) Close() error {
 	if c.gone {
 		_ = c.pooled.Raw(func(any) error { return driver.ErrBadConn })

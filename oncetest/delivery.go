@@ -15,8 +15,7 @@ import (
 	"github.com/watermill-once/once/dedup"
 )
 
-// delivery is the delivery of a message, together with all its redeliveries. The delivery
-// is stored in the context of each transaction of the message.
+// delivery is a message with all its redeliveries, in the context of each of its transactions.
 type delivery struct {
 	fault *fault    // may be nil
 	other *delivery // duplicate that is delivered at the same time, or nil
@@ -64,8 +63,7 @@ func (d *delivery) handler(h once.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// handlerBegins records that the handler begins. It reports whether the fault was
-// injected before.
+// handlerBegins reports whether the fault was injected before.
 func (d *delivery) handlerBegins() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,16 +87,14 @@ func (d *delivery) handlerEnds(injectedBefore bool, err error) {
 	}
 }
 
-// begin records that a transaction begins. It forgets the statements of the previous
-// transaction.
+// begin forgets the statements of the previous transaction.
 func (d *delivery) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.statements = nil
 }
 
-// statement records a statement before its execution. It returns the fault to inject:
-// 0, lost or statementFails.
+// statement returns the fault to inject before the statement: 0, lost or statementFails.
 func (d *delivery) statement(sql string) kind {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,16 +116,14 @@ func (d *delivery) handlerStatements() int {
 	return d.ran
 }
 
-// undo forgets the latest statement, because the driver did not execute it. See
-// conn.skipped.
+// undo is for conn.skipped.
 func (d *delivery) undo() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.statements = d.statements[:len(d.statements)-1]
 }
 
-// commit is called before a commit. It returns the fault to inject: 0, lost or
-// lostAfterCommit.
+// commit returns the fault to inject: 0, lost or lostAfterCommit.
 func (d *delivery) commit() kind {
 	d.waitForOther()
 	d.mu.Lock()
@@ -152,15 +146,14 @@ func (d *delivery) rollback() {
 	}
 }
 
-// end records how the handler has ended its transaction. Only the first call counts.
+// Only the first end counts.
 func (d *delivery) end(how string) {
 	if d.ended == "" {
 		d.ended = how
 	}
 }
 
-// endOf returns how a statement ends the transaction: "commit", "rollback", or "" if
-// the statement does not end it.
+// endOf returns "commit", "rollback", or "" if the statement does not end the transaction.
 func endOf(sql string) string {
 	words := strings.Fields(strings.ToLower(strings.TrimRight(strings.TrimSpace(sql), ";")))
 	if len(words) == 0 {
@@ -180,10 +173,9 @@ func endOf(sql string) string {
 	return ""
 }
 
-// waitForOther is called before a commit. It waits until the duplicate is about to
-// commit, too, but only for a short time. Usually the duplicate cannot get so far,
-// because it waits for this delivery: for its row in the inbox, for the only connection
-// of the pool, or for SQLite's write lock.
+// waitForOther waits before a commit until the duplicate is about to commit, too, but only for a
+// short time: usually it waits for this delivery, for its row in the inbox, the only connection of
+// the pool, or SQLite's write lock.
 func (d *delivery) waitForOther() {
 	d.announce()
 	if d.other == nil {
@@ -203,29 +195,24 @@ func (d *delivery) faultInjected() bool {
 	return d.injected
 }
 
-// kind is the kind of a fault.
 type kind int
 
 const (
-	// lost means that the connection is lost before a statement or the commit is executed.
-	// The database rolls back.
+	// lost loses the connection before a statement or the commit, and the database rolls back.
 	lost kind = iota + 1
 
-	// lostAfterCommit means that the connection is lost after the commit, before the reply
-	// to the commit arrives.
+	// lostAfterCommit loses the connection before the reply to the commit arrives.
 	lostAfterCommit
 
-	// statementFails means that a statement fails, and the connection stays open.
+	// After statementFails, the connection stays open.
 	statementFails
 )
 
-// fault is a fault that is injected once, during the delivery of one message.
 type fault struct {
 	kind    kind
 	message int // index of the message
 
-	// statement is the number of a statement in the message's transaction. The first
-	// statement is 1, and 0 means the commit.
+	// statement is a number from 1, or 0 for the commit.
 	statement int
 
 	of  int    // number of statements in the transaction

@@ -10,22 +10,18 @@ import (
 	"sync"
 )
 
-// wrap returns a pool whose connections wrap connections of db. If a wrapped connection
-// runs a transaction of a delivery, it injects the fault of this delivery. The pool keeps
-// no idle connections: if db has only one connection, the comparison of the tables needs
-// this connection, too.
+// wrap returns a pool that wraps connections of db, and injects the fault of a delivery. It keeps
+// no idle connections: the comparison of the tables may need the only one of db.
 func wrap(db *sql.DB) *sql.DB { return wrapFor(db, nil) }
 
-// wrapFor works like wrap, but the connections also report their statements to
-// call, unless it is nil.
+// The connections also report their statements to call, if any.
 func wrapFor(db *sql.DB, call *call) *sql.DB {
 	wrapped := sql.OpenDB(connector{db, call})
 	wrapped.SetMaxIdleConns(-1)
 	return wrapped
 }
 
-// connector takes its connections from another pool. So it needs neither the address of
-// the database nor the name of the driver.
+// connector takes connections from another pool, and needs neither its address nor its driver.
 type connector struct {
 	db   *sql.DB
 	call *call // may be nil
@@ -39,9 +35,8 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	wrapped := &conn{pooled: pooled, call: c.call}
-	// In general, a driver's connection must not be used after the method Raw has returned,
-	// because the pool may give the connection to another user. Here this is safe: the pool
-	// cannot do so before the variable wrapped is closed.
+	// After Raw, the pool may usually give the connection to another user, but not before wrapped
+	// is closed.
 	err = pooled.Raw(func(inner any) error {
 		var ok bool
 		if wrapped.inner, ok = inner.(driver.Conn); !ok {
@@ -56,9 +51,8 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return wrapped, nil
 }
 
-// call is one of two concurrent calls of a service. The call pauses after one of its
-// statements that publish events, until the channel resume is closed. These statements
-// contain the text in the field insert. A nil call does not pause.
+// call is one of two concurrent calls of a service. It pauses after one of its statements with the
+// text insert, which publish events, until resume is closed. A nil call does not pause.
 type call struct {
 	insert     *regexp.Regexp // text that every statement that publishes contains
 	pauseAfter int            // number of statements that publish, after which the call pauses; 0 means never
@@ -94,8 +88,7 @@ func (c *call) statement(sql string) {
 	}
 }
 
-// undo forgets the latest statement, because the driver returned driver.ErrSkip and did
-// not run it. database/sql then prepares the statement and runs it again.
+// After driver.ErrSkip, database/sql prepares the statement and runs it again.
 func (c *call) undo() {
 	if c == nil {
 		return
@@ -110,16 +103,13 @@ func (c *call) undo() {
 	}
 }
 
-// commit is called before each commit of the call. If the pause is due, it pauses the
-// call.
 func (c *call) commit() {
 	if c != nil {
 		c.pauseIfDue()
 	}
 }
 
-// pauseIfDue pauses the call if pauseAfter of its statements have published, and the call
-// has not paused yet. It returns when resume is closed.
+// pauseIfDue pauses the call once, after pauseAfter publishing statements, until resume is closed.
 func (c *call) pauseIfDue() {
 	c.mu.Lock()
 	due := !c.hasPaused && c.pauseAfter > 0 && c.published == c.pauseAfter
@@ -137,7 +127,6 @@ func (c *call) statementsAfterPause() []string {
 	return c.statements
 }
 
-// stmt wraps a prepared statement of the driver.
 type stmt struct {
 	conn  *conn
 	inner driver.Stmt
@@ -150,9 +139,8 @@ var (
 	_ driver.NamedValueChecker = (*stmt)(nil)
 )
 
-// convertingStmt is a stmt for drivers that convert arguments by column, with
-// driver.ColumnConverter. A separate type is needed, because database/sql treats every
-// statement that has the method ColumnConverter as such a statement.
+// convertingStmt is a stmt with driver.ColumnConverter, a separate type because database/sql asks
+// every statement that has the method.
 type convertingStmt struct {
 	*stmt
 	driver.ColumnConverter
@@ -234,7 +222,6 @@ func unnamed(args []driver.NamedValue) ([]driver.Value, error) {
 	return all, nil
 }
 
-// tx wraps the open transaction of a conn.
 type tx struct{ *conn }
 
 func (t tx) Commit() error {

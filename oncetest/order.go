@@ -17,20 +17,17 @@ import (
 
 // OrderConfig configures [RunOrder]. DB, First, Second and Reset are required.
 type OrderConfig struct {
-	// DB is a test database that contains the tables of the service and of this library
-	// (schema.Up). Its pool must allow at least three connections. No other process may use
-	// the database during the test, in particular no forwarder. RunOrder deletes all rows
-	// of the outbox.
+	// DB is a test database with the tables of the service and of this library (schema.Up), and at
+	// least three connections. No other process may use it, in particular no forwarder. RunOrder
+	// deletes all rows of the outbox.
 	DB *sql.DB
 
-	// First and Second are two calls of the service that publish with the same ordering
-	// key. They run at the same time. Both may be the same function. Each call must use its
-	// parameter db and not the field DB, because only the connections of db can
-	// pause the call.
+	// First and Second are calls of the service, perhaps the same, that publish with the same
+	// ordering key, and run at the same time. Each must use its argument db, because only its
+	// connections can pause the call.
 	First, Second func(ctx context.Context, db *sql.DB) error
 
-	// Reset puts the tables into the state that they have before the calls. RunOrder calls
-	// it before every case.
+	// Reset puts the tables into the state before the calls. It is called before every case.
 	Reset func(ctx context.Context, db *sql.DB) error
 
 	// Schema selects the kind of database and the prefix of the tables. Defaults to
@@ -62,19 +59,16 @@ func (c OrderConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// RunOrder tests whether the events of an ordering key are sent in the order in which
-// their transactions commit. RunOrder first calls First and then Second, and notes the
-// SQL statements with which each of them publishes events. For each of these statements
-// it runs a subtest. The subtest calls one of the two functions, pauses it after the
-// statement, and calls the other function. The subtest fails if the other function
-// commits an event of the same key during the pause, because this event is sent after the
-// event of the paused function, although it was committed first.
+// RunOrder tests whether the events of an ordering key are sent in the order in which their
+// transactions commit. It notes the SQL statements with which First and Second publish events. For
+// each of them, a subtest pauses the call after the statement, and runs the other one. It fails if
+// this one commits an event of the same key during the pause, which is sent after the event of the
+// paused call, although it was committed first.
 //
-// RunOrder finds a service that publishes before it locks the rows that it changes, and
-// a service whose calls do not lock a common row. To correct such a service, publish
-// last, or call [outbox.LockKey] first.
+// RunOrder finds a service that publishes before it locks the rows that it changes, and calls that
+// do not lock a common row. Publish last, or call [outbox.LockKey] first.
 //
-// With SQLite the subtests are skipped, because SQLite has one writer at a time.
+// With SQLite, which has one writer at a time, the subtests are skipped.
 func RunOrder[T TB[T]](t T, config OrderConfig) {
 	t.Helper()
 	o, err := newOrderTest(t.Context(), config)
@@ -98,27 +92,23 @@ func RunOrder[T TB[T]](t T, config OrderConfig) {
 	}
 }
 
-// orderTest tests two calls of a service.
 type orderTest struct {
 	config  OrderConfig
 	dialect dialect.Dialect
 	cases   []testCase
 }
 
-// caller is one of the two calls, with its name.
 type caller struct {
 	name string
 	do   func(ctx context.Context, db *sql.DB) error
 }
 
-// event is a message in the outbox that has an ordering key.
 type event struct {
 	position int64
 	id, key  string
 }
 
-// newOrderTest runs each call alone. It counts the statements of each call that
-// publish, and finds the ordering keys.
+// newOrderTest runs each call alone, counts its publishing statements, and finds the ordering keys.
 func newOrderTest(ctx context.Context, config OrderConfig) (*orderTest, error) {
 	config.Timeout = cmp.Or(config.Timeout, 30*time.Second)
 	config.Schema = config.Schema.WithDefaults()
@@ -181,19 +171,16 @@ func (o *orderTest) newCall(pauseAfter int) *call {
 	return newCall(o.config.Schema.Table("outbox"), pauseAfter)
 }
 
-// run runs the call of who. The connections of this call report to c, which
-// can pause the call.
+// The connections of this call report to c, which can pause it.
 func (o *orderTest) run(ctx context.Context, who caller, c *call) error {
 	db := wrapFor(o.config.DB, c)
 	defer db.Close()
 	return who.do(ctx, db)
 }
 
-// checkOvertaking runs two calls at the same time. The call in overtaken
-// pauses after a statement that publishes. Then the call in overtaker runs.
-// checkOvertaking returns an error if the second call commits an event of the same key
-// during the pause, because the paused call has published its event earlier, and this
-// event would be sent first.
+// checkOvertaking pauses the call overtaken after a statement that publishes, and runs overtaker.
+// An event of the same key that is committed during the pause is an error, because that of the
+// paused call would be sent first.
 func (o *orderTest) checkOvertaking(ctx context.Context, overtaken, overtaker caller, pauseAfter int) error {
 	ctx, cancel := context.WithTimeout(ctx, o.config.Timeout)
 	defer cancel()
@@ -257,10 +244,8 @@ func (o *orderTest) waitUntilBlocked(ctx context.Context, result <-chan error) (
 	}
 }
 
-// checkPositions compares events of the same key. It returns an error if the outbox
-// contains an event of the paused call before an event that was committed during the
-// pause. inPause contains the events that were committed during the
-// pause. all contains the events after both calls.
+// checkPositions returns an error if the outbox has an event of the paused call before one of the
+// same key from inPause, committed during the pause. all are the events after both calls.
 func checkPositions(overtaken, overtaker caller, inPause, all []event, paused *call) error {
 	for _, later := range all {
 		if slices.Contains(inPause, later) {
@@ -299,7 +284,6 @@ func (o *orderTest) reset(ctx context.Context) error {
 	})
 }
 
-// events returns the committed messages in the outbox that have an ordering key.
 func (o *orderTest) events(ctx context.Context) ([]event, error) {
 	rows, err := o.config.DB.QueryContext(ctx, o.dialect.SQL(
 		`SELECT position, message_id, ordering_key FROM {outbox} WHERE ordering_key IS NOT NULL ORDER BY position`))

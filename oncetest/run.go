@@ -54,12 +54,10 @@ func Run[T TB[T]](t T, config Config) {
 	}
 }
 
-// errNotInjected means that a fault could not be injected, because the transaction had
-// fewer statements than in the reference. The case is then skipped and does not fail,
-// because the handler may have a good reason: it may cache rows that it has read.
+// errNotInjected means that the transaction had fewer statements than in the reference. The case is
+// skipped: the handler may cache rows that it has read.
 var errNotInjected = errors.New("fewer statements ran this time: the case is skipped")
 
-// testCase is a case that runs as a subtest.
 type testCase struct {
 	name string
 	run  func(ctx context.Context) error
@@ -88,46 +86,39 @@ func (s *subject) cases() []testCase {
 // Config configures [Run]. DB, Handler, Messages and Reset are required. For every
 // other field, the zero value means the default.
 type Config struct {
-	// DB is a test database that contains the tables of the handler and of this library
-	// (schema.Up). Use PostgreSQL, or SQLite in a file: a SQLite database in memory is lost
-	// when its connection is closed. No other process may use the database during the test.
-	// Run deletes all rows of the inbox and the outbox.
+	// DB is a test database with the tables of the handler and of this library (schema.Up). Use
+	// PostgreSQL, or SQLite in a file: one in memory is lost when its connection is closed. No
+	// other process may use it. Run deletes all rows of the inbox and the outbox.
 	DB *sql.DB
 
-	// Handler is the handler to test. If your handler takes its transaction from
-	// dedup.TxFromContext, set Handler to a function that calls your handler with its
-	// parameter msg.
+	// Handler is the handler to test. If yours takes its transaction from dedup.TxFromContext, set
+	// a function that calls it with msg.
 	Handler once.HandlerFunc
 
-	// Messages are delivered one after another. Their ids must differ, and the handler must
-	// accept them in this order.
+	// Messages are delivered one after another, with different ids, in an order that the handler
+	// accepts.
 	Messages []*message.Message
 
-	// Reset puts the tables into the state that they have before the first message arrives:
-	// it empties them, and inserts the rows that the handler needs. Run calls it before
-	// every case, and checks that it produces the same state each time.
+	// Reset puts the tables into the state before the first message: it empties them, and inserts
+	// the rows that the handler needs. It is called before every case, and must produce the same
+	// state each time.
 	Reset func(ctx context.Context, db *sql.DB) error
 
-	// Tables are the tables to compare, such as "payments" or "shop.payments", spelled as
-	// in the database. Defaults to all tables except the tables of this library. In
-	// PostgreSQL these are the tables in the search path.
+	// Tables are the tables to compare, such as "payments" or "shop.payments", spelled as in the
+	// database. Defaults to all in the search path but this library's.
 	Tables []string
 
-	// Ignore lists columns that are not compared because their values differ in each run,
-	// such as times and generated ids. A name without a table, such as "captured_at", means
-	// the columns of this name in all tables. A name with a table, such as "payments.id",
-	// means the column of this table. Defaults to none.
+	// Ignore lists columns that are not compared because their values differ in each run, such as
+	// times and generated ids: "captured_at" in all tables, or "payments.id". Defaults to none.
 	Ignore []string
 
-	// Ordered says that messages always arrive in order. Run then does not swap messages.
-	// Defaults to false, because a consumer that retries, or has more than one message in
-	// flight, receives messages out of order.
+	// Ordered says that messages always arrive in order, and are not swapped. Defaults to false: a
+	// consumer that retries, or has more than one message in flight, receives them out of order.
 	Ordered bool
 
-	// Dedup is the configuration of the inbox in your service. If Dedup.Idempotent contains
-	// the consumer, its handler handles every delivery, so the cases with duplicates test
-	// whether the handler is idempotent. Dedup.Consumer defaults to "oncetest", and
-	// Dedup.Outbox to the outbox of the same Schema.
+	// Dedup is the configuration of your service's inbox. If Dedup.Idempotent contains the
+	// consumer, the cases with duplicates test whether its handler is idempotent. Dedup.Consumer
+	// defaults to "oncetest", and Dedup.Outbox to the outbox of the same Schema.
 	Dedup dedup.Config
 
 	// Timeout is the maximum time for one message with all its redeliveries. Defaults to 30

@@ -20,10 +20,9 @@ type contents struct {
 	rows  []row // sorted, because the database may return rows in any order
 }
 
-// row contains the values of a row as text.
 type row []string
 
-// canonical returns a value as a string. Equal values have equal strings.
+// Equal values have equal strings.
 func canonical(value any) string {
 	switch v := value.(type) {
 	case nil:
@@ -42,9 +41,8 @@ func canonical(value any) string {
 	}
 }
 
-// compare returns a description of the first difference between the rows of got and want,
-// or "" if they are equal. The description contains origin, which says
-// where the rows of want come from, such as "one delivery gives".
+// compare describes the first difference between got and want, or returns "". origin says where
+// want comes from, such as "one delivery gives".
 func compare(got, want state, origin string) string {
 	for i := range want {
 		if d := want[i].difference(got[i].rows, "where "+origin); d != "" {
@@ -64,8 +62,8 @@ func (c contents) difference(got []row, where string) string {
 	case len(got) < len(c.rows):
 		return fmt.Sprintf("has %s %s %d: %s is missing", count(len(got)), where, len(c.rows), c.text(missing[0]))
 	}
-	// The number of rows is equal, so a value must differ. The user sees the value best in
-	// two rows that are otherwise similar.
+	// The number of rows is equal, so a value must differ, best seen in two rows that are otherwise
+	// similar.
 	wanted, found := missing[0], extra[0]
 	for _, candidate := range extra[1:] {
 		if len(differing(candidate, wanted)) < len(differing(found, wanted)) {
@@ -80,8 +78,7 @@ func (c contents) difference(got []row, where string) string {
 		strings.Join(columns, ", "), c.text(found))
 }
 
-// without returns the rows of a that are missing in b. If a row occurs several times,
-// each occurrence in b removes only one in a. Both lists must be sorted.
+// without removes one occurrence of a row in a for each in b. Both lists must be sorted.
 func without(a, b []row) []row {
 	var left []row
 	for _, r := range a {
@@ -124,15 +121,14 @@ func (c contents) text(r row) string {
 
 func short(value string) string { return shorten(value, 60) }
 
-// table is a table to compare.
 type table struct {
 	name    string
 	columns []string // names of the columns to compare, sorted
 	query   string
 }
 
-// findTables returns the tables to compare: the tables of the handler, and the outbox
-// with the columns that the receiver of a message sees.
+// findTables returns the tables of the handler, and the outbox with the columns that a receiver
+// sees.
 func (s *subject) findTables(ctx context.Context) ([]table, error) {
 	names := s.config.Tables
 	if len(names) == 0 {
@@ -159,16 +155,14 @@ func (s *subject) findTables(ctx context.Context) ([]table, error) {
 	}
 	outbox := []string{"message_id", "topic", "ordering_key", "payload", "metadata"}
 	all = append(all, s.newTable(config.Prefix+"outbox", config.Table("outbox"), outbox, unmatched))
-	// If a table is missing, its columns are missing, too. Report only the table.
+	// A missing table has no columns either. Report only the table.
 	if len(errs) == 0 && len(unmatched) > 0 {
 		errs = append(errs, fmt.Errorf("Ignore: there is no column %s", strings.Join(slices.Sorted(maps.Keys(unmatched)), ", no column ")))
 	}
 	return all, errors.Join(errs...)
 }
 
-// newTable returns a table without the ignored columns. unmatched contains
-// the elements of Config.Ignore for which no column was found yet. newTable removes the
-// elements that match a column of the table.
+// newTable leaves out ignored columns, and removes their names from unmatched.
 func (s *subject) newTable(name, quoted string, columns []string, unmatched map[string]bool) table {
 	t := table{name: name}
 	for _, column := range slices.Sorted(slices.Values(columns)) {

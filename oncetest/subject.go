@@ -15,7 +15,6 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// subject is the handler to test, with its inbox and its database.
 type subject struct {
 	config  Config
 	dialect dialect.Dialect
@@ -76,10 +75,8 @@ func (s *subject) reset(ctx context.Context) error {
 	return nil
 }
 
-// makeReference delivers every message once, and stores the resulting state as the
-// reference. Then it resets the database and delivers all messages again. If the second
-// state differs, makeReference returns an error: without a fault the results already
-// differ, so the cases would show nothing.
+// makeReference delivers every message once, and stores the state. A second run with another state
+// is an error: the cases would show nothing.
 func (s *subject) makeReference(ctx context.Context) (err error) {
 	if err := s.reset(ctx); err != nil { // first, because Reset may create tables that findTables must find
 		return err
@@ -124,13 +121,11 @@ func (s *subject) deliverOnce(ctx context.Context) ([]fault, state, error) {
 	return all, after, err
 }
 
-// maxDeliveries is the number of deliveries after which the test gives up on a message.
-// It is so high that a handler that fails only sometimes succeeds before.
+// maxDeliveries is so high that a handler that fails only sometimes succeeds before.
 const maxDeliveries = 10
 
-// deliver delivers the message msg again and again until it is handled without an error.
-// If afterFault is not nil, deliver calls it after the delivery in which
-// the fault was injected.
+// deliver repeats msg until it is handled without an error. afterFault, if not nil, is called after
+// the delivery with the fault.
 func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message, afterFault func() error) error {
 	defer d.announce()
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
@@ -172,9 +167,7 @@ func (s *subject) explain(err error) error {
 	return err
 }
 
-// compareWithReference returns an error if the tables differ from the reference. The
-// error begins with name, the name of the case. It ends with
-// clue, a likely cause, if clue is not "".
+// name begins the error, and clue, a likely cause or "", ends it.
 func (s *subject) compareWithReference(ctx context.Context, name, clue string) error {
 	now, err := s.read(ctx)
 	if err != nil {
@@ -279,9 +272,8 @@ func (s *subject) withFault(ctx context.Context, f fault) error {
 	return nil
 }
 
-// findOutsideWrites is called after the transaction was rolled back. It compares the
-// tables with before, and describes the writes that remain, because the
-// handler made them outside of the transaction. It returns "" if there are none.
+// findOutsideWrites describes the writes that remain after a rollback, compared with before,
+// because the handler made them outside of the transaction.
 func (s *subject) findOutsideWrites(ctx context.Context, broken *delivery, before state) (string, error) {
 	if broken.fault.kind == lostAfterCommit {
 		return "", nil

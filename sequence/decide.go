@@ -11,15 +11,14 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// last describes which versions of an aggregate were applied: all versions from
-// completeFrom to version. It is not certain that a lower version was applied.
+// last: all versions of an aggregate from completeFrom to version were applied, and perhaps lower
+// ones.
 type last struct {
 	version, completeFrom int64
 	known                 bool // false if no version was applied
 }
 
-// Results of Config.place. They say how a version relates to the version that was
-// applied last.
+// Results of Config.place: how a version relates to the last applied one.
 const (
 	stale = iota // the version was applied before, or a higher version was applied without it
 	next
@@ -27,8 +26,6 @@ const (
 	late  // a higher version was applied without this version, and Config.keepsLate returns true
 )
 
-// place reports how version relates to l, the version that was applied last. It returns
-// stale, next, early or late.
 func (c Config) place(l last, version int64) int {
 	switch {
 	case l.known && version <= l.version:
@@ -42,8 +39,8 @@ func (c Config) place(l last, version int64) int {
 	return early
 }
 
-// with adds an applied version to l, and returns the result. If filled is
-// true, the versions between l.version and this version also count as applied.
+// with adds an applied version to l. If filled is true, the versions in between count as applied,
+// too.
 func (c Config) with(l last, version int64, filled bool) last {
 	switch {
 	case l.known && version <= l.version: // the applied version is late
@@ -66,8 +63,7 @@ func (c Config) first() int64 {
 	return 1
 }
 
-// before returns the last applied version. If no version was applied, it returns the
-// number before the first version.
+// Without an applied version, before is the number before the first one.
 func (c Config) before(l last) int64 {
 	if l.known {
 		return l.version
@@ -75,8 +71,7 @@ func (c Config) before(l last) int64 {
 	return c.first() - 1
 }
 
-// maxWindows is the maximum number of windows for which a message is held. A message is
-// held for more than one window only while lower versions are held, too.
+// maxWindows limits how long a message is held while lower versions are held, too.
 const maxWindows = 4
 
 const (
@@ -84,11 +79,9 @@ const (
 	maxRecheck = 5 * time.Second
 )
 
-// recheckAfter returns how long to wait before an early message is checked again. The
-// wait is as long as the message has waited so far, but ends no later than the window.
-// One check is in the middle of the window, so that logMissingFirst can log a line
-// before the window ends. After the end of the window, the message waits only for a
-// lower version whose window ends soon.
+// recheckAfter returns when to check an early message again: after as long as it has waited, but no
+// later than the window, and once in its middle, so that logMissingFirst can log before it ends.
+// Then it waits only for a lower version whose window ends soon.
 func (c Config) recheckAfter(waited time.Duration) time.Duration {
 	if left := c.Window/2 - waited; left > 0 {
 		return min(max(waited, minRecheck), left)
@@ -101,15 +94,12 @@ func (c Config) recheckAfter(waited time.Duration) time.Duration {
 
 const maxName = 255 // in bytes; parkedrows.CheckName has the same limit
 
-// aggregate contains the type, the id and the version of an aggregate, as they are in
-// the metadata of a message.
 type aggregate struct {
 	kind, id string
 	version  int64
 }
 
-// aggregateOf returns the aggregate in the metadata of msg. The result ok is false if
-// the metadata contains no aggregate.
+// ok is false if msg has no aggregate.
 func (c Config) aggregateOf(msg *message.Message) (a aggregate, ok bool, err error) {
 	a.kind, a.id = msg.Metadata[meta.AggregateType], msg.Metadata[meta.AggregateID]
 	version := msg.Metadata[meta.AggregateVersion]

@@ -13,12 +13,10 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// errEarly is the error of a held message.
 var errEarly = errors.New("sequence: an earlier version has not arrived yet")
 
-// early decides what to do with a message if versions before it are missing. If the
-// result err is nil, the message must be applied. If the result filled is also true,
-// the missing versions then count as applied.
+// early decides about a message with missing versions before it. Without an error, it must be
+// applied, and if filled is true, the missing versions count as applied.
 func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome int, filled bool, err error) {
 	if !t.delivery.Subscribed {
 		return undecided, false, chain.NotCalled(fmt.Errorf("sequence: %w", errNoSubscriber))
@@ -29,8 +27,8 @@ func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome i
 	}
 	lowest := gap.Waited >= maxWindows*r.config.Window
 	if gap.Waited >= r.config.Window && !lowest {
-		// The windows of several versions often end at the same time. If a higher version
-		// were applied first, the lowest version would be late.
+		// The windows of several versions often end together. If a higher one were applied first,
+		// the lowest would be late.
 		err := r.queries.In(t.tx).lowest.Get(ctx, t.tx, &lowest, t.consumer, t.sequence(), gap.Last, t.version)
 		if err != nil {
 			return undecided, false, statementError("look for lower versions", err)
@@ -56,9 +54,9 @@ func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome i
 	return appliedWithGap, filled, nil
 }
 
-// late decides what to do with a message that arrives after a higher version was
-// applied without it. If OnStale is set, OnStale handles the message. Otherwise a
-// replayed message is applied, out of order, and any other message is given up on.
+// late decides about a message that arrives after a higher version was applied without it: OnStale
+// handles it if it is set. Otherwise a replayed one is applied, out of order, and any other is
+// given up on.
 func (r *Resequencer) late(ctx context.Context, t delivered, l last, msg *message.Message) (outcome int, err error) {
 	switch {
 	case r.config.OnStale != nil:
@@ -72,9 +70,7 @@ func (r *Resequencer) late(ctx context.Context, t delivered, l last, msg *messag
 	return givenUp, chain.Forever(chain.ReasonGap, &gapError{r.gap(t, l)})
 }
 
-// stale decides what to do with a message whose version no longer has an effect. A
-// replayed message goes back to quarantine, so that its replay does not count as
-// resolved.
+// A replayed message goes back to quarantine, so that its replay does not count as resolved.
 func (r *Resequencer) stale(t delivered, l last, msg *message.Message) error {
 	if t.replayed() {
 		return chain.Forever(chain.ReasonStale, fmt.Errorf("sequence: %w: version %d of %s %q is not above version %d, "+
@@ -92,14 +88,12 @@ func (r *Resequencer) gap(t delivered, l last) Gap {
 	}
 }
 
-// logFirstAfter is how long a message waits for the first version of its aggregate
-// before the wait is logged. Waits because of concurrency or a short failure end
-// earlier, and are not logged.
+// logFirstAfter is how long a message waits for the first version of its aggregate before this is
+// logged. Waits because of concurrency or a short failure end earlier.
 const logFirstAfter = 10 * time.Second
 
-// logMissingFirst logs, once for each consumer, that a message waits for the first
-// version of its aggregate. An operator can then notice a wrong Config.FromZero before the
-// first message goes to quarantine.
+// logMissingFirst logs once for each consumer, so that an operator can notice a wrong
+// Config.FromZero before the first message goes to quarantine.
 func (r *Resequencer) logMissingFirst(t delivered, gap Gap) {
 	if gap.Last >= gap.First || gap.Waited < min(logFirstAfter, r.config.Window/2) {
 		return
@@ -120,14 +114,13 @@ var (
 	// that the message arrived after a higher version was applied without it.
 	ErrGap = errors.New("a gap in the versions")
 
-	// ErrInvalidVersion means that the aggregate metadata of a message cannot be used. The
-	// version must be a whole number, and not lower than the first version, see
-	// Config.FromZero. The type and the id of the aggregate must be valid UTF-8 of at most 255
-	// bytes.
+	// ErrInvalidVersion means that the aggregate metadata of a message cannot be used. The version
+	// must be a whole number, not lower than the first version (Config.FromZero), and type and id
+	// valid UTF-8 of at most 255 bytes.
 	ErrInvalidVersion = errors.New("unusable aggregate metadata")
 
-	// errStale means that a replayed message was not handled, because its version is not
-	// above the last applied version. The message goes back to quarantine.
+	// errStale means that a replayed message goes back to quarantine, because its version is not
+	// above the last applied one.
 	errStale = errors.New("the version is stale")
 
 	errNoTx         = errors.New("there is no transaction: put the middleware inside of dedup's")
@@ -146,8 +139,7 @@ type Gap struct {
 	Waited        time.Duration // time since the message was first found to be early
 }
 
-// gapError is the error of a message that goes to quarantine because of a gap. It
-// unwraps to [ErrGap].
+// gapError sends a message to quarantine because of a gap. It unwraps to [ErrGap].
 type gapError struct{ Gap }
 
 func (e *gapError) Error() string {

@@ -2,7 +2,7 @@ package sequence
 
 import "github.com/watermill-once/once/internal/telemetry"
 
-// Outcomes of a message. The values are indexes of the variable outcomes.
+// Outcomes of a message: indexes of outcomes.
 const (
 	applied = iota
 	ignored
@@ -21,7 +21,6 @@ var outcomes = []string{
 	unversioned: "unversioned", invalid: "invalid", failed: "failed", undecided: "undecided",
 }
 
-// instruments are the metrics of a Resequencer.
 type instruments struct {
 	handled *telemetry.Counter
 }

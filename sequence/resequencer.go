@@ -42,11 +42,9 @@ func New(config Config) (*Resequencer, error) {
 	return r, nil
 }
 
-// Middleware calls h with each message whose version may be applied, see [Policy]. For
-// a stale version, it returns nil without calling h, so that the message is acked. It
-// parks a message with an early version. A late version is passed to Config.OnStale, or
-// goes to quarantine if OnStale is nil. A replayed message with a stale version goes back
-// to quarantine. Add Middleware after dedup's, so that dedup's middleware wraps it and
+// Middleware calls h with each message whose version may be applied, see [Policy]. A stale version
+// is acked without h, or goes back to quarantine if it was replayed. An early one is parked. A late
+// one goes to Config.OnStale, or to quarantine without it. Add Middleware inside of dedup's, which
 // begins the transaction.
 func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return chain.Registered("sequence", func(msg *message.Message) (produced []*message.Message, err error) {
@@ -79,7 +77,6 @@ func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	})
 }
 
-// delivered is a message that is being handled, with its delivery and its transaction.
 type delivered struct {
 	aggregate
 
@@ -93,8 +90,7 @@ func (t delivered) replayed() bool {
 	return claim != nil && claim.Replays > 0
 }
 
-// decide returns an outcome, which says whether to apply msg or to ignore it. If the
-// message must be held, or is given up on, decide returns an error.
+// decide returns an error if the message must be held, or is given up on.
 func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, err error) {
 	ctx := msg.Context()
 	t := delivered{aggregate: a, delivery: parkedrows.DeliveryOf(ctx)}
@@ -140,17 +136,14 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		if written {
 			return outcome, nil
 		}
-		// Another transaction has inserted the first version after this one looked for it, so
-		// the loop decides again.
+		// Another transaction has inserted the first version since, so the loop decides again.
 		lost = true
 	}
 }
 
-// statementError returns the error of a statement of this package, with its
-// disposition. The handler was not called, so usually the message is not the cause of
-// the error. There are two exceptions: code around this middleware has caused an error
-// in the transaction and has ignored it, or the database cannot store the name of the
-// aggregate.
+// statementError returns an error with its disposition. Usually the message is not the cause,
+// because the handler was not called, except if code around this middleware has caused an error in
+// the transaction and ignored it, or the database cannot store the name of the aggregate.
 func statementError(what string, err error) error {
 	err = fmt.Errorf("sequence: %s: %w", what, dialect.Denied(err))
 	switch {
@@ -171,10 +164,9 @@ func (r *Resequencer) last(ctx context.Context, t delivered) (l last, err error)
 	return l, err
 }
 
-// write stores the version as the last applied version. If the next version is held,
-// write makes it due. Both changes take effect when the handler's transaction commits.
-// If there was no last applied version, and another transaction has stored one in the
-// meantime, write returns false.
+// write stores the version as the last applied one, and makes the next one due if it is held, with
+// the commit of the handler's transaction. If another transaction has stored the first version
+// meanwhile, it returns false.
 func (r *Resequencer) write(ctx context.Context, t delivered, l last, filled bool) (bool, error) {
 	after := r.config.with(l, t.version, filled)
 	if l.known && after.version == l.version {
@@ -208,8 +200,7 @@ func (r *Resequencer) write(ctx context.Context, t delivered, l last, filled boo
 	return true, err
 }
 
-// extend is called after a late version was applied. If that version comes immediately
-// before completeFrom, extend lowers completeFrom.
+// extend lowers completeFrom after a late version that comes immediately before it.
 func (r *Resequencer) extend(ctx context.Context, t delivered, l, after last) error {
 	if after == l {
 		return nil
@@ -229,8 +220,6 @@ func (r *Resequencer) Part() chain.Part {
 	}
 }
 
-// queries contains the statements of a Resequencer. Each statement takes a single round
-// trip, because every message needs most of them.
 type queries struct {
 	last   dialect.Statement
 	begin  dialect.Statement
@@ -242,8 +231,7 @@ type queries struct {
 
 func newQueries(d dialect.Dialect) queries {
 	return queries{
-		// The lock on the row makes other messages of the aggregate wait until the
-		// transaction of this message has ended.
+		// The lock makes other messages of the aggregate wait until this transaction has ended.
 		last: d.Statement("", `
 			SELECT version, complete_from FROM {versions}
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3
@@ -263,7 +251,7 @@ func newQueries(d dialect.Dialect) queries {
 			UPDATE {versions} SET complete_from = $4
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3`),
 
-		// Claimed rows are left out, because their due time is the end of their lease.
+		// The due time of claimed rows is the end of their lease.
 		wake: d.Statement("", `
 			UPDATE {parked} SET due_at = {now}
 			WHERE consumer = $1 AND early_of = $2 AND early_version = $3

@@ -22,8 +22,7 @@ type VersionsConfig struct {
 	Schema schema.Config
 }
 
-// Versions shows which versions consumers have applied, and which messages wait for
-// missing versions.
+// Versions shows which versions consumers have applied, and which messages wait for missing ones.
 type Versions struct {
 	db      *sql.DB
 	dialect dialect.Dialect
@@ -65,13 +64,11 @@ type Version struct {
 	// applied.
 	Version, CompleteFrom int64
 
-	// AppliedAt is the time at which Version was applied.
 	AppliedAt time.Time
 }
 
-// List returns a page of the aggregates that match f, in the order of consumer, type
-// and id. after is the last aggregate of the previous page, or the zero
-// Version.
+// List returns a page of the aggregates that match f, in the order of consumer, type and id. after
+// is the last one of the previous page, or zero.
 func (v *Versions) List(ctx context.Context, f VersionFilter, after Version) (all []Version, err error) {
 	c := conditions{
 		texts: []string{`(consumer, aggregate_type, aggregate_id) > ($1, $2, $3)`},
@@ -97,8 +94,7 @@ func (v *Versions) List(ctx context.Context, f VersionFilter, after Version) (al
 	return all, nil
 }
 
-// each calls the function begin, and then the function row for every row of a page. If
-// the query must be repeated, it calls begin again.
+// If the query must be repeated, each calls begin again.
 func (v *Versions) each(
 	ctx context.Context, f VersionFilter, from string, c *conditions, order string, begin func(), row func(scan func(dest ...any) error) error,
 ) error {
@@ -114,26 +110,22 @@ func (v *Versions) each(
 
 // Waiting is a message that is held because an earlier version is missing.
 type Waiting struct {
-	// ID is the number of the parked row of the message.
 	ID int64
 
 	Consumer, Topic, MessageID, AggregateType, AggregateID string
 
-	// Version is the version of the message. If Known is true, Last is the last applied
-	// version, and the versions between Last and Version are missing or also wait. If Known
-	// is false, no version of the aggregate was applied.
+	// Version is the version of the message. If Known is true, Last is the last applied one, and
+	// those in between are missing or also wait. Otherwise none was applied.
 	Version, Last int64
 	Known         bool
 
-	// EarlySince is the time at which the message was first found to be early. DueAt is the
-	// time at which the consumer checks the message again. If the preceding version of the
-	// aggregate is applied before DueAt, the consumer checks the message immediately.
+	// EarlySince is when the message was first found to be early, and DueAt when it is checked
+	// again, or earlier if the preceding version is applied.
 	EarlySince, DueAt time.Time
 }
 
-// Waiting returns a page of the held messages that match f, in the order of consumer,
-// aggregate and version. after is the last message of the previous page,
-// or the zero Waiting.
+// Waiting returns a page of the held messages that match f, in the order of consumer, aggregate and
+// version. after is the last one of the previous page, or zero.
 func (v *Versions) Waiting(ctx context.Context, f VersionFilter, after Waiting) (all []Waiting, err error) {
 	place := ""
 	if after.ID != 0 {
@@ -204,9 +196,8 @@ func (v *Versions) addLast(ctx context.Context, all []Waiting) error {
 	return err
 }
 
-// split is the reverse of aggregate.sequence. If the string has another format, because
-// it was changed by hand, split returns the whole string as the id of an aggregate
-// without a type.
+// split is the reverse of aggregate.sequence. A string that was changed by hand becomes the id of
+// an aggregate without a type.
 func split(sequence string) (kind, id string) {
 	length, rest, _ := strings.Cut(sequence, ":")
 	n, err := strconv.Atoi(length)
@@ -216,14 +207,11 @@ func split(sequence string) (kind, id string) {
 	return rest[:n], rest[n:]
 }
 
-// conditions collects the conditions of a query and their parameters.
 type conditions struct {
 	texts []string
 	args  []any
 }
 
-// equal adds the condition that the given column has the given value. If the value is
-// empty, it adds nothing.
 func (c *conditions) equal(column, value string) {
 	if value != "" {
 		c.args = append(c.args, value)
