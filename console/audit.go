@@ -10,7 +10,6 @@ import (
 	"github.com/watermill-once/once/operate/audit"
 )
 
-// auditPage shows the acts that match the filter, with the latest act first.
 type auditPage struct {
 	Filter  selection
 	Actor   string
@@ -20,8 +19,7 @@ type auditPage struct {
 	Next    string
 }
 
-// auditRecord is an entry of the audit log. The field Link is the URL of the page of the
-// changed row, or "".
+// Link is the page of the changed row, or "".
 type auditRecord struct {
 	audit.Record
 
@@ -83,8 +81,8 @@ func (p auditPage) next(before int64) string {
 	return "audit?" + query.Encode()
 }
 
-// subjectPage returns the URL of the page that shows a changed row, or "" if there is
-// no such page. The row may no longer be in its table.
+// subjectPage returns the page that shows a changed row, or "". The row may no longer be in its
+// table.
 func subjectPage(subject string) string {
 	pages := map[string]string{"parked": "parked-message", "dead": "letter", "sent": "copy", "outbox": "message", "replay": "replay"}
 	table, id, _ := strings.Cut(subject, ":")

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// act is a kind of change, such as a replay of dead letters. The function preview counts
-// the messages that would be changed. The function run changes them.
+// act is a kind of change, such as a replay of dead letters. preview counts the messages that run
+// would change.
 type act struct {
 	Name    string
 	action  Action
@@ -36,7 +36,6 @@ type act struct {
 	run              func(ctx context.Context, who operate.Act, s selection, p operate.Plan, progress func(report)) (report, error)
 }
 
-// preview contains the numbers of messages that an act would change now.
 type preview struct {
 	Total   int
 	AtLeast bool
@@ -45,7 +44,6 @@ type preview struct {
 	Notes   []string // what the operator must know before the change
 }
 
-// changePage is the page on which an operator confirms a change.
 type changePage struct {
 	Act     act
 	Filter  selection
@@ -63,9 +61,8 @@ type changePage struct {
 // longestWhy is the maximum length of a reason in bytes.
 const longestWhy = 500
 
-// request reads the parts of a change from a query or a form: the act, the selection and
-// the plan. It returns an error if a part is invalid, or if the person is not allowed to
-// make the change. The result actor is the name of the person.
+// request reads the act, the selection and the plan from a query or a form. It fails if one is
+// invalid, or the person (actor) may not make the change.
 func (c *Console) request(r *http.Request, form url.Values) (a act, s selection, p operate.Plan, actor string, err error) {
 	a, ok := c.acts[form.Get("do")]
 	if !ok {
@@ -138,9 +135,8 @@ func (c *Console) getChange(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: a.Title, Template: "change", Section: a.Section, Actor: actor, Body: body})
 }
 
-// oneConsumer adds the consumer to the selection if all messages have the same consumer.
-// A replay that names no consumer counts as a replay of all consumers: while it runs, no
-// other replay of the quarantine can start.
+// oneConsumer adds the consumer that all messages have: a replay that names none is one of all
+// consumers, beside which no other can start.
 func oneConsumer(s selection, groups []operate.Group) selection {
 	consumer := ""
 	for _, g := range groups {
@@ -157,7 +153,7 @@ func oneConsumer(s selection, groups []operate.Group) selection {
 	return s
 }
 
-// postChange starts a change. It changes no more messages than the form has shown.
+// postChange changes no more messages than the form has shown.
 func (c *Console) postChange(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return formError(err)
@@ -186,14 +182,11 @@ func (c *Console) postChange(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// startPatience is the maximum time for which the response to a form waits. If the change
-// can have a canary, the response waits for the first progress, and otherwise for the end
-// of the change.
+// startPatience is how long the response to a form waits for the first progress of a change with a
+// canary, or for the end of another.
 const startPatience = 2 * time.Second
 
-// redirectToJob redirects the browser to the page of a job. Before that, it waits until
-// the job has made progress. If toEnd is true, it waits until the job has ended. It
-// waits no longer than startPatience.
+// redirectToJob waits for progress, or with toEnd for the end, but no longer than startPatience.
 func (c *Console) redirectToJob(w http.ResponseWriter, r *http.Request, j *job, toEnd bool) {
 	until := j.moved
 	if toEnd {
@@ -228,8 +221,7 @@ func newText(text, name string) (string, error) {
 	return text, nil
 }
 
-// formError returns the error for a form that cannot be read. This error does not contain
-// the text of err, because err may quote the form.
+// The error does not contain the text of err, which may quote the form.
 func formError(err error) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return err
@@ -237,7 +229,6 @@ func formError(err error) error {
 	return inputError{errors.New("the form cannot be read")}
 }
 
-// jobPage shows a change that is running or has ended.
 type jobPage struct {
 	Job   *job
 	State jobState

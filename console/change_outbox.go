@@ -26,8 +26,7 @@ func (c *Console) newActs() map[string]act {
 	return all
 }
 
-// countWindows is the maximum number of parts of the outbox that a preview counts. Each
-// part has 20,000 rows.
+// countWindows limits the parts of the outbox, of 20,000 rows, that a preview counts.
 const countWindows = 25
 
 func (c *Console) retryPending() act {
@@ -78,7 +77,7 @@ func (c *Console) cancelPending() act {
 	}
 }
 
-// changeReport is for changes that do not count their messages before.
+// These changes do not count their messages before.
 func changeReport(s selection, r operate.Report) report {
 	return report{Total: s.Limit, Done: r.Changed, Skipped: slices.Concat(r.Skipped, r.Handled)}
 }
@@ -105,9 +104,8 @@ func outboxReport(r operate.Report) report {
 	return report{Total: r.Total, Done: r.Changed, Skipped: r.Skipped}
 }
 
-// previewOf returns the sum of the groups. The counts of the groups include messages
-// that a replay skips because they need force. If subtractSkipped is true, previewOf
-// subtracts these messages.
+// The groups include messages that a replay skips because they need force, which subtractSkipped
+// subtracts.
 func previewOf(groups []operate.Group, subtractSkipped bool) preview {
 	p := preview{Groups: groups}
 	for _, g := range groups {

@@ -34,33 +34,30 @@ type Config struct {
 	// and the prefix "once_".
 	Schema schema.Config
 
-	// Authorize returns the name of the person who makes a request, or an error if this
-	// person is not allowed to do the action. It is called at least once for each request,
-	// and once for each button that a page shows only to people who are allowed to use it.
-	// The name is written to the audit log, and must not be "" for an action that changes
-	// something. The error is logged, but not shown. If Authorize panics, the request is
-	// refused. Authorize is required; see [ReadOnly].
+	// Authorize returns the name of the person who makes a request, or an error if this person may
+	// not do the action. It is called at least once for each request, and for each button that only
+	// some people see. The name is written to the audit log, and must not be "" for a change. The
+	// error is logged, but not shown. If Authorize panics, the request is refused. Required; see
+	// [ReadOnly].
 	Authorize func(r *http.Request, action Action) (actor string, err error)
 
-	// Payload is called before a message is shown or downloaded. It gets a copy of the
-	// message, and returns a message with the payload and the metadata that the person may
-	// see. If it returns an error, the page shows the text of the error in place of the
-	// message. A message that Payload changes or refuses cannot be edited. Defaults to nil:
-	// everything is shown.
+	// Payload is called before a message is shown or downloaded, with a copy, and returns what the
+	// person may see of payload and metadata. The page shows the text of its error in place of the
+	// message. A message that it changes or refuses cannot be edited. Defaults to nil: everything
+	// is shown.
 	Payload func(r *http.Request, topic string, msg *message.Message) (*message.Message, error)
 
-	// Environment is the name in the banner, such as "production". Color is the color of
-	// the banner. Environment defaults to "", which means no banner. Color defaults to
-	// Gray.
+	// Environment is the name in the banner, such as "production", and Color its color. Default to
+	// no banner and Gray.
 	Environment string
 	Color       Color
 
-	// InboxRetention is the same as operate.Config.InboxRetention. Messages that were
-	// sent longer ago are replayed only with force. Defaults to 7 days.
+	// InboxRetention is operate.Config.InboxRetention: what was sent longer ago needs force for a
+	// replay. Defaults to 7 days.
 	InboxRetention time.Duration
 
-	// ReplayToAbsent is the same as operate.Config.ReplayToAbsent. It allows replays to
-	// consumers that are not running. Defaults to false.
+	// ReplayToAbsent is operate.Config.ReplayToAbsent. It allows replays to consumers that are not
+	// running. Defaults to false.
 	ReplayToAbsent bool
 
 	// MaxEdit is the maximum size of a payload that can be edited, in bytes. Defaults to 1
@@ -82,8 +79,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// longestEnvironment is the maximum length of Environment, in bytes. A longer name
-// would not fit beside the title on a phone.
+// A longer name in bytes would not fit beside the title on a phone.
 const longestEnvironment = 40
 
 func (c Config) validate() error {
@@ -118,13 +114,12 @@ const (
 	// ReadMessage shows the payload and the metadata of a message.
 	ReadMessage Action = "read message"
 
-	// RetryPending makes messages of the outbox due immediately. CancelPending turns them
-	// into dead letters.
+	// RetryPending makes messages of the outbox due immediately, CancelPending turns them into dead
+	// letters.
 	RetryPending  Action = "retry pending"
 	CancelPending Action = "cancel pending"
 
-	// PausePending makes the messages of a topic or a tenant wait in the outbox.
-	// ResumePending ends the wait.
+	// PausePending makes messages of a topic or a tenant wait in the outbox, until ResumePending.
 	PausePending  Action = "pause pending"
 	ResumePending Action = "resume pending"
 
@@ -137,8 +132,8 @@ const (
 	// ReplaySent puts copies of sent messages into the outbox.
 	ReplaySent Action = "replay sent"
 
-	// RunParked makes parked messages due immediately. CancelParked moves them into
-	// quarantine. DiscardParked discards them: their handlers never run.
+	// RunParked makes parked messages due immediately, CancelParked moves them into quarantine, and
+	// DiscardParked discards them: their handlers never run.
 	RunParked     Action = "run parked"
 	CancelParked  Action = "cancel parked"
 	DiscardParked Action = "discard parked"
@@ -147,9 +142,9 @@ const (
 	PauseConsumer  Action = "pause consumer"
 	ResumeConsumer Action = "resume consumer"
 
-	// ReplayQuarantined gives entries back to their consumer. It is also needed to resume a
-	// replay of entries. EditQuarantined replaces an entry with an edited copy.
-	// DiscardQuarantined discards an entry: the handler never runs for its message.
+	// ReplayQuarantined gives entries back to their consumer, also to resume a replay.
+	// EditQuarantined replaces an entry with an edited copy. DiscardQuarantined discards an entry:
+	// its handler never runs.
 	ReplayQuarantined  Action = "replay quarantined"
 	EditQuarantined    Action = "edit quarantined"
 	DiscardQuarantined Action = "discard quarantined"
@@ -157,18 +152,17 @@ const (
 	// NoteGroup stores a note on a failure group of the quarantine.
 	NoteGroup Action = "note group"
 
-	// Stop stops a running change. The change may have been started by another person.
+	// Stop stops a running change, also of another person.
 	Stop Action = "stop"
 )
 
 // Changes reports whether the action changes something.
 func (a Action) Changes() bool { return a != Look && a != ReadMessage }
 
-// errReadOnly is the error that [ReadOnly] returns.
 var errReadOnly = errors.New("this console is read-only")
 
-// ReadOnly is a value for Config.Authorize. With it, everybody who can reach the
-// console can look at everything, including messages, and nobody can change anything.
+// ReadOnly is a value for Config.Authorize: everybody who can reach the console can look at
+// everything, including messages, and nobody can change anything.
 func ReadOnly(_ *http.Request, action Action) (actor string, err error) {
 	if action.Changes() {
 		return "", errReadOnly

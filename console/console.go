@@ -26,7 +26,6 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// readTimeout is the maximum time for reading the data of one page.
 const readTimeout = 20 * time.Second
 
 // Console is an http.Handler that serves the pages.
@@ -60,8 +59,7 @@ type Console struct {
 	paces   paces
 }
 
-// route contains the functions that serve GET and POST requests for a page. One of them
-// may be nil.
+// route has the functions for GET and POST. One may be nil.
 type route struct {
 	get, post func(w http.ResponseWriter, r *http.Request) error
 }
@@ -71,12 +69,12 @@ func open[Part, Config any](to *Part, create func(*sql.DB, Config) (Part, error)
 	return err
 }
 
-// Handler returns the console for the tables in db. If config is invalid, the error names
-// each invalid field. The tables must exist, see schema.Up. Mount the console under a
-// path that ends in a slash, and call [Console.Close] before you close db.
+// Handler returns the console for the tables in db, which must exist, see schema.Up. If config is
+// invalid, the error names each invalid field. Mount it under a path that ends in a slash, and call
+// [Console.Close] before you close db.
 //
-// The database user needs the right to operate the tables, see schema.Roles. The console
-// uses one connection for each request and one for each job that is running.
+// The database user needs the right to operate the tables, see schema.Roles. The console uses one
+// connection for each request and each running job.
 func Handler(db *sql.DB, config Config) (*Console, error) {
 	config = config.withDefaults()
 	err := config.validate()
@@ -140,16 +138,16 @@ func Handler(db *sql.DB, config Config) (*Console, error) {
 // ServeHTTP serves a page.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.ServeHTTP(w, r) }
 
-// Close stops the running changes, and waits until they have ended. Replays of the
-// quarantine are paused. Other changes stop after a batch. After Close, pages can still
-// be read, but new changes are refused. If you call Close a second time, it also waits.
+// Close stops the running changes, and waits for them, also when called again. Replays of the
+// quarantine are paused, other changes stop after a batch. Pages can still be read, but new changes
+// are refused.
 func (c *Console) Close() error {
 	c.jobs.close()
 	return nil
 }
 
-// serve finds the page by the last segment of the path. Therefore the console does not
-// need to know the path under which it is mounted.
+// serve finds the page by the last segment of the path, so that it need not know where the console
+// is mounted.
 func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	if r.URL.Path == "" { // StripPrefix has removed the whole path, and relative links need the slash
@@ -216,22 +214,18 @@ var (
 		"If you sent it from here, open the console over HTTPS or on localhost: only then browsers say where a request comes from")
 )
 
-// errQuery means that the URL cannot be read.
 var errQuery error = inputError{errors.New("the part of the address after the question mark cannot be read")}
 
-// inputError means that the query or a form contains a mistake.
 type inputError struct{ error }
 
 func (e inputError) Unwrap() error { return e.error }
 
-// problem is the page that shows an error.
 type problem struct {
 	Status            int
 	Headline, Details string
 }
 
-// describe returns the page for an error. The page does not contain errors of the
-// database, because they may name hosts and users.
+// The page does not contain errors of the database, which may name hosts and users.
 func describe(err error) problem {
 	if p, ok := errors.AsType[busyError](err); ok {
 		return problem{http.StatusConflict, "Something else is running", p.Error()}
@@ -283,12 +277,10 @@ func describe(err error) problem {
 	return problem{http.StatusInternalServerError, "The page failed", "The log of the service says why."}
 }
 
-// noRight is the text of the page if the database refused a statement because the
-// console's user lacks a right.
+// noRight: the database refused a statement because the console's user lacks a right.
 const noRight = "The database user of the console lacks a right. Grant it the operator role (schema.Roles, once migrate roles). " +
 	"The refused statement has changed nothing."
 
-// wrongDialect is the text of the page if the database is not of the configured kind.
 const wrongDialect = "Set Config.Schema.Dialect of the console to the kind of its database. The log of the service names both kinds."
 
 func denied(err error) bool {
@@ -300,9 +292,8 @@ func denied(err error) bool {
 	return ok && refused.SQLState() == "42501" // insufficient_privilege
 }
 
-// expected returns err if it is a known error of this module that says why a change is
-// not possible now. Otherwise it returns nil. A page may show the text of a known error:
-// it may contain names of messages and consumers, but no names of hosts.
+// expected returns a known error of this module that says why a change is not possible now, or nil.
+// A page may show it: it may name messages and consumers, but no hosts.
 func expected(err error) error {
 	for _, known := range []error{
 		quarantine.ErrNotRunning, operate.ErrReplayRunning, operate.ErrReplayFinished, operate.ErrReplayLost,
@@ -319,9 +310,8 @@ func expected(err error) error {
 	return nil
 }
 
-// fail writes the page for an error. It logs errors of the service and the database
-// (status 500 and above), but not mistakes in a request. It also does not log that the
-// console is closed, or that the browser has canceled the request.
+// fail logs errors of the service and the database (status 500 and above), but neither mistakes in
+// a request, nor that the console is closed, or the browser has canceled.
 func (c *Console) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := describe(err)
 	if p.Status >= http.StatusInternalServerError && !errors.Is(err, errClosed) && !errors.Is(err, context.Canceled) {

@@ -14,21 +14,16 @@ var deadReasons = []string{
 	dead.ReasonCancelled,
 }
 
-// rows is the maximum number of rows that a page lists.
 const rows = 100
 
-// mostCounted is the maximum number of matching rows that a page counts.
+// mostCounted limits the matching rows that a page counts.
 const mostCounted = 10_000
 
-// totalOf converts n to a status.Count. The caller counts at most
-// mostCounted+1 messages. If there are more than mostCounted, the result says that there
-// may be more rows.
+// The caller counts at most mostCounted+1 messages.
 func totalOf(n operate.Count) status.Count {
 	return status.Count{N: min(n.N, mostCounted), More: n.Next > 0 || n.N > mostCounted}
 }
 
-// deadPage shows the failure groups of the dead letters, and the dead letters that
-// match the filter.
 type deadPage struct {
 	Filter  selection
 	Reasons []string
@@ -96,7 +91,6 @@ func moreGroups(name string, s selection, groups []operate.Group) string {
 	return name + "?" + query.Encode()
 }
 
-// letterPage shows one dead letter.
 type letterPage struct {
 	Letter  dead.Letter
 	Content content
@@ -124,7 +118,6 @@ func (c *Console) getLetter(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// sentPage shows the sent log.
 type sentPage struct {
 	Filter   selection
 	Messages []dead.SentMessage
@@ -154,7 +147,6 @@ func (c *Console) getSent(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Sent log", Template: "sent", Section: "sent", Body: body})
 }
 
-// sentMessagePage shows one sent message.
 type sentMessagePage struct {
 	Message dead.SentMessage
 	Content content

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// diffLine is a line of a side-by-side comparison. If one side has no line here, the line
-// number of this side is 0.
+// diffLine is a line of a side-by-side comparison. The number of a missing line is 0.
 type diffLine struct {
 	OldNumber, NewNumber int
 	Old, New             diffText
@@ -15,27 +14,23 @@ type diffLine struct {
 	Rest                 int // number of changed lines that are left out at this place
 }
 
-// diffText is a line that is split into three parts. The line on the other side has the
-// same Before and After, but another Middle.
+// diffText differs from the other side in Middle.
 type diffText struct{ Before, Middle, After string }
 
 const (
-	// mostCompared is the maximum number of lines of a text that are compared one by one.
-	// Lines of a longer text are shown as removed and added, and no more than
-	// mostCompared of them.
+	// mostCompared limits the lines that are compared one by one. Those of a longer text are shown
+	// as removed and added, and no more of them.
 	mostCompared = 1500
 
-	// contextLines is the number of equal lines that are shown before and after a
-	// change.
+	// contextLines is the number of equal lines around a change.
 	contextLines = 3
 
 	// lineEnd is shown at the end of the last line if the text ends with a newline.
 	lineEnd = "\u23ce"
 )
 
-// diff compares two strings line by line. If only one of the strings ends with a newline,
-// diff shows this as a difference, too. Of the equal lines at the beginning and at the
-// end it makes only those that are shown.
+// A newline at the end of only one string is a difference, too. Of the equal lines at the ends,
+// only those that are shown are made.
 func diff(before, after string) (lines []diffLine) {
 	if before == after {
 		return nil
@@ -74,8 +69,7 @@ func common[T comparable](a, b []T) (head, tail int) {
 	return head, tail
 }
 
-// splitLines returns the lines of a text. If the text ends with a newline, it appends
-// lineEnd to the last line.
+// splitLines appends lineEnd if the text ends with a newline.
 func splitLines(text string) []string {
 	if text == "" {
 		return nil
@@ -88,17 +82,15 @@ func splitLines(text string) []string {
 	return lines
 }
 
-// differ collects the lines of a comparison. It keeps removed and added lines back until
-// the next equal line. Then it can show them side by side.
+// differ keeps removed and added lines back until the next equal line, to show them side by side.
 type differ struct {
 	lines            []diffLine
 	oldLine, newLine int
 	removed, added   []string
 }
 
-// compare compares two lists of lines. It finds their longest common subsequence. For
-// long lists this would take too long: if a list has more than mostCompared lines, all
-// lines count as changed.
+// compare finds the longest common subsequence, except for a list with more than mostCompared
+// lines, for which this takes too long: then all lines count as changed.
 func (d *differ) compare(a, b []string) {
 	if len(a) > mostCompared || len(b) > mostCompared {
 		d.removed, d.added = a[:min(len(a), mostCompared)], b[:min(len(b), mostCompared)]
@@ -178,8 +170,8 @@ func mark(before, after string) (diffText, diffText) {
 	return part(a), part(b)
 }
 
-// fold leaves out equal lines that are more than contextLines away from a change. A line
-// with the field Gap takes their place.
+// A line with the field Gap takes the place of equal lines that are more than contextLines away
+// from a change.
 func fold(lines []diffLine) []diffLine {
 	near := make([]bool, len(lines))
 	for i, line := range lines {

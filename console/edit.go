@@ -21,11 +21,9 @@ import (
 	"github.com/watermill-once/once/operate/quarantine"
 )
 
-// maxMetadata is the maximum size of the metadata that can be edited, in bytes.
 const maxMetadata = 64 << 10
 
-// editPage is the form that contains the message. After the first submit, it also shows
-// the differences from the stored message.
+// editPage also shows the differences from the stored message after the first submit.
 type editPage struct {
 	Entry    quarantine.Entry
 	Problem  string // why the form cannot be stored
@@ -35,8 +33,7 @@ type editPage struct {
 	Why      string
 	Keep     bool // whether the edited message stays in quarantine
 
-	// Review is true if the form is valid, and the page shows the differences and waits for
-	// the operator's confirmation.
+	// Review: the form is valid, and the differences wait for the operator's confirmation.
 	Review       bool
 	Exact        string // new payload in base64, because browsers change the line ends of texts
 	PayloadDiff  []diffLine
@@ -47,8 +44,7 @@ type editPage struct {
 	Unchanged    bool
 }
 
-// editable returns an entry, and the name of the person who edits it. It returns an
-// error if the entry cannot be edited, or if the person is not allowed to edit it.
+// editable returns an error if the entry cannot be edited, or not by this person.
 func (c *Console) editable(r *http.Request, id int64) (e quarantine.Entry, actor string, err error) {
 	if actor, err = c.authorize(r, EditQuarantined); err != nil {
 		return e, "", err
@@ -106,8 +102,8 @@ func (c *Console) showEdit(w http.ResponseWriter, r *http.Request, body editPage
 	return c.show(w, r, page{Title: fmt.Sprintf("Edit entry %d", body.Entry.ID), Template: "edit", Section: "quarantine", Body: body})
 }
 
-// textual reports whether a text area in HTML keeps the payload byte for byte, apart from
-// its line ends. A browser changes the line ends, but postEdit restores them.
+// textual reports whether a text area in HTML keeps the payload byte for byte, apart from its line
+// ends, which postEdit restores.
 func textual(payload []byte) bool {
 	return utf8.Valid(payload) && !bytes.ContainsFunc(payload, func(r rune) bool {
 		return r != '\n' && r != '\t' && unicode.IsControl(r) || r == utf8.RuneError
@@ -152,7 +148,6 @@ func metadataText(metadata message.Metadata) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), err
 }
 
-// edited is the edited message in the form.
 type edited struct {
 	payload  []byte
 	metadata message.Metadata
@@ -160,8 +155,8 @@ type edited struct {
 }
 
 func (c *Console) newEdited(form url.Values, body *editPage) (e edited) {
-	// A browser sends every line end as CRLF, so unix turns CRLF back into LF. A payload
-	// that contains CR is edited in hexadecimal, so no CR is lost here.
+	// A browser sends every line end as CRLF. A payload with CR is edited in hexadecimal, so none
+	// is lost.
 	unix := func(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 	body.Hex, body.Keep, body.Why = form.Get("as") == viewHex, form.Get("keep") != "", form.Get("why")
 	body.Payload, body.Metadata = unix(form.Get("payload")), unix(form.Get("metadata"))
@@ -207,8 +202,8 @@ func parseMetadata(text string) (metadata message.Metadata, err error) {
 	return metadata, nil
 }
 
-// postEdit shows the differences if the form is valid. If the form also contains the
-// operator's confirmation, postEdit stores the message.
+// postEdit shows the differences of a valid form, and stores the message with the operator's
+// confirmation.
 func (c *Console) postEdit(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return formError(err)
@@ -256,8 +251,6 @@ func sentence(err error) string {
 	return upper(err.Error()) + "."
 }
 
-// review compares the stored message with the edited message, and stores the
-// differences in the page.
 func (p *editPage) review(old quarantine.Entry, change edited) {
 	p.Review, p.Exact = true, base64.StdEncoding.EncodeToString(change.payload)
 	p.OldSize, p.NewSize = len(old.Message.Payload), len(change.payload)

@@ -16,11 +16,9 @@ import (
 )
 
 const (
-	// mostJobs is the maximum number of changes that run at the same time. Each change
-	// needs a database connection.
+	// Each change needs a database connection.
 	mostJobs = 4
 
-	// keptJobs is the maximum number of changes that this process remembers.
 	keptJobs = 200
 )
 
@@ -35,19 +33,16 @@ type busyError struct{ text string }
 
 func (e busyError) Error() string { return e.text }
 
-// report is the progress of a change.
 type report struct {
 	Total, Done int     // Total is 0 if it is unknown
 	Skipped     []int64 // IDs of messages that were left out
 	Replay      operate.Report
 }
 
-// work is a function that makes a change. It calls the function progress from time to
-// time, and stops when ctx ends.
+// work makes a change. It calls progress from time to time, and stops when ctx ends.
 type work func(ctx context.Context, progress func(report)) (report, error)
 
-// job is a change that runs in a separate goroutine. If the browser is closed, the job
-// continues.
+// job is a change in a goroutine, which continues without the browser.
 type job struct {
 	ID    string
 	Title string
@@ -67,7 +62,6 @@ type job struct {
 	history series
 }
 
-// jobState contains the fields of a job that change while the job runs.
 type jobState struct {
 	Started, Ended time.Time
 	Report         report
@@ -110,7 +104,7 @@ func (j *job) progress(r report) {
 	j.once.Do(func() { close(j.moved) })
 }
 
-// stop stops the job. A replay then stores the name of the actor as part of the reason.
+// A replay stores the actor's name in its reason.
 func (j *job) stop(actor string) {
 	j.mu.Lock()
 	j.state.Stopping = true
@@ -118,9 +112,8 @@ func (j *job) stop(actor string) {
 	j.cancel(fmt.Errorf("stopped in the console by %s", actor))
 }
 
-// jobs contains the changes to the data that people have started in the console of this
-// process. Each change is a job, which runs in the background. Jobs that have ended
-// stay in the list for some time.
+// jobs are the changes that people have started in this process. Some that have ended stay in the
+// list.
 type jobs struct {
 	logger watermill.LoggerAdapter
 	ctx    context.Context
@@ -137,8 +130,7 @@ func newJobs(logger watermill.LoggerAdapter) *jobs {
 	return &jobs{logger: logger, ctx: ctx, cancel: cancel}
 }
 
-// start starts a job, which calls the function do in a goroutine. If another job must end
-// first, start returns a busyError and does not start the job.
+// If another job must end first, start returns a busyError.
 func (all *jobs) start(j *job, do work) error {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -173,9 +165,7 @@ func (all *jobs) start(j *job, do work) error {
 	return nil
 }
 
-// background calls the function work in a goroutine, with a context that ends when the
-// method close is called. The function work must not change anything. After close,
-// background does nothing.
+// background calls work, which must not change anything, in a goroutine until close.
 func (all *jobs) background(work func(ctx context.Context)) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -203,9 +193,8 @@ func (all *jobs) run(ctx context.Context, j *job, do work) {
 	all.logger.Info("Console change has ended", fields)
 }
 
-// perform makes the change of a job. If the change panics, perform recovers, so that a
-// mistake in a change does not end the service. It then returns the last report and
-// errPanic.
+// A mistake in a change must not end the service: after a panic, perform returns the last report
+// and errPanic.
 func (all *jobs) perform(ctx context.Context, j *job, do work) (latest report, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -220,8 +209,7 @@ func (all *jobs) get(id string) *job {
 	return all.find(func(j *job) bool { return j.ID == id })
 }
 
-// replaying returns the latest job that runs or has run the replay with this ID, or nil.
-// It finds only replays of the quarantine.
+// replaying finds only replays of the quarantine.
 func (all *jobs) replaying(id int64) *job {
 	return all.find(func(j *job) bool { return j.State().Report.Replay.ID == id })
 }

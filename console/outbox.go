@@ -22,8 +22,7 @@ func (c *Console) buttons(r *http.Request, actions ...Action) buttons {
 	return all
 }
 
-// Any reports whether the page shows at least one button. Without buttons, the page
-// needs no checkboxes.
+// Any reports whether the page shows a button. Without, it needs no checkboxes.
 func (b buttons) Any() bool {
 	for _, may := range b {
 		if may {
@@ -33,12 +32,9 @@ func (b buttons) Any() bool {
 	return false
 }
 
-// May reports whether the page shows the button of an action. The parameter is a string
-// and not an Action, because templates cannot convert types.
+// May takes a string, because templates cannot convert types.
 func (b buttons) May(action string) bool { return b[Action(action)] }
 
-// outboxPage shows the pending messages by topic, and the messages that match the
-// filter.
 type outboxPage struct {
 	Filter  selection
 	States  []string
@@ -116,7 +112,6 @@ func (c *Console) blockedKeys(r *http.Request) (keys []blockedKey, err error) {
 	return keys, err
 }
 
-// messagePage shows one message of the outbox.
 type messagePage struct {
 	Message outbox.Message
 	Content content
@@ -144,7 +139,6 @@ func (c *Console) getMessage(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// forwardersPage shows the running forwarders and the slots.
 type forwardersPage struct {
 	Forwarders []status.Forwarder
 	Slots      []status.Slot

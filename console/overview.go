@@ -18,18 +18,16 @@ const (
 	// liveSeconds is the number of seconds after which a page loads new values.
 	liveSeconds = 5
 
-	// An overview is read again only after the time overviewAge, because many people may
-	// look at it at the same time. To limit the load on a slow database, the pause also
-	// lasts at least overviewShare times as long as the last reading took.
+	// An overview is read again after overviewAge, because many people may look, and after
+	// overviewShare times as long as the last reading took, for a slow database.
 	overviewAge   = 2 * time.Second
 	overviewShare = 25
 
-	// lateAfter is how long a message may be due before the overview asks for attention.
+	// lateAfter is how long a message may be due before it needs attention.
 	lateAfter = time.Minute
 )
 
-// overview is the state of all tables at one moment. The number of rows that are read for
-// it is limited, even if the tables are large.
+// The number of rows that are read for an overview is limited.
 type overview struct {
 	At         time.Time
 	Attention  []attention
@@ -62,7 +60,6 @@ type overview struct {
 	Waiting, Rates, Days string // charts, as JSON
 }
 
-// consumerRow is a consumer with its rate.
 type consumerRow struct {
 	parked.Consumer
 
@@ -76,7 +73,6 @@ type parkedSums struct {
 	Lag                    time.Duration
 }
 
-// attention is a problem that a person should look at.
 type attention struct {
 	Urgent      bool
 	What, Why   string
@@ -96,8 +92,7 @@ func (c *Console) getOverview(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Overview", Template: "overview", Section: "overview", Live: liveSeconds, Charts: true, Body: o})
 }
 
-// readOverview returns the state of the tables. The state may be a few seconds old. A
-// lock makes sure that only one viewer at a time reads the tables.
+// The state may be a few seconds old. Only one viewer at a time reads the tables.
 func (c *Console) readOverview(ctx context.Context) (overview, error) {
 	c.overview.Lock()
 	defer c.overview.Unlock()
@@ -116,9 +111,7 @@ func (c *Console) readOverview(ctx context.Context) (overview, error) {
 	return o, nil
 }
 
-// groupedEntries is the maximum number of entries that the overview reads to find
-// failure groups. If the quarantine has more entries, the overview reads the latest
-// ones.
+// groupedEntries limits the latest entries that the overview reads to find failure groups.
 const groupedEntries = 1000
 
 func (c *Console) newOverview(ctx context.Context) (o overview, err error) {
@@ -246,9 +239,8 @@ func largestFirst(groups []operate.Group) {
 // shownGroups is the maximum number of failure groups that the overview names.
 const shownGroups = 5
 
-// judge adds the problems that a person should look at to the field Attention. Urgent
-// problems come first. There are two kinds of problems: messages that do not move, and
-// messages that need the decision of a person.
+// judge adds messages that do not move, and those that need a person's decision, the urgent ones
+// first.
 func (o *overview) judge() {
 	add := func(urgent bool, what, why, url, label string) {
 		o.Attention = append(o.Attention, attention{urgent, what, why, url, label})
@@ -345,8 +337,7 @@ func (o *overview) judgeFailed(add func(urgent bool, what, why, url, label strin
 	}
 }
 
-// first returns the first name, followed by the number of the other names. If there are
-// no names, it returns the text ifEmpty.
+// first names one, and how many others there are.
 func first(names []string, ifEmpty string) string {
 	switch len(names) {
 	case 0:

@@ -15,7 +15,6 @@ var parkedStates = []string{
 	parked.Waiting, parked.Held, parked.Quarantined, parked.Resolved, parked.Discarded,
 }
 
-// parkedPage shows the parked messages of all consumers that match the filter.
 type parkedPage struct {
 	Filter   selection
 	States   []string
@@ -47,7 +46,6 @@ func (c *Console) getParked(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Parked messages", Template: "parked", Section: "parked", Body: body})
 }
 
-// parkedMessagePage shows one parked message.
 type parkedMessagePage struct {
 	Message parked.Message
 	Content content
@@ -133,7 +131,6 @@ func (c *Console) changeParked(
 	}
 }
 
-// consumersPage shows all consumers with their instances and messages.
 type consumersPage struct {
 	Consumers     []parked.Consumer
 	Pause, Resume bool // whether the page shows these buttons
@@ -182,7 +179,6 @@ func (c *Console) resumeConsumer() act {
 	}
 }
 
-// previewPause counts the topics of a consumer that are paused, or that are not.
 func (c *Console) previewPause(paused bool) func(context.Context, selection, operate.Plan) (preview, error) {
 	return func(ctx context.Context, s selection, _ operate.Plan) (p preview, err error) {
 		if s.Consumer == "" {
@@ -198,7 +194,6 @@ func (c *Console) previewPause(paused bool) func(context.Context, selection, ope
 	}
 }
 
-// pausedNotes says that the replayed messages of paused consumers wait.
 func (c *Console) pausedNotes(ctx context.Context, groups []operate.Group) (notes []string, err error) {
 	all, err := c.parked.Consumers(ctx)
 	for _, consumer := range all {

@@ -16,7 +16,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// content contains the parts of a message that a person may see.
 type content struct {
 	Problem  string // why the message is not shown, or ""
 	Changed  bool   // whether Config.Payload has changed the message
@@ -30,7 +29,6 @@ type content struct {
 	Download string
 }
 
-// viewLink is a link to another view of the payload.
 type viewLink struct {
 	Name, URL string
 	Current   bool
@@ -39,7 +37,7 @@ type viewLink struct {
 // errHidden means that Config.Payload refuses to show a message.
 var errHidden = errors.New("the message is not shown")
 
-// errDamaged means that a stored message cannot be decoded, so it cannot be downloaded.
+// errDamaged: a message that cannot be decoded cannot be downloaded.
 var errDamaged error = inputError{errors.New("the stored message is damaged")}
 
 func messageOf(id string, payload []byte, metadata message.Metadata) *message.Message {
@@ -48,9 +46,8 @@ func messageOf(id string, payload []byte, metadata message.Metadata) *message.Me
 	return m
 }
 
-// visibleMessage returns the message as the person may see it. It reports whether
-// Config.Payload has changed the message. If Config.Payload refuses to show the
-// message, the error wraps errHidden.
+// visibleMessage reports whether Config.Payload has changed the message. If it refuses to show it,
+// the error wraps errHidden.
 func (c *Console) visibleMessage(r *http.Request, topic string, msg *message.Message) (shown *message.Message, changed bool, err error) {
 	if _, err := c.authorize(r, ReadMessage); err != nil {
 		return nil, true, err
@@ -103,8 +100,7 @@ func upper(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// getPayload sends a payload byte for byte. The headers of the response make the
-// browser save the payload instead of showing it.
+// The headers make the browser save the payload instead of showing it.
 func (c *Console) getPayload(w http.ResponseWriter, r *http.Request) error {
 	if _, err := c.authorize(r, Look); err != nil {
 		return err
@@ -166,11 +162,11 @@ const (
 	viewHex  = "hex"
 )
 
-// Limits of the bytes of a message that a page shows. Whoever can publish a message
-// decides how large it is, so no view may need much more memory than the message itself.
+// Whoever can publish a message decides how large it is, so no view may need much more memory than
+// the message.
 const (
-	// shownBytes is the maximum number of bytes of a payload or of all metadata that a
-	// page shows. A download contains the whole payload.
+	// A page shows at most shownBytes of a payload and of all metadata. A download has the whole
+	// payload.
 	shownBytes = 64 << 10
 
 	// shownPairs is the maximum number of metadata that a page shows.
@@ -206,8 +202,7 @@ func render(payload []byte, view string) (text string, cut bool) {
 	return visible(string(shown)), len(shown) < len(payload)
 }
 
-// beginning returns at most limit bytes of text, without a part of a character at the
-// end.
+// No part of a character is left at the end.
 func beginning(text []byte, limit int) []byte {
 	if len(text) <= limit {
 		return text
@@ -220,9 +215,8 @@ func beginning(text []byte, limit int) []byte {
 	return text[:limit] // not UTF-8
 }
 
-// indented returns the beginning of valid JSON with line breaks and indents. It ends
-// soon after shownBytes. The function json.Indent would indent the whole payload first,
-// which makes 800 MB of 20 kB of brackets.
+// indented ends soon after shownBytes. json.Indent would indent the whole payload first, and make
+// 800 MB of 20 kB of brackets.
 func indented(payload []byte) []byte {
 	in := indenter{out: make([]byte, 0, min(2*len(payload), 2*shownBytes))}
 	for i := 0; i < len(payload) && len(in.out) <= shownBytes; i++ {

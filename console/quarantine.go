@@ -20,11 +20,8 @@ var quarantineReasons = []string{
 	chain.ReasonCancelled,
 }
 
-// groupRows is the maximum number of failure groups that a page shows.
 const groupRows = 50
 
-// quarantinePage shows the failure groups of the quarantine, and the entries that match
-// the filter.
 type quarantinePage struct {
 	Filter  selection
 	Reasons []string
@@ -99,7 +96,6 @@ func (c *Console) getQuarantine(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Quarantine", Template: "quarantine", Section: "quarantine", Body: body})
 }
 
-// entryPage shows one entry.
 type entryPage struct {
 	Entry       quarantine.Entry
 	Note        quarantine.Note // note on the failure group
@@ -108,8 +104,7 @@ type entryPage struct {
 	May         buttons
 }
 
-// quarantined is the value of quarantine.Entry.State for entries that can be replayed,
-// edited and discarded.
+// Entries in this state can be replayed, edited and discarded.
 const quarantined = "quarantined"
 
 func (c *Console) getEntry(w http.ResponseWriter, r *http.Request) error {
@@ -152,7 +147,6 @@ func idOf(r *http.Request) (int64, error) {
 	return id, nil
 }
 
-// groupRow is a failure group in a list.
 type groupRow struct {
 	operate.Group
 
@@ -170,7 +164,6 @@ func rowsOf(groups []operate.Group) []groupRow {
 	return all
 }
 
-// quarantineGroups returns the failure groups of the quarantine with trends and notes.
 func (c *Console) quarantineGroups(ctx context.Context, f operate.Filter, groups []operate.Group) ([]groupRow, error) {
 	all := rowsOf(groups)
 	names := make([]string, len(all))
@@ -202,8 +195,7 @@ type trend struct {
 	Bars []bar
 }
 
-// bar is a rectangle in a drawing. The drawing is 20 units high, and 4 units wide for
-// each of the 24 hours.
+// bar is in a drawing 20 units high, and 4 units wide for each of the 24 hours.
 type bar struct{ X, Y, Height int }
 
 const barsHeight = 20

@@ -9,7 +9,6 @@ import (
 	"github.com/watermill-once/once/operate/reconcile"
 )
 
-// reconcilePage shows the stored reports, with the latest report first.
 type reconcilePage struct {
 	Reports []reconcile.Kept
 	Next    string
@@ -43,7 +42,6 @@ func (c *Console) getReconcile(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Reconciliation", Template: "reconcile", Section: "reconcile", Body: body})
 }
 
-// reportPage shows one report.
 type reportPage struct {
 	Kept   reconcile.Kept
 	Resend string // URL of the page on which the missing messages can be sent again, or ""

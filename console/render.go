@@ -23,8 +23,7 @@ import (
 //go:embed templates/*.html
 var templateFiles embed.FS
 
-// templates contains a template for each page, by the name of the page. Each template
-// consists of layout.html and the content of the page.
+// Each template consists of layout.html and the content of the page.
 var templates = parseTemplates()
 
 func parseTemplates() map[string]*template.Template {
@@ -75,7 +74,7 @@ type page struct {
 	Charts   bool   // whether the page can contain a chart
 	Body     any
 
-	// writePage sets the following fields, but Actor only if it is empty.
+	// writePage sets the fields from here on, but Actor only if it is empty.
 	Self        string // relative URL with the query, to load the page again
 	Environment string
 	Color       Color
@@ -83,15 +82,14 @@ type page struct {
 	Now         time.Time
 }
 
-// show writes a page with status 200. It always returns nil, so that a function that
-// serves a page can end with "return c.show(...)".
+// show always returns nil, so that a page can end with "return c.show(...)".
 func (c *Console) show(w http.ResponseWriter, r *http.Request, p page) error {
 	c.writePage(w, r, http.StatusOK, p)
 	return nil
 }
 
-// writePage renders the whole page before it sends the first byte. So the browser
-// receives either a complete page or an error.
+// The whole page is rendered before the first byte is sent, so the browser gets a complete page or
+// an error.
 func (c *Console) writePage(w http.ResponseWriter, r *http.Request, status int, p page) {
 	p.Self = self(r)
 	p.Environment, p.Color, p.Now = c.config.Environment, c.config.Color, time.Now()
@@ -123,8 +121,7 @@ func self(r *http.Request) string {
 // mostListed is the maximum number of elements of a list without pages.
 const mostListed = 100
 
-// few returns the first mostListed elements of a slice. The slice has the type any,
-// because templates cannot call generic functions.
+// Templates cannot call generic functions.
 func few(list any) any {
 	all := reflect.ValueOf(list)
 	return all.Slice(0, min(all.Len(), mostListed)).Interface()
@@ -132,13 +129,11 @@ func few(list any) any {
 
 func beyond(list any) int { return max(0, reflect.ValueOf(list).Len()-mostListed) }
 
-// longestLinked is the maximum length of a name in a link, in bytes. The library stores
-// no longer names, but a row can contain one.
+// The library stores no longer names in bytes, but a row can contain one.
 const longestLinked = 4096
 
-// link returns a relative URL. In pairs, each name in the query is followed
-// by its value. Pairs with the value "" or the number 0 are left out: they are no filter.
-// If a value is too long for a link, link returns "".
+// link returns a relative URL with pairs of names and values. "" and 0 are no filter, and left out.
+// If a value is too long, it returns "".
 func link(page string, pairs ...any) string {
 	query := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -156,15 +151,13 @@ func link(page string, pairs ...any) string {
 	return page + "?" + query.Encode()
 }
 
-// redirect redirects the browser to another page after a change. If the user then
-// reloads the page, the change is not repeated.
+// After a redirect, reloading the page does not repeat the change.
 func redirect(w http.ResponseWriter, to string) {
 	w.Header().Set("Location", to)
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// ago returns a string such as "5 min ago" or "in 5 min". d is the time
-// that has passed since the moment. It is negative if the moment is in the future.
+// d is negative for a moment in the future.
 func ago(d time.Duration) string {
 	if d < 0 {
 		return "in " + age(-d)
@@ -223,9 +216,7 @@ func plural(n int, noun, nouns string) string {
 
 func words(name any) string { return strings.ReplaceAll(fmt.Sprint(name), "_", " ") }
 
-// longestText is the maximum length of an error, a stack or another text on a page, in
-// bytes, and longestCell is the maximum length of a text in a list. The rows of a database
-// can contain longer ones.
+// The rows of a database can contain longer texts, in bytes.
 const (
 	longestText = 64 << 10
 	longestCell = 4 << 10
@@ -235,9 +226,8 @@ func brief(text string) string { return visible(shortened(text, longestCell)) }
 
 func whole(text string) string { return visible(shortened(text, longestText)) }
 
-// name works like brief, for the name of a topic, a message or a person. It also shows
-// what a browser does not show in a name: line breaks, tabs, and blanks at the ends. So
-// names that differ look different.
+// name works like brief, and shows line breaks, tabs, and blanks at the ends, so that names that
+// differ look different.
 func name(text string) string {
 	var b strings.Builder
 	for _, r := range brief(text) {
@@ -262,9 +252,8 @@ func shortened(text string, limit int) string {
 	return string(beginning([]byte(text[:limit+1]), limit)) + "… (cut)"
 }
 
-// visible returns the text with some characters replaced by their codes: characters that
-// a browser would not show, and characters that would change the order of their
-// neighbors. This is needed because names, errors and payloads come from other programs.
+// visible replaces characters that a browser would not show, or that would change the order of
+// their neighbors, by their codes: names, errors and payloads come from other programs.
 func visible(text string) string {
 	if !strings.ContainsFunc(text, hidden) && utf8.ValidString(text) {
 		return text
@@ -287,22 +276,19 @@ func hidden(r rune) bool {
 	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029')
 }
 
-// files contains the scripts, styles and pictures that the browser loads.
 // assets/SHA256SUMS contains the checksums of the files that come from other projects.
 //
 //go:embed assets/*.js assets/*.css assets/*.svg
 var files embed.FS
 
-// asset is a file for the browser. Its version is the beginning of its checksum, and its
-// URL contains the version. A changed file therefore has a new URL, so a browser may keep
-// a file forever.
+// The URL of an asset contains its version, the beginning of its checksum, so a browser may keep it
+// forever.
 type asset struct {
 	content   []byte
 	mediaType string
 	version   string
 }
 
-// assets contains the files for the browser, by name.
 var assets = readAssets()
 
 func readAssets() map[string]asset {

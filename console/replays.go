@@ -12,15 +12,13 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// replaysPage shows the replays in the database, and the latest changes that this
-// process has made.
+// replaysPage shows the replays in the database, and the latest changes of this process.
 type replaysPage struct {
 	Replays []operate.Replay
 	Next    string
 	Jobs    []*job
 }
 
-// shownJobs is the maximum number of changes of this process that the page shows.
 const shownJobs = 20
 
 func (c *Console) getReplays(w http.ResponseWriter, r *http.Request) error {
@@ -46,7 +44,6 @@ func (c *Console) getReplays(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Replays", Template: "replays", Section: "replays", Body: body})
 }
 
-// replayPage shows one replay.
 type replayPage struct {
 	Replay  operate.Replay
 	Outcome bool // whether the outcome of each message is known, as in a replay of the quarantine
@@ -181,29 +178,24 @@ func (c *Console) stopReplay(w http.ResponseWriter, r *http.Request, actor strin
 }
 
 const (
-	// paceSpan is the time over which the speed of a replay is measured.
 	paceSpan = 15 * time.Second
 
-	// mostPaces is the maximum number of replays that are measured at the same time.
 	mostPaces = 50
 )
 
-// paces measures the speed of the replays that people look at. Another process may be
-// running such a replay.
+// Another process may be running the replay that people look at.
 type paces struct {
 	mu  sync.Mutex
 	all map[int64][]pace
 }
 
-// pace is a sample of a replay. The field ended is the number of messages that had an
-// outcome at the time in the field at.
+// ended is the number of messages with an outcome at the time at.
 type pace struct {
 	at    time.Time
 	ended int
 }
 
-// add adds a sample of a replay. It returns the rate in messages per second, or 0 if
-// the rate is not known yet.
+// The rate is 0 if it is not known yet.
 func (p *paces) add(id int64, at time.Time, ended int) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

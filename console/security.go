@@ -10,18 +10,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// policy allows the browser to load only files of the console. Inline scripts and
-// styles need no exception, because the templates contain none, and htmx is configured
+// Inline scripts and styles need no exception: the templates contain none, and htmx is configured
 // to add none.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// maxForm is the maximum size of a form, in bytes. The form of an edit may be larger, see
-// maxBody.
+// The form of an edit may be larger, see maxBody.
 const maxForm = 256 << 10
 
-// protect adds the security headers. It refuses requests from other sites, and turns a
-// panic into an error page.
+// protect refuses requests from other sites, and turns a panic into an error page.
 func (c *Console) protect(next http.Handler) http.Handler {
 	sameOrigin := http.NewCrossOriginProtection()
 	sameOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.fail(w, r, errCrossOrigin) }))
@@ -54,9 +51,8 @@ func (c *Console) protect(next http.Handler) http.Handler {
 	})
 }
 
-// maxBody returns the maximum size of the form in a request, in bytes. The form of an
-// edit may be larger than other forms, because it contains the metadata and the payload.
-// In hexadecimal digits or percent-encoded, the payload is longer than in the message.
+// The form of an edit contains metadata and payload, which is longer in hexadecimal digits or
+// percent-encoded.
 func (c *Console) maxBody(r *http.Request) int64 {
 	if strings.HasSuffix(r.URL.Path, "/edit") || r.URL.Path == "edit" {
 		return maxForm + 4*int64(c.config.MaxEdit)
@@ -64,12 +60,10 @@ func (c *Console) maxBody(r *http.Request) int64 {
 	return maxForm
 }
 
-// errNoActor means that Config.Authorize allowed a change, but did not return the name
-// of the person who makes it.
+// errNoActor: Config.Authorize allowed a change without a name.
 var errNoActor = errors.New("Authorize returned no actor for an action that changes something")
 
-// authorize returns the name of the person who makes the request. It returns an error if
-// this person is not allowed to do the action, or if Config.Authorize panics.
+// It fails if the person may not do the action, or Config.Authorize panics.
 func (c *Console) authorize(r *http.Request, action Action) (actor string, err error) {
 	actor, err = c.ask(r, action)
 	if err == nil {
@@ -99,7 +93,6 @@ func (c *Console) ask(r *http.Request, action Action) (actor string, err error) 
 	return actor, err
 }
 
-// refusedError means that a person is not allowed to do an action.
 type refusedError struct{ action Action }
 
 func (e refusedError) Error() string { return fmt.Sprintf("you are not allowed to: %s", e.action) }

@@ -13,8 +13,7 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// selection is the filter of a list or of a change. It is read from the query of a URL,
-// or from a form.
+// selection is the filter of a list or of a change, from a query or a form.
 type selection struct {
 	IDs                                   []int64
 	All                                   bool
@@ -27,11 +26,9 @@ type selection struct {
 	Limit      int
 }
 
-// mostIDs is the maximum number of IDs that a URL can contain.
 const mostIDs = 500
 
-// timeLayouts are the formats in which a query may contain a time: RFC 3339, and the
-// formats that <input type="datetime-local"> sends.
+// RFC 3339, and what <input type="datetime-local"> sends.
 var timeLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04"}
 
 func newSelection(query url.Values) (s selection, err error) {
@@ -75,7 +72,6 @@ func newSelection(query url.Values) (s selection, err error) {
 	return s, nil
 }
 
-// filters contains for each page the names of its filters.
 var filters = map[string][]string{
 	"outbox":     {"id", "all", "topic", "key", "message", "tenant", "state", "from", "to"},
 	"dead":       {"id", "all", "topic", "key", "message", "tenant", "reason", "group", "from", "to"},
@@ -85,11 +81,8 @@ var filters = map[string][]string{
 	"audit":      {"consumer", "message", "from", "to"},
 }
 
-// check returns an error if the selection has a filter that is not in
-// filters: the filter would be ignored, and more messages would be selected. It returns
-// an error if the field Reason is not in reasons, or the field State is not
-// in states. Such a selection would match no row. check also returns an
-// error for filters that contradict each other.
+// check refuses a filter that is not in filters, which would be ignored and select more messages, a
+// Reason or State that would match no row, and filters that contradict each other.
 func (s selection) check(filters, reasons, states []string) error {
 	for name := range s.values() {
 		if !slices.Contains(filters, name) {
@@ -121,8 +114,7 @@ func parseTime(text string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is not a time such as 2026-05-01T12:00", text)
 }
 
-// values returns the selection as a query, without the fields AfterID, AfterGroup and
-// Limit.
+// values leaves out AfterID, AfterGroup and Limit.
 func (s selection) values() url.Values {
 	query := url.Values{}
 	for _, id := range s.IDs {
@@ -158,15 +150,12 @@ func (s selection) Pairs() (all []pair) {
 	return all
 }
 
-// pair is a name and a value.
 type pair struct{ Name, Value string }
 
-// quoted is the end of the name of a field whose value is quoted as in Go.
+// The value of a field with this end is quoted as in Go.
 const quoted = ".quoted"
 
-// formField returns the name and the value of the form field for a filter. Browsers
-// remove line breaks in a field, or send other line breaks. So a value with line breaks
-// is quoted.
+// Browsers change line breaks in a field, so a value with some is quoted.
 func formField(name, value string) pair {
 	if strings.ContainsAny(value, "\r\n") {
 		return pair{name + quoted, strconv.Quote(value)}
@@ -174,8 +163,7 @@ func formField(name, value string) pair {
 	return pair{name, value}
 }
 
-// formValue returns the value of a filter in a query or a form, without any change: two
-// names can differ only in the blanks at their ends.
+// formValue changes nothing: names can differ only in the blanks at their ends.
 func formValue(query url.Values, name string) (string, error) {
 	values := slices.Clone(query[name])
 	for _, text := range query[name+quoted] {
@@ -199,9 +187,8 @@ func formValue(query url.Values, name string) (string, error) {
 	return values[0], nil
 }
 
-// Change returns the URL of the page on which the operator confirms a change.
-// do is the name of the act. The change applies to all messages that match the
-// selection. If the selection has no condition, it applies to all messages.
+// Change returns the page on which the operator confirms the act do for all messages that match the
+// selection.
 func (s selection) Change(do string) string {
 	query := s.values()
 	if len(query) == 0 {
@@ -225,8 +212,7 @@ func (s selection) Local(at time.Time) string {
 	return at.UTC().Format("2006-01-02T15:04")
 }
 
-// filter returns the selection as the Filter of a page. Pages differ in the time by which
-// their lists are filtered.
+// Pages differ in the time by which their lists are filtered.
 func (s selection) filter(page string) operate.Filter {
 	f := operate.Filter{
 		All: s.All, IDs: s.IDs, Consumer: s.Consumer, Topic: s.Topic, MessageID: s.Message, OrderingKey: s.Key, Tenant: s.Tenant,

@@ -15,16 +15,13 @@ import (
 )
 
 const (
-	// historyWindow is the period that the charts of the overview show. The console
-	// continues to take samples for this period after somebody has requested the overview.
-	// If somebody requests the overview again in this period, the charts have no gap.
+	// historyWindow is the period of the overview's charts, and how long samples are taken after
+	// the last request, so that they have no gap.
 	historyWindow = time.Hour
 
-	// backgroundEvery is the time between two samples while nobody requests the overview.
 	backgroundEvery = 10 * time.Second
 )
 
-// history contains the numbers of the last hour for the charts.
 type history struct{ waiting, rates series }
 
 func (h *history) add(o *overview) {
@@ -35,8 +32,7 @@ func (h *history) add(o *overview) {
 	}
 }
 
-// total returns the number of rows, or the estimate of this number if the rows were not
-// all counted.
+// An estimate counts if the rows were not all counted.
 func total(c status.Count) float64 { return float64(max(int64(c.N), c.About)) }
 
 func upto(c status.Count) string {
@@ -102,17 +98,14 @@ func (c *Console) sample(ctx context.Context) {
 	}
 }
 
-// flow contains the latest readings of two counters: of messages that were written to the
-// outbox, and of messages that have left it.
+// flow has the latest readings of the messages that were written to, and have left the outbox.
 type flow struct{ samples []status.Flow }
 
-// flowSpan is the time over which rates are averaged. It must be much longer than a
-// second, because PostgreSQL updates its counters only about once a second.
+// Rates are averaged over flowSpan, because PostgreSQL updates its counters only about once a
+// second.
 const flowSpan = 10 * time.Second
 
-// add adds a reading of the counters. It returns the average rates per second over the
-// time flowSpan. The result known is false if there is no earlier reading to compare
-// with.
+// known is false if there is no earlier reading.
 func (f *flow) add(now status.Flow) (in, out float64, known bool) {
 	for len(f.samples) > 1 && now.At.Sub(f.samples[1].At) >= flowSpan {
 		f.samples = f.samples[1:]
@@ -129,9 +122,8 @@ func (f *flow) add(now status.Flow) (in, out float64, known bool) {
 	return in, out, known
 }
 
-// series is a list of samples for a chart. Its length is limited. When it is full, every
-// second sample is removed, and from then on samples are taken half as often. If the
-// series has a window, samples that are older than the window are removed instead.
+// series is a list of samples for a chart. When it is full, every second one is removed, and
+// samples are taken half as often, or with a window older ones are removed.
 type series struct {
 	window time.Duration
 	times  []int64     // Unix time in seconds
@@ -183,8 +175,7 @@ func everySecond[T any](list []T) []T {
 	return kept
 }
 
-// chart is the data of a chart as JSON. The script console.js reads it from an attribute
-// of the page.
+// console.js reads the chart as JSON from an attribute of the page.
 type chart struct {
 	Labels []string `json:"labels"`
 	Data   []any    `json:"data"`
@@ -206,21 +197,17 @@ func (s *series) chart(labels ...string) string {
 }
 
 const (
-	// shownDays is the number of days in the chart.
 	shownDays = 30
 
-	// daysAge is the minimum pause between two counts. To limit the load, the pause also
-	// lasts at least daysShare times as long as the last count.
+	// daysAge and daysShare times the duration of the last count are the minimum pause.
 	daysAge   = 10 * time.Minute
 	daysShare = 100
 
-	// daysTimeout is the timeout of one count.
 	daysTimeout = 10 * time.Minute
 )
 
-// days contains the numbers of messages of the latest days. The messages are counted in
-// the background, because the tables may have many millions of rows. The numbers of
-// earlier days do not change any more, so only the last two days are counted again.
+// The messages of days are counted in the background, because there may be many millions, and only
+// the last two days again.
 type days struct {
 	mu   sync.Mutex
 	all  []status.Day

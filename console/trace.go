@@ -8,8 +8,7 @@ import (
 	"github.com/watermill-once/once/operate/trace"
 )
 
-// tracePage contains a form to search for messages. It shows the events of the messages
-// that were found, in chronological order.
+// tracePage shows the events of the messages that were found in chronological order.
 type tracePage struct {
 	Message, AggregateType, Aggregate, Tenant string
 	Causes                                    bool
@@ -19,15 +18,13 @@ type tracePage struct {
 	Notes    []string
 }
 
-// traced contains a message and its events.
 type traced struct {
 	trace.Message
 
 	Events []tracedEvent
 }
 
-// tracedEvent is an event of a message. The field Link is the URL of the page that shows
-// the row of the event, or "".
+// Link is the page that shows the row of the event, or "".
 type tracedEvent struct {
 	trace.Event
 
@@ -90,8 +87,7 @@ func newTraced(m trace.Message) traced {
 	return l
 }
 
-// pageOf returns the URL of the page that shows the row of an event, or "" if there is
-// no such page. The row may no longer be in its table.
+// The row may no longer be in its table.
 func pageOf(e trace.Event) string {
 	pages := map[trace.Place]string{
 		trace.Outbox: "message", trace.DeadLetters: "letter", trace.SentLog: "copy", trace.Parked: "parked-message",

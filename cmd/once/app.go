@@ -17,7 +17,6 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Exit codes.
 const (
 	exitDone   = 0
 	exitFailed = 1
@@ -25,11 +24,9 @@ const (
 	exitFound  = 3 // the command succeeded, and found something that needs attention
 )
 
-// suggestionDistance is the maximum number of letters in which an unknown command may
-// differ from a known command that is suggested instead.
+// suggestionDistance is in how many letters an unknown command may differ from a suggested one.
 const suggestionDistance = 2
 
-// app is one call of the command once.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -39,7 +36,6 @@ type app struct {
 	settings settings
 }
 
-// settings are the flags that several commands share.
 type settings struct {
 	dsn, amqpURL   string
 	managementURL  string
@@ -50,15 +46,14 @@ type settings struct {
 	json           bool
 }
 
-// usageError is a mistake in the arguments, the flags or the environment.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// foundError means that a command has found something that needs attention. If the
-// output already says this, the field text is "".
+// foundError means that a command has found something that needs attention. text is "" if the
+// output says so already.
 type foundError struct{ text string }
 
 func (e foundError) Error() string { return e.text }
@@ -135,9 +130,8 @@ Commands that change many messages only show what matches. With --yes, they chan
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 something was found.`
 
-// configure sets the flags that are missing on the command line from their environment
-// variables. It returns an error if a variable has an invalid value, or if a flag on
-// the command line has an empty string as its value.
+// configure sets flags that are missing on the command line from their environment variables.
+// Invalid values, and empty ones on the command line, are errors.
 func (a *app) configure(cmd *cobra.Command) error {
 	var errs []error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -213,7 +207,6 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return unknownCommand(cmd, args[0])
 }
 
-// release is the version that "make once" sets with a linker flag, or "".
 var release string
 
 func version() string {
@@ -230,8 +223,7 @@ func versionText() string {
 	return fmt.Sprintf("%s (tables of version %d)", version(), schema.Version())
 }
 
-// manCommand returns a hidden command that writes the man pages. Packagers need it, but
-// operators do not.
+// manCommand is hidden, because packagers need it, and operators do not.
 func (a *app) manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIRECTORY",

@@ -20,14 +20,12 @@ func (a *app) archiveCommand() *cobra.Command {
 	return group("archive", "Keep what the tables forget, as files", a.archiveSentCommand(), a.archiveHandledCommand())
 }
 
-// archiveOptions are the flags of "once archive sent" and "once archive handled".
 type archiveOptions struct {
 	rows int
 	wait time.Duration
 }
 
-// archiveCommandOf adds the argument and the flags to cmd, and returns cmd. The argument
-// is a directory, in which the function work writes new files.
+// The argument of cmd is a directory, in which work writes new files.
 func (a *app) archiveCommandOf(
 	cmd *cobra.Command, work func(ctx context.Context, db database, dir string, o archiveOptions) error,
 ) *cobra.Command {
@@ -46,8 +44,7 @@ func (a *app) archiveCommandOf(
 	return cmd
 }
 
-// printArchived prints how many rows were archived to how many files, unless the command
-// failed before the first file. It returns the error err of the command.
+// Nothing is printed if the command failed before the first file.
 func (a *app) printArchived(value any, archived, files int, one, many string, err error) error {
 	if err != nil && archived == 0 {
 		return err
@@ -56,7 +53,6 @@ func (a *app) printArchived(value any, archived, files int, one, many string, er
 	return errors.Join(err, a.print(value, text))
 }
 
-// archiveSentJSON is the JSON output of "once archive sent".
 type archiveSentJSON struct {
 	Archived int      `json:"archived"`
 	Files    []string `json:"files"`   // files that this call has written
@@ -92,8 +88,7 @@ func (a *app) archiveSentCommand() *cobra.Command {
 	})
 }
 
-// sentArchive is the archive of the sent log. The number of a file is the ID of its
-// first row.
+// The number of a file of the sent log is the ID of its first row.
 type sentArchive struct {
 	*archiveFiles
 
@@ -163,15 +158,14 @@ func (d *sentArchive) append(ctx context.Context, s *dead.SentLog, o archiveOpti
 	return out, nil
 }
 
-// settled calls the function find with a timeout, because find waits until the
-// transactions that are running now have ended.
+// find waits until the transactions that are running now have ended.
 func settled[T any](ctx context.Context, timeout time.Duration, find func(ctx context.Context) (T, error)) (T, error) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return find(limited)
 }
 
-// firstLine is a writer that passes everything on to w, and keeps the first line.
+// firstLine passes everything on, and keeps the first line.
 type firstLine struct {
 	w        io.Writer
 	text     []byte
@@ -186,7 +180,6 @@ func (f *firstLine) Write(p []byte) (int, error) {
 	return f.w.Write(p)
 }
 
-// archiveHandledJSON is the JSON output of "once archive handled".
 type archiveHandledJSON struct {
 	Archived int       `json:"archived"`
 	Files    []string  `json:"files"` // files that this call has written
@@ -229,7 +222,7 @@ func handledLog(db database) (*archive.Log, error) {
 	return archive.New(db.DB, db.tables)
 }
 
-// handledArchive is the archive of the inbox. Its files are numbered from 1.
+// The files of the inbox are numbered from 1.
 type handledArchive struct {
 	*archiveFiles
 

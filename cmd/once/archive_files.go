@@ -12,9 +12,8 @@ import (
 	"strings"
 )
 
-// archiveFiles is a directory with files of JSON lines. A file of the kind "sent" has a name
-// such as sent-0000000000000000001.jsonl. If the names are sorted, the files are in the
-// order of their rows.
+// archiveFiles is a directory with files of JSON lines, such as sent-0000000000000000001.jsonl,
+// whose names sort in the order of their rows.
 type archiveFiles struct {
 	dir, kind string
 	newest    string // name of the last file, or ""
@@ -72,11 +71,9 @@ func lastLine(name string) (last []byte, err error) {
 	}
 }
 
-// write writes one file, and keeps its last line. It calls export, which
-// writes the rows, and returns their number and the number that the name of the file
-// contains. The file gets its name when it is complete and on disk. If a file with this
-// name exists, another process has archived the same rows, and write returns an error.
-// If there are no rows, no file is written.
+// write writes one file with the rows of export, unless there are none, and keeps its last line.
+// The file gets its name, with the number of export, when it is complete and on disk. If it exists,
+// another process has archived the same rows, which is an error.
 func (d *archiveFiles) write(export func(w io.Writer) (rows int, number int64, err error)) (name string, rows int, err error) {
 	file, err := os.CreateTemp(d.dir, "."+d.kind+"-*.tmp")
 	if err != nil {
@@ -97,8 +94,7 @@ func (d *archiveFiles) write(export func(w io.Writer) (rows int, number int64, e
 	return name, rows, syncDirectory(d.dir)
 }
 
-// syncDirectory writes a directory to disk, so that new names in it survive a crash of
-// the machine.
+// New names in a directory must survive a crash of the machine.
 func syncDirectory(name string) error {
 	dir, err := os.Open(name)
 	if err != nil {

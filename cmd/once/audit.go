@@ -10,7 +10,6 @@ import (
 	"github.com/watermill-once/once/operate/audit"
 )
 
-// recordJSON is an act of the audit log.
 type recordJSON struct {
 	ID        int64     `json:"id"`
 	At        time.Time `json:"at"`
@@ -23,14 +22,12 @@ type recordJSON struct {
 	ReplayID  int64     `json:"replay_id,omitempty"`
 }
 
-// auditJSON is the JSON output of "once audit".
 type auditJSON struct {
 	Records []recordJSON `json:"records"`
 	Next    int64        `json:"next,omitempty"` // --before of the next page
 }
 
-// recordsOf returns at most f.Limit acts. It calls List several times, because one call
-// reads only a part of the log.
+// List reads only a part of the log in one call.
 func recordsOf(ctx context.Context, log *audit.Log, f audit.Filter) (out auditJSON, rows [][]string, err error) {
 	out.Records = []recordJSON{}
 	for {

@@ -15,7 +15,6 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// changeJSON is the JSON output of the commands that change messages.
 type changeJSON struct {
 	DryRun  bool        `json:"dry_run"`
 	Matched int         `json:"matched"` // number of messages that the command selected
@@ -24,22 +23,18 @@ type changeJSON struct {
 	Groups  []groupJSON `json:"groups,omitempty"`  // result of a dry run
 	Replay  *replayJSON `json:"replay,omitempty"`
 
-	// ReplayID is the ID of a replay of dead letters or sent messages that were selected
-	// by filters.
+	// ReplayID is the replay of dead letters or sent messages that filters selected.
 	ReplayID int64 `json:"replay_id,omitempty"`
 }
 
-// discard contains the library's functions that discard messages. The field named is
-// for the messages with the given IDs. The field matching is for the messages that
-// match the filters.
+// discard has the library's functions, for IDs (named) and for filters (matching).
 type discard struct {
 	named    func() error
 	groups   func() ([]groupJSON, error) // groups of the messages that match
 	matching func() (int, error)
 }
 
-// discard discards the messages with these IDs, or the messages that match the filters.
-// If yes is false, it only shows the groups of the matching messages.
+// Without yes, discard only shows the groups of the messages that match the filters.
 func (a *app) discard(ctx context.Context, ids []int64, yes bool, d discard) error {
 	if len(ids) > 0 {
 		if err := d.named(); err != nil {
@@ -62,19 +57,15 @@ func (a *app) discard(ctx context.Context, ids []int64, yes bool, d discard) err
 	return a.done(ctx, "Discarded", change, "run the command again for the others", err)
 }
 
-// replay contains the library's functions that replay messages into the outbox. The
-// field named is for the messages with the given IDs. The field matching is for the
-// messages that match the filters.
+// replay has the library's functions, for IDs (named) and for filters (matching).
 type replay struct {
 	named    func() error
 	groups   func() ([]groupJSON, error) // groups of the messages that match
 	matching func(progress func(operate.Report)) (operate.Replay, error)
 }
 
-// replay replays the messages with these IDs, or the messages that match the filters. If
-// filters are used and yes is false, it only shows the groups of the
-// matching messages. planned is true if --rate or --force was given. Then
-// replay calls r.matching even for IDs, because r.named does not support these flags.
+// With filters and without yes, replay only shows the groups. planned says that --rate or --force
+// was given, which only r.matching supports, even for IDs.
 func (a *app) replay(ctx context.Context, ids []int64, planned, yes bool, r replay) error {
 	switch {
 	case len(ids) > 0 && !planned:
@@ -127,8 +118,8 @@ func (a *app) dryRun(verb string, groups []groupJSON) error {
 	return a.print(changeJSON{DryRun: true, Matched: matched, Groups: groups}, text+" Nothing was changed: add --yes to do it.\n")
 }
 
-// done prints the changes of a command, even if the command failed after some of them. If
-// the command failed because ctx has ended, the error contains the text howToContinue.
+// done prints the changes even if the command failed after some. If ctx has ended, the error
+// contains howToContinue.
 func (a *app) done(ctx context.Context, verb string, change changeJSON, howToContinue string, err error) error {
 	text := fmt.Sprintf("%s %s.", verb, counted(change.Changed, "message", "messages"))
 	if len(change.Skipped) > 0 {
@@ -160,12 +151,11 @@ func idList(ids []int64) string {
 	return text
 }
 
-// act contains the flags of the commands that change messages.
 type act struct {
 	all, yes bool
 }
 
-// who returns the values for the audit log: the name of the person and the reason.
+// For the audit log.
 func (a *app) who() (operate.Act, error) {
 	actor, err := a.actor()
 	return operate.Act{Actor: actor, Why: a.settings.why}, err
@@ -195,8 +185,7 @@ func (to *act) selected(cmd *cobra.Command, args, conditions []string) ([]int64,
 	return ids, nil
 }
 
-// needWhy returns an error if required is true and --why is empty. Callers
-// pass false for a dry run, because it needs no reason.
+// A dry run needs no reason.
 func (a *app) needWhy(required bool) error {
 	if required && strings.TrimSpace(a.settings.why) == "" {
 		return usagef("say why with --why: the reason is written to the audit log")
@@ -206,14 +195,13 @@ func (a *app) needWhy(required bool) error {
 
 func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
 
-// progress shows the progress of a replay on standard error.
 type progress struct {
 	out      io.Writer
 	terminal bool
 	shown    time.Time
 }
 
-// progressEvery is the shortest time between two lines if there is no terminal.
+// progressEvery is for output without a terminal.
 const progressEvery = 10 * time.Second
 
 func (a *app) progress() *progress {
@@ -225,8 +213,7 @@ func (p *progress) show(r operate.Report) {
 		r.ID, r.Changed, r.Total, r.Resolved, r.Failed, r.Stale))
 }
 
-// line overwrites the current line of a terminal. If there is no terminal, it writes a
-// new line, but at most one line in each period of progressEvery.
+// line overwrites the line of a terminal, or else writes one each progressEvery.
 func (p *progress) line(text string) {
 	switch {
 	case p.terminal:

@@ -23,7 +23,6 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// consoleOptions are the flags of "once console".
 type consoleOptions struct {
 	config console.Config
 	color  string
@@ -31,8 +30,7 @@ type consoleOptions struct {
 	write  bool
 }
 
-// consoleConnections is the maximum number of connections to the database. It is enough
-// for a few viewers and the running changes.
+// A few viewers and the running changes need no more connections.
 const consoleConnections = 10
 
 const consoleHelp = `Serve the console on this machine: a web page with the outbox, dead letters, the sent log,
@@ -111,8 +109,7 @@ func (a *app) console(ctx context.Context, o consoleOptions) error {
 	return once.Run(ctx, 0, server, pages, db)
 }
 
-// checkLoopback returns an error for an address that other machines can reach, because
-// the secret would be sent over the network unencrypted.
+// On an address that other machines can reach, the secret would go over the network unencrypted.
 func checkLoopback(address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -125,10 +122,10 @@ func checkLoopback(address string) error {
 	return nil
 }
 
-// secretPages serves the pages only to a browser that has opened the address with the
-// secret. Without the secret, every user and program of this machine could use the port.
-// secretPages first checks the host name of a request. Otherwise a page of another site
-// could reach the port through its own host name, if this name resolves to this machine.
+// secretPages serves only a browser that has opened the address with the secret: otherwise every
+// user and program of this machine could use the port. It checks the host name first, so that a
+// page of another site cannot reach the port through a name of its own that resolves to this
+// machine.
 func secretPages(pages http.Handler, address, secret string) http.Handler {
 	_, port, _ := net.SplitHostPort(address)
 	cookie := "once_console_" + port // without the port, two consoles on this machine would overwrite each other's cookie
@@ -155,7 +152,6 @@ func secretPages(pages http.Handler, address, secret string) http.Handler {
 	})
 }
 
-// metrics collects the metrics of the process.
 type metrics struct {
 	handler  http.Handler // serves the metrics in the text format of Prometheus
 	provider *sdkmetric.MeterProvider
@@ -175,7 +171,7 @@ func newMetrics() (*metrics, error) {
 
 func (m *metrics) close() error { return m.provider.Shutdown(context.Background()) }
 
-// web serves HTTP: the endpoints for health and metrics, or the console.
+// web serves health and metrics, or the console.
 type web struct {
 	server   *http.Server
 	listener net.Listener
@@ -195,5 +191,5 @@ func (w *web) Run(context.Context) error {
 	return nil
 }
 
-// Close ends Run. If Run is called later, it returns immediately.
+// Close ends Run, also a later one.
 func (w *web) Close() error { return w.server.Close() }

@@ -14,7 +14,6 @@ import (
 	"github.com/watermill-once/once/operate/status"
 )
 
-// consumerJSON describes a consumer of one topic. The counts stop at CountLimit.
 type consumerJSON struct {
 	Consumer     string             `json:"consumer"`
 	Topic        string             `json:"topic"`
@@ -37,14 +36,12 @@ type consumerJSON struct {
 	Paused       *consumerPauseJSON `json:"paused,omitempty"`
 }
 
-// consumerPauseJSON says who paused a consumer, and why.
 type consumerPauseJSON struct {
 	Actor string    `json:"actor"`
 	Why   string    `json:"why"`
 	Since time.Time `json:"since"`
 }
 
-// pausedConsumerJSON is a paused consumer in the JSON output of "once status".
 type pausedConsumerJSON struct {
 	Consumer string    `json:"consumer"`
 	Topic    string    `json:"topic"`
@@ -53,14 +50,12 @@ type pausedConsumerJSON struct {
 	Since    time.Time `json:"since"`
 }
 
-// pausedTopicsJSON is the JSON output of "once consumers pause" and "once consumers
-// resume". Topics contains the topics whose pause was changed.
+// Topics contains those whose pause was changed.
 type pausedTopicsJSON struct {
 	Consumer string   `json:"consumer"`
 	Topics   []string `json:"topics"`
 }
 
-// consumerInstance is an instance of a consumer.
 type consumerInstance struct {
 	Owner     string    `json:"owner"`
 	Program   string    `json:"program"`
@@ -70,12 +65,10 @@ type consumerInstance struct {
 	Running   bool      `json:"running"`
 }
 
-// consumersJSON is the JSON output of "once consumers list".
 type consumersJSON struct {
 	Consumers []consumerJSON `json:"consumers"`
 }
 
-// removedJSON is the JSON output of "once consumers remove".
 type removedJSON struct {
 	Consumer string `json:"consumer"`
 	Topic    string `json:"topic"`
@@ -177,7 +170,6 @@ stands for at least so many. An instance that died counts as running for two min
 	return cmd
 }
 
-// pausedText lists the paused consumers. It returns "" if none is paused.
 func pausedText(consumers []parked.Consumer) string {
 	var b strings.Builder
 	for _, c := range consumers {
@@ -192,8 +184,7 @@ func pausedText(consumers []parked.Consumer) string {
 	return b.String()
 }
 
-// notePaused tells that the replayed messages of paused consumers wait. If consumer is
-// not "", it tells only about this consumer.
+// notePaused tells that replayed messages of paused consumers wait, or of consumer if it is not "".
 func (a *app) notePaused(ctx context.Context, db database, consumer string) error {
 	reader, err := status.New(db.DB, db.tables)
 	if err != nil {

@@ -25,17 +25,15 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// connectTimeout is the time for which a command waits for the first connection.
 const connectTimeout = 10 * time.Second
 
-// database is an open database with the names of its tables.
 type database struct {
 	*sql.DB
 
 	tables schema.Config
 
-	// withoutContent is true if the user has no right to read payloads. Lists then leave
-	// out the columns that the role watcher cannot read.
+	// Without the right to read payloads, lists leave out the columns that the role watcher cannot
+	// read.
 	withoutContent bool
 }
 
@@ -43,8 +41,7 @@ func (d database) sqlite() bool { return d.tables.Dialect == schema.SQLite }
 
 func (d database) table(name string) string { return d.tables.Table(name) }
 
-// connector returns the driver's connector for --dsn. If create is true,
-// opening a missing SQLite file creates it.
+// With create, opening a missing SQLite file creates it.
 func (a *app) connector(create bool) (driver.Connector, schema.Dialect, error) {
 	name := a.settings.dsn
 	path, isSQLite := strings.CutPrefix(name, "sqlite:")
@@ -103,8 +100,7 @@ func (a *app) withDatabase(work func(ctx context.Context, db database, args []st
 	}
 }
 
-// withTables works like withDatabase, for commands that need the tables. The returned
-// function also checks the tables and the rights of the user before it calls work.
+// withTables checks the tables and the rights of the user before work.
 func (a *app) withTables(work func(ctx context.Context, db database, args []string) error) func(*cobra.Command, []string) error {
 	return a.withDatabase(func(ctx context.Context, db database, args []string) error {
 		if err := schema.Check(ctx, db.DB, db.tables); err != nil {
@@ -155,8 +151,7 @@ func remedy(err error) string {
 
 var userinfo = regexp.MustCompile(`//[^\s"/]*:[^\s"]*@`)
 
-// hide returns the text without the passwords in the settings. This is needed because the
-// errors of drivers may quote these settings.
+// hide removes the passwords in the settings, which the errors of drivers may quote.
 func (a *app) hide(text string) string {
 	for _, secret := range secrets(a.settings.dsn, a.settings.consumerDSN, a.settings.amqpURL, a.settings.managementURL) {
 		text = strings.ReplaceAll(text, secret, "***")
@@ -164,8 +159,7 @@ func (a *app) hide(text string) string {
 	return userinfo.ReplaceAllString(text, "//***@")
 }
 
-// shortestSecret is the length of the shortest password that hide removes. A shorter
-// password could be a part of other words.
+// A shorter password than shortestSecret could be a part of other words.
 const shortestSecret = 4
 
 func secrets(addresses ...string) (all []string) {
@@ -190,7 +184,6 @@ func secrets(addresses ...string) (all []string) {
 	return all
 }
 
-// connectError means that the database cannot be reached, or refuses the login.
 type connectError struct {
 	cause   error
 	dialect schema.Dialect
@@ -202,9 +195,8 @@ func (e connectError) Error() string {
 
 func (e connectError) Unwrap() error { return e.cause }
 
-// hint returns the command or flag that solves the problem, in brackets, or "". The text
-// of err does not name it, because err comes from the library, and the library does not
-// know this command line.
+// hint returns the command or flag that solves the problem, in brackets, or "": the library, from
+// which err comes, does not know this command line.
 func hint(cmd *cobra.Command, err error) string {
 	is := func(targets ...error) bool {
 		return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })

@@ -78,7 +78,6 @@ func (a *app) deadListCommand() *cobra.Command {
 	return cmd
 }
 
-// outboxJSON contains the fields that dead letters and sent messages have in common.
 // Lists leave out Metadata and the payload.
 type outboxJSON struct {
 	ID          int64             `json:"id"`
@@ -102,7 +101,6 @@ func (j *outboxJSON) whole(m *dead.Message) {
 	j.Metadata, j.content = m.Metadata, contentOf(m.Payload)
 }
 
-// letterJSON is a dead letter.
 type letterJSON struct {
 	outboxJSON
 
@@ -114,7 +112,6 @@ type letterJSON struct {
 	DiedAt    time.Time `json:"died_at"`
 }
 
-// lettersJSON is the JSON output of "once dead list".
 type lettersJSON struct {
 	Letters []letterJSON `json:"letters"`
 	Next    int64        `json:"next,omitempty"` // --after of the next page
@@ -164,14 +161,12 @@ func letterText(l *letterJSON) string {
 	)
 }
 
-// sentJSON describes a message of the sent log.
 type sentJSON struct {
 	outboxJSON
 
 	SentAt time.Time `json:"sent_at"`
 }
 
-// sentListJSON is the JSON output of "once sent list".
 type sentListJSON struct {
 	Messages []sentJSON `json:"messages"`
 	Next     int64      `json:"next,omitempty"` // --after of the next page

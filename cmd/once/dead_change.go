@@ -12,7 +12,6 @@ import (
 	"github.com/watermill-once/once/operate/dead"
 )
 
-// outboxReplay contains the flags of a replay into the outbox.
 type outboxReplay struct {
 	config operate.Config
 	filter operate.Filter
@@ -27,9 +26,8 @@ func (r *outboxReplay) addFlags(flags *pflag.FlagSet) {
 	flags.Var(duration(&r.config.InboxRetention), "inbox-retention", "how long all consumers remember ids (default: 7d)")
 }
 
-// outboxReplayCommand returns a command that replays messages into the outbox. The caller
-// adds the help texts and the filters. The function run gets the name of the person and
-// the IDs of the messages, and returns the function that replays these messages.
+// outboxReplayCommand replays messages into the outbox. The caller adds the help texts and the
+// filters. run returns the function that replays the messages with these IDs.
 func (a *app) outboxReplayCommand(
 	r *outboxReplay, conditions []string, run func(who operate.Act, ids []int64) func(*cobra.Command, []string) error,
 ) *cobra.Command {
@@ -51,7 +49,6 @@ func (a *app) outboxReplayCommand(
 	return cmd
 }
 
-// replayable is implemented by the dead letters and by the sent log.
 type replayable interface {
 	Replay(ctx context.Context, act operate.Act, ids ...int64) error
 	ReplayMatching(ctx context.Context, act operate.Act, f operate.Filter, plan operate.Plan) (operate.Replay, error)
@@ -136,7 +133,6 @@ filters, the command says which letters it would delete. With --yes, it deletes 
 	return cmd
 }
 
-// releaseJSON is the JSON output of "once dead release".
 type releaseJSON struct {
 	OrderingKey string `json:"ordering_key"`
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// finding is something that needs attention.
 type finding struct {
 	Check string `json:"check"` // name of the check
 	What  string `json:"what"`  // the problem
@@ -21,7 +20,6 @@ type finding struct {
 	Do    string `json:"do"`    // what to do
 }
 
-// doctorJSON is the JSON output of "once doctor".
 type doctorJSON struct {
 	Schema   string    `json:"schema,omitempty"` // PostgreSQL schema that contains the tables
 	Skipped  []string  `json:"skipped"`          // checks that could not be made, and why
@@ -29,13 +27,11 @@ type doctorJSON struct {
 	Findings []finding `json:"findings"`
 }
 
-// check is one check of a database or a broker.
 type check struct {
 	name string
 	look func(d *doctor, ctx context.Context) ([]finding, error)
 }
 
-// doctor is one run of the command doctor.
 type doctor struct {
 	app       *app
 	db        database
@@ -44,19 +40,16 @@ type doctor struct {
 	broker    brokerOptions
 	skipped   []string
 
-	// A transaction that is older than tooOld is reported, because forwarders and vacuum
-	// wait for old transactions. A session that is idle within a transaction for longer
-	// than idleTooLong is reported, too.
+	// An older transaction than tooOld is reported, because forwarders and vacuum wait for it, and
+	// a session that is idle in one for idleTooLong.
 	tooOld, idleTooLong time.Duration
 
-	// A table is reported if it has at least deadRows dead rows and more than bloatShare
-	// times as many dead rows as live rows. A replication slot is reported if it has kept
-	// rows for more than oldRows transactions.
+	// A table is reported with at least deadRows dead rows and bloatShare times as many as live
+	// ones, and a replication slot that has kept rows for more than oldRows transactions.
 	deadRows, oldRows int
 }
 
-// Checks of every database, of PostgreSQL, and of RabbitMQ, in the order in which they
-// are made.
+// Checks of every database, of PostgreSQL, and of RabbitMQ, in this order.
 var (
 	tableChecks = []check{
 		{"durability", (*doctor).durability},

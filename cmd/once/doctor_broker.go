@@ -84,15 +84,12 @@ func (d database) topics(ctx context.Context) (all []string, err error) {
 	return all, rows.Err()
 }
 
-// longestUnacked is a little more than the longest time for which a consumer of this
-// library leaves a message unacked by default. This time is poison.Config.UnackedWait,
-// 10 minutes.
+// longestUnacked is a little more than poison.Config.UnackedWait by default, 10 minutes.
 const longestUnacked = 15 * time.Minute
 
 // defaultDeliveryLimit is the default delivery limit of quorum queues since RabbitMQ 4.
 const defaultDeliveryLimit = 20
 
-// brokerQueue contains some fields of the response to GET /api/queues/VHOST/NAME.
 type brokerQueue struct {
 	Type      string         `json:"type"`
 	Arguments map[string]any `json:"arguments"`
@@ -101,8 +98,7 @@ type brokerQueue struct {
 	Messages  int            `json:"messages"`
 }
 
-// setting returns a setting of the queue. It searches the arguments of the queue first,
-// and then its policy.
+// The arguments of a queue come before its policy.
 func (q brokerQueue) setting(name string) (value any, set bool) {
 	if value, set = q.Arguments["x-"+name]; !set {
 		value, set = q.Policy[name]
@@ -168,7 +164,6 @@ func (q brokerQueue) findings(name, version string) (found []finding) {
 	return found
 }
 
-// brokerNode is a node in the response to GET /api/nodes.
 type brokerNode struct {
 	Name      string `json:"name"`
 	Running   bool   `json:"running"`
@@ -250,18 +245,15 @@ func (n brokerNode) findings() (found []finding) {
 	return found
 }
 
-// errAbsent means that the management API answered "not found": the broker has no object
-// with this name.
+// errAbsent means that the broker has no object with this name.
 var errAbsent = errors.New("not found")
 
-// management is a client of RabbitMQ's management API.
 type management struct {
 	base  *url.URL
 	vhost string
 }
 
-// management returns a client of the API at --management-url. Without this flag, the
-// client uses port 15672 of the host in --amqp-url.
+// management uses --management-url, or port 15672 of the host in --amqp-url.
 func (d *doctor) management() (*management, error) {
 	broker, err := amqp091.ParseURI(d.app.settings.amqpURL)
 	if err != nil {
@@ -279,12 +271,10 @@ func (d *doctor) management() (*management, error) {
 	return &management{base, broker.Vhost}, nil
 }
 
-// managementTimeout is the timeout of one request to the management API.
 const managementTimeout = 2 * time.Second
 
-// get requests a path of the API, and decodes the response into target. The elements of
-// path are the parts between the slashes. A slash within an element is escaped, because
-// names of queues may contain slashes.
+// get requests a path of the API. A slash within an element is escaped, because names of queues may
+// contain one.
 func (m *management) get(ctx context.Context, target any, path ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, managementTimeout)
 	defer cancel()

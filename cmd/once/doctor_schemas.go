@@ -10,9 +10,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// schemas looks for other schemas of the database with tables of the same prefix. A
-// service with another search path may write its events there, and a forwarder with this
-// search path does not send them.
+// schemas looks for other schemas with tables of the same prefix: a service with another search
+// path may write its events there, where a forwarder with this one does not send them.
 func (d *doctor) schemas(ctx context.Context) ([]finding, error) {
 	here, err := schema.Find(ctx, d.db.DB, d.db.tables)
 	if err != nil {
@@ -66,7 +65,7 @@ func (d *doctor) shadowed(ctx context.Context, here string) ([]finding, error) {
 	}}, nil
 }
 
-// otherSchema is another schema with an outbox. The names are quoted for SQL.
+// The names are quoted for SQL.
 type otherSchema struct {
 	name, outbox, forwarders string
 	readable                 bool
@@ -106,7 +105,6 @@ func (d *doctor) durability(ctx context.Context) ([]finding, error) {
 	}}, nil
 }
 
-// parts contains the names of the roles that schema.Roles creates.
 var parts = []string{"producer", "forwarder", "consumer", "operator", "watcher"}
 
 func (d *doctor) rights(ctx context.Context) (found []finding, err error) {
@@ -125,8 +123,8 @@ func (d *doctor) rights(ctx context.Context) (found []finding, err error) {
 	return found, nil
 }
 
-// rowSecurity finds tables with row level security. It is not active for the doctor's own
-// login, because schema.Check would have refused it.
+// Row level security is not active for the doctor's own login, because schema.Check would have
+// refused it.
 func (d *doctor) rowSecurity(ctx context.Context) ([]finding, error) {
 	here, err := schema.Find(ctx, d.db.DB, d.db.tables)
 	if err != nil {
@@ -146,8 +144,8 @@ func (d *doctor) rowSecurity(ctx context.Context) ([]finding, error) {
 	}}, nil
 }
 
-// days checks the tables with the layout by_day. It checks whether their owner can
-// create, empty and drop the partitions, and whether a process does this each day.
+// days checks whether the owner of tables by day can create, empty and drop partitions, and a
+// process does this each day.
 func (d *doctor) days(ctx context.Context) ([]finding, error) {
 	found, err := d.daysOf(ctx, "inbox", "inbox_", "inbox", "Run a service with once.Consumer, or once sweep from cron, with the login %s")
 	if err != nil {

@@ -55,8 +55,7 @@ func (d *doctor) transactions(ctx context.Context) (found []finding, err error) 
 	return append(found, prepared...), err
 }
 
-// prepared finds old prepared transactions. They hold locks until somebody ends them;
-// even a restart of the server does not end them.
+// Prepared transactions hold locks until somebody ends them, even after a restart of the server.
 func (d *doctor) prepared(ctx context.Context) ([]finding, error) {
 	var n int
 	err := d.db.QueryRowContext(ctx, `SELECT COUNT(*) FROM pg_prepared_xacts WHERE now() - prepared > $1 * interval '1 second'`,
@@ -101,7 +100,6 @@ func (d *doctor) replication(ctx context.Context) (found []finding, err error) {
 	return found, rows.Err()
 }
 
-// largestSkew is the largest difference between two clocks that is not reported.
 const largestSkew = 5 * time.Second
 
 func (d *doctor) clocks(ctx context.Context) ([]finding, error) {
@@ -116,9 +114,7 @@ func (d *doctor) clocks(ctx context.Context) ([]finding, error) {
 	return skewed(time.UnixMilli(millis), before, time.Now()), nil
 }
 
-// skewed returns a finding if the clock of the database differs from the clock of this
-// machine. theirs is a time of the database. It was read between the
-// times before and after, which come from the clock of this machine.
+// theirs was read between before and after, times of this machine.
 func skewed(theirs, before, after time.Time) []finding {
 	var off time.Duration
 	switch {
@@ -137,12 +133,9 @@ func skewed(theirs, before, after time.Time) []finding {
 	}}
 }
 
-// bloatShare is the number of dead rows for each live row above which a table is
-// reported.
 const bloatShare = 5
 
-// bloat finds tables with many dead rows. Dead rows accumulate if vacuum does not remove
-// them fast enough. bloat also reports if autovacuum is off.
+// Dead rows accumulate if vacuum is too slow, or autovacuum is off.
 func (d *doctor) bloat(ctx context.Context) (found []finding, err error) {
 	var off bool
 	if err := d.db.QueryRowContext(ctx, `SELECT current_setting('autovacuum') = 'off'`).Scan(&off); err != nil {
@@ -175,8 +168,8 @@ func (d *doctor) bloat(ctx context.Context) (found []finding, err error) {
 	return found, nil
 }
 
-// horizons finds replication slots that prevent vacuum from removing old rows. The check
-// "transactions" does not find them, because they have no session.
+// These slots keep vacuum from removing old rows. They have no session, so the check "transactions"
+// does not find them.
 func (d *doctor) horizons(ctx context.Context) (found []finding, err error) {
 	rows, err := d.db.QueryContext(ctx, `SELECT slot_name, GREATEST(age(xmin), age(catalog_xmin)) FROM pg_replication_slots
 		WHERE GREATEST(age(xmin), age(catalog_xmin)) > $1 ORDER BY slot_name`, d.oldRows)
@@ -199,8 +192,6 @@ func (d *doctor) horizons(ctx context.Context) (found []finding, err error) {
 	return found, rows.Err()
 }
 
-// unseenFor is the time after which a consumer is reported if none of its instances was
-// seen.
 const unseenFor = 24 * time.Hour
 
 func (d *doctor) consumers(ctx context.Context) (found []finding, err error) {

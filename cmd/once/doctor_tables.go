@@ -61,8 +61,7 @@ func twoDestinations(instances []status.Forwarder) []finding {
 	}}
 }
 
-// longPause is the minimum age of a pause that is reported, because an operator may
-// have forgotten it.
+// An operator may have forgotten a pause that is older than longPause.
 const longPause = time.Hour
 
 func (d *doctor) pauses(ctx context.Context) (found []finding, err error) {
@@ -175,9 +174,8 @@ func (d *doctor) quarantine(ctx context.Context) ([]finding, error) {
 	}}, nil
 }
 
-// slack is how much older than the retention a row may be before it is reported. The
-// layout by_day keeps an id for up to one day longer than the retention. The second day
-// of slack is a margin.
+// slack is how much older than the retention a row may be: the layout by_day keeps an id for up to
+// a day longer, and another day is a margin.
 const slack = 48 * time.Hour
 
 func (d *doctor) inboxRetention(ctx context.Context) ([]finding, error) {

@@ -21,13 +21,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Values of --topology.
 const (
 	topologyPubSub = "pubsub" // a topic is a fanout exchange
 	topologyQueue  = "queue"  // a topic is a queue
 )
 
-// brokerOptions are the flags that map a topic to an exchange or a queue.
 type brokerOptions struct {
 	topology, namePrefix string
 }
@@ -57,7 +55,6 @@ func (a *app) broker(o brokerOptions) (amqp.Config, error) {
 	return config, nil
 }
 
-// forwardOptions are the flags of "once forward".
 type forwardOptions struct {
 	broker              brokerOptions
 	forwarder           forwarder.Config
@@ -185,7 +182,7 @@ func (a *app) logger(format, level string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, options))
 }
 
-// hiding writes to standard error, without the passwords in the settings.
+// hiding writes to standard error, without passwords.
 type hiding struct{ app *app }
 
 func (h hiding) Write(line []byte) (int, error) {

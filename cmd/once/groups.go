@@ -16,7 +16,6 @@ import (
 	"github.com/watermill-once/once/operate/quarantine"
 )
 
-// groupJSON is a failure group, or the sent messages of one topic.
 type groupJSON struct {
 	Group         string    `json:"group"`
 	Count         int       `json:"count"`
@@ -33,8 +32,6 @@ type groupJSON struct {
 	Skipped       []int64   `json:"skipped,omitempty"` // IDs of messages that a replay skips without --force
 }
 
-// groupsJSON is the JSON output of the commands named "groups", such as "once dead
-// groups".
 type groupsJSON struct {
 	Groups  []groupJSON `json:"groups"`
 	Partial bool        `json:"partial,omitempty"` // only the latest messages were searched
@@ -48,8 +45,6 @@ func notSearched(partial bool) string {
 	return "\nOnly the latest messages were searched, so groups may be missing. The list command with the same flags searches all.\n"
 }
 
-// countJSON is the JSON output of the commands named "count", such as "once dead
-// count".
 type countJSON struct {
 	Count int `json:"count"`
 }
@@ -97,8 +92,7 @@ func largestFirst(groups []groupJSON) []groupJSON {
 	return slices.SortedStableFunc(slices.Values(groups), func(a, b groupJSON) int { return cmp.Compare(b.Count, a.Count) })
 }
 
-// printGroups prints a page of groups, or the text none if there is no group. If the
-// page has as many groups as the limit, the output says how to continue.
+// printGroups prints groups, or none. After a full page it says how to continue.
 func (a *app) printGroups(out groupsJSON, limit int, none string) error {
 	if len(out.Groups) == 0 {
 		return a.print(out, none+"\n"+notSearched(out.Partial))
@@ -122,8 +116,7 @@ func groupsOf(groups []operate.Group) []groupJSON {
 	return all
 }
 
-// groupsCommand returns a command that lists failure groups. none is the output if no
-// message matches.
+// none is the output if no message matches.
 func groupsCommand[T any](
 	a *app, short, none string, addFilter func(*cobra.Command, *operate.Filter),
 	open func(*sql.DB, operate.Config) (T, error), groups func(T, context.Context, operate.Filter) (operate.GroupPage, error),
@@ -186,8 +179,7 @@ func (a *app) quarantineCountCommand() *cobra.Command {
 	return countCommand(a, "Count entries", addQuarantineFilter, quarantine.New, (*quarantine.Entries).Count)
 }
 
-// with returns the function of a command that works with one of the operators' packages:
-// open is its function New. config may be nil.
+// with is for a command of one operators' package, whose New is open. config may be nil.
 func with[T any](
 	a *app, open func(*sql.DB, operate.Config) (T, error), config *operate.Config,
 	work func(ctx context.Context, t T, args []string) error,
@@ -205,7 +197,7 @@ func with[T any](
 	})
 }
 
-// countAll counts all messages that match f, at most f.Limit.
+// countAll counts at most f.Limit messages.
 func countAll(
 	ctx context.Context, f operate.Filter, count func(context.Context, operate.Filter) (operate.Count, error),
 ) (n int, err error) {
@@ -223,8 +215,7 @@ func countAll(
 	return n, nil
 }
 
-// eachRow calls the function each for the rows of pages, until f.Limit rows were listed. It
-// returns the ID after which more rows may follow, or 0.
+// eachRow returns the ID after which more rows than f.Limit may follow, or 0.
 func eachRow[Row any](
 	ctx context.Context, f operate.Filter, after int, list func(context.Context, operate.Filter) (operate.Page[Row], error), each func(*Row),
 ) (next int64, err error) {
@@ -242,7 +233,6 @@ func eachRow[Row any](
 	return next, nil
 }
 
-// printList prints a list, or the text none if it has no rows.
 func (a *app) printList(out any, next int64, head []string, rows [][]string, none string) error {
 	if len(rows) == 0 {
 		return a.print(out, none+"\n")

@@ -11,7 +11,6 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// tablesJSON is the JSON output of "once migrate up" and "once migrate check".
 type tablesJSON struct {
 	Version int    `json:"version"`          // version that this command needs
 	Schema  string `json:"schema,omitempty"` // PostgreSQL schema that contains the tables
@@ -24,8 +23,7 @@ func (a *app) migrateCommand() *cobra.Command {
 		a.migrateUpCommand(), a.migrateCheckCommand(), a.migrateSQLCommand(), a.migrateRolesCommand())
 }
 
-// addSentLayout adds the flag for the layout of the sent log. Other commands do not
-// need this flag, because they work with both layouts.
+// Other commands work with both layouts of the sent log.
 func (a *app) addSentLayout(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().Var(oneOf(&a.settings.sent, string(schema.ByDay)), "sent", "layout of the sent log: by_day (default: the one that it has)")
 	fromEnv(cmd.Flags(), "sent")
@@ -88,8 +86,7 @@ func (a *app) tablesFound(ctx context.Context, db database, text string) error {
 	return a.print(tablesJSON{Version: schema.Version(), Schema: found.Schema, OK: true}, fmt.Sprintf(text, place, schema.Version()))
 }
 
-// tablesProblem reports whether an error of schema.Check is about the tables. If not,
-// the check itself has failed.
+// tablesProblem returns false if the check itself has failed.
 func tablesProblem(err error) bool {
 	for _, problem := range []error{
 		schema.ErrMissing, schema.ErrAmbiguous, schema.ErrOutdated, schema.ErrNewer, schema.ErrLayout, schema.ErrRowSecurity,
@@ -102,7 +99,6 @@ func tablesProblem(err error) bool {
 	return false
 }
 
-// sqlJSON is the JSON output of "once migrate sql" and "once migrate roles".
 type sqlJSON struct {
 	SQL string `json:"sql"`
 }

@@ -32,8 +32,7 @@ func (a *app) outboxCommand() *cobra.Command {
 		a.outboxPauseCommand(), a.outboxResumeCommand(), a.outboxPausedCommand())
 }
 
-// pendingJSON describes a message of the outbox. Lists leave out Metadata and the
-// payload.
+// Lists leave out Metadata and the payload.
 type pendingJSON struct {
 	ID           int64             `json:"id"`
 	MessageID    string            `json:"message_id"`
@@ -54,7 +53,6 @@ type pendingJSON struct {
 	content
 }
 
-// pendingListJSON is the JSON output of "once outbox list".
 type pendingListJSON struct {
 	Messages []pendingJSON `json:"messages"`
 	Next     int64         `json:"next,omitempty"` // --after of the next page
@@ -169,8 +167,7 @@ func pendingText(j *pendingJSON) string {
 	)
 }
 
-// partJSON is the JSON output of "once outbox count". One call may count only a part of
-// a long outbox. The field Next is then set.
+// Next is set if only a part of a long outbox was counted.
 type partJSON struct {
 	Count int   `json:"count"`
 	Next  int64 `json:"next,omitempty"` // value of --after to count the rest
@@ -196,7 +193,6 @@ func (a *app) outboxCountCommand() *cobra.Command {
 	return cmd
 }
 
-// topicsJSON is the JSON output of "once outbox topics".
 type topicsJSON struct {
 	Topics []topicJSON `json:"topics"`
 	Next   int64       `json:"next,omitempty"` // value of --after to count the rest

@@ -14,16 +14,13 @@ import (
 	"github.com/watermill-once/once/operate/status"
 )
 
-// outboxChange contains the flags of the commands that change pending messages.
 type outboxChange struct {
 	filter operate.Filter
 	plan   operate.Plan
 	act    act
 }
 
-// outboxChangeCommand returns a command that changes pending messages. The caller adds
-// the help texts. The function change makes the change. needsWhy is true if
-// the change loses messages, because such a change needs a reason.
+// The caller adds the help texts. needsWhy is for a change that loses messages.
 func (a *app) outboxChangeCommand(
 	use string, c *outboxChange, needsWhy bool,
 	change func(ctx context.Context, m *outbox.Messages, who operate.Act, ids []int64) error,
@@ -150,8 +147,6 @@ func (a *app) changed(ctx context.Context, verb string, c *outboxChange, change 
 	}, "run the command again for the others", err)
 }
 
-// pausedJSON is the JSON output of "once outbox paused". The output of "once status"
-// contains the same list.
 type pausedJSON struct {
 	Pauses []pauseJSON `json:"pauses"`
 }
@@ -164,7 +159,6 @@ type pauseJSON struct {
 	Since  time.Time `json:"since"`
 }
 
-// scopeJSON is the JSON output of "once outbox pause" and "once outbox resume".
 type scopeJSON struct {
 	Topic  string `json:"topic,omitempty"`
 	Tenant string `json:"tenant,omitempty"`
@@ -258,7 +252,6 @@ func (a *app) outboxPausedCommand() *cobra.Command {
 	}
 }
 
-// blockedJSON is the JSON output of "once outbox blocked".
 type blockedJSON struct {
 	Keys []blockedKeyJSON `json:"keys"`
 	Next string           `json:"next,omitempty"` // --after of the next page

@@ -16,8 +16,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// terminalWidth returns the width of a terminal in characters. If file is
-// not a terminal, it returns 0.
+// terminalWidth returns 0 if file is not a terminal.
 func terminalWidth(file *os.File) int {
 	width, _, err := term.GetSize(int(file.Fd()))
 	if err != nil {
@@ -37,14 +36,12 @@ func (a *app) print(v any, text string) error {
 	return encoder.Encode(v)
 }
 
-// widest is the width to which columns are padded if the output is not cut. One long
-// cell must not make all rows as long.
+// widest limits the padding of columns that are not cut: one long cell must not make all rows as
+// long.
 const widest = 120
 
-// table returns rows below a head. Each column is as wide as its widest cell. If width is
-// not 0, a row has at most width characters. To achieve this, table first makes the
-// columns narrower, those with times and ids last. Then it cuts the ends of rows that are
-// still too long.
+// table returns rows below a head, with at most width characters if it is not 0: columns become
+// narrower, times and ids last, and then the ends of rows are cut.
 func table(width int, head []string, rows [][]string) string {
 	all := append([][]string{head}, rows...)
 	wide := make([]int, len(head))
@@ -73,17 +70,15 @@ func table(width int, head []string, rows [][]string) string {
 	return b.String()
 }
 
-// Smallest widths to which a column is cut. Only if a table with columns of the width
-// short is too wide, its columns become shorter.
+// Columns become narrower than short only if a table of such columns is too wide.
 const (
 	short    = 8
 	shortest = 5
 )
 
-// fit changes wide, the widths of the columns. It makes columns narrower until a row has
-// at most width characters, or no column can become narrower: first the columns without
-// times and ids, then the ids of messages, and last times and the IDs of rows, which a
-// person needs for the next command.
+// fit makes columns narrower until a row has at most width characters: first those without times
+// and ids, then the ids of messages, and last times and the IDs of rows, which a person needs for
+// the next command.
 func fit(wide []int, head []string, width int) {
 	for _, step := range []struct {
 		last  int // the columns with the highest rank are not cut in this step
@@ -109,7 +104,7 @@ func fit(wide []int, head []string, width int) {
 	}
 }
 
-// rank says how long a column keeps its width: columns of a higher rank are cut later.
+// Columns of a higher rank are cut later.
 func rank(head string) int {
 	switch {
 	case head == "ID" || strings.HasSuffix(head, "(UTC)"):
@@ -128,8 +123,7 @@ func total(wide []int) int {
 	return sum
 }
 
-// cut returns text, cut to at most width characters. If width is 0, it returns the
-// whole text.
+// With width 0, cut returns the whole text.
 func cut(text string, width int) string {
 	if width <= 0 || utf8.RuneCountInString(text) <= width {
 		return text
@@ -137,9 +131,8 @@ func cut(text string, width int) string {
 	return string([]rune(text)[:max(0, width-1)]) + "…"
 }
 
-// plain replaces all characters that could control a terminal or break a line, and shows
-// blanks at the ends. This is needed because names and error texts come from other
-// programs.
+// Names and error texts come from other programs, so what could control a terminal or break a line
+// is replaced, and blanks at the ends are shown.
 func plain(text string) string { return meta.ShowBlanks(printable(text)) }
 
 func printable(text string) string {
@@ -159,8 +152,7 @@ func lines(text string) string {
 	return strings.Join(all, "\n")
 }
 
-// fields returns names and values as text, one pair per line. In pairs,
-// each name is followed by its value. Pairs with an empty value are left out.
+// Pairs with an empty value are left out.
 func fields(pairs ...string) string {
 	var b strings.Builder
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -196,8 +188,7 @@ func counted(n int, noun, nouns string) string {
 	return fmt.Sprintf("%d %s", n, nouns)
 }
 
-// content is a payload in JSON output. It is text if the payload is UTF-8, and base64
-// otherwise.
+// content is text if the payload is UTF-8, and base64 otherwise.
 type content struct {
 	Payload       *string `json:"payload,omitempty"`
 	PayloadBase64 []byte  `json:"payload_base64,omitempty"`
@@ -211,8 +202,7 @@ func contentOf(payload []byte) content {
 	return content{Payload: &text}
 }
 
-// Limits of the bytes that messageText shows. Whoever can publish a message decides how
-// large its payload and metadata are.
+// Whoever can publish a message decides how large its payload and metadata are.
 const (
 	shownPayload  = 64 << 10
 	shownMetadata = 500

@@ -68,7 +68,7 @@ func (a *app) parkedCountCommand() *cobra.Command {
 	return countCommand(a, "Count parked messages", addParkedFilter, parked.New, (*parked.Messages).Count)
 }
 
-// parkedJSON describes a parked message. Lists leave out Metadata and the payload.
+// Lists leave out Metadata and the payload.
 type parkedJSON struct {
 	ID            int64             `json:"id"`
 	Consumer      string            `json:"consumer"`
@@ -98,7 +98,6 @@ type parkedJSON struct {
 	content
 }
 
-// parkedListJSON is the JSON output of "once parked list".
 type parkedListJSON struct {
 	Messages []parkedJSON `json:"messages"`
 	Next     int64        `json:"next,omitempty"` // --after of the next page

@@ -11,8 +11,7 @@ import (
 	"github.com/watermill-once/once/operate/parked"
 )
 
-// parkedChangeJSON is the JSON output of the commands "run", "cancel" and "discard" of
-// "once parked". The lists contain IDs of parked messages.
+// The lists contain IDs of parked messages.
 type parkedChangeJSON struct {
 	DryRun    bool    `json:"dry_run"`
 	Changed   int     `json:"changed"`             // number of changed messages; in a dry run, of messages that would be changed
@@ -21,7 +20,6 @@ type parkedChangeJSON struct {
 	Abandoned []int64 `json:"abandoned,omitempty"` // IDs of changed messages whose process has died or is frozen
 }
 
-// parkedChange is one of the commands that change parked messages.
 type parkedChange struct {
 	do          parked.Action
 	short, long string

@@ -84,8 +84,7 @@ func (a *app) quarantineListCommand() *cobra.Command {
 	return cmd
 }
 
-// entryJSON describes an entry of the quarantine. Lists leave out Stack, Metadata and
-// the payload.
+// Lists leave out Stack, Metadata and the payload.
 type entryJSON struct {
 	ID            int64             `json:"id"`
 	Consumer      string            `json:"consumer"`
@@ -113,7 +112,6 @@ type entryJSON struct {
 	content
 }
 
-// entriesJSON is the JSON output of "once quarantine list".
 type entriesJSON struct {
 	Entries []entryJSON `json:"entries"`
 	Next    int64       `json:"next,omitempty"` // --after of the next page
@@ -202,7 +200,6 @@ func (a *app) read(file string) ([]byte, error) {
 	return content, nil
 }
 
-// exportJSON is the JSON output of the commands named "export" if they write to a file.
 type exportJSON struct {
 	Exported int    `json:"exported"`
 	File     string `json:"file"`
@@ -216,7 +213,7 @@ func (a *app) export(file string, write func(w io.Writer) (int, error)) (err err
 		_, err := write(a.stdout)
 		return err
 	}
-	// The file must not exist, so that an export cannot replace another export.
+	// An export cannot replace another one.
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return usageError{err}
@@ -249,7 +246,6 @@ messages. Without filters all entries are written.`,
 	return cmd
 }
 
-// importJSON is the JSON output of "once quarantine import".
 type importJSON struct {
 	Imported int `json:"imported"`
 	Known    int `json:"known"`

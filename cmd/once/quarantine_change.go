@@ -137,7 +137,6 @@ the command says which entries it would discard. With --yes, it discards them.`,
 	return cmd
 }
 
-// editJSON is the JSON output of "once quarantine edit".
 type editJSON struct {
 	ID         int64 `json:"id"` // ID of the new entry
 	EditedFrom int64 `json:"edited_from"`

@@ -13,12 +13,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// reconcileJSON is the JSON output of "once reconcile run" and "once reconcile read".
 type reconcileJSON struct {
 	Reports []reconcile.Report `json:"reports"`
 }
 
-// receiverSide contains the flags that describe the consumers' tables.
 type receiverSide struct{ schema, prefix, inbox string }
 
 func (a *app) reconcileCommand() *cobra.Command {
@@ -59,8 +57,7 @@ func addKeep(flags *pflag.FlagSet, keep *bool) {
 	flags.BoolVar(keep, "keep", false, "keep the reports in the sender's database: the console shows them")
 }
 
-// report prints reports, and keeps them in the sender's database if keep is set. If a
-// report contains differences, it returns a foundError.
+// report keeps the reports in the sender's database if keep is set. Differences are a foundError.
 func (a *app) report(ctx context.Context, db database, keep bool, reports []reconcile.Report) error {
 	if keep {
 		archive, err := reconcile.NewArchive(db.DB, db.tables)
@@ -88,8 +85,7 @@ func needsConsumers(c *reconcile.ReceiverConfig) error {
 	return nil
 }
 
-// checked returns a function for cobra's RunE. The returned function first calls the
-// function check, which checks the flags. If they are valid, it calls the function run.
+// checked calls check, which checks the flags, before run.
 func checked(check func() error, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(); err != nil {
@@ -140,8 +136,7 @@ func (a *app) reconcileRunCommand() *cobra.Command {
 	return cmd
 }
 
-// withReceiver calls the function work with the consumers' database. If no flag names
-// another database or other tables for the consumers, this is the sender's database.
+// Without flags for the consumers' side, it is the sender's database.
 func (a *app) withReceiver(ctx context.Context, side receiverSide, sender database, work func(receiver database) error) (err error) {
 	b := *a
 	s := &b.settings

@@ -15,8 +15,6 @@ import (
 	"github.com/watermill-once/once/operate/reconcile"
 )
 
-// reconcileFileJSON is the JSON output of "once reconcile ask" and "once reconcile
-// answer".
 type reconcileFileJSON struct {
 	File  string `json:"file"`
 	Bytes int64  `json:"bytes"`
@@ -124,11 +122,10 @@ func oneFile(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// mostStep is more than the size of any question or answer, see reconcile.Sender.Read.
+// mostStep is more than any question or answer, see reconcile.Sender.Read.
 const mostStep = 257 << 20
 
-// readStep reads a question or an answer from a file. If name is "-", it reads from
-// standard input.
+// readStep reads "-" from standard input.
 func (a *app) readStep(name string) ([]byte, error) {
 	if name == "-" {
 		return io.ReadAll(io.LimitReader(a.stdin, mostStep))
@@ -141,7 +138,6 @@ func (a *app) readStep(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, mostStep))
 }
 
-// ofFile adds the name of a file to an error that is about its content.
 func ofFile(name string, err error) error {
 	if name == "-" || !errors.Is(err, reconcile.ErrFile) {
 		return err
@@ -149,8 +145,7 @@ func ofFile(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, err)
 }
 
-// writeStep writes a question or an answer to a file. If name is "", it writes to
-// standard output.
+// writeStep writes "" to standard output.
 func (a *app) writeStep(step []byte, name string) error {
 	if name == "" {
 		_, err := a.stdout.Write(step)
@@ -163,8 +158,7 @@ func (a *app) writeStep(step []byte, name string) error {
 	return a.print(reconcileFileJSON{name, n}, fmt.Sprintf("Wrote %s, %d bytes.\n", name, n))
 }
 
-// writeFile writes the whole file or nothing. It writes to a temporary file and then
-// renames it. So if the process dies, an earlier file with this name remains unchanged.
+// writeFile renames a temporary file, so that an earlier one remains if the process dies.
 func writeFile(name string, from io.WriterTo) (n int64, err error) {
 	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/watermill-once/once/operate/reconcile"
 )
 
-// ledgerJSON is the JSON output of "once reconcile ledger".
 type ledgerJSON struct {
 	Lines []reconcile.Line `json:"lines"`
 }

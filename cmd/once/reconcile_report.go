@@ -7,11 +7,9 @@ import (
 	"github.com/watermill-once/once/operate/reconcile"
 )
 
-// shownIDs is the number of differences that the text of a report shows.
 const shownIDs = 20
 
-// printReports prints reports. If a report contains differences, it returns a
-// foundError.
+// Differences are a foundError.
 func (a *app) printReports(out reconcileJSON) error {
 	var b strings.Builder
 	found := false

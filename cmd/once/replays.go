@@ -13,8 +13,7 @@ import (
 	"github.com/watermill-once/once/operate/quarantine"
 )
 
-// replayJSON describes a replay of many messages. For a replay of dead letters or sent
-// messages, only the counts Total and Replayed are set.
+// For dead letters and sent messages, only Total and Replayed are counted.
 type replayJSON struct {
 	ID         int64     `json:"id"`
 	Source     string    `json:"source"`
@@ -33,7 +32,6 @@ type replayJSON struct {
 	EndedAt    time.Time `json:"ended_at,omitzero"`
 }
 
-// replaysJSON is the JSON output of "once replays list".
 type replaysJSON struct {
 	Replays []replayJSON `json:"replays"`
 	Next    int64        `json:"next,omitempty"` // --before of the next page
@@ -159,8 +157,7 @@ that were replayed before are still handled. once replays resume continues it.`,
 	return cmd
 }
 
-// replayed prints how a replay of many entries ended. The returned error decides the exit
-// code of the command.
+// The error of replayed decides the exit code.
 func (a *app) replayed(r operate.Replay, err error) error {
 	switch {
 	case r.ID == 0 && err != nil: // the replay did not begin
@@ -189,7 +186,6 @@ func (a *app) replayed(r operate.Replay, err error) error {
 	return nil
 }
 
-// replayedFrom returns the source of a replay as text.
 func replayedFrom(r *operate.Replay) string {
 	switch {
 	case r.Source == operate.SourceDead:
@@ -224,7 +220,6 @@ without finishing, or if messages failed again. With --json, only the end is wri
 	return cmd
 }
 
-// watchReplay shows the progress of a replay until the replay has ended.
 func (a *app) watchReplay(ctx context.Context, q *quarantine.Entries, id int64, every time.Duration) error {
 	p := a.progress()
 	defer p.end()
@@ -249,7 +244,6 @@ func (a *app) watchReplay(ctx context.Context, q *quarantine.Entries, id int64, 
 	}
 }
 
-// watched prints how a replay ended.
 func (a *app) watched(r *operate.Replay) error {
 	text := fmt.Sprintf("Replay %d %s: %d of %s replayed", r.ID, r.State, r.Changed, counted(r.Total, "message", "messages"))
 	if r.Source == operate.SourceQuarantine {

@@ -20,7 +20,6 @@ type atMostJSON struct {
 	About int64 `json:"about,omitempty"` // estimate of the number of all rows
 }
 
-// backlogJSON is the state of the outbox.
 type backlogJSON struct {
 	Pending        atMostJSON `json:"pending"`
 	Deferred       atMostJSON `json:"deferred"`       // number of pending messages that are due later
@@ -36,13 +35,11 @@ type backlogJSON struct {
 	Pauses []pauseJSON `json:"pauses"` // the counts include paused messages
 }
 
-// deadKeyJSON is an ordering key that a dead letter blocks.
 type deadKeyJSON struct {
 	OrderingKey string `json:"ordering_key"`
 	Letter      int64  `json:"letter"`
 }
 
-// instanceJSON is a running forwarder.
 type instanceJSON struct {
 	Owner       string    `json:"owner"`
 	Destination string    `json:"destination,omitempty"`
@@ -50,8 +47,6 @@ type instanceJSON struct {
 	LeaseUntil  time.Time `json:"lease_until"`
 }
 
-// failureJSON describes entries with the same cause, among the latest entries of the
-// quarantine.
 type failureJSON struct {
 	Group        string    `json:"group"`
 	Count        int       `json:"count"`
@@ -61,7 +56,6 @@ type failureJSON struct {
 	LastFailedAt time.Time `json:"last_failed_at,omitzero"`
 }
 
-// statusJSON is the JSON output of "once status".
 type statusJSON struct {
 	At         time.Time            `json:"at"`
 	Tables     int                  `json:"tables"` // version of the tables

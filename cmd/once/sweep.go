@@ -15,7 +15,6 @@ import (
 	"github.com/watermill-once/once/operate/mover"
 )
 
-// sweepJSON is the JSON output of "once sweep".
 type sweepJSON struct {
 	Removed     int64 `json:"removed"`
 	DroppedDays int   `json:"dropped_days"` // number of dropped days of the sent log
@@ -74,7 +73,6 @@ own the tables.`,
 	return cmd
 }
 
-// moverJSON is the JSON output of "once mover --once".
 type moverJSON struct {
 	Moved   int `json:"moved"`
 	Left    int `json:"left"`    // number of messages that are not moved yet

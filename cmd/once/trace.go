@@ -10,13 +10,11 @@ import (
 	"github.com/watermill-once/once/operate/trace"
 )
 
-// traceJSON is the JSON output of "once trace".
 type traceJSON struct {
 	Messages []tracedJSON `json:"messages"`
 	Notes    []string     `json:"notes,omitempty"` // tables and rows that were left out
 }
 
-// tracedJSON is one message with its events.
 type tracedJSON struct {
 	ID            string           `json:"id"`
 	CausedBy      string           `json:"caused_by,omitempty"`
@@ -31,7 +29,6 @@ type tracedJSON struct {
 	Events        []eventJSON      `json:"events"`
 }
 
-// atConsumerJSON is the state of a message at a consumer.
 type atConsumerJSON struct {
 	Name  string    `json:"name"`
 	Topic string    `json:"topic,omitempty"`
@@ -39,7 +36,6 @@ type atConsumerJSON struct {
 	Since time.Time `json:"since,omitzero"`
 }
 
-// eventJSON is one event of a message.
 type eventJSON struct {
 	At       time.Time `json:"at"`
 	Place    string    `json:"place"`

@@ -13,8 +13,7 @@ import (
 
 const envKey = "once_env"
 
-// fromEnv allows the flags with these names to be set by environment variables, too. It
-// adds the names of the variables to the help.
+// fromEnv adds the names of the variables to the help.
 func fromEnv(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		f := flags.Lookup(name)
@@ -28,7 +27,7 @@ func envName(f *pflag.Flag) string {
 	return strings.Join(f.Annotations[envKey], "")
 }
 
-// value is the value of a flag. Its errors say which values are allowed.
+// The errors of a value say which values are allowed.
 type value struct {
 	kind string
 	text string
@@ -86,8 +85,7 @@ func duration(target *time.Duration) *value {
 	return v
 }
 
-// parseDuration works like time.ParseDuration, but also accepts days, such as 7d. The
-// result must be positive.
+// parseDuration also accepts days, such as 7d. The result must be positive.
 func parseDuration(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
@@ -104,8 +102,7 @@ func parseDuration(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// moment returns a flag value for a time. The user enters a time, or a duration that is
-// subtracted from the current time.
+// moment accepts a time, or a duration before now.
 func moment(target *time.Time) *value {
 	return &value{kind: "time", set: func(text string) error {
 		if at, err := time.Parse(time.RFC3339, text); err == nil {
@@ -121,9 +118,8 @@ func moment(target *time.Time) *value {
 	}}
 }
 
-// nameList returns a flag value for names that are separated by commas. The flag may be
-// repeated. A name with a comma or a quote is written in double quotes, with two quotes
-// for each quote in it. All other characters of a name are kept.
+// nameList separates names by commas, and may be repeated. A name with a comma or a quote is in
+// double quotes, which are doubled in it. All other characters are kept.
 func nameList(target *[]string) *value {
 	return &value{kind: "names", set: func(text string) error {
 		names, err := parseNames(text)

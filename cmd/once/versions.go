@@ -11,7 +11,6 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// versionJSON contains the versions of an aggregate that a consumer has applied.
 type versionJSON struct {
 	Consumer      string    `json:"consumer"`
 	AggregateType string    `json:"aggregate_type"`
@@ -21,7 +20,6 @@ type versionJSON struct {
 	AppliedAt     time.Time `json:"applied_at"`
 }
 
-// versionsJSON is the JSON output of "once versions list".
 type versionsJSON struct {
 	Versions []versionJSON `json:"versions"`
 	More     bool          `json:"more"` // whether --limit may have cut the list
@@ -42,7 +40,6 @@ type waitingJSON struct {
 	DueAt         time.Time `json:"due_at"`
 }
 
-// waitingListJSON is the JSON output of "once versions waiting".
 type waitingListJSON struct {
 	Messages []waitingJSON `json:"messages"`
 	More     bool          `json:"more"` // whether --limit may have cut the list

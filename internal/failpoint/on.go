@@ -35,9 +35,8 @@ func parse(value string) (name string, left *atomic.Int64) {
 
 var freezes = os.Getenv(Freezes) != ""
 
-// Hit kills the process if name is the armed point. No deferred function runs, and Hit
-// does not return. If the environment variable named by Freezes is set, Hit stops the
-// process instead, and returns when the process is continued.
+// Hit kills the process at the armed point, without deferred functions. With the variable Freezes
+// it stops the process instead, and returns when it is continued.
 func Hit(name string) {
 	if name != armed || left.Add(-1) != 0 {
 		return

@@ -2,9 +2,8 @@ package meta
 
 import "strings"
 
-// ShowBlanks returns a name in which each space at the beginning and at the end is
-// replaced by "␣". Otherwise the names "A1" and "A1 " would look the same on a page or
-// in a terminal.
+// ShowBlanks replaces each space at the beginning and at the end of a name by "␣". Otherwise "A1"
+// and "A1 " would look the same.
 func ShowBlanks(name string) string {
 	inner := strings.Trim(name, " ")
 	if len(inner) == len(name) {

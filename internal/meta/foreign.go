@@ -8,19 +8,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// prefix is the beginning of every key of this module. Other keys must not begin with
-// it.
+// Keys of other modules must not begin with prefix.
 const prefix = "once_"
 
-// Travels reports whether a metadata key is passed on from service to service. Keys of
-// other modules are passed on. Keys of this module are passed on if they describe the
-// message. The function lists these keys, so a new key is not passed on until you add
-// it to the list.
+// Travels reports whether a metadata key is passed on from service to service: all keys of other
+// modules, and those of this module that describe the message. The function lists these, so a new
+// one is not passed on until you add it.
 //
-// All other keys are for one step only. Topic, DueAt, and Watermill's DelayedUntil and
-// DelayedFor are instructions for an outbox, Redelivered and DeliveryCount describe one
-// delivery, and EditedFrom describes the edit of one message. A receiver must not trust
-// such keys if they come from another service.
+// All others are for one step only: instructions for an outbox (Topic, DueAt, Watermill's
+// DelayedUntil and DelayedFor), one delivery (Redelivered, DeliveryCount), or one edit
+// (EditedFrom). A receiver must not trust them if they come from another service.
 func Travels(key string) bool {
 	if !strings.HasPrefix(key, prefix) {
 		return key != DelayedUntil && key != DelayedFor
@@ -32,8 +29,7 @@ func Travels(key string) bool {
 	return false
 }
 
-// Known reports whether this version of the module knows the key. It also returns true
-// for the keys of other modules.
+// Known reports whether this version of the module knows the key, or it belongs to another module.
 func Known(key string) bool {
 	switch key {
 	case Topic, DueAt, DelayedUntil, DelayedFor, Redelivered, DeliveryCount, Copied, EditedFrom, Times:
@@ -42,17 +38,14 @@ func Known(key string) bool {
 	return Travels(key)
 }
 
-// Received returns the metadata that the handler of a delivered message may see.
-// Handlers copy metadata to the messages that they produce, and anyone with access to
-// the broker can write any metadata. Therefore Received removes the keys that would
-// control the produced messages, and keys of this module that this version does not
-// know.
+// Received returns the metadata that the handler of a delivered message may see. Handlers copy
+// metadata to the messages that they produce, and anyone with access to the broker can write any
+// metadata. Therefore Received removes the keys that would control the produced messages, and those
+// of this module that this version does not know.
 //
-// Keys that describe the delivery stay, so that the handler can read them. So do headers
-// that a broker wrote, and others that would control a broker. If there are such headers,
-// Received marks the metadata, see [Copied] and [WithoutDelivery]. If it changes nothing,
-// it returns the map metadata itself. Otherwise it returns a copy, because the caller may
-// still store the original metadata.
+// Keys that describe the delivery stay for the handler, as do headers that a broker wrote, or that
+// would control one, for which Received marks the metadata, see [Copied] and [WithoutDelivery]. It
+// returns a copy if it changes anything, because the caller may still store the original.
 func Received(metadata map[string]string) map[string]string {
 	kept := without(metadata, func(key string) bool {
 		switch key {
@@ -69,17 +62,15 @@ func Received(metadata map[string]string) map[string]string {
 	return kept
 }
 
-// Stored returns the metadata that an outbox stores. It removes the keys that are not
-// passed on to other services, see [Travels], and the times that the forwarder sets. If
-// it removes nothing, it returns the map metadata itself, and otherwise a copy.
+// Stored returns the metadata that an outbox stores, without the keys that are not passed on, see
+// [Travels], and the times that the forwarder sets: metadata itself, or a copy.
 func Stored(metadata map[string]string) map[string]string {
 	return without(metadata, func(key string) bool { return !Travels(key) || isStamp(key) })
 }
 
-// Delivered returns the metadata of a message that a broker delivers. It keeps the keys
-// that are passed on, see [Travels]. It also keeps Redelivered and DeliveryCount,
-// because the subscriber has set them itself. If it removes nothing, it returns the map
-// metadata itself, and otherwise a copy.
+// Delivered returns the metadata of a message that a broker delivers: the keys that are passed on,
+// see [Travels], and Redelivered and DeliveryCount, which the subscriber itself has set, as
+// metadata itself, or a copy.
 func Delivered(metadata map[string]string) map[string]string {
 	kept := without(metadata, func(key string) bool {
 		return !Travels(key) && key != Redelivered && key != DeliveryCount
@@ -88,8 +79,7 @@ func Delivered(metadata map[string]string) map[string]string {
 	return kept
 }
 
-// splitTimes sets the times of the header [Times] in kept, a copy of metadata without
-// this header. Only a marshaler of another module leaves this header in the metadata.
+// Only a marshaler of another module leaves the header [Times] in the metadata.
 func splitTimes(kept, metadata map[string]string) {
 	if created, published, ok := SplitTimes(metadata[Times]); ok {
 		kept[CreatedAt], kept[PublishedAt] = created, published
@@ -107,15 +97,13 @@ func without(metadata map[string]string, removed func(key string) bool) map[stri
 	return metadata
 }
 
-// WithoutDelivery returns the metadata of a message that is about to be stored in an
-// outbox, without the keys that describe how another message was delivered. Handlers copy
-// metadata to the messages that they produce. A header that a broker wrote, such as
-// x-death, would then be wrong, and the next broker would refuse it.
+// WithoutDelivery returns the metadata of a message to store in an outbox, without the keys that
+// describe how another message was delivered, which handlers copy. A header that a broker wrote,
+// such as x-death, would be wrong, and the next broker would refuse it.
 //
-// If metadata was copied from a delivered message, WithoutDelivery removes all steering
-// keys (see [Steering]). Otherwise it removes only the keys that nobody but a broker
-// writes: a producer that sets another steering key must get an error. If it removes
-// nothing, it returns the map metadata itself, and otherwise a copy.
+// From metadata that was copied from a delivered message, all steering keys (see [Steering]) are
+// removed, and otherwise those that nobody but a broker writes: a producer that sets another one
+// must get an error. The result is metadata itself, or a copy.
 func WithoutDelivery(metadata map[string]string) map[string]string {
 	copied := isCopied(metadata)
 	return without(metadata, func(key string) bool {
@@ -129,12 +117,11 @@ func isCopied(metadata map[string]string) bool {
 	return received || marked
 }
 
-// timestamp is a header that RabbitMQ's message interceptor adds, unless the message has
-// it already.
+// timestamp is what RabbitMQ's message interceptor adds.
 const timestamp = "timestamp_in_ms"
 
-// redeliveredByV3 marks a redelivered message in watermill-amqp v3. Its subscriber never
-// removes the mark, so it would also read a copy of the mark.
+// redeliveredByV3 marks a redelivered message in watermill-amqp v3, whose subscriber never removes
+// it, and would read a copy, too.
 const redeliveredByV3 = "_watermill_amqp_redelivered"
 
 func brokerOnly(key string) bool {
@@ -160,26 +147,24 @@ func hasSteering(metadata map[string]string) bool {
 	return false
 }
 
-// stampLayout is RFC 3339 in UTC with milliseconds.
 const stampLayout = "2006-01-02T15:04:05.000Z"
 
 // Stamp formats a time for [CreatedAt] and [PublishedAt].
 func Stamp(at time.Time) string { return at.UTC().Format(stampLayout) }
 
-// Stamped parses a stamp. It returns false if text is not a stamp of the years 1970 to
-// 9999. For a valid stamp, it allocates no memory.
+// Stamped parses a stamp of the years 1970 to 9999. For a valid one, it allocates no memory.
 func Stamped(text string) (time.Time, bool) {
 	if len(text) != len(stampLayout) || text[len(text)-1] != 'Z' {
 		return time.Time{}, false
 	}
-	// Package time parses RFC3339Nano several times faster than other layouts. A text of
-	// this length has exactly three digits after the decimal point of the second.
+	// Package time parses RFC3339Nano several times faster than other layouts. This length means
+	// exactly three digits of a fraction.
 	at, err := time.Parse(time.RFC3339Nano, text)
 	return at, err == nil && at.Unix() >= 0
 }
 
-// JoinTimes returns the value of the header [Times]. The result ok is false if one of
-// the times is missing or is no valid stamp. Then each of them has a header of its own.
+// JoinTimes returns the value of the header [Times], or false if one of the times is missing or no
+// valid stamp. Then each has a header of its own.
 func JoinTimes(metadata map[string]string) (value string, ok bool) {
 	created, published := metadata[CreatedAt], metadata[PublishedAt]
 	if _, ok := Stamped(created); !ok {
@@ -191,8 +176,7 @@ func JoinTimes(metadata map[string]string) (value string, ok bool) {
 	return created + "/" + published, true
 }
 
-// SplitTimes returns the two times in the value of the header [Times]. The result ok is
-// false for any other value.
+// SplitTimes returns the two times in a header [Times], or false for any other value.
 func SplitTimes(value string) (created, published string, ok bool) {
 	if created, published, ok = strings.Cut(value, "/"); !ok {
 		return "", "", false
@@ -202,18 +186,15 @@ func SplitTimes(value string) (created, published string, ok bool) {
 	return created, published, validCreated && validPublished
 }
 
-// isStamp reports whether the forwarder sets the key. No outbox stores such a key.
 func isStamp(key string) bool { return key == CreatedAt || key == PublishedAt }
 
-// Steering reports whether a header can control RabbitMQ, or whether a reader could
-// think that RabbitMQ has written it. Metadata often comes from outside, and a BCC
-// header alone makes the broker send a copy to any queue.
+// Steering reports whether a header can control RabbitMQ, or a reader could think that RabbitMQ has
+// written it. Metadata often comes from outside, and a BCC header alone makes the broker send a
+// copy to any queue.
 //
-// Steering headers are, in upper or lower case: CC, BCC, every name that starts with
-// "x-" (x-delay, x-death, x-delivery-count, x-stream-...), and the message properties
-// expiration, user-id and user_id. The broker obeys these properties. A program that
-// copies messages to another broker may set them from headers of the same name. A
-// header such as x-request-id also counts as a steering header, so give it another
+// In any case: CC, BCC, every name that starts with "x-" (x-delay, x-death, x-stream-..., and
+// x-request-id, which needs another name), and the message properties expiration, user-id and
+// user_id, which the broker obeys, and programs that copy messages may set from headers of the same
 // name.
 func Steering(key string) bool {
 	if len(key) >= 2 && (key[0] == 'x' || key[0] == 'X') && key[1] == '-' {
@@ -232,6 +213,6 @@ func Steering(key string) bool {
 	return false
 }
 
-// NewID returns a new id of a message, a UUID of version 7. It begins with the time, so
-// new ids are next to each other in an index.
+// NewID returns a UUID of version 7 for a message, which begins with the time, so that new ids are
+// next to each other in an index.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }

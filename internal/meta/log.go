@@ -7,8 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// maxField is the maximum length of a value from the metadata in a log line, in bytes.
-// Any sender can write the metadata, so a value may be very long.
+// maxField is in bytes. Any sender can write the metadata, so a value may be very long.
 const maxField = 255
 
 // ofMetadata maps metadata keys to log fields. Other metadata is not logged.
@@ -20,9 +19,8 @@ var ofMetadata = map[string]string{
 	EventType:        "event_type",
 }
 
-// LogFields returns the log fields that identify a message: its id, and its tenant,
-// aggregate, version and event type if metadata contains them. more contains further
-// fields for the result.
+// LogFields returns the log fields that identify a message: its id, tenant, aggregate, version and
+// event type, and more.
 func LogFields(id string, metadata map[string]string, more watermill.LogFields) watermill.LogFields {
 	named := make(watermill.LogFields, len(more)+1+len(ofMetadata))
 	for key, field := range ofMetadata {

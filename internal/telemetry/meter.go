@@ -37,8 +37,6 @@ type Label struct {
 	Values []string
 }
 
-// series returns a set of attributes for every combination of values. The value of the
-// last label changes fastest.
 func series(labels []Label) []attribute.Set {
 	combinations := [][]attribute.KeyValue{nil}
 	for _, label := range labels {
@@ -57,9 +55,8 @@ func series(labels []Label) []attribute.Set {
 	return sets
 }
 
-// Counter counts events in series that are known in advance: one series for every
-// combination of label values. The combinations are numbered from 0, and the value of
-// the last label changes fastest.
+// Counter counts events in one series for every combination of label values, numbered from 0. The
+// value of the last label changes fastest.
 type Counter struct {
 	counter metric.Int64Counter
 	series  [][]metric.AddOption
@@ -91,23 +88,20 @@ func (c *Counter) Add(n int64, series int) {
 	c.counter.Add(context.Background(), n, c.series[series]...)
 }
 
-// Durations is a histogram in seconds. A series appears at its first observation, and
-// not before.
+// Durations is a histogram in seconds. A series appears at its first observation.
 type Durations struct {
 	histogram metric.Float64Histogram
 	series    [][]metric.RecordOption
 }
 
-// Durations returns a new histogram for the duration of work, in seconds. Its buckets
-// reach from half a millisecond to one minute.
+// Durations returns a new histogram of seconds, with buckets from half a millisecond to one minute.
 func (m Meter) Durations(name, description string, labels ...Label) *Durations {
 	return m.seconds(name, description, labels,
 		0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 }
 
-// Delays returns a new histogram for the time that messages wait, in seconds. Its
-// buckets reach from 5 milliseconds to one day, because messages may wait for hours in
-// an outage.
+// Delays returns a new histogram of seconds for messages that wait, perhaps for hours in an outage,
+// with buckets from 5 milliseconds to one day.
 func (m Meter) Delays(name, description string, labels ...Label) *Durations {
 	return m.seconds(name, description, labels,
 		0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
@@ -124,8 +118,7 @@ func (m Meter) seconds(name, description string, labels []Label, bounds ...float
 	return d
 }
 
-// Enabled reports whether observations are recorded. Call it before a loop that calls
-// Record.
+// Enabled reports whether observations are recorded. Call it before a loop with Record.
 func (d *Durations) Enabled() bool { return d.histogram.Enabled(context.Background()) }
 
 // Record records one duration. It allocates no memory.
@@ -171,8 +164,7 @@ func (m Meter) Level(name, unit, description string) metric.Int64Observable {
 	return level
 }
 
-// StateOf returns the attribute State with the given value. Use it for a gauge that has
-// one series for each state.
+// StateOf returns the attribute State, for a gauge with one series for each state.
 func StateOf(state string) metric.ObserveOption {
 	return metric.WithAttributeSet(attribute.NewSet(attribute.String(State, state)))
 }
@@ -184,8 +176,7 @@ func (m Meter) SecondsGauge(name, description string) metric.Float64Observable {
 	return gauge
 }
 
-// Observe calls the function observe at each collection of the instruments, until the
-// returned function is called.
+// Observe calls observe at each collection of the instruments, until end is called.
 func (m Meter) Observe(observe metric.Callback, instruments ...metric.Observable) (end func()) {
 	registration, err := m.RegisterCallback(observe, instruments...)
 	if err != nil {
@@ -195,16 +186,14 @@ func (m Meter) Observe(observe metric.Callback, instruments ...metric.Observable
 	return func() { handle(registration.Unregister()) }
 }
 
-// handle passes an error to the user's OpenTelemetry error handler, because an error of
-// telemetry must not stop the work.
+// An error of telemetry must not stop the work.
 func handle(err error) {
 	if err != nil {
 		otel.Handle(err)
 	}
 }
 
-// Attributes of metrics and spans. The second group belongs to OpenTelemetry's
-// semantic conventions.
+// The second group belongs to OpenTelemetry's semantic conventions.
 const (
 	Outcome  = "once.outcome"
 	Reason   = "once.reason"
@@ -222,8 +211,7 @@ const (
 	consumerGroup = "messaging.consumer.group.name"
 )
 
-// Ok and Failed are the outcomes of work that either succeeds or fails. Other kinds of
-// work have their own outcomes.
+// Outcomes of work that either succeeds or fails.
 const (
 	Ok = iota
 	Failed
@@ -241,12 +229,11 @@ func Succeeded(err error) int {
 }
 
 const (
-	// statsAge is the maximum age of a result that Get returns again without a query. So
-	// the number of queries does not depend on the number of metric readers.
+	// statsAge is how long Get returns a result again, so that the number of queries does not
+	// depend on that of metric readers.
 	statsAge = 2 * time.Second
 
-	// statsTimeout is the timeout of the query. It is short because metric readers wait for
-	// the query.
+	// statsTimeout is short, because metric readers wait for the query.
 	statsTimeout = 2 * time.Second
 )
 
@@ -260,9 +247,8 @@ type StatsCache[T any] struct {
 	failed  bool // whether the last query failed and the failure was logged
 }
 
-// Get returns a result of the function query that is at most two seconds old. If the
-// query fails, Get returns false, because an old value would hide the failure. Get
-// calls logError only for the first of consecutive failures.
+// Get returns a result of query that is at most two seconds old, or false if it fails, because an
+// old value would hide the failure. logError is called for the first of consecutive failures.
 func (c *StatsCache[T]) Get(
 	ctx context.Context, query func(ctx context.Context) (T, error), logError func(err error),
 ) (stats T, ok bool) {

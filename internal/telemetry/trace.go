@@ -18,9 +18,8 @@ const (
 	tracestate  = "tracestate"
 )
 
-// w3c is the propagator of the library. The library stores the trace of a message in a
-// row, and another process reads it. The global propagator of that process may use
-// another format, so the library does not use the global propagator.
+// w3c: another process reads the trace that is stored with a message, and its global propagator may
+// use another format.
 var w3c propagation.TraceContext
 
 // Tracer creates the spans of one package.
@@ -35,10 +34,9 @@ func NewTracer(provider trace.TracerProvider, pkg string) Tracer {
 	return Tracer{provider.Tracer(scope + pkg)}
 }
 
-// Enabled reports whether the tracer records spans. To find out, it begins a span that
-// has a parent. A tracer that records nothing returns a span with the id of the parent.
-// Any other tracer gives the span its own id. The parent is not sampled, and the span
-// is never ended, so the span is not exported.
+// Enabled reports whether the tracer records spans, by beginning one that has a parent. A tracer
+// that records nothing returns a span with the id of the parent, any other its own. The parent is
+// not sampled, and the span is never ended, so the span is not exported.
 //
 //nolint:spancheck // End would export the span
 func (t Tracer) Enabled() bool {
@@ -54,8 +52,7 @@ func Inject(ctx context.Context, metadata message.Metadata) {
 	w3c.Inject(ctx, propagation.MapCarrier(metadata))
 }
 
-// Extract returns ctx with the trace in metadata. It returns false if metadata contains
-// no trace, or a trace that is not sampled.
+// Extract returns ctx with the trace in metadata, or false without one, or if it is not sampled.
 func Extract(ctx context.Context, metadata message.Metadata) (context.Context, bool) {
 	if metadata[Traceparent] == "" {
 		return ctx, false
@@ -64,8 +61,8 @@ func Extract(ctx context.Context, metadata message.Metadata) (context.Context, b
 	return ctx, trace.SpanContextFromContext(ctx).IsSampled()
 }
 
-// Text returns name as valid UTF-8 of at most 255 bytes, because exporters drop a whole
-// batch of spans if one byte is invalid.
+// Text returns name as valid UTF-8 of at most 255 bytes: exporters drop a whole batch of spans for
+// one invalid byte.
 func Text(name string) string {
 	const maxLength = 255
 	if len(name) > maxLength {
@@ -74,9 +71,8 @@ func Text(name string) string {
 	return strings.ToValidUTF8(name, "\uFFFD")
 }
 
-// Producer begins a span for an operation on messages to topic. The caller must end the
-// span. operation is this module's name of the operation, and kind is
-// OpenTelemetry's type of the operation.
+// Producer begins a span for an operation on messages to topic, which the caller must end.
+// operation is this module's name, and kind OpenTelemetry's type of it.
 func (t Tracer) Producer(
 	ctx context.Context, operation, kind, topic string, more ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
@@ -100,9 +96,8 @@ func (t Tracer) begin(
 
 type handlingKey struct{}
 
-// Handling is the span of one attempt to handle a message. The middlewares of a chain
-// share the span: the outermost middleware begins and ends it, and the innermost sets
-// the outcome.
+// Handling is the span of one attempt, which the middlewares of a chain share: the outermost begins
+// and ends it, and the innermost sets the outcome.
 type Handling struct {
 	span   trace.Span // nil if no span is recorded
 	result *result
@@ -114,11 +109,9 @@ type result struct {
 	failed  bool
 }
 
-// Handle begins the span of an attempt. If the attempt already has a span, Handle uses
-// it. A new span continues the trace of ctx, or the trace in the message if ctx has no
-// span. If enabled is false, no span is recorded, but the returned
-// context still continues this trace. number is the number of the
-// attempt, which starts at 1, or 0 if it is unknown.
+// Handle begins the span of an attempt, or uses that of an outer middleware. It continues the trace
+// of ctx, or else of the message, also in the returned context if enabled is false, which records
+// no span. number starts at 1, or is 0 if it is unknown.
 func (t Tracer) Handle(
 	ctx context.Context, enabled bool, consumer, topic string, number int, msg *message.Message,
 ) (context.Context, Handling) {
@@ -144,9 +137,8 @@ func (t Tracer) Handle(
 	return context.WithValue(ctx, handlingKey{}, h), h
 }
 
-// End sets the outcome of the attempt. If several middlewares call End, only the first
-// outcome counts, and the middleware that began the span ends it. The span does not
-// contain the text of the error, because a handler's error may contain anything.
+// End sets the outcome, of which the first counts. The middleware that began the span ends it. It
+// does not contain the text of the error, because a handler's error may contain anything.
 func (h Handling) End(outcome string, failed bool) {
 	if h.span == nil {
 		return
@@ -171,10 +163,9 @@ const (
 	Settled = "settled" // nothing had to be stored: the row was resolved or discarded, or another process has claimed it
 )
 
-// Quarantine begins the span for quarantining a message. The span continues the trace
-// in the message, unless ctx already has a span. msg may be nil. Call the
-// returned function end with the outcome. If the message could not be stored, call end
-// with the error.
+// Quarantine begins the span for quarantining a message, which continues that of ctx, or the trace
+// in msg, which may be nil. Call end with the outcome, and with the error if the message could not
+// be stored.
 func (t Tracer) Quarantine(
 	ctx context.Context, enabled bool, consumer, topic, reason string, msg *message.Message,
 ) (_ context.Context, end func(outcome string, err error)) {

@@ -10,14 +10,13 @@ const (
 	// DefaultMaxDuplicateAge is the default of dedup.Config.MaxDuplicateAge.
 	DefaultMaxDuplicateAge = 7 * 24 * time.Hour
 
-	// DefaultSequenceWindow is the default of sequence.Config.Window. It is longer than the
-	// time for which the default policy of package retry retries a message.
+	// DefaultSequenceWindow is the default of sequence.Config.Window, longer than the default
+	// policy of package retry retries a message.
 	DefaultSequenceWindow = 15 * time.Minute
 )
 
-// Refused returns err with the package name before each line. Each line is about one
-// field. Several packages have a Config with a field of the same name, so the package
-// name shows which field is meant.
+// Refused returns err with the package name before each line, which is about one field: several
+// packages have a Config with fields of the same name.
 func Refused(pkg string, err error) error { return &refused{pkg + ": ", err} }
 
 type refused struct {

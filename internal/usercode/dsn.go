@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// unreadable is the text of the error that replaces an error with a data source name.
+// unreadable replaces an error with a data source name.
 const unreadable = "the data source name cannot be parsed%s (it is not shown because it may contain a password): " +
 	"in a URL percent-encode user, password and database; in key=value pairs quote values with blanks"
 
 var (
 	errUnreadable = fmt.Errorf(unreadable, "")
 
-	// wrongValue matches lib/pq's error about a wrong value. If a password contains blanks
-	// and is not quoted, this value may be the end of the password.
+	// wrongValue matches lib/pq's error about a wrong value, which may be the end of an unquoted
+	// password with blanks.
 	wrongValue = regexp.MustCompile(`^pq: wrong value for (\S+): `)
 
-	// quotes are parts of the errors of lib/pq and pgx that say that a data source name
-	// cannot be parsed. Most of these errors contain the name.
+	// quotes are parts of errors of lib/pq and pgx about a data source name that cannot be parsed,
+	// most of which contain it.
 	quotes = []string{"in connection info string", "literal in connection string", "missing character after backslash", "cannot parse `"}
 )
 

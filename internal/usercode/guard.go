@@ -8,13 +8,13 @@ import (
 	"runtime/debug"
 )
 
-// ErrExited is the error of a call that ended its goroutine with runtime.Goexit. Such a
-// call has neither returned nor panicked.
+// ErrExited is the error of a call that ended its goroutine with runtime.Goexit, and has neither
+// returned nor panicked.
 var ErrExited = errors.New("the call did not return, it ended its goroutine: " +
 	"return an error in place of runtime.Goexit, which t.FailNow and t.Skip call, too")
 
-// Run works like [Guarded], and also returns an error if f calls runtime.Goexit, which
-// no function can stop. Therefore Run calls f in a goroutine of its own.
+// Run works like [Guarded], in a goroutine of its own, so that it returns an error if f calls
+// runtime.Goexit, which no function can stop.
 func Run(f func() error) error {
 	err := ErrExited
 	done := make(chan struct{})
@@ -26,8 +26,8 @@ func Run(f func() error) error {
 	return err
 }
 
-// Guarded calls f, which is code of the user, and returns its error in the form that
-// [Guard] returns. If f panics, it returns a [*PanicError].
+// Guarded calls f, which is code of the user. It returns its error as [Guard] does, or a
+// [*PanicError].
 func Guarded(f func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -37,13 +37,12 @@ func Guarded(f func() error) (err error) {
 	return Guard(f())
 }
 
-// Guard returns an error with the text of err, for an error of the user. The methods of
-// such an error are code of the user: each of them may panic, and outside of the handler's
-// call a panic would end the process. The returned error calls the method Error once,
-// here. An Is, As or Unwrap that panics matches nothing.
+// Guard returns an error with the text of err, whose methods are code of the user: each may panic,
+// and outside of the handler's call this would end the process. Error is called once, here, and an
+// Is, As or Unwrap that panics matches nothing.
 //
-// The returned error has no method Unwrap, because errors.Is and errors.As would then
-// call the methods of err themselves.
+// The returned error has no method Unwrap, because errors.Is and errors.As would then call the
+// methods of err themselves.
 func Guard(err error) error {
 	if isGuarded(err) {
 		return err
@@ -77,7 +76,6 @@ func returns(f func()) (returned bool) {
 	return returned
 }
 
-// guarded is the error that [Guard] returns.
 type guarded struct {
 	err       error
 	text, typ string
@@ -95,8 +93,8 @@ func (g *guarded) As(target any) (matches bool) {
 	return matches
 }
 
-// Original returns the user's error that a guarded error contains, or err itself. Its
-// methods may panic, so use it only in a call of [Run].
+// Original returns the user's error in a guarded error, or err itself. Its methods may panic, so
+// use it only in [Run].
 func Original(err error) error {
 	if p, ok := err.(*PanicError); ok && p.cause != nil { //nolint:errorlint // only the outermost error matters
 		err = p.cause
@@ -142,8 +140,7 @@ func newPanic(value any) *PanicError {
 	return p
 }
 
-// Stack returns the stack of the panic that err wraps, for the log. If err wraps no
-// panic, it returns "".
+// Stack returns the stack of the panic that err wraps, or "".
 func Stack(err error) string {
 	if p, ok := errors.AsType[*PanicError](err); ok {
 		return string(p.Stack)

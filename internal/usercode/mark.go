@@ -1,8 +1,7 @@
 package usercode
 
-// Mark says what an error means for the message whose handler returns it. Package chain
-// reads it. So a package that only writes to the outbox need not know the chain of a
-// consumer.
+// Mark says what an error means for the message whose handler returns it. Package chain reads it,
+// so that what only writes to the outbox need not know a consumer's chain.
 type Mark int
 
 const (
