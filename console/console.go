@@ -60,8 +60,18 @@ type Console struct {
 }
 
 // route has the functions for GET and POST. One may be nil.
-type route struct {
-	get, post func(w http.ResponseWriter, r *http.Request) error
+type route struct{ get, post serving }
+
+type serving func(w http.ResponseWriter, r *http.Request) error
+
+// look serves a page for people who may look.
+func (c *Console) look(serve serving) serving {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if _, err := c.authorize(r, Look); err != nil {
+			return err
+		}
+		return serve(w, r)
+	}
 }
 
 func open[Part, Config any](to *Part, create func(*sql.DB, Config) (Part, error), db *sql.DB, config Config) (err error) {
@@ -103,33 +113,33 @@ func Handler(db *sql.DB, config Config) (*Console, error) {
 	c.sampler.start = func() { c.jobs.background(c.sample) }
 	c.acts = c.newActs()
 	c.routes = map[string]route{
-		"":           {get: c.getOverview},
-		"days":       {get: c.getDays},
-		"forwarders": {get: c.getForwarders},
-		"consumers":  {get: c.getConsumers},
-		"parked":     {get: c.getParked},
-		"trace":      {get: c.getTrace},
-		"audit":      {get: c.getAudit},
-		"reconcile":  {get: c.getReconcile},
-		"report":     {get: c.getReport},
-		"outbox":     {get: c.getOutbox},
-		"message":    {get: c.getMessage},
-		"dead":       {get: c.getDead},
-		"letter":     {get: c.getLetter},
-		"sent":       {get: c.getSent},
-		"copy":       {get: c.getSentMessage},
-		"quarantine": {get: c.getQuarantine},
-		"entry":      {get: c.getEntry},
+		"":           {get: c.look(c.getOverview)},
+		"days":       {get: c.look(c.getDays)},
+		"forwarders": {get: c.look(c.getForwarders)},
+		"consumers":  {get: c.look(c.getConsumers)},
+		"parked":     {get: c.look(c.getParked)},
+		"trace":      {get: c.look(c.getTrace)},
+		"audit":      {get: c.look(c.getAudit)},
+		"reconcile":  {get: c.look(c.getReconcile)},
+		"report":     {get: c.look(c.getReport)},
+		"outbox":     {get: c.look(c.getOutbox)},
+		"message":    {get: c.look(c.getMessage)},
+		"dead":       {get: c.look(c.getDead)},
+		"letter":     {get: c.look(c.getLetter)},
+		"sent":       {get: c.look(c.getSent)},
+		"copy":       {get: c.look(c.getSentMessage)},
+		"quarantine": {get: c.look(c.getQuarantine)},
+		"entry":      {get: c.look(c.getEntry)},
 		"note":       {post: c.postNote},
-		"payload":    {get: c.getPayload},
-		"replays":    {get: c.getReplays},
-		"replay":     {get: c.getReplay, post: c.postResume},
+		"payload":    {get: c.look(c.getPayload)},
+		"replays":    {get: c.look(c.getReplays)},
+		"replay":     {get: c.look(c.getReplay), post: c.postResume},
 		"change":     {get: c.getChange, post: c.postChange},
-		"job":        {get: c.getJob},
+		"job":        {get: c.look(c.getJob)},
 		"stop":       {post: c.postStop},
 		"edit":       {get: c.getEdit, post: c.postEdit},
 
-		"parked-message": {get: c.getParkedMessage},
+		"parked-message": {get: c.look(c.getParkedMessage)},
 	}
 	c.handler = c.protect(http.HandlerFunc(c.serve))
 	return c, nil

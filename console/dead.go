@@ -37,13 +37,7 @@ type deadPage struct {
 }
 
 func (c *Console) getDead(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
-	s, err := newSelection(r.URL.Query())
-	if err == nil {
-		err = s.check(filters["dead"], deadReasons, nil)
-	}
+	s, err := selected(r, "dead", deadReasons, nil)
 	if err != nil {
 		return err
 	}
@@ -98,14 +92,7 @@ type letterPage struct {
 }
 
 func (c *Console) getLetter(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
-	id, err := idOf(r)
-	if err != nil {
-		return err
-	}
-	l, err := c.letters.Get(r.Context(), id)
+	id, l, err := named(r, c.letters.Get)
 	if err != nil {
 		return err
 	}
@@ -126,13 +113,7 @@ type sentPage struct {
 }
 
 func (c *Console) getSent(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
-	s, err := newSelection(r.URL.Query())
-	if err == nil {
-		err = s.check(filters["sent"], nil, nil)
-	}
+	s, err := selected(r, "sent", nil, nil)
 	if err != nil {
 		return err
 	}
@@ -154,14 +135,7 @@ type sentMessagePage struct {
 }
 
 func (c *Console) getSentMessage(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
-	id, err := idOf(r)
-	if err != nil {
-		return err
-	}
-	m, err := c.sent.Get(r.Context(), id)
+	id, m, err := named(r, c.sent.Get)
 	if err != nil {
 		return err
 	}

@@ -6,13 +6,12 @@
 //	...
 //	mux.Handle("/ops/once/", pages)
 //
-// The console has no SQL and no tables of its own. It calls other packages such as
-// operate/outbox, operate/dead, operate/parked and operate/quarantine, so you can do all of its work in code, or
+// The console has no SQL and no tables of its own. It calls packages such as operate/outbox,
+// operate/dead, operate/parked and operate/quarantine, so you can do all of its work in code, or
 // with the command line.
 //
-// Each page is one path segment, and all links are relative. So the console works under
-// any path that ends in a slash, with and without http.StripPrefix. All filters are in
-// the query. Pages can be read without JavaScript.
+// Each page is one path segment, and all links are relative, so the console works under any path
+// that ends in a slash, with and without http.StripPrefix. Pages can be read without JavaScript.
 //
 // Changes run in the process that serves the console, not in the browser:
 //
@@ -20,7 +19,6 @@
 //	                                │
 //	browser ◀── progress ───────────┘
 //
-// If you close the browser, the changes continue. [Console.Close] ends the jobs: a
-// replay of the quarantine is paused and can be resumed, any other job stops after a
-// batch.
+// If you close the browser, the changes continue. [Console.Close] ends the jobs: a replay of the
+// quarantine is paused and can be resumed, any other stops after a batch.
 package console

@@ -59,13 +59,7 @@ type blockedKey struct {
 }
 
 func (c *Console) getOutbox(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
-	s, err := newSelection(r.URL.Query())
-	if err == nil {
-		err = s.check(filters["outbox"], nil, pendingStates)
-	}
+	s, err := selected(r, "outbox", nil, pendingStates)
 	if err != nil {
 		return err
 	}
@@ -119,14 +113,7 @@ type messagePage struct {
 }
 
 func (c *Console) getMessage(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
-	id, err := idOf(r)
-	if err != nil {
-		return err
-	}
-	m, err := c.outbox.Get(r.Context(), id)
+	id, m, err := named(r, c.outbox.Get)
 	if err != nil {
 		return err
 	}
@@ -146,9 +133,6 @@ type forwardersPage struct {
 }
 
 func (c *Console) getForwarders(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
 	var (
 		body forwardersPage
 		err  error

@@ -24,13 +24,7 @@ type parkedPage struct {
 }
 
 func (c *Console) getParked(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
-	s, err := newSelection(r.URL.Query())
-	if err == nil {
-		err = s.check(filters["parked"], nil, parkedStates)
-	}
+	s, err := selected(r, "parked", nil, parkedStates)
 	if err != nil {
 		return err
 	}
@@ -53,14 +47,7 @@ type parkedMessagePage struct {
 }
 
 func (c *Console) getParkedMessage(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
-	id, err := idOf(r)
-	if err != nil {
-		return err
-	}
-	m, err := c.parked.Get(r.Context(), id)
+	id, m, err := named(r, c.parked.Get)
 	if err != nil {
 		return err
 	}
@@ -137,9 +124,6 @@ type consumersPage struct {
 }
 
 func (c *Console) getConsumers(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
 	all, err := c.parked.Consumers(r.Context())
 	if err != nil {
 		return err

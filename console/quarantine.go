@@ -38,13 +38,7 @@ type quarantinePage struct {
 }
 
 func (c *Console) getQuarantine(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
-	s, err := newSelection(r.URL.Query())
-	if err == nil {
-		err = s.check(filters["quarantine"], quarantineReasons, nil)
-	}
+	s, err := selected(r, "quarantine", quarantineReasons, nil)
 	if err != nil {
 		return err
 	}
@@ -108,14 +102,7 @@ type entryPage struct {
 const quarantined = "quarantined"
 
 func (c *Console) getEntry(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
-	id, err := idOf(r)
-	if err != nil {
-		return err
-	}
-	e, err := c.quarantine.Get(r.Context(), id)
+	id, e, err := named(r, c.quarantine.Get)
 	if err != nil {
 		return err
 	}
@@ -136,6 +123,14 @@ func (c *Console) getEntry(w http.ResponseWriter, r *http.Request) error {
 		delete(body.May, EditQuarantined)
 	}
 	return c.show(w, r, page{Title: fmt.Sprintf("Entry %d", id), Template: "entry", Section: "quarantine", Body: body})
+}
+
+// named returns the row that the query names.
+func named[Row any](r *http.Request, get func(context.Context, int64) (Row, error)) (id int64, row Row, err error) {
+	if id, err = idOf(r); err == nil {
+		row, err = get(r.Context(), id)
+	}
+	return id, row, err
 }
 
 func idOf(r *http.Request) (int64, error) {

@@ -15,9 +15,6 @@ type reconcilePage struct {
 }
 
 func (c *Console) getReconcile(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
 	var before int64
 	if text := r.URL.Query().Get("before"); text != "" {
 		var err error
@@ -48,14 +45,7 @@ type reportPage struct {
 }
 
 func (c *Console) getReport(w http.ResponseWriter, r *http.Request) error {
-	if _, err := c.authorize(r, Look); err != nil {
-		return err
-	}
-	id, err := idOf(r)
-	if err != nil {
-		return err
-	}
-	kept, err := c.archive.Get(r.Context(), id)
+	id, kept, err := named(r, c.archive.Get)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package console
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -30,6 +31,15 @@ const mostIDs = 500
 
 // RFC 3339, and what <input type="datetime-local"> sends.
 var timeLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04"}
+
+// selected returns the selection of a list.
+func selected(r *http.Request, page string, reasons, states []string) (selection, error) {
+	s, err := newSelection(r.URL.Query())
+	if err == nil {
+		err = s.check(filters[page], reasons, states)
+	}
+	return s, err
+}
 
 func newSelection(query url.Values) (s selection, err error) {
 	for name, to := range map[string]*string{

@@ -130,11 +130,7 @@ func (a *app) deadShowCommand() *cobra.Command {
 		Short: "Show one dead letter with its message",
 		Args:  oneID,
 		RunE: with(a, dead.New, nil, func(ctx context.Context, l *dead.Letters, args []string) error {
-			ids, err := parseIDs(args)
-			if err != nil {
-				return err
-			}
-			letter, err := l.Get(ctx, ids[0])
+			letter, err := named(ctx, args, l.Get)
 			if err != nil {
 				return err
 			}
@@ -220,11 +216,7 @@ func (a *app) sentShowCommand() *cobra.Command {
 		Short: "Show one sent message",
 		Args:  oneID,
 		RunE: with(a, dead.NewSentLog, nil, func(ctx context.Context, s *dead.SentLog, args []string) error {
-			ids, err := parseIDs(args)
-			if err != nil {
-				return err
-			}
-			m, err := s.Get(ctx, ids[0])
+			m, err := named(ctx, args, s.Get)
 			if err != nil {
 				return err
 			}

@@ -141,11 +141,7 @@ func (a *app) outboxShowCommand() *cobra.Command {
 		Short: "Show one message with its payload",
 		Args:  oneID,
 		RunE: with(a, outbox.New, nil, func(ctx context.Context, m *outbox.Messages, args []string) error {
-			ids, err := parseIDs(args)
-			if err != nil {
-				return err
-			}
-			msg, err := m.Get(ctx, ids[0])
+			msg, err := named(ctx, args, m.Get)
 			if err != nil {
 				return err
 			}

@@ -137,11 +137,7 @@ func (a *app) parkedShowCommand() *cobra.Command {
 		Short: "Show one parked message with its content",
 		Args:  oneID,
 		RunE: with(a, parked.New, nil, func(ctx context.Context, m *parked.Messages, args []string) error {
-			ids, err := parseIDs(args)
-			if err != nil {
-				return err
-			}
-			one, err := m.Get(ctx, ids[0])
+			one, err := named(ctx, args, m.Get)
 			if err != nil {
 				return err
 			}

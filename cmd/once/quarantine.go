@@ -137,11 +137,7 @@ func (a *app) quarantineShowCommand() *cobra.Command {
 		Short: "Show one entry with its message, also after it was replayed or discarded",
 		Args:  oneID,
 		RunE: with(a, quarantine.New, nil, func(ctx context.Context, q *quarantine.Entries, args []string) error {
-			ids, err := parseIDs(args)
-			if err != nil {
-				return err
-			}
-			e, err := q.Get(ctx, ids[0])
+			e, err := named(ctx, args, q.Get)
 			if err != nil {
 				return err
 			}
@@ -179,6 +175,15 @@ func number(n int64) string {
 		return ""
 	}
 	return fmt.Sprint(n)
+}
+
+// named returns the row whose ID is the only argument.
+func named[Row any](ctx context.Context, args []string, get func(context.Context, int64) (Row, error)) (row Row, err error) {
+	ids, err := parseIDs(args)
+	if err == nil {
+		row, err = get(ctx, ids[0])
+	}
+	return row, err
 }
 
 func oneID(cmd *cobra.Command, args []string) error {
