@@ -20,11 +20,10 @@ type Part interface {
 	Part() chain.Part
 }
 
-// Plugin returns a router plugin for services that use the middlewares without a
-// [Consumer]. When the router starts, before any message is delivered, it checks the
-// configuration of the middlewares. While the router runs, it removes expired rows of
-// the inbox (dedup.Inbox.Run). A Consumer adds the plugin itself. Call Plugin once for
-// each router, with every middleware that its handlers use:
+// Plugin returns a router plugin for services that use the middlewares without a [Consumer], which
+// adds it itself. When the router starts, before any message is delivered, it checks the
+// configuration. While the router runs, it removes expired rows of the inbox (dedup.Inbox.Run).
+// Call Plugin once for each router, with every middleware that its handlers use:
 //
 //	router.AddPlugin(once.Plugin(quarantine, retries, inbox))
 //	router.AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)
@@ -40,17 +39,14 @@ type Part interface {
 //   - an inbox retention that is shorter than the retries
 //   - a database or broker that rejects the password
 //
-// If a connection pool is too small, the plugin only logs an error, with the logger of
-// the first argument.
+// If a connection pool is too small, the plugin only logs an error, with the logger of the first
+// argument.
 //
-// An unreachable database or broker is not a mistake. The plugin waits for it for 5
-// seconds, and then the router starts. The plugin checks the database as soon as it can
-// be reached, and logs the mistakes that it then finds.
+// An unreachable database or broker is not a mistake. The router starts after 5 seconds without it,
+// and the plugin logs the mistakes that it finds when the database can be reached.
 //
-// The plugin recognizes a middleware only if it was added as a method value
-// (inbox.Middleware). Among the middlewares that were added to a single handler, it
-// sees only the outermost one. It cannot report mistakes in the other middlewares of
-// the handler.
+// The plugin recognizes a middleware only if it was added as a method value (inbox.Middleware).
+// Among those that were added to a single handler, it sees only the outermost one.
 func Plugin(parts ...Part) message.RouterPlugin {
 	return func(router *message.Router) error { return newStarter(parts).plugin(router) }
 }

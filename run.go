@@ -21,29 +21,25 @@ type runner interface {
 	Run(ctx context.Context) error
 }
 
-// Run runs the parts of a service until ctx ends or a part ends. It then closes the
-// parts one after another, in the order of the arguments. A part with a method
-// Run(context.Context) error runs until then, such as a *message.Router or a
-// *forwarder.Forwarder:
+// Run runs the parts of a service until ctx ends or a part ends. It then closes the parts one after
+// another, in the order of the arguments. A part with a method Run(context.Context) error runs
+// until then, such as a *message.Router or a *forwarder.Forwarder:
 //
 //	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 //	defer stop()
 //	err := once.Run(ctx, 0, router, fwd, publisher, db)
 //
-// In this example, consumers first finish the messages in flight. Then the forwarder
-// sends the messages that they produced. Then the publisher and the database close.
-// Parts start in the same order. If a part has a method Running, the next part starts
-// when that part is running.
+// In this example, consumers first finish the messages in flight, then the forwarder sends what
+// they produced, and then the publisher and the database close. Parts start in the same order, each
+// when the one before is running, if that has a method Running.
 //
-// Stopping takes at most grace, even if a handler ignores its context or a broker does
-// not answer. Each part may use half of the remaining time, and the last part may use
-// all of it. If a part needs longer, Run stops the other parts and returns
-// [ErrStillRunning]. The process should then exit. If grace is 0, it defaults to 25
-// seconds.
+// Stopping takes at most grace, even if a handler ignores its context or a broker does not answer.
+// Each part may use half of the remaining time, and the last one all of it. If a part needs longer,
+// Run stops the others and returns [ErrStillRunning]; the process should then exit. If grace is 0,
+// it defaults to 25 seconds.
 //
-// Run returns nil if ctx ended and all parts stopped without an error. Otherwise it
-// returns the error of the part that failed or ended by itself, joined with the errors
-// of stopping.
+// Run returns nil if ctx ended and all parts stopped without an error. Otherwise it returns the
+// error of the part that failed or ended by itself, joined with those of stopping.
 func Run(ctx context.Context, grace time.Duration, parts ...io.Closer) error {
 	if grace <= 0 {
 		grace = defaultGrace

@@ -11,15 +11,12 @@
 //	commit
 //	ack
 //
-// If the process dies before the commit, nothing has happened, and the message is
-// delivered again. If it dies after the commit, the message is also delivered again,
-// but the insert finds its id. If a duplicate arrives while the message is being
-// handled, the duplicate waits at the insert. It runs only if the first delivery is
-// rolled back.
+// If the process dies before the commit, nothing has happened, and the message is delivered again.
+// After the commit, the insert finds the id of the copy. A duplicate that arrives while the message
+// is being handled waits at the insert, and runs only if the first delivery is rolled back.
 //
-// A handler can share its transaction with other messages in flight, see
-// [Inbox.BatchMiddleware] and [Inbox.BatchHandler]. The steps are the same, but each
-// step is done once for all messages of the batch.
+// A handler can share its transaction with other messages in flight, see [Inbox.BatchMiddleware]
+// and [Inbox.BatchHandler]. Each step is then done once for all of them.
 //
 // Effects outside of this database happen at least once. Use the message id as the
 // idempotency key of such effects.

@@ -14,61 +14,53 @@
 //	                 ├── unknown ────▶ published again, by itself; no attempt is counted
 //	                 └── unavailable ▶ publishing pauses, or only its topic; no attempt is counted
 //
-// [Classify] decides which outcome an error of the publisher means. The forwarder reads
-// messages in the order of their rows, publishes many at a time and deletes them in
-// batches. While it publishes, it has no open transaction and no locked row. At most
-// one message of an ordering key is unconfirmed at any time.
+// [Classify] decides which outcome an error of the publisher means. Messages are read in the order
+// of their rows, published many at a time and deleted in batches. While the forwarder publishes, it
+// has no open transaction and no locked row. At most one message of an ordering key is unconfirmed
+// at any time.
 //
-// A topic that does not confirm, such as a queue without a majority, does not stop
-// other topics. It may use only its share of the window. If none of its messages has
-// had an outcome for Config.StallTimeout, the forwarder stops reading and sending
-// messages of the topic. It continues when one of the messages in flight has an
-// outcome. If the broker refuses all messages of a topic, for example because the user
-// lacks a right, the forwarder also continues without the topic. From time to time it
-// tries one message of the topic.
+// A topic that does not confirm, such as a queue without a majority, does not stop other topics. It
+// may use only its share of the window. If none of its messages has had an outcome for
+// Config.StallTimeout, its messages are neither read nor sent until one in flight has one. A topic
+// of which the broker refuses all messages, for example because the user lacks a right, is left
+// out, too, but for a message from time to time.
 //
 // # Requirements
 //
-// When Publish returns nil, the publisher must have stored the message. A publisher
-// that returns nil without storing the message loses it, and the forwarder cannot
-// notice this. An example is Watermill's GoChannel without a subscriber.
+// When Publish returns nil, the publisher must have stored the message. Otherwise the message is
+// lost, as with Watermill's GoChannel without a subscriber, and the forwarder cannot notice this.
 //
-// Use a separate publisher for the forwarder. A broker may close the channel when it
-// refuses a message, without saying which message it refused. The forwarder then
-// publishes each message that may be the cause by itself, and sees which one closes the
-// channel again. If other code uses the same publisher at that time, a message is never
-// by itself on the channel. The forwarder can then not find the refused message, and
-// this message never becomes a dead letter.
+// Use a separate publisher for the forwarder. A broker may close the channel without saying which
+// message it refused. The forwarder then publishes each message that may be the cause by itself, to
+// see which one closes it again. If other code used the publisher, a message would never be by
+// itself, and the refused one would never become a dead letter.
 //
 // An [AsyncPublisher] gets all messages of the window without waiting. For any other
 // publisher, Config.Workers goroutines call Publish with one message each.
 //
 // # Instances
 //
-// Any number of instances can run. The outbox is divided into 64 slots, and each slot
-// is leased to one instance. The slot of a message is computed from its ordering key,
-// or from its id if it has no key. All instances get the same number of slots, and read
-// and send the messages in their slots. An instance that joins gets its share within a
-// third of Config.Lease. An instance that is closed gives its slots back immediately.
-// If an instance dies, the other instances take its slots when its lease has ended.
+// Any number of instances can run. The outbox is divided into 64 slots, each leased to one
+// instance. The ordering key of a message, or its id if it has none, determines its slot. All
+// instances get the same number of slots. One that joins gets its share within a third of
+// Config.Lease, and one that is closed gives its slots back immediately. If an instance dies, the
+// others take its slots when its lease has ended.
 //
 // All instances must have the same destination. Run of an instance with another
 // destination returns ErrOtherDestination, see Config.Destination.
 //
-// A slot goes to another instance when none of its messages is in flight, so that no
-// message is sent twice. But a process may die, be suspended, or wait for the publisher
-// for longer than its lease. The next instance may then send messages of this process
-// again, with the same message ids. No message is lost, and no message is sent before
-// an earlier message of its key.
+// A slot goes to another instance when none of its messages is in flight, so that no message is
+// sent twice. But if a process dies, is suspended, or waits for the publisher for longer than its
+// lease, the next instance may send its messages again, with the same ids. No message is lost, and
+// none is sent before an earlier message of its key.
 //
 // # Connections
 //
-// A forwarder uses up to three connections of the *sql.DB at a time, four with
-// Config.KeepSent, and one more when metrics are collected. It uses each connection
-// only for a short time. If it has to wait for a connection, for example because
-// handlers use the whole pool, its lease can end. In this case, use a separate pool for
-// the forwarder.
+// A forwarder uses up to three connections of the *sql.DB at a time, four with Config.KeepSent, and
+// one more when metrics are collected, each only for a short time. If it has to wait for one, for
+// example because handlers use the whole pool, its lease can end. Then use a separate pool for the
+// forwarder.
 //
-// The scheduler in package forwarder/internal/dispatch returns commands, such as: read
-// these rows, publish this message. This package executes the commands.
+// The scheduler in package forwarder/internal/dispatch returns commands, such as: read these rows,
+// publish this message. This package executes them.
 package forwarder

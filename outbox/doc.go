@@ -1,6 +1,5 @@
-// Package outbox stores messages in the outbox table, in the transaction of the
-// business writes. Package forwarder sends them if, and only if, that transaction
-// commits.
+// Package outbox stores messages in the outbox table, in the transaction of the business writes.
+// Package forwarder sends them if, and only if, that transaction commits.
 //
 //	err := outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
 //		// business writes through tx, then
@@ -11,24 +10,21 @@
 //
 // # Order
 //
-// Messages of one ordering key are sent in the order in which they were inserted.
-// This is the order in which their transactions commit if each transaction takes its
-// locks before it publishes. So publish last, or call [LockKey] first. A transaction
-// that publishes, and then waits for a lock of another transaction, commits after
-// that transaction, but its messages are sent first.
+// Messages of one ordering key are sent in the order of their inserts, which is the order of the
+// commits if each transaction takes its locks before it publishes. So publish last, or call
+// [LockKey] first. A transaction that publishes, and then waits for a lock of another one, commits
+// after it, but its messages are sent first.
 //
 // # What is stored
 //
-// The outbox stores id, topic and payload byte for byte, and the metadata. It reads
-// two metadata keys: [OrderingKey] and [DueAt] become columns. It removes [DueAt] and
-// [Topic] from the metadata.
+// The outbox stores id, topic and payload byte for byte, and the metadata. [OrderingKey] and
+// [DueAt] become columns. [DueAt] and [Topic] are not stored as metadata.
 //
 // # What is refused
 //
-// Messages that cannot be stored or sent are refused before the insert, with a
-// [FieldError] for each invalid field of each message of the call. If one message is
-// refused, no message of the call is stored, and the transaction is unchanged. The
-// outbox refuses
+// Messages that cannot be stored or sent are refused before the insert, with a [FieldError] for
+// each invalid field of each message. Then no message of the call is stored, and the transaction is
+// unchanged. The outbox refuses
 //
 //   - an id, topic or ordering key that is empty, longer than 255 bytes, not valid
 //     UTF-8 or contains a NUL;
@@ -40,9 +36,7 @@
 //     Watermill's package components/delay;
 //   - a message for which [Config].Check returns an error.
 //
-// Each broker has limits of its own. The function rabbit.Check knows the limits of
-// RabbitMQ. If you set [Config].Check to this function, a message that RabbitMQ cannot
-// take is refused in your transaction. Otherwise the message is stored and becomes a dead
-// letter. The package functions, such as [InTx] and [Publisher], have no Check: use
-// [New].
+// Each broker has limits of its own. With rabbit.Check as [Config].Check, a message that RabbitMQ
+// cannot take is refused in your transaction. Otherwise it becomes a dead letter. The package
+// functions, such as [InTx] and [Publisher], have no Check: use [New].
 package outbox

@@ -23,16 +23,13 @@
 //	none of them          unknown: it was sent, and no     send it again with the same id,
 //	                      response to it arrived           count no attempt
 //
-// At most one of these methods returns true. If the method OneTopic also returns true,
-// the reason concerns only the topic of the message. You can find the methods with
-// errors.As and your own interface, so a package can classify errors without importing
-// package rabbit. The error is a *PublishError and unwraps to one of the package's
-// sentinel errors.
+// At most one of these methods returns true. If OneTopic also returns true, the reason concerns
+// only the topic. errors.As finds the methods through your own interface, without importing package
+// rabbit. The error is a *PublishError and unwraps to one of the package's sentinel errors.
 //
-// The broker responds to some publishes by closing the channel, and does not say which
-// publish was the cause. If several messages were unconfirmed, the outcome of all of
-// them is unknown, and the close is attributed to no message. Publish them again one at
-// a time: then only the message that causes the close is refused or unacceptable. For
-// this reason a forwarder needs its own Publisher. On a shared Publisher, a message is
-// rarely the only unconfirmed message.
+// The broker responds to some publishes by closing the channel, and does not say which one was the
+// cause. If several messages were unconfirmed, the outcome of all is unknown. Publish them again
+// one at a time: then only the one that closes the channel is refused or unacceptable. For this
+// reason a forwarder needs its own Publisher: on a shared one, a message is rarely the only
+// unconfirmed one.
 package rabbit

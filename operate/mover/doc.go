@@ -1,7 +1,6 @@
-// Package mover moves messages from the table of Watermill's own forwarder
-// (components/forwarder on watermill-sql's PostgreSQL adapters) into the outbox, while
-// writers and forwarders of both kinds run. Below, the word "stock" refers to
-// Watermill's forwarder and its tables.
+// Package mover moves messages from the table of Watermill's own forwarder (components/forwarder on
+// watermill-sql's PostgreSQL adapters; "stock" below) into the outbox, while writers and forwarders
+// of both kinds run.
 //
 //	m, err := mover.New(db, mover.Config{})
 //	go m.Run(ctx)
@@ -10,15 +9,14 @@
 //
 // # How a row is moved
 //
-// One transaction locks the offsets row of the consumer group, reads the rows after the
-// offset, stores them in the outbox, and advances the offset. It reads and advances in
-// the same way as Watermill's subscriber. So a running stock forwarder and any number
-// of movers can work at the same time: acked messages are not moved, and no message is
-// moved twice. If the stock forwarder is stopped between sending a message and acking
-// it, the message is sent again, as after a restart of the stock forwarder.
+// One transaction locks the offsets row of the consumer group, reads the rows after the offset,
+// stores them in the outbox, and advances the offset, in the same way as Watermill's subscriber. So
+// a running stock forwarder and any number of movers can work at the same time: acked messages are
+// not moved, and none is moved twice. If the stock forwarder is stopped between sending a message
+// and acking it, the message is sent again, as after its restart.
 //
-// Messages keep their id, topic, payload and metadata, and enter the outbox in the
-// order of the stock table. An idle mover does not write, and takes no locks.
+// Messages keep their id, topic, payload and metadata, and the order of the stock table. An idle
+// mover does not write, and takes no locks.
 //
 // The mover reads the tables of DefaultPostgreSQLSchema, which are the same in
 // watermill-sql v3 and v4. It refuses the queues of v4, see [ErrQueueTable].
@@ -38,21 +36,19 @@
 //
 // # Which weaknesses remain
 //
-// The mover reads only rows that the stock subscriber would read. Otherwise it would
-// skip rows of transactions that commit late. If an open transaction has written
-// anything in the PostgreSQL instance, in any database, all rows that were committed
-// after its start must wait. After a dump and restore into a new instance, the mover
-// finds no rows until the transaction ids of the new instance have caught up. The
-// outbox has neither of these two weaknesses, so they end when you remove the mover.
+// The mover reads only rows that the stock subscriber would read; otherwise it would skip rows of
+// transactions that commit late. While an open transaction has written anything in the PostgreSQL
+// instance, in any database, all rows that were committed after its start must wait. After a dump
+// and restore into a new instance, the mover finds no rows until its transaction ids have caught
+// up. The outbox has neither weakness.
 //
-// A consumer group without an offset starts at the beginning of the table, which
-// contains every message that was ever sent. If other groups have an offset, the mover
-// assumes that the name of the group is a mistake, see [ErrUnknownGroup].
+// A consumer group without an offset starts at the beginning of the table, which contains every
+// message that was ever sent. If other groups have an offset, the name is probably a mistake, see
+// [ErrUnknownGroup].
 //
 // # What it costs
 //
-// The mover finds a batch with the primary key of the stock table. The cost of a batch
-// does not depend on the number of rows before and after the batch, whereas the cost of
-// the stock query grows with the backlog. Each change of topic from row to row needs
-// one more statement. An idle poll needs two short queries and no transaction id.
+// The primary key of the stock table finds a batch, so its cost does not depend on the backlog, as
+// that of the stock query does. Each change of topic from row to row needs one more statement. An
+// idle poll needs two short queries and no transaction id.
 package mover

@@ -15,28 +15,24 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// ReplayMatching gives all entries that match at the time of the call back to the
-// consumers that failed. The messages are due immediately, and their attempts and
-// crashes are counted from zero again. ReplayMatching waits until every message has
-// been handled or is in quarantine again. It returns [ErrNotRunning] if one of the
-// consumers is not running.
+// ReplayMatching gives all entries that match now back to the consumers that failed. The messages
+// are due immediately, and their attempts and crashes are counted from zero again. ReplayMatching
+// waits until every message has been handled or is in quarantine again. It returns [ErrNotRunning]
+// if one of the consumers is not running.
 //
-// A consumer can have one running replay at a time: a second replay returns
-// [operate.ErrReplayRunning]. A Filter without a consumer means a replay of all consumers. Each
-// batch stores the progress in the database. When ctx ends, the replay is paused. If
-// the process dies, the replay counts as abandoned when operate.Config.ReplayLease has passed.
-// [Entries.Resume] continues with the remaining entries, and does not replay a
-// message twice. If the Plan or [Entries.StopReplay] stops the replay,
-// ReplayMatching returns [operate.ErrReplayStopped].
+// A consumer can have one running replay at a time: a second one returns
+// [operate.ErrReplayRunning]. A Filter without a consumer is one of all consumers. The progress is
+// stored with each batch. When ctx ends, the replay is paused. If the process dies, it counts as
+// abandoned after operate.Config.ReplayLease. [Entries.Resume] continues, and replays no message
+// twice. If the Plan or [Entries.StopReplay] stops it, ReplayMatching returns
+// [operate.ErrReplayStopped].
 //
-// Messages that could not be decoded return to quarantine immediately, without a call
-// of the handler, and count as failed. Edit these messages.
+// Messages that could not be decoded return to quarantine immediately, without a call of the
+// handler, and count as failed: edit them.
 //
-// If no entry matches, no replay is stored, and the ID of the result is 0. If no entry
-// has the Filter.Fingerprint, ReplayMatching returns [operate.ErrNotFound].
-//
-// If ReplayMatching returns an error after the replay has begun, it also returns the
-// latest known state of the replay.
+// If no entry matches, no replay is stored, and the ID is 0. If no entry has the
+// Filter.Fingerprint, ReplayMatching returns [operate.ErrNotFound]. After another error, it also
+// returns the latest known state of the replay.
 func (q *Entries) ReplayMatching(ctx context.Context, act operate.Act, f operate.Filter, plan operate.Plan) (operate.Replay, error) {
 	if plan.Window == 0 {
 		plan.Window = 1000

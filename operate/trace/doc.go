@@ -10,13 +10,11 @@
 // Query.Causes, the answer also contains the messages that were caused by it, see
 // outbox.CausationID.
 //
-// All tables are read in one snapshot, and the number of rows is limited. Indexes find
-// the rows of a message in all tables except the outbox, where each index would slow
-// down the business transactions. In the outbox, and among the parked messages that
-// wait, a call reads a limited number of rows. If it leaves out rows, Answer.Notes
-// contains a note about this.
+// All tables are read in one snapshot. Indexes find the rows of a message in all tables except the
+// outbox, where each index would slow down the business transactions. In the outbox, and among the
+// parked messages that wait, a call reads a limited number of rows, and Answer.Notes says what it
+// has left out.
 //
-// Between the confirm of the broker and the moment at which a consumer stores or
-// handles a message, no table contains the message, because it is in the broker.
-// Message.Where then says this.
+// Between the confirm of the broker and the moment at which a consumer stores or handles a message,
+// no table contains it. Message.Where then says this.
 package trace
