@@ -42,9 +42,8 @@ type ConsumerConfig struct {
 	Poison poison.Config
 
 	// Check checks the messages that handlers return, see outbox.Config.Check. Set it to
-	// rabbit.Check if the forwarder sends to RabbitMQ. It must be nil if Dedup.Outbox is
-	// set. Defaults to nil: a message that the broker can never accept then becomes a dead
-	// letter.
+	// rabbit.Check if the forwarder sends to RabbitMQ. It must be nil if Dedup.Outbox is set.
+	// Defaults to nil: a message that the broker can never accept then becomes a dead letter.
 	Check func(topic string, msg *message.Message) error
 
 	// Sequence configures how the version in a message is compared with those that the consumer has
@@ -53,8 +52,7 @@ type ConsumerConfig struct {
 	// longer. Defaults to nil: no versions are compared.
 	Sequence *sequence.Config
 
-	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
-	// silence.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider creates the metrics, and TracerProvider the spans of all parts and of the

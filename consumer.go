@@ -21,17 +21,15 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// HandlerFunc handles a message in a transaction. The writes of the function through tx
-// and the messages that it returns take effect together, once per message id, or not at
-// all. A returned message goes to the topic in its "once_topic" metadata, see [To].
+// HandlerFunc handles a message in a transaction. The writes of the function through tx and the
+// messages that it returns take effect together, once per message id, or not at all. A returned
+// message goes to the topic in its "once_topic" metadata, see [To].
 //
-// The handler must write only through tx. Writes through a *sql.DB remain if the
-// attempt fails, and the next attempt repeats them; oncetest.Run detects this in your
-// tests.
+// The handler must write only through tx. Writes through a *sql.DB remain if the attempt fails, and
+// the next attempt repeats them; oncetest.Run detects this in your tests.
 //
-// The handler must not commit or roll back tx. If it returns an error or panics, tx is
-// rolled back, and the call counts as a failed attempt; see [retry.Permanent] and
-// [retry.After].
+// The handler must not commit or roll back tx. If it returns an error or panics, tx is rolled back,
+// and the call counts as a failed attempt; see [retry.Permanent] and [retry.After].
 type HandlerFunc func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error)
 
 // Consumer adds handlers with the whole chain to a router: quarantine, retries and
@@ -49,11 +47,10 @@ type Consumer struct {
 	batchSize, batchInFlight int // see chain.Part
 }
 
-// NewConsumer returns a Consumer whose handlers keep their state in db. If config is
-// invalid, the error names the invalid fields. NewConsumer does not connect to db. The
-// tables must exist when a router with handlers of the Consumer starts, see schema.Up.
-// When the router starts, Router.Run makes the checks of [Plugin], and returns all
-// mistakes in one error.
+// NewConsumer returns a Consumer whose handlers keep their state in db. If config is invalid, the
+// error names the invalid fields. NewConsumer does not connect to db. The tables must exist when a
+// router with handlers of the Consumer starts, see schema.Up. When the router starts, Router.Run
+// makes the checks of [Plugin], and returns all mistakes in one error.
 func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	config, err := config.withSharedDefaults()
 	if err != nil {

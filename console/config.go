@@ -60,12 +60,10 @@ type Config struct {
 	// running. Defaults to false.
 	ReplayToAbsent bool
 
-	// MaxEdit is the maximum size of a payload that can be edited, in bytes. Defaults to 1
-	// MiB.
+	// MaxEdit is the maximum size of a payload that can be edited, in bytes. Defaults to 1 MiB.
 	MaxEdit int
 
-	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
-	// silence.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 }
 

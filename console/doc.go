@@ -1,6 +1,5 @@
-// Package console is a web page on which people look at messages that wait, have failed
-// or were sent. They can also replay, edit, cancel or discard messages. Mount the
-// console in a service:
+// Package console is a web page on which people look at messages that wait, have failed or were
+// sent. They can also replay, edit, cancel or discard messages. Mount the console in a service:
 //
 //	pages, err := console.Handler(db, console.Config{Authorize: console.ReadOnly})
 //	...

@@ -74,10 +74,9 @@ func (b Batch) validate() error {
 // the messages. If it returns an error or panics, it is called again, once for each message.
 type BatchHandlerFunc func(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error)
 
-// BatchMiddleware is like [Inbox.Middleware], but several messages may share a
-// transaction. It collects the messages in flight, inserts their ids with one
-// statement, calls h for one message after another, and commits once. Each message is
-// still applied once, and acked after the commit.
+// BatchMiddleware is like [Inbox.Middleware], but several messages may share a transaction. It
+// collects the messages in flight, inserts their ids with one statement, calls h for one message
+// after another, and commits once. Each message is still applied once, and acked after the commit.
 //
 // If h returns an error or panics for a message, the transaction is rolled back. That message is
 // then handled in its own transaction, and only a failure there counts as an attempt. The others

@@ -1,6 +1,5 @@
-// Package dedup is the inbox: a router middleware that runs the handler of each
-// message in one database transaction, so that each consumer applies each message id
-// once.
+// Package dedup is the inbox: a router middleware that runs the handler of each message in one
+// database transaction, so that each consumer applies each message id once.
 //
 // For a message with a new id the steps are
 //
@@ -18,6 +17,6 @@
 // A handler can share its transaction with other messages in flight, see [Inbox.BatchMiddleware]
 // and [Inbox.BatchHandler]. Each step is then done once for all of them.
 //
-// Effects outside of this database happen at least once. Use the message id as the
-// idempotency key of such effects.
+// Effects outside of this database happen at least once. Use the message id as the idempotency key
+// of such effects.
 package dedup

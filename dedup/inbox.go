@@ -56,9 +56,8 @@ func New(db *sql.DB, config Config) (*Inbox, error) {
 	return inbox, nil
 }
 
-// Middleware runs h in a transaction, which h gets from [TxFromContext]. For each
-// message id and consumer, h succeeds at most once. Only writes through this
-// transaction take effect exactly once.
+// Middleware runs h in a transaction, which h gets from [TxFromContext]. For each message id and
+// consumer, h succeeds at most once. Only writes through this transaction take effect exactly once.
 //
 // A message that was handled before is skipped and acked. The messages that h returns are stored in
 // the outbox. For a message that the transport could not decode, the middleware fails without

@@ -27,9 +27,8 @@ type Storage struct {
 	oneTry      time.Duration // timeout of one try to store a batch; 0 means the default of parkedrows.Patience
 }
 
-// New returns a Storage that stores messages in db, the consumer's own database.
-// It fails if db is nil or a field of config is invalid. The tables must exist,
-// see schema.Up.
+// New returns a Storage that stores messages in db, the consumer's own database. It fails if db is
+// nil or a field of config is invalid. The tables must exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Storage, error) {
 	config = config.withDefaults()
 	err := config.validate()
@@ -89,8 +88,7 @@ type Config struct {
 	// Without it, a message that the database refuses does not stop others. Defaults to 10 minutes.
 	UnackedWait time.Duration
 
-	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
-	// silence.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider.

@@ -32,8 +32,7 @@ type Config struct {
 	// Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
-	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
-	// silence.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 }
 

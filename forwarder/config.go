@@ -49,8 +49,7 @@ type Config struct {
 	// "once_".
 	Schema schema.Config
 
-	// BatchSize is the maximum number of messages that one query reads. Defaults to
-	// 1,000.
+	// BatchSize is the maximum number of messages that one query reads. Defaults to 1,000.
 	BatchSize int
 
 	// Window is the maximum number of published messages without an outcome. A larger window is

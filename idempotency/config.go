@@ -41,8 +41,7 @@ type Config struct {
 	// takes effect again. Defaults to 24 hours.
 	Retention time.Duration
 
-	// SweepInterval is the time between two calls of Sweep by Run. Defaults to a
-	// minute.
+	// SweepInterval is the time between two calls of Sweep by Run. Defaults to a minute.
 	SweepInterval time.Duration
 
 	// Wait is how long a request waits for another one with the same key, before it is answered

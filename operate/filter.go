@@ -90,7 +90,6 @@ type Page[Row any] struct {
 type Count struct {
 	N int
 
-	// Next is the value of Filter.AfterID to count the rest, or 0 if no other message
-	// matches.
+	// Next is the value of Filter.AfterID to count the rest, or 0 if no other message matches.
 	Next int64
 }

@@ -76,8 +76,7 @@ func SetTopic(msg *message.Message, topic string) { set(msg, Topic, topic) }
 // SetTenant sets the tenant of msg.
 func SetTenant(msg *message.Message, id string) { set(msg, TenantID, id) }
 
-// SetAggregate sets the aggregate of msg, and the version of the aggregate after the
-// event.
+// SetAggregate sets the aggregate of msg, and the version of the aggregate after the event.
 func SetAggregate(msg *message.Message, kind, id string, version int64) {
 	set(msg, AggregateType, kind)
 	set(msg, AggregateID, id)

@@ -125,8 +125,7 @@ func (o *Outbox) checkInserted(rows int) func(sql.Result, error) error {
 	}
 }
 
-// SchemaAdapter is like [Outbox.SchemaAdapter], for PostgreSQL and the table prefix
-// "once_".
+// SchemaAdapter is like [Outbox.SchemaAdapter], for PostgreSQL and the table prefix "once_".
 func SchemaAdapter() wsql.SchemaAdapter { return standard().SchemaAdapter() }
 
 // SchemaAdapter returns the outbox table as a schema adapter for the Publisher of watermill-sql v3.
@@ -180,8 +179,7 @@ func (s schemaAdapter) UnmarshalMessage(wsql.Scanner) (wsql.Row, error) {
 	return wsql.Row{}, errNotRead
 }
 
-// SchemaInitializingQueries returns no queries, because package schema creates the
-// tables.
+// SchemaInitializingQueries returns no queries, because package schema creates the tables.
 func (s schemaAdapter) SchemaInitializingQueries(string) []wsql.Query { return nil }
 
 func (s schemaAdapter) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelDefault }

@@ -28,10 +28,9 @@ import (
 // deadlock, the message is stored only after Config.UnackedWait. Until then it is nacked after a
 // growing pause.
 //
-// Middleware must be outside of retry and dedup. Otherwise it returns an error without
-// calling h, and the message is not acked. Inside of dedup, it would commit the writes
-// of a failed handler. Inside of retry, it would quarantine every failure without
-// another attempt.
+// Middleware must be outside of retry and dedup. Otherwise it returns an error without calling h,
+// and the message is not acked. Inside of dedup, it would commit the writes of a failed handler.
+// Inside of retry, it would quarantine every failure without another attempt.
 func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	s.started.Do(s.observe)
 	return chain.Registered("poison", func(msg *message.Message) ([]*message.Message, error) {

@@ -1,13 +1,11 @@
 // Package rabbit connects Watermill to RabbitMQ.
 //
-// [Publisher] reports success only for messages that the broker has routed, persisted
-// and confirmed. [Subscriber] has many messages in flight. [Marshaler] never turns
-// metadata into a header that controls the broker, and reads every header that a broker
-// sends.
+// [Publisher] reports success only for messages that the broker has routed, persisted and
+// confirmed. [Subscriber] has many messages in flight. [Marshaler] never turns metadata into a
+// header that controls the broker, and reads every header that a broker sends.
 //
-// All three use the amqp.Config of watermill-amqp v2. Package amqpv3, a module of its own,
-// has the same constructors for the amqp.Config of v3. To adopt them, you change only a
-// constructor:
+// All three use the amqp.Config of watermill-amqp v2. Package amqpv3, a module of its own, has the
+// same constructors for the amqp.Config of v3. To adopt them, you change only a constructor:
 //
 //	config := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("payments"))
 //	config.Marshaler = rabbit.Marshaler{}

@@ -62,8 +62,7 @@ type PublishError struct {
 
 	Code int
 
-	// Reason is the text of the broker or of this package. It contains no
-	// credentials.
+	// Reason is the text of the broker or of this package. It contains no credentials.
 	Reason string
 
 	kind     error

@@ -94,8 +94,7 @@ type Config struct {
 	// known to be applied, but also for a replayed message. Defaults to nil.
 	OnStale func(ctx context.Context, tx *sql.Tx, gap Gap, msg *message.Message) error
 
-	// Logger defaults to slog's default logger. To log nothing, set
-	// watermill.NopLogger{}.
+	// Logger defaults to slog's default logger. To log nothing, set watermill.NopLogger{}.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider.

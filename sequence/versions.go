@@ -60,8 +60,7 @@ type VersionFilter struct {
 type Version struct {
 	Consumer, AggregateType, AggregateID string
 
-	// Version is the last applied version. All versions from CompleteFrom to Version were
-	// applied.
+	// Version is the last applied version. All versions from CompleteFrom to Version were applied.
 	Version, CompleteFrom int64
 
 	AppliedAt time.Time

@@ -1,5 +1,4 @@
-// Package backoff computes delays between attempts, and the size of batches after
-// failures.
+// Package backoff computes delays between attempts, and the size of batches after failures.
 package backoff
 
 import (

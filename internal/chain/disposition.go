@@ -43,8 +43,7 @@ type Error struct {
 	// Attempts is the number of calls of the handler, or 0 if it is unknown.
 	Attempts int
 
-	// After is the shortest time until the next attempt. If it is 0, the retry policy
-	// decides.
+	// After is the shortest time until the next attempt. If it is 0, the retry policy decides.
 	After time.Duration
 
 	// NotCalled means that the handler was not called, so the message cannot be the cause.
@@ -108,9 +107,8 @@ var Reasons = []string{ //nolint:gochecknoglobals // a constant
 	ReasonGap, ReasonStale,
 }
 
-// Of returns the outermost disposition in the chain of err. If err has none, Of returns
-// an Error whose Kind is Undecided if other transactions have caused err, and Failed
-// otherwise.
+// Of returns the outermost disposition in the chain of err. If err has none, Of returns an Error
+// whose Kind is Undecided if other transactions have caused err, and Failed otherwise.
 func Of(err error) *Error {
 	if m, ok := errors.AsType[usercode.Marked](err); ok {
 		return ofMarked(m)
@@ -167,8 +165,7 @@ func Returned(err error) error {
 
 type unrunnableKey struct{}
 
-// WithUnrunnable returns a copy of ctx that marks its message as unrunnable for the given
-// reason.
+// WithUnrunnable returns a copy of ctx that marks its message as unrunnable for the given reason.
 func WithUnrunnable(ctx context.Context, reason *Error) context.Context {
 	return context.WithValue(ctx, unrunnableKey{}, reason)
 }

@@ -1,9 +1,8 @@
-// Package failpoint defines points in the code at which a test can kill the process. A
-// point is between two steps that have an effect, such as two statements. A program
-// that is built with the tag "failpoints" kills itself with SIGKILL at the point that
-// the environment variable ONCE_FAILPOINT names. With the value "name:3", the program
-// kills itself when it reaches the point "name" for the third time. Without the tag, a
-// point does nothing.
+// Package failpoint defines points in the code at which a test can kill the process. A point is
+// between two steps that have an effect, such as two statements. A program that is built with the
+// tag "failpoints" kills itself with SIGKILL at the point that the environment variable
+// ONCE_FAILPOINT names. With the value "name:3", the program kills itself when it reaches the point
+// "name" for the third time. Without the tag, a point does nothing.
 package failpoint
 
 // Variable is the name of the environment variable that contains the name of the point.

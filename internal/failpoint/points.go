@@ -1,10 +1,9 @@
 package failpoint
 
-// Points lists all points, in the order in which a message passes them. A point whose
-// name ends in a past participle, such as "outbox/inserted", comes after that step. A
-// point whose name ends in an infinitive, such as "outbox/insert", comes before the
-// step. At a point inside a transaction, the changes are not committed yet. A comment
-// marks the points after the commit.
+// Points lists all points, in the order in which a message passes them. A point whose name ends in
+// a past participle, such as "outbox/inserted", comes after that step. A point whose name ends in
+// an infinitive, such as "outbox/insert", comes before the step. At a point inside a transaction,
+// the changes are not committed yet. A comment marks the points after the commit.
 var Points = []string{
 	// The transaction of a service, in which events are stored.
 	"outbox/begun",

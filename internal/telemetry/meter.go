@@ -22,8 +22,7 @@ const scope = "github.com/watermill-once/once/"
 // Meter creates the metrics of one package.
 type Meter struct{ metric.Meter }
 
-// NewMeter returns the meter of a package of this module. A nil provider means the
-// global provider.
+// NewMeter returns the meter of a package of this module. A nil provider means the global provider.
 func NewMeter(provider metric.MeterProvider, pkg string) Meter {
 	if provider == nil {
 		provider = otel.GetMeterProvider()
@@ -126,8 +125,7 @@ func (d *Durations) Record(took time.Duration, series int) {
 	d.histogram.Record(context.Background(), took.Seconds(), d.series[series]...)
 }
 
-// Sizes is a histogram of numbers up to about 1000. A series appears at its first
-// observation.
+// Sizes is a histogram of numbers up to about 1000. A series appears at its first observation.
 type Sizes struct {
 	histogram metric.Int64Histogram
 	series    [][]metric.RecordOption
@@ -237,8 +235,7 @@ const (
 	statsTimeout = 2 * time.Second
 )
 
-// StatsCache caches the result of a query for observable metrics. The zero value is
-// ready for use.
+// StatsCache caches the result of a query for observable metrics. The zero value is ready for use.
 type StatsCache[T any] struct {
 	mu      sync.Mutex
 	expires time.Time

@@ -24,14 +24,13 @@ var (
 	quotes = []string{"in connection info string", "literal in connection string", "missing character after backslash", "cannot parse `"}
 )
 
-// HideDSN returns err without the contents of a data source name. Pass every error of a
-// new connection through HideDSN: database/sql parses the name only when it connects, and
-// drivers quote a name that they cannot parse.
+// HideDSN returns err without the contents of a data source name. Pass every error of a new
+// connection through HideDSN: database/sql parses the name only when it connects, and drivers quote
+// a name that they cannot parse.
 //
-// HideDSN replaces an error about parsing with an error that does not quote the name. In
-// other errors it replaces passwords. errors.Is and errors.As still find the driver's
-// error. errors.Unwrap does not: otherwise a logger that unwraps errors would log the
-// driver's text.
+// HideDSN replaces an error about parsing with an error that does not quote the name. In other
+// errors it replaces passwords. errors.Is and errors.As still find the driver's error.
+// errors.Unwrap does not: otherwise a logger that unwraps errors would log the driver's text.
 func HideDSN(err error) error {
 	if err == nil {
 		return nil

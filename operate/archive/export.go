@@ -35,8 +35,7 @@ type Cursor struct {
 
 // Filter selects rows for an export. The zero value selects all rows.
 type Filter struct {
-	// After selects the rows after this place. Defaults to the zero Cursor, which selects
-	// all rows.
+	// After selects the rows after this place. Defaults to the zero Cursor, which selects all rows.
 	After Cursor
 
 	// Until selects the rows that were handled before this time. Defaults to no limit.

@@ -15,8 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Log reads the inbox of all consumers. It needs the database role of an operator or a
-// watcher.
+// Log reads the inbox of all consumers. It needs the database role of an operator or a watcher.
 type Log struct {
 	db rows.DB
 }

@@ -112,8 +112,7 @@ func (l *Log) list(ctx context.Context, tx *sql.Tx, f Filter) (p operate.Page[Re
 
 // Filter selects the acts that match all fields that are not empty.
 type Filter struct {
-	// Actor, Action, Subject, Consumer and MessageID must be equal to the fields of
-	// [Record].
+	// Actor, Action, Subject, Consumer and MessageID must be equal to the fields of [Record].
 	Actor     string
 	Action    string
 	Subject   string

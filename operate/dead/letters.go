@@ -63,8 +63,7 @@ type Letter struct {
 	// Attempts is the number of failed attempts to send the message.
 	Attempts int
 
-	// Reason is one of the Reason constants. Error is the last error of the
-	// publisher.
+	// Reason is one of the Reason constants. Error is the last error of the publisher.
 	Reason, Error string
 
 	// Unknown reports whether the message may have been sent although no confirm arrived.

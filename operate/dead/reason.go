@@ -9,8 +9,7 @@ import (
 // ErrNotBlocked means that no dead letter blocks the ordering key.
 var ErrNotBlocked = errors.New("no dead letter blocks this ordering key")
 
-// Reasons why a message became a dead letter, see Letter.Reason. Letter.Error has
-// the details.
+// Reasons why a message became a dead letter, see Letter.Reason. Letter.Error has the details.
 const (
 	// ReasonExhausted: the broker refused the message as often as
 	// forwarder.Config.MaxAttempts allows.

@@ -16,8 +16,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Pinger is a connection to a broker, such as a rabbit.Publisher or a
-// rabbit.Subscriber.
+// Pinger is a connection to a broker, such as a rabbit.Publisher or a rabbit.Subscriber.
 type Pinger interface {
 	// Ping waits until the broker can be used, or returns an error when ctx ends.
 	Ping(ctx context.Context) error
@@ -143,8 +142,7 @@ type Check struct {
 // Report contains the results of all checks, sorted by name.
 type Report struct{ Checks []Check }
 
-// Ready reports whether the process can do its work, because no needed check has
-// failed.
+// Ready reports whether the process can do its work, because no needed check has failed.
 func (r Report) Ready() bool {
 	return !slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Needed && c.Err != nil })
 }

@@ -36,12 +36,10 @@ type Config struct {
 	// Defaults to "", as in watermill-sql.
 	ConsumerGroup string
 
-	// BatchSize is the maximum number of messages that one transaction moves. Defaults
-	// to 100.
+	// BatchSize is the maximum number of messages that one transaction moves. Defaults to 100.
 	BatchSize int
 
-	// PollInterval is how long Run waits after it has found no messages. Defaults to
-	// 250 ms.
+	// PollInterval is how long Run waits after it has found no messages. Defaults to 250 ms.
 	PollInterval time.Duration
 
 	// MaxPayload is the maximum size of a payload, in bytes. Defaults to that of
@@ -53,8 +51,7 @@ type Config struct {
 	// RabbitMQ. Defaults to nil.
 	Check func(topic string, msg *message.Message) error
 
-	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
-	// silence.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider creates the metrics of the outbox, which count moved messages. Defaults to

@@ -18,13 +18,12 @@
 // Messages keep their id, topic, payload and metadata, and the order of the stock table. An idle
 // mover does not write, and takes no locks.
 //
-// The mover reads the tables of DefaultPostgreSQLSchema, which are the same in
-// watermill-sql v3 and v4. It refuses the queues of v4, see [ErrQueueTable].
+// The mover reads the tables of DefaultPostgreSQLSchema, which are the same in watermill-sql v3 and
+// v4. It refuses the queues of v4, see [ErrQueueTable].
 //
 // # Which rows become dead letters
 //
-// A row that cannot be moved becomes a dead letter of the outbox, and does not block
-// other rows:
+// A row that cannot be moved becomes a dead letter of the outbox, and does not block other rows:
 //
 //   - "malformed": the row is not an envelope of Watermill's forwarder. The dead letter
 //     contains the row's id, payload and metadata, and the forwarder topic.

@@ -155,8 +155,7 @@ func notFound(id int64) error {
 	return fmt.Errorf("message %s: %w", strconv.FormatInt(id, 10), operate.ErrNotFound)
 }
 
-// Count counts the messages that match f. It reads at most 20,000 rows, and ignores
-// Filter.Limit.
+// Count counts the messages that match f. It reads at most 20,000 rows, and ignores Filter.Limit.
 func (m *Messages) Count(ctx context.Context, f operate.Filter) (operate.Count, error) {
 	n, err := m.table.Count(ctx, f)
 	if err != nil {

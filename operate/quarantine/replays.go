@@ -65,8 +65,7 @@ func (q *Entries) Resume(ctx context.Context, act operate.Act, id int64, progres
 	return r, nil
 }
 
-// ReplayOf returns the current state of the replay with this ID, or
-// [operate.ErrReplayNotFound].
+// ReplayOf returns the current state of the replay with this ID, or [operate.ErrReplayNotFound].
 func (q *Entries) ReplayOf(ctx context.Context, id int64) (operate.Replay, error) {
 	r, err := q.table.replays.Get(ctx, id)
 	if err != nil {

@@ -18,8 +18,7 @@ var states = []string{"handled", "waiting", "quarantined", "discarded"}
 
 const stateOf = `CASE p.state WHEN 'quarantined' THEN 2 WHEN 'discarded' THEN 3 WHEN 'resolved' THEN 0 ELSE 1 END`
 
-// Receiver is the consumers' side of a comparison. It reads their inbox and their
-// parked messages.
+// Receiver is the consumers' side of a comparison. It reads their inbox and their parked messages.
 type Receiver struct {
 	side
 

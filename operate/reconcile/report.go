@@ -56,8 +56,7 @@ type Report struct {
 // Found reports whether there are missing messages or phantoms.
 func (r *Report) Found() bool { return len(r.Missing)+len(r.Phantoms) > 0 }
 
-// Missing is a message that was sent, and that the consumer has neither handled nor
-// parked.
+// Missing is a message that was sent, and that the consumer has neither handled nor parked.
 type Missing struct {
 	MessageID string `json:"message_id"`
 	Topic     string `json:"topic"`

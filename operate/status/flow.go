@@ -106,8 +106,7 @@ const (
 	dayMillis = 86_400_000
 )
 
-// Day contains the numbers of messages of one day. Rows that retention has deleted are
-// not counted.
+// Day contains the numbers of messages of one day. Rows that retention has deleted are not counted.
 type Day struct {
 	// Start is the beginning of the day, in UTC.
 	Start time.Time

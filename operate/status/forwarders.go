@@ -63,8 +63,7 @@ func (r *Reader) forwarders(ctx context.Context, tx *sql.Tx) (all []Forwarder, e
 	return all, err
 }
 
-// Slots returns all slots in the order of their numbers. A slot whose lease has ended
-// has no owner.
+// Slots returns all slots in the order of their numbers. A slot whose lease has ended has no owner.
 func (r *Reader) Slots(ctx context.Context) (all []Slot, err error) {
 	err = r.db.Look(ctx, func(tx *sql.Tx) error {
 		all = nil

@@ -90,8 +90,7 @@ type Outbox struct {
 	// Oldest is much longer, the forwarders work, and a person must decide about DeadKeys.
 	OldestFree time.Duration
 
-	// FailingFor is the time since the oldest failure of a message that still fails, or
-	// 0.
+	// FailingFor is the time since the oldest failure of a message that still fails, or 0.
 	FailingFor time.Duration
 
 	// BlockedKeys counts the ordering keys whose head was not accepted, and BlockedByDead those of

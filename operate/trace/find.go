@@ -35,8 +35,7 @@ func (j *Finder) snapshot(ctx context.Context, f func(tx *sql.Tx) error) error {
 	return j.db.Snapshot(ctx, j.db.DB, f)
 }
 
-// Query says which messages to look for. Set exactly one of MessageID, AggregateID and
-// Tenant.
+// Query says which messages to look for. Set exactly one of MessageID, AggregateID and Tenant.
 type Query struct {
 	// MessageID is the id of one message.
 	MessageID string

@@ -1,13 +1,12 @@
-// Package sqlv4 lets the Publisher of watermill-sql v4 write to the outbox. In a service
-// that has this Publisher, only its schema adapter changes:
+// Package sqlv4 lets the Publisher of watermill-sql v4 write to the outbox. In a service that has
+// this Publisher, only its schema adapter changes:
 //
 //	publisher, err := sql.NewPublisher(sql.TxFromStdSQL(tx), sql.PublisherConfig{
 //		SchemaAdapter: sqlv4.SchemaAdapter(),
 //	}, logger)
 //
-// With sql.TxFromPgx, the Publisher writes in a transaction of pgx. The package is a
-// separate module, so that other users do not need watermill-sql v4. For v3, see
-// outbox.SchemaAdapter.
+// With sql.TxFromPgx, the Publisher writes in a transaction of pgx. The package is a separate
+// module, so that other users do not need watermill-sql v4. For v3, see outbox.SchemaAdapter.
 package sqlv4
 
 import (

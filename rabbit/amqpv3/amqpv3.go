@@ -1,15 +1,14 @@
-// Package amqpv3 connects Watermill to RabbitMQ with the amqp.Config of watermill-amqp
-// v3. Its constructors return the Publisher and the Subscriber of package rabbit, which
-// itself uses the amqp.Config of v2. The package is a separate module, so that other
-// users of rabbit do not need v3:
+// Package amqpv3 connects Watermill to RabbitMQ with the amqp.Config of watermill-amqp v3. Its
+// constructors return the Publisher and the Subscriber of package rabbit, which itself uses the
+// amqp.Config of v2. The package is a separate module, so that other users of rabbit do not need
+// v3:
 //
 //	config := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("payments"))
 //	config.Marshaler = rabbit.Marshaler{}
 //	publisher, err := amqpv3.NewPublisher(config, rabbit.PublisherConfig{})
 //	subscriber, err := amqpv3.NewSubscriber(config, rabbit.SubscriberConfig{})
 //
-// Everything else of package rabbit works with both versions, in particular
-// rabbit.Marshaler.
+// Everything else of package rabbit works with both versions, in particular rabbit.Marshaler.
 package amqpv3
 
 import (
@@ -20,9 +19,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// NewPublisher returns a Publisher for the config of watermill-amqp v3. It uses the same
-// fields in the same way as rabbit.NewPublisher. If config.TopologyBuilder is nil, it uses
-// the default of v3.
+// NewPublisher returns a Publisher for the config of watermill-amqp v3. It uses the same fields in
+// the same way as rabbit.NewPublisher. If config.TopologyBuilder is nil, it uses the default of v3.
 func NewPublisher(config amqp.Config, cfg rabbit.PublisherConfig) (*rabbit.Publisher, error) {
 	return rabbit.NewPublisher(converted(config), cfg)
 }

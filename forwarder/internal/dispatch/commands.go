@@ -35,8 +35,7 @@ type Publish struct {
 //   - A lookahead examines Examine rows above From. It returns the rows that do not
 //     belong to one of Groups.
 //
-// No read returns the rows in Known, or rows that wait behind the head of a blocked
-// key.
+// No read returns the rows in Known, or rows that wait behind the head of a blocked key.
 type Read struct {
 	Refill    bool
 	Lookahead bool

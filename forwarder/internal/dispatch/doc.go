@@ -1,7 +1,6 @@
-// Package dispatch decides what a forwarder reads, publishes and records. It is a state
-// machine: it has no goroutine, does no I/O and does not read the clock. The forwarder
-// reports each event to a [Scheduler], calls Step, and runs the [Commands] that Step
-// returns.
+// Package dispatch decides what a forwarder reads, publishes and records. It is a state machine: it
+// has no goroutine, does no I/O and does not read the clock. The forwarder reports each event to a
+// [Scheduler], calls Step, and runs the [Commands] that Step returns.
 //
 //	event        reported with              command it answers
 //	rows read    RowsRead, ReadFailed       Commands.Read
@@ -41,10 +40,9 @@
 //	outage       consecutive failures of reading, publishing or settling
 //	Scheduler    slots, number of publishes in flight, whether messages may be sent, stop
 //
-// A message is in buffer.messages from the read of its row until its outcome is
-// recorded, or until it is dropped to be read again. In between it is in one
-// place: in ready, behind the head of its key queue, in flight, among the
-// candidates, in settling.waiting, or in the settlement under way.
+// A message is in buffer.messages from the read of its row until its outcome is recorded, or until
+// it is dropped to be read again. In between it is in one place: in ready, behind the head of its
+// key queue, in flight, among the candidates, in settling.waiting, or in the settlement under way.
 //
 // # Rules
 //

@@ -11,8 +11,7 @@ import (
 // second.
 const LongestWait = time.Second
 
-// Rate limits the number of messages that a call replays, cancels or changes per
-// second.
+// Rate limits the number of messages that a call replays, cancels or changes per second.
 type Rate struct {
 	perSecond int
 	tokens    float64   // number of messages that may be changed at the time filledAt

@@ -1,6 +1,5 @@
-// Package rows contains what the packages below operate share: which rows a Filter selects,
-// how much of a table one call reads, how rows are changed in batches, the audit log, and
-// replays.
+// Package rows contains what the packages below operate share: which rows a Filter selects, how
+// much of a table one call reads, how rows are changed in batches, the audit log, and replays.
 package rows
 
 import (

@@ -109,8 +109,7 @@ func hasText(f operate.Filter) bool {
 	return false
 }
 
-// Only returns a Filter with some of the text fields of f, and with its AfterID and
-// UntilID.
+// Only returns a Filter with some of the text fields of f, and with its AfterID and UntilID.
 func Only(f operate.Filter, names ...string) operate.Filter {
 	only := operate.Filter{AfterID: f.AfterID, UntilID: f.UntilID}
 	from := texts(&f)

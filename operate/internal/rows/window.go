@@ -55,8 +55,7 @@ func (s *Searched) Where(f operate.Filter) *Conditions {
 	return c
 }
 
-// Few returns the ids of the rows that match c. If there are more than 5,000, it returns
-// false.
+// Few returns the ids of the rows that match c. If there are more than 5,000, it returns false.
 func (s *Searched) Few(ctx context.Context, tx *sql.Tx, c *Conditions) (ids []int64, few bool, err error) {
 	ids, err = IDs(ctx, tx, s.SQL(`SELECT id FROM `+s.Name+` `+c.Where()+` LIMIT `+strconv.Itoa(fewRows+1)), c.Args...)
 	if err != nil || len(ids) > fewRows {
@@ -65,8 +64,7 @@ func (s *Searched) Few(ctx context.Context, tx *sql.Tx, c *Conditions) (ids []in
 	return ids, true, nil
 }
 
-// IDs returns the numbers in the first column of the rows of a query. The result is not
-// nil.
+// IDs returns the numbers in the first column of the rows of a query. The result is not nil.
 func IDs(ctx context.Context, tx *sql.Tx, query string, args ...any) ([]int64, error) {
 	ids := []int64{}
 	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
@@ -205,8 +203,7 @@ func (s *Searched) Bounded(
 	return s.lead(best, add, order, next), nil
 }
 
-// Count counts rows that match f, at most 50,000. If f.Limit is not 0, it stops at this
-// number.
+// Count counts rows that match f, at most 50,000. If f.Limit is not 0, it stops at this number.
 func (s *Searched) Count(ctx context.Context, f operate.Filter) (n operate.Count, err error) {
 	if err := s.Check(f); err != nil {
 		return operate.Count{}, err

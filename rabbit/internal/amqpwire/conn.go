@@ -101,8 +101,7 @@ const protocolHeader = "AMQP\x00\x00\x09\x01"
 // While the broker sends confirms, which amqp091 does not see, it sends no heartbeats.
 const longestSilence = 300 * time.Millisecond
 
-// Read returns bytes for amqp091. If it returns an error, it has closed all confirm
-// channels.
+// Read returns bytes for amqp091. If it returns an error, it has closed all confirm channels.
 func (c *Conn) Read(b []byte) (int, error) {
 	for len(c.unread) == 0 {
 		if len(c.received) == cap(c.received) {
