@@ -2,7 +2,6 @@ package roles
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/operate/health"
 )
 
 // broker is a publisher whose outcomes depend on the topic.
@@ -51,13 +51,30 @@ func (p *part) run(config forwarder.Config) (f *forwarder.Forwarder, end func())
 	if err != nil {
 		p.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.WithoutCancel(p.Context())) }()
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := f.Run(context.WithoutCancel(p.Context())); err != nil {
+			p.Errorf("the forwarder has ended: %v", err)
+		}
+	})
 	return f, func() {
 		p.Helper()
-		if err := errors.Join(f.Close(), <-ended); err != nil {
+		if err := f.Close(); err != nil {
 			p.Error(err)
 		}
+		running.Wait()
+	}
+}
+
+// healthy runs the health checks of a process with the role of the part. A blocked key makes it no
+// less ready.
+func (p *part) healthy(config health.Config) {
+	p.Helper()
+	config.Schema = tables
+	h, err := health.New(p.db, config)
+	p.must(err)
+	if report := h.Health(p.Context()); !report.Ready() {
+		p.Error(report.Err())
 	}
 }
 
@@ -67,7 +84,7 @@ func (p *part) forward() {
 	p.Helper()
 	reader := metric.NewManualReader()
 	// This row blocks a key whose first message does not exist.
-	p.exec(p.admin, `INSERT INTO app.mine_blocked_keys VALUES ('gone', 1000000, 1000000, 'refused')`)
+	p.exec(p.admin, `INSERT INTO app.mine_blocked_keys VALUES ('gone', 0, 0, 'refused')`)
 	_, end := p.run(forwarder.Config{KeepSent: time.Minute, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))})
 	p.awaitNumber(3, `SELECT COUNT(*) FROM app.mine_outbox_dead`)
 	p.awaitNumber(2, `SELECT COUNT(*) FROM app.mine_outbox`)
@@ -76,6 +93,7 @@ func (p *part) forward() {
 	if err := reader.Collect(p.Context(), &metricdata.ResourceMetrics{}); err != nil {
 		p.Error(err)
 	}
+	p.healthy(health.Config{MaxLag: time.Millisecond}) // so it looks why messages wait
 	second, endSecond := p.run(forwarder.Config{KeepSent: time.Minute}) // the second forwarder takes over a share of the slots
 	<-second.Running()
 	p.awaitNumber(2, `SELECT COUNT(DISTINCT owner) FROM app.mine_slots`)

@@ -75,6 +75,7 @@ type plan struct {
 
 var (
 	setting = regexp.MustCompile(`^\s*SET LOCAL [^;]*(;|$)`)
+	prepare = regexp.MustCompile(`^PREPARE \S+ AS `)
 	param   = regexp.MustCompile(`\$[0-9]+`)
 )
 
@@ -84,6 +85,7 @@ func plans(texts []string) (all []plan) {
 		for setting.MatchString(text) {
 			text = setting.ReplaceAllString(text, "")
 		}
+		text = prepare.ReplaceAllString(text, "")
 		word, _, _ := strings.Cut(strings.TrimSpace(text), " ")
 		s := plan{text: text, locks: word == "LOCK"}
 		switch strings.ToUpper(strings.TrimSpace(word)) {
