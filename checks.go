@@ -58,8 +58,7 @@ func (s *starter) checkSettings() error {
 	return errors.Join(errs...)
 }
 
-// checkDatabases checks each database once. For one that cannot be reached, dialect.MayPass is
-// true.
+// checkDatabases checks each database once. dialect.MayPass is true for an unreachable one.
 func (s *starter) checkDatabases(ctx context.Context, handlers []routed) error {
 	var checked []*sql.DB
 	for _, part := range s.parts {
@@ -119,8 +118,7 @@ func (s *starter) checkTables(ctx context.Context, part chain.Part, handlers []r
 	return errors.Join(err, missing)
 }
 
-// checkBrokers returns no error for a broker that cannot be reached, because the transport waits
-// for it.
+// An unreachable broker is no error, because the transport waits for it.
 func (s *starter) checkBrokers(ctx context.Context, handlers []routed) error {
 	refusals := make([]string, len(handlers))
 	var pings sync.WaitGroup

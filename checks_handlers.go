@@ -192,8 +192,7 @@ func (s *starter) subscriptions(handlers []routed) (n int) {
 	return n
 }
 
-// Each message that is handled needs a connection, and each subscription one more, to claim
-// messages and to renew their leases.
+// A message in a handler needs a connection, and a subscription one to claim and renew leases.
 func (s *starter) connections(db *sql.DB, handlers []routed) int {
 	concurrency := 0
 	for _, part := range s.parts {

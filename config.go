@@ -23,8 +23,7 @@ import (
 // ConsumerConfig configures a [Consumer]. The zero value is ready for use. Schema,
 // Logger, MeterProvider and TracerProvider are the defaults for all parts.
 type ConsumerConfig struct {
-	// Schema selects the kind of database and the prefix of the tables. Defaults
-	// to PostgreSQL and "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
 	Schema schema.Config
 
 	// DurableConsumers are the names of durable consumers, configured by Durable: their messages
@@ -69,8 +68,7 @@ func windowFor(longestRetry time.Duration) time.Duration {
 	return max(usercode.DefaultSequenceWindow, longestRetry+longestRetry/8)
 }
 
-// withSharedDefaults returns an error if a part has another schema, or if Check and Dedup.Outbox
-// are both set.
+// withSharedDefaults refuses a part with another schema, and Check with Dedup.Outbox.
 func (c ConsumerConfig) withSharedDefaults() (ConsumerConfig, error) {
 	order := sequence.Config{} // a placeholder if c.Sequence is nil
 	if c.Sequence != nil {

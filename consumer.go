@@ -147,8 +147,7 @@ func (c *Consumer) AddBatchHandler(
 	return c.addBatches(router, consumer, topic, sub, c.once.BatchHandler(handle))
 }
 
-// mustHandle panics at the start of the service. Otherwise every message would go to quarantine
-// later.
+// mustHandle panics at the start. Otherwise every message would go to quarantine later.
 func mustHandle(consumer string, set bool) {
 	if !set {
 		panic(fmt.Sprintf("once: the handler of %q is nil", consumer))

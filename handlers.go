@@ -116,8 +116,7 @@ func (h *handlers) logUnknownNames(router *message.Router) error {
 	return nil
 }
 
-// batchSubscriber passes the number of messages that the batches need in flight to the subscribers
-// that it wraps.
+// batchSubscriber tells the subscribers that it wraps how many messages in flight batches need.
 type batchSubscriber struct {
 	message.Subscriber
 

@@ -19,8 +19,7 @@ type routed struct {
 	PublishTopic string // topic of returned messages, or ""
 	Subscriber   message.Subscriber
 
-	// Chain contains the middlewares of router and handler, and the handler's function, from the
-	// outside in.
+	// Chain contains the middlewares, and the handler's function, from the outside in.
 	Chain []routedFunc
 }
 

@@ -78,8 +78,7 @@ func (p auditPage) next(before int64) string {
 	return "audit?" + query.Encode()
 }
 
-// subjectPage returns the page that shows a changed row, or "". The row may no longer be in its
-// table.
+// subjectPage returns the page of a changed row, which may be gone, or "".
 func subjectPage(subject string) string {
 	pages := map[string]string{"parked": "parked-message", "dead": "letter", "sent": "copy", "outbox": "message", "replay": "replay"}
 	table, id, _ := strings.Cut(subject, ":")

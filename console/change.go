@@ -14,8 +14,7 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// act is a kind of change, such as a replay of dead letters. preview counts the messages that run
-// would change.
+// act is a kind of change. preview counts the messages that run would change.
 type act struct {
 	Name    string
 	action  Action

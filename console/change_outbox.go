@@ -104,8 +104,7 @@ func outboxReport(r operate.Report) report {
 	return report{Total: r.Total, Done: r.Changed, Skipped: r.Skipped}
 }
 
-// The groups include messages that a replay skips because they need force, which subtractSkipped
-// subtracts.
+// The groups include messages that need force, which subtractSkipped subtracts.
 func previewOf(groups []operate.Group, subtractSkipped bool) preview {
 	p := preview{Groups: groups}
 	for _, g := range groups {

@@ -30,8 +30,7 @@ const (
 
 // Config configures a [Console]. Only Authorize is required.
 type Config struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL
-	// and the prefix "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL, "once_".
 	Schema schema.Config
 
 	// Authorize returns the name of the person who makes a request, or an error if this person may
@@ -100,8 +99,7 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Action names something that a person can see or do in the console. Config.Authorize
-// allows or refuses it.
+// Action is what a person can see or do, if Config.Authorize allows it.
 type Action string
 
 // Actions. All except Look and ReadMessage change something.
@@ -112,7 +110,7 @@ const (
 	// ReadMessage shows the payload and the metadata of a message.
 	ReadMessage Action = "read message"
 
-	// RetryPending makes messages of the outbox due immediately, CancelPending turns them into dead
+	// RetryPending makes messages of the outbox due now, CancelPending turns them into dead
 	// letters.
 	RetryPending  Action = "retry pending"
 	CancelPending Action = "cancel pending"
@@ -121,8 +119,7 @@ const (
 	PausePending  Action = "pause pending"
 	ResumePending Action = "resume pending"
 
-	// ReplayDead puts dead letters back into the outbox, DiscardDead deletes them,
-	// and ReleaseKey unblocks an ordering key.
+	// ReplayDead puts dead letters back, DiscardDead deletes them, ReleaseKey unblocks a key.
 	ReplayDead  Action = "replay dead"
 	DiscardDead Action = "discard dead"
 	ReleaseKey  Action = "release key"

@@ -156,8 +156,7 @@ func (c *Console) Close() error {
 	return nil
 }
 
-// serve finds the page by the last segment of the path, so that it need not know where the console
-// is mounted.
+// serve finds the page by the last segment of the path, wherever the console is mounted.
 func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	if r.URL.Path == "" { // StripPrefix has removed the whole path, and relative links need the slash

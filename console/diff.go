@@ -170,8 +170,7 @@ func mark(before, after string) (diffText, diffText) {
 	return part(a), part(b)
 }
 
-// A line with the field Gap takes the place of equal lines that are more than contextLines away
-// from a change.
+// A line with Gap takes the place of equal lines more than contextLines away from a change.
 func fold(lines []diffLine) []diffLine {
 	near := make([]bool, len(lines))
 	for i, line := range lines {

@@ -155,8 +155,7 @@ type edited struct {
 }
 
 func (c *Console) newEdited(form url.Values, body *editPage) (e edited) {
-	// A browser sends every line end as CRLF. A payload with CR is edited in hexadecimal, so none
-	// is lost.
+	// A browser sends every line end as CRLF. A payload with CR is edited in hexadecimal.
 	unix := func(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 	body.Hex, body.Keep, body.Why = form.Get("as") == viewHex, form.Get("keep") != "", form.Get("why")
 	body.Payload, body.Metadata = unix(form.Get("payload")), unix(form.Get("metadata"))
@@ -202,8 +201,7 @@ func parseMetadata(text string) (metadata message.Metadata, err error) {
 	return metadata, nil
 }
 
-// postEdit shows the differences of a valid form, and stores the message with the operator's
-// confirmation.
+// postEdit shows the differences, and stores the message with the operator's confirmation.
 func (c *Console) postEdit(w http.ResponseWriter, r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return formError(err)

@@ -112,8 +112,7 @@ func (j *job) stop(actor string) {
 	j.cancel(fmt.Errorf("stopped in the console by %s", actor))
 }
 
-// jobs are the changes that people have started in this process. Some that have ended stay in the
-// list.
+// jobs are the changes that people have started in this process, also some that have ended.
 type jobs struct {
 	logger watermill.LoggerAdapter
 	ctx    context.Context
@@ -193,8 +192,7 @@ func (all *jobs) run(ctx context.Context, j *job, do work) {
 	all.logger.Info("Console change has ended", fields)
 }
 
-// A mistake in a change must not end the service: after a panic, perform returns the last report
-// and errPanic.
+// A mistake in a change must not end the service: a panic becomes errPanic.
 func (all *jobs) perform(ctx context.Context, j *job, do work) (latest report, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -236,8 +236,7 @@ func largestFirst(groups []operate.Group) {
 // shownGroups is the maximum number of failure groups that the overview names.
 const shownGroups = 5
 
-// judge adds messages that do not move, and those that need a person's decision, the urgent ones
-// first.
+// judge adds what does not move, and what needs a person's decision, the urgent first.
 func (o *overview) judge() {
 	add := func(urgent bool, what, why, url, label string) {
 		o.Attention = append(o.Attention, attention{urgent, what, why, url, label})

@@ -159,11 +159,9 @@ const (
 	viewHex  = "hex"
 )
 
-// Whoever can publish a message decides how large it is, so no view may need much more memory than
-// the message.
+// Senders decide how large a message is: no view may need much more memory than the message.
 const (
-	// A page shows at most shownBytes of a payload and of all metadata. A download has the whole
-	// payload.
+	// A page shows at most shownBytes of a payload and of all metadata, a download everything.
 	shownBytes = 64 << 10
 
 	// shownPairs is the maximum number of metadata that a page shows.

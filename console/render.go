@@ -88,8 +88,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, p page) error {
 	return nil
 }
 
-// The whole page is rendered before the first byte is sent, so the browser gets a complete page or
-// an error.
+// The page is rendered before the first byte is sent: a complete page, or an error.
 func (c *Console) writePage(w http.ResponseWriter, r *http.Request, status int, p page) {
 	p.Self = self(r)
 	p.Environment, p.Color, p.Now = c.config.Environment, c.config.Color, time.Now()
@@ -226,8 +225,7 @@ func brief(text string) string { return visible(shortened(text, longestCell)) }
 
 func whole(text string) string { return visible(shortened(text, longestText)) }
 
-// name works like brief, and shows line breaks, tabs, and blanks at the ends, so that names that
-// differ look different.
+// name works like brief, and shows line breaks, tabs, and blanks at the ends.
 func name(text string) string {
 	var b strings.Builder
 	for _, r := range brief(text) {
@@ -281,8 +279,7 @@ func hidden(r rune) bool {
 //go:embed assets/*.js assets/*.css assets/*.svg
 var files embed.FS
 
-// The URL of an asset contains its version, the beginning of its checksum, so a browser may keep it
-// forever.
+// The URL of an asset contains its version, of its checksum, so a browser may keep it forever.
 type asset struct {
 	content   []byte
 	mediaType string

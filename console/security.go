@@ -10,8 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// Inline scripts and styles need no exception: the templates contain none, and htmx is configured
-// to add none.
+// The templates contain no inline scripts and styles, and htmx is configured to add none.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
@@ -51,8 +50,7 @@ func (c *Console) protect(next http.Handler) http.Handler {
 	})
 }
 
-// The form of an edit contains metadata and payload, which is longer in hexadecimal digits or
-// percent-encoded.
+// The form of an edit contains metadata and payload, in hexadecimal or percent-encoded.
 func (c *Console) maxBody(r *http.Request) int64 {
 	if strings.HasSuffix(r.URL.Path, "/edit") || r.URL.Path == "edit" {
 		return maxForm + 4*int64(c.config.MaxEdit)

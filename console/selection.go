@@ -197,8 +197,7 @@ func formValue(query url.Values, name string) (string, error) {
 	return values[0], nil
 }
 
-// Change returns the page on which the operator confirms the act do for all messages that match the
-// selection.
+// Change returns the page to confirm the act do for all messages of the selection.
 func (s selection) Change(do string) string {
 	query := s.values()
 	if len(query) == 0 {

@@ -101,8 +101,7 @@ func (c *Console) sample(ctx context.Context) {
 // flow has the latest readings of the messages that were written to, and have left the outbox.
 type flow struct{ samples []status.Flow }
 
-// Rates are averaged over flowSpan, because PostgreSQL updates its counters only about once a
-// second.
+// PostgreSQL updates its counters only about once a second, so rates are averages.
 const flowSpan = 10 * time.Second
 
 // known is false if there is no earlier reading.
@@ -206,8 +205,7 @@ const (
 	daysTimeout = 10 * time.Minute
 )
 
-// The messages of days are counted in the background, because there may be many millions, and only
-// the last two days again.
+// days are counted in the background, because there may be many millions of messages.
 type days struct {
 	mu   sync.Mutex
 	all  []status.Day

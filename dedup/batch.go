@@ -36,8 +36,7 @@ type Batch struct {
 	Concurrency int
 }
 
-// A statement has a limited number of parameters, and each message needs several for its id, and
-// for its key.
+// A statement has a limited number of parameters, several for each message's id and key.
 const maxBatch = 1000
 
 func (b Batch) withDefaults() Batch {
@@ -116,8 +115,7 @@ func (it *batchItem) finish(err error) { it.result <- err }
 
 var errAlone = errors.New("must be handled in its own transaction")
 
-// batchers contains the batchers of one handler, which can serve several consumers, by consumer
-// name.
+// batchers has the batchers of one handler, which can serve several consumers, by name.
 type batchers struct {
 	*Inbox
 

@@ -19,8 +19,7 @@ import (
 // its id or only its key. The row that was inserted for such a message must not be committed.
 var errPartlyHandled = errors.New("a message was handled in part, or its lease has ended")
 
-// claim inserts the messages of a batch with one statement, and finishes those that the inbox
-// already contains.
+// claim inserts the messages of a batch, and finishes those that the inbox already contains.
 func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
 	fresh, err := r.insert(ctx, tx)
 	if dialect.Unstorable(err) { // each message is then handled in a separate transaction, and only the bad one fails
@@ -69,8 +68,7 @@ func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// finishLost finishes the messages whose lease may have ended with an error. It returns true if
-// there are any.
+// finishLost ends messages whose lease may have ended with an error. It reports whether any did.
 func (r *batchRun) finishLost() bool {
 	before := len(r.items)
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
@@ -83,8 +81,7 @@ func (r *batchRun) finishLost() bool {
 	return len(r.items) < before
 }
 
-// insert returns the new ids. The rows are sorted by id, so that two batches with the same messages
-// cannot deadlock.
+// The rows are sorted by id, so that two batches with the same messages cannot deadlock.
 func (r *batchRun) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]bool, err error) {
 	type inboxRow struct {
 		identity

@@ -17,8 +17,7 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// maxConflictRetries limits the repetitions of a batch because of deadlocks or serialization
-// failures.
+// maxConflictRetries limits repetitions because of deadlocks or serialization failures.
 const maxConflictRetries = 3
 
 var conflictPauses = backoff.Exponential{Base: 10 * time.Millisecond, Max: 100 * time.Millisecond, Jitter: 1}
@@ -110,8 +109,7 @@ func (r *batchRun) finish(err error) {
 	r.items = nil
 }
 
-// separate marks the matching items for transactions of their own. It returns true if any item
-// matched.
+// separate gives matching items transactions of their own. It reports whether any matched.
 func (r *batchRun) separate(match func(item *batchItem) bool) bool {
 	before := len(r.items)
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {

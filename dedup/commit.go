@@ -63,8 +63,7 @@ var (
 	// with different content. The message goes to quarantine.
 	ErrCollision = errors.New("the id was used for another payload")
 
-	// ErrInvalidID means that the id or the Config.Key of a message cannot be stored. The
-	// message goes to quarantine.
+	// ErrInvalidID means that the id or the Config.Key of a message cannot be stored.
 	ErrInvalidID = errors.New("unusable message id")
 
 	// ErrOtherConsumer means that Config.Consumer is not the name given to retry's Subscriber.
@@ -226,8 +225,7 @@ type addressed struct {
 	msg   *message.Message
 }
 
-// The topic of a produced message is in its metadata, or is the publish topic of the handler in
-// ctx.
+// The topic of a produced message is in its metadata, or the handler's publish topic.
 func (i *Inbox) address(ctx context.Context, consumer string, produced []*message.Message) ([]addressed, error) {
 	if len(produced) > 0 && i.config.Outbox == nil {
 		return nil, chain.Forever(chain.ReasonPermanent, fmt.Errorf("dedup: consumer %q: %w", consumer, errNoOutbox))

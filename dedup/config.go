@@ -19,8 +19,7 @@ import (
 
 // Config configures an [Inbox]. The zero value is ready for use.
 type Config struct {
-	// Schema contains the kind of database and the prefix of the tables. Defaults to
-	// PostgreSQL and "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
 	Schema schema.Config
 
 	// Consumer is the name under which handled messages are remembered. Never change it: under a
@@ -55,8 +54,7 @@ type Config struct {
 	// id. once.Consumer logs names that no handler has. Defaults to none.
 	Idempotent []string
 
-	// Batch configures handlers whose messages may share a transaction, see
-	// [Inbox.BatchMiddleware].
+	// Batch configures handlers in shared transactions, see [Inbox.BatchMiddleware].
 	Batch Batch
 
 	// Retention is how long a message is remembered, before [Inbox.Run] removes its row. The ids

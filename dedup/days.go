@@ -23,8 +23,7 @@ const (
 	// and would wait while rows move.
 	daysAhead = 7
 
-	// dayLockTimeout is short, because inserts that arrive while work on a partition waits for a
-	// lock wait, too.
+	// dayLockTimeout is short, because inserts wait while work on a partition waits for a lock.
 	dayLockTimeout = 50 * time.Millisecond
 
 	// dayIdleTimeout limits how long a suspended process can keep a lock on a partition.
@@ -319,8 +318,7 @@ type dayQueries struct {
 }
 
 func newDayQueries(d dialect.Dialect) dayQueries {
-	// forDay fills in %[1]s with the table of the day, %[2]s with its lowest id, and %[3]s with
-	// that of the next day.
+	// forDay fills in the table of the day, its lowest id, and that of the next day.
 	forDay := func(query string) func(d day) string {
 		query = d.SQL(query)
 		return func(d day) string { return fmt.Sprintf(query, d.table, d.lower(), d.upper()) }

@@ -28,8 +28,7 @@ type identity struct {
 	digest [sha256.Size]byte // hash of the content, which tells apart different messages with the same id
 }
 
-// identify returns how the inbox remembers msg for consumer: not at all if the consumer is
-// idempotent.
+// identify returns how the inbox remembers msg: not at all for an idempotent consumer.
 func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, error) {
 	if consumer == "" {
 		return nil, chain.NotCalled(fmt.Errorf("dedup: %w", errNoConsumer))
@@ -108,8 +107,7 @@ func invalid(what, why string) error {
 	return chain.Forever(chain.ReasonInvalidID, fmt.Errorf("dedup: %w: %s%s", ErrInvalidID, what, why))
 }
 
-// unstorable returns a permanent error, because the database's character set cannot encode an id, a
-// key or a tenant.
+// unstorable is permanent: the database's character set cannot encode an id, a key or a tenant.
 func unstorable(err error) error {
 	return chain.Forever(chain.ReasonInvalidID, fmt.Errorf(
 		"dedup: %w: the database is not in UTF-8 and cannot store the id, or the tenant: see schema.Check: %w", ErrInvalidID, err))

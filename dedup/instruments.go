@@ -172,8 +172,7 @@ func (c *call) recordLag(now time.Time) {
 	}
 }
 
-// size contains estimates, because a count would read the whole inbox. A negative number is not
-// known.
+// size is estimated, because a count would read the whole inbox. A negative number is unknown.
 type size struct {
 	live, dead int64 // numbers of rows; dead rows are deleted rows that vacuum has not removed yet
 	bytes      int64 // including indexes

@@ -159,8 +159,7 @@ func (i *Inbox) writeKeys(ctx context.Context, old int64) error {
 	return nil
 }
 
-// fits returns how many messages of these sizes one transaction reads: up to keysBytes, but at
-// least one.
+// fits returns how many messages one transaction reads: up to keysBytes, but at least one.
 func fits(sizes []int64) (n int) {
 	n = 1
 	for bytes := sizes[0]; n < len(sizes) && bytes+sizes[n] <= keysBytes; n++ {

@@ -140,6 +140,5 @@ func (s *Storage) Part() chain.Part {
 // InFlight returns no limit, because handlers get messages from the table.
 func (s *subscriber) InFlight() (limit int, automatic bool) { return math.MaxInt, true }
 
-// Ping checks that the broker of the wrapped subscriber accepts the connection, if it has a Ping
-// method.
+// Ping checks that the broker of the wrapped subscriber accepts the connection, if it can.
 func (s *subscriber) Ping(ctx context.Context) error { return usercode.Ping(ctx, s.sub) }

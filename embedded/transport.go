@@ -82,8 +82,7 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// Destination is the default of forwarder.Config.Destination, with the name of the table that
-// receives the messages.
+// Destination is the default of forwarder.Config.Destination, with the name of the table.
 func (t *Transport) Destination() string {
 	return fmt.Sprintf("embedded transport, tables %s", t.config.Schema.Table("parked"))
 }

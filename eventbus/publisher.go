@@ -45,8 +45,7 @@ type publisher struct {
 	outbox func(tx *sql.Tx) message.Publisher
 }
 
-// Publish implements message.Publisher. It stores the messages one after another, and
-// stops at the first error.
+// Publish implements message.Publisher. It stops at the first error.
 func (p publisher) Publish(topic string, msgs ...*message.Message) error {
 	for n, msg := range msgs {
 		if msg == nil {

@@ -19,13 +19,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// AfterDead decides about the later messages of an ordering key when one of its messages becomes a
-// dead letter.
+// AfterDead decides about the later messages of an ordering key after a dead letter.
 type AfterDead int
 
 const (
-	// SendSuccessors sends the later messages, so one that can never be sent does not block the key
-	// forever.
+	// SendSuccessors sends them, so one that can never be sent does not block the key forever.
 	SendSuccessors AfterDead = iota + 1
 
 	// BlockKey makes them wait until the dead letter is replayed and confirmed, or discarded, or
@@ -45,8 +43,7 @@ type Policy struct {
 
 // Config configures a [Forwarder]. The zero value is ready for production use.
 type Config struct {
-	// Schema contains the prefix of the tables and the kind of database. Defaults to PostgreSQL and
-	// "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
 	Schema schema.Config
 
 	// BatchSize is the maximum number of messages that one query reads. Defaults to 1,000.
@@ -62,7 +59,7 @@ type Config struct {
 	// messages behind a long backlog of another tenant or topic. Defaults to 64 MiB.
 	BufferBytes int
 
-	// Workers is the number of goroutines that call Publish. An [AsyncPublisher] needs none.
+	// Workers is the number of goroutines that call Publish of a publisher that is not async.
 	// Defaults to 16.
 	Workers int
 
@@ -81,8 +78,7 @@ type Config struct {
 	// takes over. It is renewed three times in this period. Defaults to 15 seconds.
 	Lease time.Duration
 
-	// MaxAttempts is how many times a message may be refused before it becomes a dead
-	// letter. Defaults to 20.
+	// MaxAttempts is how many refusals make a message a dead letter. Defaults to 20.
 	MaxAttempts int
 
 	// Backoff returns how long a message waits after a failed attempt. attempt is 1 for the first
@@ -256,12 +252,10 @@ func guarded(backoff func(attempt int) time.Duration, logger watermill.LoggerAda
 
 var defaultBackoff = Exponential(time.Second, 5*time.Minute)
 
-// pauses are for failures that affect all messages, for example because the broker or the database
-// is down.
+// pauses are for failures that affect all messages, such as an outage of the broker.
 var pauses = Exponential(50*time.Millisecond, 5*time.Second)
 
-// jitter changes d by at most a fifth, so that messages that failed together are not tried again
-// together.
+// jitter adds or subtracts up to a fifth, so that messages are not tried again together.
 func jitter(d time.Duration) time.Duration {
 	d = min(d, math.MaxInt64/2) // so that adding the jitter cannot overflow
 	return d + time.Duration((rand.Float64()*2-1)*float64(d)/5)

@@ -147,8 +147,7 @@ func finish(r result, outcome Outcome) {
 	r.span.End()
 }
 
-// failures records which kinds of work have logged a failure, so that their next success is logged,
-// too.
+// failures records which kinds of work have logged a failure, to log their next success.
 type failures [dispatch.Removing + 1]bool
 
 var schedulerTexts = [...]workTexts{
@@ -244,8 +243,7 @@ func (f *fault) worked(l *loop, texts workTexts) (again bool) {
 	return again
 }
 
-// waits reports whether the work must wait because of a failure. If so, the loop wakes up at the
-// end of the wait.
+// waits reports whether the work must wait after a failure. Then the loop wakes up in time.
 func (f *fault) waits(l *loop, now time.Time) bool {
 	if now.Before(f.until) {
 		l.wake(f.until)

@@ -111,8 +111,7 @@ func (i *instruments) start() {
 	}
 }
 
-// beginRound is called before the loop processes the outcomes that have arrived, endRound
-// afterwards.
+// beginRound is called before the loop processes outcomes, endRound afterwards.
 func (i *instruments) beginRound() { i.timed = i.confirm.Enabled() }
 
 func (i *instruments) endRound() { i.outcomes.flush() }
@@ -204,8 +203,7 @@ func (f *Forwarder) observe() (end func()) {
 
 const countedUpTo = 100_000
 
-// boundedStats contains the numbers for the metrics. Its counts stop at countedUpTo, so that they
-// are cheap.
+// boundedStats contains numbers for the metrics. Its counts stop at countedUpTo.
 type boundedStats struct {
 	lag                                time.Duration
 	pending, blockedKeys, dead, pauses int64

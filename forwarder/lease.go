@@ -157,8 +157,7 @@ func (l *loop) logShare(slots, instances int) {
 // nextTry is for slots that other instances may have given back.
 func (l *loop) nextTry(last time.Time) time.Time { return last.Add(min(time.Second, l.config.Lease/3)) }
 
-// unowned makes the loop request more slots soon, after a read that has found some without an
-// owner.
+// unowned makes the loop request more slots soon, after a read has found some without owner.
 func (l *loop) unowned() {
 	if next := l.nextTry(l.tenure.asked); next.Before(l.tenure.next) {
 		l.tenure.next = next

@@ -116,8 +116,7 @@ func (l *loop) step(now time.Time) (ended bool) {
 	return l.scheduler.Stopping() && (l.released || commands.Expired)
 }
 
-// background calls work in another goroutine, and then, in the loop, the function that work has
-// returned.
+// background calls work in another goroutine, and what it returns in the loop.
 func (l *loop) background(work func(ctx context.Context) (then func())) {
 	l.asked++
 	timeout := l.config.Lease
@@ -169,8 +168,7 @@ func (l *loop) report() error {
 	return err
 }
 
-// sentLog records when the loop next deletes old rows from the sent log, and whether that has
-// failed.
+// sentLog records when old rows of the sent log are deleted next, and whether that failed.
 type sentLog struct {
 	busy    bool
 	next    time.Time
@@ -179,8 +177,7 @@ type sentLog struct {
 	told    bool // whether the log already says that the owner of the table must drop old days
 }
 
-// forgetAtOnce is the number of rows that one transaction deletes. In SQLite, all other writers
-// wait for it.
+// In SQLite, all other writers wait for the transaction that deletes forgetAtOnce rows.
 const forgetAtOnce = 1000
 
 // forgetSent deletes rows older than Config.KeepSent in batches, or drops the partitions of old

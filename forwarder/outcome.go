@@ -15,12 +15,10 @@ const (
 	// Confirmed means that the broker has stored the message.
 	Confirmed Outcome = iota
 
-	// Refused means that the broker refused this message, but may accept it later. It costs an
-	// attempt.
+	// Refused: the broker refused this message, but may accept it later. It costs an attempt.
 	Refused
 
-	// Unacceptable means that the broker will never accept this message. It becomes a dead letter
-	// at once.
+	// Unacceptable: the broker will never accept this message. It becomes a dead letter at once.
 	Unacceptable
 
 	// Unknown means that the broker may or may not have stored the message. It is published again,
@@ -108,8 +106,7 @@ func conflicted(err error) (is bool) {
 	return is
 }
 
-// cannotRefuse reports whether err has none of the methods, so that it cannot say that the broker
-// refused the message.
+// cannotRefuse reports whether err cannot say that the broker refused the message.
 func cannotRefuse(err error) bool {
 	var (
 		refused      refuser

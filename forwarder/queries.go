@@ -67,8 +67,7 @@ func newQueries(d dialect.Dialect) queries { //nolint:funlen // SQL stands toget
 		logSent:      logSent(d, `{outbox} AS o WHERE `+these),
 		stays:        d.SQL(`SELECT position FROM {outbox} WHERE ` + these),
 
-		// Ids are roughly in the order of time: if the first rows are not old enough, later ones
-		// are not read.
+		// Ids are roughly in the order of time, so later rows than recent ones are not read.
 		forgetSent: d.SQL(`
 			DELETE FROM {outbox_sent}
 			WHERE id IN (SELECT f.id FROM (SELECT id, sent_at FROM {outbox_sent} ORDER BY id LIMIT $2) AS f

@@ -122,8 +122,7 @@ func (s *store) readRows(ctx context.Context, read *dispatch.Read, r *reader) er
 		r.began = time.Now()
 	}
 	err := s.readWithState(ctx, s.sql.readWithState, args, r)
-	// If this instance reads none of the rows that the check has found, the next poll skips the
-	// check.
+	// If this instance reads none of the rows that were found, the next poll skips the check.
 	s.quiet = err == nil && len(r.rows) == 0 && !polled
 	return err
 }

@@ -171,8 +171,7 @@ func (rs *results) add(r result) {
 	}
 }
 
-// take returns all results, and removes them. The memory of scratch, an earlier list or nil, is
-// used again.
+// take returns all results, and removes them. The memory of scratch, or nil, is used again.
 func (rs *results) take(scratch []result) []result {
 	clear(scratch)
 	rs.mu.Lock()

@@ -167,8 +167,7 @@ func (s *store) chargeArguments(charges []dispatch.Charge) []any {
 	for i, c := range charges {
 		positions = append(positions, c.Message.Position)
 		ids = append(ids, c.Message.ID)
-		// The statement sets this number, because charge is repeated after a commit with an unknown
-		// outcome.
+		// Set, not added: charge is repeated after a commit with an unknown outcome.
 		attempts = append(attempts, min(int64(c.Message.Attempts)+int64(c.Attempts), math.MaxInt32))
 		delays = append(delays, c.Delay.Milliseconds())
 		texts = append(texts, clean(c.Err))

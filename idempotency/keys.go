@@ -12,8 +12,7 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// Keys stores the keys of requests and their answers. Its methods may be called from
-// any number of goroutines.
+// Keys stores the keys of requests and their answers. It is safe for concurrent use.
 type Keys struct {
 	db      *sql.DB
 	config  Config
@@ -93,8 +92,8 @@ type queries struct {
 
 func newQueries(d dialect.Dialect) queries {
 	return queries{
-		// This waits for another transaction that has inserted the key, and inserts it only if that
-		// one rolls back.
+		// This waits for a transaction that has inserted the key, and inserts it if that rolls
+		// back.
 		claim:  d.SQL(`INSERT INTO {idempotency_keys} (client, key, digest) VALUES ($1, $2, $3) ON CONFLICT (client, key) DO NOTHING`),
 		find:   d.SQL(`SELECT digest, status, header, body FROM {idempotency_keys} WHERE client = $1 AND key = $2`),
 		answer: d.SQL(`UPDATE {idempotency_keys} SET status = $3, header = $4, body = $5 WHERE client = $1 AND key = $2`),
@@ -115,8 +114,7 @@ var (
 	errInProgress = errors.New("a request with the key is being handled")
 )
 
-// claim inserts the key, or returns the answer of an earlier request, or errReused if that one was
-// different.
+// claim inserts the key, or returns the earlier answer, or errReused for another request.
 func (k *Keys) claim(ctx context.Context, tx *sql.Tx, r request) (earlier *answer, err error) {
 	waiting, cancel := context.WithTimeoutCause(ctx, k.config.Wait, errInProgress)
 	defer cancel()

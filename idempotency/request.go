@@ -121,8 +121,7 @@ func add(sum hash.Hash, values ...string) {
 	}
 }
 
-// target returns path and query as sent. A scheme and a host before them may differ in a repeated
-// request.
+// target returns path and query as sent, without a scheme and a host, which may differ.
 func target(r *http.Request) string {
 	sent := r.RequestURI
 	if sent == "" { // the request was made in this process

@@ -126,8 +126,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return rows, err
 }
 
-// After driver.ErrSkip, database/sql prepares and executes the statement again, so it must not be
-// counted twice.
+// After driver.ErrSkip, database/sql executes the statement again: it must not count twice.
 func (c *conn) skipped(query string, err error) {
 	if errors.Is(err, driver.ErrSkip) && !c.checks(query) {
 		c.call.undo()

@@ -35,8 +35,7 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	wrapped := &conn{pooled: pooled, call: c.call}
-	// After Raw, the pool may usually give the connection to another user, but not before wrapped
-	// is closed.
+	// The pool cannot give the connection to another user before wrapped is closed.
 	err = pooled.Raw(func(inner any) error {
 		var ok bool
 		if wrapped.inner, ok = inner.(driver.Conn); !ok {

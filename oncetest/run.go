@@ -95,8 +95,7 @@ type Config struct {
 	// a function that calls it with msg.
 	Handler once.HandlerFunc
 
-	// Messages are delivered one after another, with different ids, in an order that the handler
-	// accepts.
+	// Messages are delivered one after another. Their ids must differ.
 	Messages []*message.Message
 
 	// Reset puts the tables into the state before the first message: it empties them, and inserts
@@ -121,8 +120,7 @@ type Config struct {
 	// defaults to "oncetest", and Dedup.Outbox to the outbox of the same Schema.
 	Dedup dedup.Config
 
-	// Timeout is the maximum time for one message with all its redeliveries. Defaults to 30
-	// seconds.
+	// Timeout limits one message with all its redeliveries. Defaults to 30 seconds.
 	Timeout time.Duration
 }
 

@@ -62,8 +62,7 @@ func (c contents) difference(got []row, where string) string {
 	case len(got) < len(c.rows):
 		return fmt.Sprintf("has %s %s %d: %s is missing", count(len(got)), where, len(c.rows), c.text(missing[0]))
 	}
-	// The number of rows is equal, so a value must differ, best seen in two rows that are otherwise
-	// similar.
+	// The numbers of rows are equal, so a value differs, best seen in two similar rows.
 	wanted, found := missing[0], extra[0]
 	for _, candidate := range extra[1:] {
 		if len(differing(candidate, wanted)) < len(differing(found, wanted)) {
@@ -127,8 +126,7 @@ type table struct {
 	query   string
 }
 
-// findTables returns the tables of the handler, and the outbox with the columns that a receiver
-// sees.
+// findTables returns the handler's tables, and the outbox with what a receiver sees.
 func (s *subject) findTables(ctx context.Context) ([]table, error) {
 	names := s.config.Tables
 	if len(names) == 0 {

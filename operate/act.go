@@ -10,15 +10,13 @@ type Act struct {
 	// Actor is the name of the person. It is required.
 	Actor string
 
-	// Why is the reason. It is required if a message may be lost, for example to discard or
-	// to edit a message.
+	// Why is the reason. Required if a message may be lost, such as to discard or to edit it.
 	Why string
 }
 
 // Errors of packages outbox, dead, parked and quarantine. The text of an error says more.
 var (
-	// ErrNotFound means that no message has the ID. It may have been sent or handled in the
-	// meantime.
+	// ErrNotFound means that no message has the ID. It may have been sent or handled.
 	ErrNotFound = errors.New("not found")
 
 	// ErrNeedsForce means that only a call with Plan.Force can change the message.
@@ -37,8 +35,7 @@ func (a Act) Validate() error {
 	return nil
 }
 
-// ValidateLoss works like Validate, but also returns an error if Why is empty. It is
-// for acts that lose messages.
+// ValidateLoss also returns an error if Why is empty, for acts that lose messages.
 func (a Act) ValidateLoss() error {
 	err := a.Validate()
 	if a.Why == "" {
@@ -62,8 +59,7 @@ type GroupPage struct {
 // of exchanges, topics, tables, columns, constraints and fields. Package quarantine also compares
 // the consumer and the error type.
 type Group struct {
-	// Fingerprint identifies the group. To select the messages of the group, set this value
-	// in a Filter.
+	// Fingerprint identifies the group, also in a Filter for its messages.
 	Fingerprint string
 
 	// Count is the number of messages. More says that there may be more, because Groups of both
@@ -71,8 +67,7 @@ type Group struct {
 	Count int
 	More  bool
 
-	// Consumers are the consumers that failed, none for dead letters. Topics are the topics of the
-	// messages.
+	// Consumers are the consumers that failed, none for dead letters, Topics those of the messages.
 	Consumers, Topics []string
 
 	// Reason and ErrorType are those of all messages; dead letters have no ErrorType. Error is the

@@ -8,11 +8,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Config configures packages outbox, dead, parked and quarantine. The zero value is ready
-// for production use.
+// Config configures packages outbox, dead, parked and quarantine. Its zero value is ready.
 type Config struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL and the prefix
-	// "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL, "once_".
 	Schema schema.Config
 
 	// WithoutContent makes lists and groups leave out what needs the right to read messages:
@@ -35,7 +33,6 @@ type Config struct {
 	// returns quarantine.ErrNotRunning.
 	ReplayToAbsent bool
 
-	// MeterProvider creates the metrics of package quarantine. Defaults to OpenTelemetry's global
-	// provider.
+	// MeterProvider creates the metrics of package quarantine. Defaults to the global provider.
 	MeterProvider metric.MeterProvider
 }

@@ -24,8 +24,7 @@ type Filter struct {
 	// with any ID match. A list without elements matches no row.
 	IDs []int64 `json:"ids,omitzero"`
 
-	// Consumer is the name of a consumer. Topic is the topic of the message, or of the
-	// consumer's subscription.
+	// Topic is that of the message, or of the subscription of Consumer.
 	Consumer string `json:"consumer,omitempty"`
 	Topic    string `json:"topic,omitempty"`
 
@@ -85,8 +84,7 @@ type Page[Row any] struct {
 	Next int64
 }
 
-// Count is the number of messages that one call has counted. A call may count only a part
-// of a large table.
+// Count is the number of messages that one call has counted, perhaps only of a part.
 type Count struct {
 	N int
 

@@ -129,8 +129,7 @@ const (
 	// ReplayRunning: a process runs the replay.
 	ReplayRunning = "running"
 
-	// ReplayPaused: the context of the replay ended, or an error occurred. The audit log has
-	// a row with the reason.
+	// ReplayPaused: the context ended, or an error occurred. The audit log has the reason.
 	ReplayPaused = "paused"
 
 	// ReplayStopped: messages failed again, or an operator stopped the replay.
@@ -151,8 +150,7 @@ const (
 )
 
 var (
-	// ErrReplayRunning means that another replay of the consumer, or another process with this
-	// replay, is running.
+	// ErrReplayRunning: another replay of the consumer, or another process with this one, runs.
 	ErrReplayRunning = errors.New("a replay is running")
 
 	// ErrReplayNotFound means that no replay with this ID exists.

@@ -153,8 +153,7 @@ func (i insert) time(at time.Time) any {
 	return at
 }
 
-// Statement is an SQL statement with arguments, $1, $2, ... in PostgreSQL and ?1, ?2, ... in
-// SQLite.
+// Statement is an SQL statement with arguments, $1, ... in PostgreSQL and ?1, ... in SQLite.
 type Statement struct {
 	Query string
 	Args  []any

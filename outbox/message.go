@@ -38,8 +38,7 @@ const (
 
 	TenantID = meta.TenantID
 
-	// AggregateVersion is the version of the aggregate AggregateID of the kind AggregateType after
-	// the event.
+	// AggregateVersion is the version of the aggregate after the event.
 	AggregateType    = meta.AggregateType
 	AggregateID      = meta.AggregateID
 	AggregateVersion = meta.AggregateVersion
@@ -63,8 +62,7 @@ const (
 // were inserted before it. See [OrderingKey] for concurrent transactions.
 func SetOrderingKey(msg *message.Message, key string) { set(msg, OrderingKey, key) }
 
-// SetDueAt sets the time before which msg is not sent. A message with an ordering key cannot be
-// delayed.
+// SetDueAt sets when msg may be sent. A message with an ordering key cannot be delayed.
 func SetDueAt(msg *message.Message, at time.Time) {
 	set(msg, DueAt, at.UTC().Format(time.RFC3339Nano))
 }
@@ -145,8 +143,7 @@ func encode(metadata message.Metadata) string {
 	return string(append(b, '}'))
 }
 
-// appendJSON has the form of encoding/json, which takes longer for six headers than all other work
-// of Publish.
+// For six headers, encoding/json takes longer than all other work of Publish.
 func appendJSON(b []byte, text string) []byte {
 	for i := range len(text) {
 		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {

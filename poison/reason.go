@@ -37,7 +37,6 @@ const (
 	// version is not above the last applied version, see package sequence.
 	ReasonStale = chain.ReasonStale
 
-	// ReasonCancelled: an operator cancelled the message while it waited for its consumer,
-	// see package parked.
+	// ReasonCancelled: an operator cancelled the message while it waited, see package parked.
 	ReasonCancelled = chain.ReasonCancelled
 )

@@ -85,8 +85,7 @@ func (n callCount) error(v *chain.Error, err error) error {
 	return fmt.Errorf("poison: the outcome of %d handler calls is unknown, last error: %w", n.all(), err)
 }
 
-// contendedPauses are the pauses before a message is nacked for which other transactions are to
-// blame.
+// contendedPauses are the pauses before a nack because other transactions made the call fail.
 var contendedPauses = backoff.Exponential{Base: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5}
 
 // pauseContended pauses, because the transport would redeliver the message immediately.

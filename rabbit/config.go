@@ -108,8 +108,7 @@ type PublisherConfig struct {
 	// connection_timeout of the URI, or 10 s.
 	DialTimeout time.Duration
 
-	// WriteTimeout is how long a write may make no progress before the connection is closed.
-	// Defaults to 10 s.
+	// WriteTimeout limits a write without progress, which closes the connection. Defaults to 10 s.
 	WriteTimeout time.Duration
 
 	// CloseTimeout is how long Close waits for missing confirms, before it reports the rest as

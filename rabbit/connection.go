@@ -131,8 +131,7 @@ func connect(ctx context.Context, config amqp.ConnectionConfig, dial dialSetting
 	return nil, redact(err)
 }
 
-// connectionSettings copies every value that amqp091 changes, so that the caller's configuration
-// stays unchanged.
+// connectionSettings copies what amqp091 changes, so that the caller's stays unchanged.
 func connectionSettings(config amqp.ConnectionConfig) amqp091.Config {
 	var settings amqp091.Config
 	if config.AmqpConfig != nil {
@@ -203,8 +202,7 @@ func (d dialer) open(ctx context.Context, network string) (net.Conn, error) {
 	return secure, nil
 }
 
-// tlsConfig returns the TLS settings in the URI, see
-// https://www.rabbitmq.com/uri-query-parameters.html
+// The TLS settings in a URI: https://www.rabbitmq.com/uri-query-parameters.html
 func tlsConfig(uri amqp091.URI) (*tls.Config, error) {
 	config := &tls.Config{ServerName: uri.ServerName}
 	if uri.CACertFile != "" {

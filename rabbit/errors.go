@@ -36,8 +36,7 @@ var (
 	// ErrTooLarge means that the message exceeds a limit of the protocol or the broker.
 	ErrTooLarge = errors.New("rabbit: too large")
 
-	// ErrInvalid means that AMQP cannot carry the message, for example the type of a header's
-	// value.
+	// ErrInvalid means that AMQP cannot carry the message, such as the type of a header.
 	ErrInvalid = errors.New("rabbit: invalid")
 
 	// ErrUnknown means that the message was sent, and no response to it arrived.
@@ -47,8 +46,7 @@ var (
 	// it, or it fails while it declares the exchange.
 	ErrUnavailable = errors.New("rabbit: unavailable")
 
-	// ErrClosed means that the Publisher is closed. The methods of a closed Subscriber also return
-	// it.
+	// ErrClosed means that the Publisher, or the Subscriber, is closed.
 	ErrClosed = errors.New("rabbit: closed")
 )
 

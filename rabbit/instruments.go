@@ -11,8 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// instruments are the metrics of a Publisher. Outcomes are counted together, just before they are
-// reported.
+// instruments count the outcomes of a Publisher together, just before they are reported.
 type instruments struct {
 	published, connects          *telemetry.Counter
 	confirm                      *telemetry.Durations
@@ -22,8 +21,7 @@ type instruments struct {
 	tally [len(outcomeNames)]int64 // used only within one call of count
 }
 
-// confirmed is an index of outcomeNames. The index of an error is that of its sentinel in
-// outcomeKinds.
+// confirmed is an index of outcomeNames. That of an error is its index in outcomeKinds.
 const confirmed = 0
 
 var (

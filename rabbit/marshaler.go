@@ -58,8 +58,7 @@ type Marshaler struct {
 	ContentType string
 }
 
-// Marshal returns the AMQP message for msg. It does not copy the payload, and never
-// returns an error.
+// Marshal returns the AMQP message for msg, with the same payload, and never an error.
 func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	publishing := m.properties(msg)
 	publishing.Headers = make(amqp091.Table, len(msg.Metadata)+1)

@@ -135,8 +135,7 @@ func pingError(config amqp.ConnectionConfig, reason error) error {
 		"and that the broker runs: %w", host, reason)
 }
 
-// userinfo matches from "//" to the last "@" of a word, also of a path without credentials, which
-// does no harm.
+// userinfo matches from "//" to the last "@" of a word, perhaps of a path, without harm.
 var userinfo = regexp.MustCompile(`//[^\s"]*@`)
 
 // redact removes credentials in URLs. Every error of another package must be redacted before it is

@@ -22,8 +22,7 @@ func (l *confirmLoop) removeFinished(ch *confirmChannel) {
 	}
 }
 
-// detach also forgets the declared exchanges: the channel may have been closed because one was
-// deleted.
+// detach forgets declared exchanges: one that was deleted may have closed the channel.
 func (l *confirmLoop) detach(ch *confirmChannel) {
 	l.retire(ch)
 	l.p.mu.Lock()
@@ -110,8 +109,7 @@ const (
 	// After nacksInARow consecutive nacks for one destination, the Publisher changes the channel.
 	nacksInARow = 3
 
-	// The pause until the next change grows, because a full queue nacks, too, and a change does not
-	// help.
+	// The pause grows, because a full queue nacks, too, and a change does not help.
 	shortestChangePause, longestChangePause = time.Second, time.Minute
 
 	maxStreaks = 10_000
@@ -166,8 +164,7 @@ func (l *confirmLoop) nacked(ch *confirmChannel, pub *publication) {
 	}
 }
 
-// confirmed ends the nack streak of the destination, and records that the broker does not refuse
-// it.
+// confirmed ends the destination's nack streak: the broker does not refuse it.
 func (l *confirmLoop) confirmed(pub *publication) {
 	l.confirms++
 	if len(l.streaks) > 0 {

@@ -112,8 +112,7 @@ func (p *Publisher) declareOnOwnChannel(c *connection, exchange string) error {
 		if !refusesAccess(err) {
 			return err
 		}
-		// This needs no right. The broker does not compare the other arguments of a passive
-		// declaration.
+		// This needs no right. A passive declaration does not compare the other arguments.
 		missing := onChannel(c.amqp, func(channel *amqp091.Channel) error {
 			return channel.ExchangeDeclarePassive(exchange, amqp091.ExchangeTopic, true, false, false, false, nil)
 		})
@@ -129,8 +128,7 @@ func refusesAccess(err error) bool {
 	return ok && refused.Server && refused.Code == amqp091.AccessRefused
 }
 
-// recordDeclaration records whether the next declaration needs its own connection. p.mu must be
-// locked.
+// Whether the next declaration needs its own connection. p.mu must be locked.
 func (p *Publisher) recordDeclaration(exchange string, err error) {
 	switch {
 	case err == nil:

@@ -138,8 +138,7 @@ func (p *Publisher) send(pub *publication, c *amqpwire.Content) error {
 	}
 }
 
-// Messages with an order use one channel, the others take turns. p.mu must be locked, and a channel
-// current.
+// Messages with an order use one channel, the others take turns. p.mu must be locked.
 func (p *Publisher) next(pub *publication) *confirmChannel {
 	if !pub.unordered {
 		return p.current[0]
@@ -174,8 +173,7 @@ func (p *Publisher) hasRoom(size int) bool {
 	return p.count < p.cfg.Window && (p.count == 0 || p.bytes+size <= p.cfg.WindowBytes)
 }
 
-// fail leaves done to the confirm loop, because the caller of PublishAsync may hold a lock that
-// done needs.
+// The caller of PublishAsync may hold a lock that done needs, so the confirm loop calls it.
 func (p *Publisher) fail(pub *publication, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

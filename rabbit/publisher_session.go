@@ -206,8 +206,7 @@ func (s *session) openConfirmChannel() (*confirmChannel, error) {
 	return &confirmChannel{session: s, wire: wire, returned: make(map[uint64]amqpwire.Response)}, nil
 }
 
-// publish returns false if the channel is closed. It does not wait for the network. Publisher.mu
-// must be locked.
+// publish returns false on a closed channel, and does not wait. Publisher.mu must be locked.
 func (ch *confirmChannel) publish(pub *publication, c *amqpwire.Content) bool {
 	if !ch.wire.Publish(ch.number+1, pub.exchange, pub.key, c, ch.session.frameSize()) {
 		return false
@@ -218,8 +217,7 @@ func (ch *confirmChannel) publish(pub *publication, c *amqpwire.Content) bool {
 	return true
 }
 
-// takeSent moves sent publications to pending, and sets their deadlines. Publisher.mu must be
-// locked.
+// takeSent moves sent publications to pending, with deadlines. Publisher.mu must be locked.
 func (ch *confirmChannel) takeSent() {
 	if len(ch.sent) == 0 {
 		return

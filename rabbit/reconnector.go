@@ -14,8 +14,7 @@ import (
 
 var errConnectionClosed = errors.New("the connection is closed")
 
-// reconnector keeps one connection up until its context ends. It logs changes, but not every
-// attempt.
+// reconnector keeps one connection up, and logs changes, but not every attempt.
 type reconnector struct {
 	ctx      context.Context
 	config   amqp.ConnectionConfig

@@ -267,8 +267,7 @@ func (s *Subscriber) broadcast() {
 	s.changed = make(chan struct{})
 }
 
-// waitReady waits until ReadyTimeout after the last connection was lost, and returns the reason as
-// an error.
+// waitReady fails, with the reason, ReadyTimeout after the last connection was lost.
 func (s *Subscriber) waitReady(ctx context.Context) (*connection, error) {
 	s.mu.Lock()
 	left := time.Until(s.downSince.Add(s.cfg.ReadyTimeout))

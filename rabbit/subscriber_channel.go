@@ -155,8 +155,7 @@ func (ch *consumeChannel) stop() {
 	ch.request(func() error { return ch.amqp.Cancel(ch.tag, false) })
 }
 
-// The broker requeues all unacked messages of a closed channel. A connection without another user
-// is closed, too.
+// The broker requeues what is unacked. A connection without another user is closed, too.
 func (ch *consumeChannel) close() {
 	if ch.amqp != nil {
 		ch.request(ch.amqp.Close)

@@ -54,8 +54,7 @@ type SubscriberConfig struct {
 	// timeout. Defaults to the connection_timeout of the URI, or 10 s.
 	DialTimeout time.Duration
 
-	// WriteTimeout is how long a write may make no progress before the connection is closed.
-	// Defaults to 10 s.
+	// WriteTimeout limits a write without progress, which closes the connection. Defaults to 10 s.
 	WriteTimeout time.Duration
 
 	// Logger receives a line for every change of state (connected, lost, a consumer that the broker

@@ -41,8 +41,7 @@ func (d *delivery) message() *message.Message {
 	return d.msg
 }
 
-// Undecodable returns the error of Config.Marshaler for the message, which [Marshaler] has then
-// read, or nil.
+// Undecodable returns why Config.Marshaler could not read the message, or nil.
 func Undecodable(msg *message.Message) error { return usercode.Undecodable(msg.Context()) }
 
 // decode lets Marshaler read a message that the configured marshaler cannot.

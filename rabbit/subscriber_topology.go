@@ -41,8 +41,7 @@ func (sub *subscription) declare(c *connection) error {
 		case namesStream(err):
 			return sub.refused(errStream)
 		}
-		// The queue exists with other arguments, or is no quorum queue, so it needs the configured
-		// arguments.
+		// The queue exists with other arguments, or is no quorum queue.
 		quorum = strings.Contains(err.Error(), "inequivalent arg 'x-delivery-limit'")
 	}
 	switch err := sub.build(c, sub.arguments); {

@@ -51,15 +51,12 @@ const (
 	Apply
 )
 
-// Config configures a [Resequencer]. Tx is required. The zero value of all other
-// fields is ready for use.
+// Config configures a [Resequencer]. Tx is required. The other fields may be zero.
 type Config struct {
-	// Schema selects the kind of database and the prefix of the tables. Defaults
-	// to PostgreSQL and "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
 	Schema schema.Config
 
-	// Tx returns the transaction of the message that is being handled, like dedup.TxFromContext.
-	// Required.
+	// Tx returns the transaction of the message, like dedup.TxFromContext. Required.
 	Tx func(ctx context.Context) (*sql.Tx, bool)
 
 	// Policy defaults to IgnoreOlder.

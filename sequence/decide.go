@@ -11,8 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 )
 
-// last: all versions of an aggregate from completeFrom to version were applied, and perhaps lower
-// ones.
+// last: all versions of an aggregate from completeFrom to version were applied.
 type last struct {
 	version, completeFrom int64
 	known                 bool // false if no version was applied
@@ -39,8 +38,7 @@ func (c Config) place(l last, version int64) int {
 	return early
 }
 
-// with adds an applied version to l. If filled is true, the versions in between count as applied,
-// too.
+// with adds an applied version to l. If filled is true, those in between count, too.
 func (c Config) with(l last, version int64, filled bool) last {
 	switch {
 	case l.known && version <= l.version: // the applied version is late

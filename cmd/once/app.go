@@ -52,8 +52,7 @@ func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// foundError means that a command has found something that needs attention. text is "" if the
-// output says so already.
+// foundError: something needs attention. text is "" if the output says so already.
 type foundError struct{ text string }
 
 func (e foundError) Error() string { return e.text }

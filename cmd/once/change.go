@@ -118,8 +118,7 @@ func (a *app) dryRun(verb string, groups []groupJSON) error {
 	return a.print(changeJSON{DryRun: true, Matched: matched, Groups: groups}, text+" Nothing was changed: add --yes to do it.\n")
 }
 
-// done prints the changes even if the command failed after some. If ctx has ended, the error
-// contains howToContinue.
+// done prints the changes even after an error. If ctx has ended, it contains howToContinue.
 func (a *app) done(ctx context.Context, verb string, change changeJSON, howToContinue string, err error) error {
 	text := fmt.Sprintf("%s %s.", verb, counted(change.Changed, "message", "messages"))
 	if len(change.Skipped) > 0 {

@@ -32,8 +32,7 @@ type database struct {
 
 	tables schema.Config
 
-	// Without the right to read payloads, lists leave out the columns that the role watcher cannot
-	// read.
+	// Without the right to read payloads, lists leave out what the role watcher cannot read.
 	withoutContent bool
 }
 

@@ -273,8 +273,7 @@ func (d *doctor) management() (*management, error) {
 
 const managementTimeout = 2 * time.Second
 
-// get requests a path of the API. A slash within an element is escaped, because names of queues may
-// contain one.
+// get requests a path of the API. A slash within an element, such as a queue, is escaped.
 func (m *management) get(ctx context.Context, target any, path ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, managementTimeout)
 	defer cancel()

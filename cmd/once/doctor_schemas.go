@@ -123,8 +123,7 @@ func (d *doctor) rights(ctx context.Context) (found []finding, err error) {
 	return found, nil
 }
 
-// Row level security is not active for the doctor's own login, because schema.Check would have
-// refused it.
+// For the doctor's own login, schema.Check would have refused row level security.
 func (d *doctor) rowSecurity(ctx context.Context) ([]finding, error) {
 	here, err := schema.Find(ctx, d.db.DB, d.db.tables)
 	if err != nil {

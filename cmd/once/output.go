@@ -36,8 +36,7 @@ func (a *app) print(v any, text string) error {
 	return encoder.Encode(v)
 }
 
-// widest limits the padding of columns that are not cut: one long cell must not make all rows as
-// long.
+// widest limits the padding of columns: one long cell must not make all rows as long.
 const widest = 120
 
 // table returns rows below a head, with at most width characters if it is not 0: columns become

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Exponential computes delays that grow by a factor with each attempt. Its methods are
-// safe for concurrent use.
+// Exponential computes delays that grow by a factor. It is safe for concurrent use.
 type Exponential struct {
 	// Base is the delay after the first attempt. If it is not positive, all delays are zero.
 	Base time.Duration
@@ -43,8 +42,7 @@ func (e Exponential) Jittered(attempts int) time.Duration {
 	return e.Delay(attempts, rand.Float64())
 }
 
-// Total adds up the delays after the first attempts, without jitter, up to the longest possible
-// Duration.
+// Total adds up the first delays, without jitter, up to the longest possible Duration.
 func (e Exponential) Total(attempts int) time.Duration {
 	var sum time.Duration
 	for attempt := 1; attempt <= attempts; attempt++ {

@@ -172,8 +172,7 @@ func Unstorable(err error) bool {
 	return false
 }
 
-// TooMuch reports whether the work needs more memory or locks than the server has. A smaller part
-// may succeed.
+// TooMuch: the work needs more memory or locks than there are. A smaller part may succeed.
 func TooMuch(err error) bool { return State(err) == "53200" } // out_of_memory
 
 // Refused reports whether the database has refused this work, and not because it is unavailable, or
@@ -186,8 +185,7 @@ func Refused(err error) bool { return refused(err) && !Unavailable(err) && !Cont
 // replicaError always has the latter SQLSTATE.
 type replicaError struct{ error }
 
-// ErrReplica means that the server of a connection has become a replica. It has the SQLSTATE of a
-// write there.
+// ErrReplica: the server has become a replica. It has the SQLSTATE of a write there.
 var ErrReplica error = replicaError{errors.New("the server is a replica, which accepts no writes")}
 
 func isReplica(err error) bool { return State(err) == "0A000" && !Unstorable(err) }
@@ -258,12 +256,10 @@ func (d Dialect) foreign(err error) bool {
 	return mysqlText.MatchString(err.Error())
 }
 
-// ErrUnchanged means that a statement has not changed rows that exist and that it must change,
-// without an error.
+// ErrUnchanged means that a statement has not changed rows that it must, without an error.
 var ErrUnchanged = errors.New("the database did not change rows and reported no error")
 
-// Unchanged returns an [ErrUnchanged]. table is a name without prefix, and did says what did not
-// happen.
+// Unchanged returns an [ErrUnchanged] for a table without prefix. did says what did not happen.
 func (d Dialect) Unchanged(table, did string) error { return Ignored(d.config.Table(table), did) }
 
 // Ignored is like Unchanged, for a table with any name.

@@ -274,8 +274,7 @@ type Churn struct {
 	reported atomic.Bool
 }
 
-// Every lookEvery transactions, closedLimit closed connections are too many. A short burst of load
-// closes fewer.
+// Every lookEvery transactions, closedLimit closed connections are too many for a burst.
 const (
 	lookEvery   = 500
 	closedLimit = lookEvery / 5

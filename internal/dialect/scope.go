@@ -24,8 +24,7 @@ type scope struct {
 	closes *atomic.Bool // the connection must not go back to the pool
 }
 
-// scopes contains the open transactions of functions of the user, which pass only the *sql.Tx to
-// the outbox.
+// scopes has the open transactions of the user's functions, which pass only the *sql.Tx on.
 var scopes sync.Map // *sql.Tx -> scope
 
 // BeginScope is like [Begin], for a transaction in which a function of the user runs.
@@ -199,8 +198,7 @@ func (d Dialect) ended(err error) error {
 type Check struct {
 	SQL string
 
-	// Mark marks the transaction for the statement SQL. It is "" if no separate statement is
-	// needed.
+	// Mark marks the transaction for SQL, or is "" if that needs no statement.
 	Mark string
 
 	// Sent means that the driver sends SQL together with COMMIT, and Mark before a statement that

@@ -72,8 +72,7 @@ func (s Statement) Exec(ctx context.Context, tx *sql.Tx, args ...any) (sql.Resul
 	return tx.ExecContext(ctx, text)
 }
 
-// Get scans the only column of the first row into dest, or returns sql.ErrNoRows. For the arguments
-// see Exec.
+// Get scans the only column of the first row into dest, or returns sql.ErrNoRows. See Exec.
 func (s Statement) Get(ctx context.Context, tx *sql.Tx, dest any, args ...any) error {
 	return s.GetAll(ctx, tx, []any{dest}, args...)
 }

@@ -12,8 +12,7 @@ import (
 	"syscall"
 )
 
-// armed is the point at which this process dies, and left is the number of remaining
-// hits until then.
+// armed is the point at which this process dies, after the remaining hits in left.
 var armed, left = parse(os.Getenv(Variable))
 
 func parse(value string) (name string, left *atomic.Int64) {

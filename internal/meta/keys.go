@@ -1,5 +1,4 @@
-// Package meta defines the metadata keys that several packages use. The public packages
-// export these keys, too.
+// Package meta defines the metadata keys that several packages use, and public ones export.
 package meta
 
 const (
@@ -41,8 +40,7 @@ const (
 	// CreatedAt is the database's time at the beginning of the transaction that stored the message.
 	CreatedAt = "once_created_at"
 
-	// PublishedAt is when the message was last given to the publisher, by the clock of the
-	// forwarder.
+	// PublishedAt is when the forwarder last gave the message to the publisher, by its clock.
 	PublishedAt = "once_published_at"
 
 	// Times is one header with both times for less processor time in the broker, see [JoinTimes].
@@ -50,8 +48,7 @@ const (
 	Times = "once_times"
 )
 
-// The marshaler sets these from the broker's data, and ignores headers of the message with these
-// names.
+// The marshaler sets these from the broker's data, and ignores headers with these names.
 const (
 	// Redelivered is "true" if the broker has delivered the message before.
 	Redelivered = "once_redelivered"

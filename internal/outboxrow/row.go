@@ -11,8 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// LabelColumns of dead letters and the sent log copy metadata, up to maxLabel characters, for
-// searches.
+// LabelColumns copy up to maxLabel characters of metadata, for searches.
 const LabelColumns = `tenant, aggregate_type, aggregate_id, event_type, causation_id`
 
 var labelKeys = []string{meta.TenantID, meta.AggregateType, meta.AggregateID, meta.EventType, meta.CausationID}

@@ -22,8 +22,7 @@ const WaitingSince = `
 // ids, which would slow down the business transactions.
 const WindowRows = 20_000
 
-// Window returns the position of the last of the next WindowRows rows above after, or 0 if there
-// are fewer.
+// Window returns the position of the last of the next WindowRows rows, or 0 if fewer follow.
 func Window(ctx context.Context, tx *sql.Tx, d dialect.Dialect, after int64) (last int64, err error) {
 	n := 0
 	err = tx.QueryRowContext(ctx, d.SQL(`SELECT COUNT(*), COALESCE(MAX(w.position), 0) FROM (
@@ -56,8 +55,7 @@ func Tenant(d dialect.Dialect) string {
 	return `CASE WHEN strpos(CAST(o.metadata AS text), '"` + meta.TenantID + `"') > 0 THEN ` + field + ` ELSE '' END`
 }
 
-// Paused is true if the topic of row o is in topics, or its tenant in tenants, both SQL lists in
-// parentheses.
+// Paused: the topic of row o is in topics, or its tenant in tenants, SQL lists in parentheses.
 func Paused(d dialect.Dialect, topics, tenants string) string {
 	return `CASE WHEN o.topic IN ` + topics + ` THEN 1 = 1 ELSE ` + Tenant(d) + ` IN ` + tenants + ` END`
 }

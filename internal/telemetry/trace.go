@@ -25,8 +25,7 @@ var w3c propagation.TraceContext
 // Tracer creates the spans of one package.
 type Tracer struct{ trace.Tracer }
 
-// NewTracer returns the tracer of a package of this module. A nil provider means the
-// global provider.
+// NewTracer returns the tracer of a package. A nil provider means the global one.
 func NewTracer(provider trace.TracerProvider, pkg string) Tracer {
 	if provider == nil {
 		provider = otel.GetTracerProvider()

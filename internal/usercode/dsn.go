@@ -63,8 +63,7 @@ var (
 	// A password in a URL may contain "@". So everything up to the last "@" is replaced.
 	userinfo = regexp.MustCompile(`(?s)://[^\s/]*:.*@`)
 
-	// beforeProtocol matches MySQL's "user:password@tcp(host)", which has no scheme
-	// that marks its beginning.
+	// beforeProtocol matches MySQL's "user:password@tcp(host)", which has no scheme.
 	beforeProtocol = regexp.MustCompile(`(?s)[^\s"'` + "`" + `]*:.*@(\w*)\(`)
 )
 

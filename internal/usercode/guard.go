@@ -26,8 +26,7 @@ func Run(f func() error) error {
 	return err
 }
 
-// Guarded calls f, which is code of the user. It returns its error as [Guard] does, or a
-// [*PanicError].
+// Guarded calls f, code of the user. It returns its error as [Guard] does, or a [*PanicError].
 func Guarded(f func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {

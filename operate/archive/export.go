@@ -25,8 +25,7 @@ const (
 	keyPrefix = "key:"
 )
 
-// Cursor is the place of a row in the order of an export. The zero value is the place
-// before the first row.
+// Cursor is the place of a row in an export. The zero value is before the first row.
 type Cursor struct {
 	HandledAt time.Time
 	ID        string // message id, or "key:" followed by the business key

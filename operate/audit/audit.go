@@ -32,8 +32,7 @@ type Record struct {
 	// Actor is the person or program that acted, and Why the reason given.
 	Actor, Why string
 
-	// Action is the kind of the act: "replay", "discard", "edit", "retry", "cancel", "note",
-	// "pause" and so on.
+	// Action is "replay", "discard", "edit", "retry", "cancel", "note", "pause" and so on.
 	Action string
 
 	// Subject is the changed row, as a table and an ID: "parked:17" (quarantine), "dead:17",
@@ -125,8 +124,7 @@ type Filter struct {
 	// in whole milliseconds.
 	After, Before time.Time
 
-	// BeforeID selects acts with a lower ID, for the next page Next of the previous one. Defaults
-	// to the latest.
+	// BeforeID selects acts with a lower ID, for the next page Next of the previous one.
 	BeforeID int64
 
 	// Limit is the maximum number of acts. Defaults to 100.

@@ -85,8 +85,7 @@ func (l *Letters) putBack(ctx context.Context, tx *sql.Tx, letters []row) error 
 			from, to, keys = append(from, letter.position), append(to, positions[i]), append(keys, letter.key)
 		}
 	}
-	// The key stays blocked by the same message, which now has a higher position than those that
-	// wait for it.
+	// The key stays blocked by the message, now at a higher position than those that wait.
 	d := l.table.Dialect
 	if _, err := tx.ExecContext(ctx, d.SQL(`
 		UPDATE {blocked_keys} AS b SET position = c.new_position, reason = '`+outboxrow.BlockedReplayed+`'

@@ -27,8 +27,7 @@ type Message struct {
 	Payload []byte
 	Size    int
 
-	// Metadata is nil if the row's is not in the form that package outbox writes, or with
-	// Config.WithoutContent.
+	// Metadata is nil if package outbox did not write it, or with Config.WithoutContent.
 	Metadata message.Metadata
 
 	// CreatedAt is the time at which the message was written to the outbox.
@@ -69,8 +68,7 @@ type Letter struct {
 	// Unknown reports whether the message may have been sent although no confirm arrived.
 	Unknown bool
 
-	// BlocksKey reports whether messages of the ordering key wait for this letter, see
-	// forwarder.BlockKey.
+	// BlocksKey: messages of the ordering key wait for this letter, see forwarder.BlockKey.
 	BlocksKey bool
 
 	// LastFailedAt is when the message became a dead letter.

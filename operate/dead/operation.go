@@ -17,8 +17,7 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// operation is a change of rows, in a transaction for each batch, which also writes to the audit
-// log.
+// operation changes rows, in a transaction for each batch, with the audit log.
 type operation struct {
 	name   string // name of the operation in audit rows
 	unsure string // SQL condition that is true if the message may have been sent

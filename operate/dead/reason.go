@@ -11,8 +11,7 @@ var ErrNotBlocked = errors.New("no dead letter blocks this ordering key")
 
 // Reasons why a message became a dead letter, see Letter.Reason. Letter.Error has the details.
 const (
-	// ReasonExhausted: the broker refused the message as often as
-	// forwarder.Config.MaxAttempts allows.
+	// ReasonExhausted: the broker refused it as often as forwarder.Config.MaxAttempts allows.
 	ReasonExhausted = outboxrow.DeadExhausted
 
 	// ReasonUnacceptable: no broker will ever accept the message.

@@ -92,8 +92,7 @@ type SentGroup struct {
 
 	FirstSentAt, LastSentAt time.Time
 
-	// Skipped contains the IDs of the messages that a replay skips because they need Plan.Force, in
-	// ascending order.
+	// Skipped contains the IDs of messages that a replay skips without Plan.Force, ascending.
 	Skipped []int64
 }
 

@@ -84,8 +84,7 @@ func (t *table) count(ctx context.Context, f operate.Filter) (n int, last int64,
 	return n, last, err
 }
 
-// If f limits times, selected adds conditions on the IDs, so that a query does not read the rows
-// outside.
+// If f limits times, selected also limits the IDs, so that other rows are not read.
 func (t *table) selected(ctx context.Context, tx *sql.Tx, f operate.Filter) (*rows.Conditions, error) {
 	after, before := t.times(f)
 	if after.IsZero() && before.IsZero() {
@@ -98,8 +97,7 @@ func (t *table) selected(ctx context.Context, tx *sql.Tx, f operate.Filter) (*ro
 	return t.Where(f), err
 }
 
-// columns and contents are those of only this table. everywhere is for calls that may search the
-// whole table.
+// columns and contents are only this table's. everywhere searches the whole table.
 func list[Row any](
 	ctx context.Context, t *table, f operate.Filter, everywhere bool, columns string, contents []string,
 	read func(scan func(dest ...any) error) (Row, int64, error),

@@ -24,8 +24,7 @@ type Pinger interface {
 
 // Config configures a [Health]. The zero value checks the database and the tables.
 type Config struct {
-	// Schema selects the kind of database and the prefix of the tables. Defaults to
-	// PostgreSQL and "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
 	Schema schema.Config
 
 	// Running contains the parts that must run by name, with the channels that the method Running
@@ -147,8 +146,7 @@ func (r Report) Ready() bool {
 	return !slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Needed && c.Err != nil })
 }
 
-// Err returns nil if every check has succeeded. Otherwise it returns one error with a
-// line for each failed check.
+// Err returns nil, or one error with a line for each failed check.
 func (r Report) Err() error {
 	var errs []error
 	for _, c := range r.Checks {

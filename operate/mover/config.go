@@ -42,8 +42,7 @@ type Config struct {
 	// PollInterval is how long Run waits after it has found no messages. Defaults to 250 ms.
 	PollInterval time.Duration
 
-	// MaxPayload is the maximum size of a payload, in bytes. Defaults to that of
-	// outbox.Config.MaxPayload, 16 MiB.
+	// MaxPayload is in bytes. Defaults to that of outbox.Config.MaxPayload, 16 MiB.
 	MaxPayload int
 
 	// Check returns an error for a message that the broker can never accept, which becomes a dead

@@ -158,8 +158,7 @@ func (m *Mover) Left(ctx context.Context) (messages, writers int, err error) {
 		return 0, 0, fmt.Errorf("mover: %w", err)
 	}
 	err = m.read(ctx, func(tx *sql.Tx) error {
-		// First the writers: the count then includes the messages of every writer that commits in
-		// between.
+		// First: the count then includes the messages of every writer that commits in between.
 		if err := tx.QueryRowContext(ctx, m.sql.writers, m.config.MessagesTable).Scan(&writers); err != nil {
 			return err
 		}

@@ -22,8 +22,7 @@ const (
 	// Due: a forwarder sends the message as soon as it can, or is sending it.
 	Due = "due"
 
-	// BackingOff: the broker refused the message, or confirmed none of its topic. It is tried again
-	// at DueAt.
+	// BackingOff: the broker refused it, or confirmed none of its topic. It is due at DueAt.
 	BackingOff = "backing_off"
 
 	// Delayed: the producer delayed the message until DueAt.
@@ -44,8 +43,7 @@ type Message struct {
 	Payload []byte
 	Size    int
 
-	// Metadata is nil if the row's is not in the form that package outbox writes, or with
-	// Config.WithoutContent.
+	// Metadata is nil if package outbox did not write it, or with Config.WithoutContent.
 	Metadata message.Metadata
 
 	CreatedAt time.Time
@@ -103,8 +101,7 @@ func scanMessage(scan func(dest ...any) error) (Message, error) {
 	return m, nil
 }
 
-// List returns a page of the messages that match f, without their payloads. It reads at
-// most 20,000 rows.
+// List returns a page of messages without their payloads. It reads at most 20,000 rows.
 func (m *Messages) List(ctx context.Context, f operate.Filter) (operate.Page[Message], error) {
 	p, err := m.list(ctx, f)
 	if err != nil {

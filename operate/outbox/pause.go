@@ -15,8 +15,7 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// Scope selects the messages of a topic or of a tenant, see outbox.SetTenant. Exactly one field
-// must be set.
+// Scope is either a topic or a tenant, see outbox.SetTenant.
 type Scope struct{ Topic, Tenant string }
 
 // String returns the scope as it is written to the audit log, such as "topic:orders".

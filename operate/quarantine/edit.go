@@ -22,8 +22,7 @@ const EditedFrom = meta.EditedFrom
 // ErrIDInUse means that the consumer already knows a message with the id of the edited one.
 var ErrIDInUse = errors.New("the consumer knows a message of that id")
 
-// EditOptions configures [Entries.Edit]. With the zero value, the edited message is
-// due immediately.
+// EditOptions configures [Entries.Edit]. By default, the edited message is due immediately.
 type EditOptions struct {
 	// KeepQuarantined leaves the edited message in quarantine, for review and a later replay.
 	KeepQuarantined bool

@@ -92,8 +92,7 @@ func (q *Entries) Export(ctx context.Context, f operate.Filter, w io.Writer) (ex
 // maxBytes limits the messages in memory. The last one may exceed it.
 const maxBytes = 1 << 20
 
-// nextIDs returns the first matching entries: at most n, with at most size bytes together, but at
-// least one.
+// nextIDs returns the first matching entries, at most n and size bytes, but at least one.
 func (t *table) nextIDs(ctx context.Context, f operate.Filter, n int, size int64) (ids []int64, err error) {
 	where := t.where(f, parkedrows.Quarantined)
 	query := t.SQL(`SELECT id, length(envelope) FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.Arg(n))

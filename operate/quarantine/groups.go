@@ -97,8 +97,7 @@ func wholeGroups(f operate.Filter) bool {
 		f.Consumer+f.Topic+f.MessageID+f.Tenant+f.AggregateType+f.AggregateID+f.EventType+f.Reason+f.ErrorType == ""
 }
 
-// countsOf returns how many entries of each group of a page are counted, about 10,000 for the whole
-// page.
+// countsOf returns how many entries of each group are counted, about 10,000 for a page.
 func countsOf(groups int) int {
 	switch {
 	case groups <= 1:

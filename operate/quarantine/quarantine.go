@@ -16,8 +16,7 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// Entries lists, replays, edits and discards the messages in quarantine. All methods
-// are safe for concurrent use.
+// Entries lists, replays, edits and discards the messages in quarantine, concurrently, too.
 type Entries struct {
 	config operate.Config
 	table  *table

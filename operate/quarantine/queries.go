@@ -71,8 +71,8 @@ func newQueries(d dialect.Dialect) queries {
 			ON CONFLICT DO NOTHING
 			RETURNING id`),
 
-		// An entry without a message id that was exported from this table. One that was imported is
-		// found by its origin.
+		// For an entry without a message id from this table. An imported one is found by its
+		// origin.
 		known: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} WHERE id = $1 AND message_id = '' AND consumer = $2 AND digest = $3
 			               AND {millis created_at} = $4 AND origin IS NULL)`),

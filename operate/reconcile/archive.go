@@ -32,8 +32,7 @@ type Kept struct {
 	ID int64
 	At time.Time // time at which the report was added to the archive
 
-	// Report has at most 1,000 missing messages and phantoms each, Missing and Phantoms their
-	// complete numbers.
+	// Report has at most 1,000 missing messages and phantoms, Missing and Phantoms their numbers.
 	Report            Report
 	Missing, Phantoms int
 }
@@ -74,8 +73,7 @@ func (a *Archive) Keep(ctx context.Context, reports ...Report) (err error) {
 	})
 }
 
-// List returns up to 20 reports, the latest first. before is the ID of the previous page's last
-// report, or 0.
+// List returns up to 20 reports below the ID before, or all if it is 0, the latest first.
 func (a *Archive) List(ctx context.Context, before int64) (all []Kept, err error) {
 	defer wrap("list", &err)
 	return a.read(ctx, `WHERE id < $1 OR $1 = 0 ORDER BY id DESC LIMIT $2`, before, listedReports)

@@ -14,8 +14,7 @@ import (
 
 // SenderConfig configures a [Sender]. Topics must be set.
 type SenderConfig struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL and
-	// the prefix "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL, "once_".
 	Schema schema.Config
 
 	// Topics lists all topics that the consumers receive. The inbox does not contain topics, so
@@ -49,12 +48,10 @@ func (c SenderConfig) prepared() (SenderConfig, error) {
 
 // ReceiverConfig configures a [Receiver]. Consumers must be set.
 type ReceiverConfig struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL and
-	// the prefix "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL, "once_".
 	Schema schema.Config
 
-	// Consumers are the consumers to compare. Each must receive all messages of the sender's
-	// topics.
+	// Consumers are the consumers to compare. Each must receive all of the sender's topics.
 	Consumers []string
 
 	// InboxRetention is how long all consumers remember the ids of messages: the shortest

@@ -58,8 +58,7 @@ func timeOf(id []byte) (ms int64, ok bool) {
 	return int64(binary.BigEndian.Uint64(u[:8]) >> 16), err == nil
 }
 
-// window is the compared period, in whole minutes. The time in an id counts, or else that of its
-// row.
+// window is the compared period, in whole minutes, of times in ids, or else of rows.
 type window struct{ from, until time.Time }
 
 // in says whether the time of the row is in the window.
@@ -74,8 +73,7 @@ func (w window) contains(ms int64) bool { return ms >= w.from.UnixMilli() && ms 
 
 type digest map[int64]*cell
 
-// A checksum is the total of the sums of its ids, so ids can be added in any order, and parts
-// merged.
+// A checksum is the total of its ids' sums, so ids come in any order, and parts can merge.
 type cell struct {
 	n    int // number of ids; the other side does not get it
 	sums []uint64

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Report describes the differences between the messages of a sender and of one consumer.
-// All times are in UTC.
+// Report has the differences between a sender and one consumer. Times are in UTC.
 type Report struct {
 	Consumer string   `json:"consumer"`
 	Topics   []string `json:"topics"`
@@ -31,20 +30,16 @@ type Report struct {
 	Missing      []Missing `json:"missing"`
 	MissingSince time.Time `json:"missing_since,omitzero"`
 
-	// Phantoms contains the messages that the consumer has handled or parked, and this sender has
-	// not sent.
+	// Phantoms are what the consumer has handled or parked, and this sender has not sent.
 	Phantoms []Phantom `json:"phantoms"`
 
-	// SentRecently counts the messages that may still arrive, because they were sent again
-	// recently.
+	// SentRecently counts messages that may still arrive, because they were sent recently.
 	SentRecently int `json:"sent_recently"`
 
-	// Parked counts the messages of these topics that the consumer has parked, by state, without
-	// handled ones.
+	// Parked counts the parked messages of these topics by state, without handled ones.
 	Parked []Count `json:"parked,omitempty"`
 
-	// Pending counts the messages of these topics in the outbox, and Dead their dead letters, with
-	// the State "".
+	// Pending counts these topics' messages in the outbox, Dead their dead letters. State is "".
 	Pending Count `json:"pending"`
 	Dead    Count `json:"dead"`
 

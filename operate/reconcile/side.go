@@ -33,8 +33,7 @@ type record struct {
 	id []byte // valid until the next record
 	in bool   // whether the time of a row with this id is in the window
 
-	// Only with differing parts, see source.scan. A sender has several rows with an id that was
-	// sent again.
+	// Only with differing parts, see source.scan. A sender may have sent an id again.
 	firstAt, lastAt int64 // times of the first and the last row with this id, in Unix milliseconds
 	state           int   // index in states
 	log             int64 // ID of the latest row in the sent log
@@ -168,8 +167,7 @@ func (q *query) in(w window, at string) string {
 	return `CASE WHEN ` + at + ` >= ` + q.millis(w.from) + ` AND ` + at + ` < ` + q.millis(w.until) + ` THEN 1 ELSE 0 END`
 }
 
-// only returns a condition that begins with AND, or "". See source.scan for the rows that it leaves
-// out.
+// only returns a condition after AND, or "". See source.scan for what it leaves out.
 func (q *query) only(id, at string, w window, d differing) string {
 	if d == nil {
 		return ` AND ` + at + ` >= ` + q.millis(w.from.Add(-early))

@@ -111,8 +111,7 @@ type Day struct {
 	// Start is the beginning of the day, in UTC.
 	Start time.Time
 
-	// Sent and Handled are the numbers of messages in the sent log and in the inbox, for all
-	// consumers, of this day.
+	// Sent and Handled are the day's messages in the sent log and in all consumers' inbox.
 	Sent, Handled int
 
 	// Dead counts the day's dead letters that still exist, and Quarantined the entries whose last

@@ -88,8 +88,7 @@ func (r *Reader) Slots(ctx context.Context) (all []Slot, err error) {
 	return all, nil
 }
 
-// Pause describes a paused topic or tenant of the outbox, whose messages wait, see
-// outbox.Messages.Pause.
+// Pause is a paused topic or tenant, whose messages wait, see outbox.Messages.Pause.
 type Pause struct {
 	Topic, Tenant string
 
@@ -98,8 +97,7 @@ type Pause struct {
 	Since      time.Time
 }
 
-// PausedConsumer is a consumer that starts to handle no messages of a topic, see
-// parked.Messages.PauseConsumer.
+// PausedConsumer starts to handle no messages of a topic, see parked.Messages.PauseConsumer.
 type PausedConsumer struct {
 	Consumer, Topic string
 

@@ -39,8 +39,7 @@ type Count struct {
 
 	More bool
 
-	// About is an estimate of all rows, or 0 if More is false, or without an estimate, as with
-	// SQLite.
+	// About is an estimate of all rows, or 0 if More is false, or with SQLite.
 	About int64
 }
 
@@ -69,8 +68,7 @@ type Status struct {
 
 	Quarantine Count
 
-	// Failures contains the most frequent causes of the latest 1,000 entries in quarantine, at most
-	// five.
+	// Failures are the most frequent causes of the latest 1,000 entries, at most five.
 	Failures []Failure
 
 	// Replays is the number of running replays of many entries.
@@ -120,8 +118,7 @@ type Failure struct {
 	// Fingerprint selects the entries, see operate.Filter.
 	Fingerprint string
 
-	// Consumer is the first one in alphabetical order. Reason and ErrorType are those of all
-	// entries.
+	// Consumer is the first in alphabetical order. Reason and ErrorType are those of all.
 	Consumer, Reason, ErrorType string
 
 	// Count is their number among the latest 1,000, and LastFailedAt the time of the last failure.

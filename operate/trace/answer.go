@@ -33,8 +33,7 @@ type Message struct {
 	// Where says where the message is now, and which facts no table can show.
 	Where []string
 
-	// Consumers are those that have a row of the message, or are registered for its topic, in
-	// alphabetical order.
+	// Consumers have a row of the message, or are registered for its topic, alphabetically.
 	Consumers []Consumer
 
 	Events []Event
@@ -54,8 +53,7 @@ type State string
 
 // States of a message at a consumer.
 const (
-	// Handled: the message is in the inbox, so the handler has run and its transaction was
-	// committed.
+	// Handled: the message is in the inbox. The handler's transaction was committed.
 	Handled State = "handled"
 
 	// Waiting: the message is stored, and waits for its next attempt.
@@ -224,8 +222,7 @@ func (m *Message) finish(tables map[string]bool) {
 	}
 }
 
-// rank is the order in which a message moves through the tables, for events of the same
-// millisecond.
+// rank is the order of the tables on a message's way, for events of one millisecond.
 func rank(e Event) int {
 	return slices.Index([]Place{Outbox, DeadLetters, SentLog, Parked, Inbox, Audit}, e.Place)
 }

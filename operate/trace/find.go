@@ -51,8 +51,7 @@ type Query struct {
 	// Causes adds the messages that the found ones caused, and so on, up to Limit messages.
 	Causes bool
 
-	// Limit is the maximum number of messages. If more match, Find returns the latest
-	// messages. Defaults to 100.
+	// Limit is the maximum number of messages, the latest if more match. Defaults to 100.
 	Limit int
 
 	// OutboxRows is how many rows of the outbox to search, from the oldest on. Defaults to 100,000
@@ -111,8 +110,7 @@ type search struct {
 	byID     map[string]*Message
 	notes    []string
 
-	// scanned contains messages that no index finds, by the id of their cause. It is nil until they
-	// are read.
+	// scanned has messages that no index finds, by their cause, or nil until they are read.
 	scanned map[string][]foundMessage
 }
 

@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// Only the dead letters and the quarantine have an index on the tenant, so only these latest
-	// rows are searched.
+	// Only dead letters and the quarantine have an index on the tenant, so few rows are searched.
 	latestSent   = 50_000
 	latestParked = 20_000
 

@@ -152,8 +152,7 @@ func (c *conn) beginNow(ctx context.Context) error {
 	return c.begun(err)
 }
 
-// After an error of BEGIN, the next one is not delayed, because the server may have become a
-// replica.
+// After a failed BEGIN, the next is not delayed: the server may have become a replica.
 func (c *conn) begun(err error) error {
 	c.begin = ""
 	if err != nil {

@@ -59,8 +59,7 @@ func (o *Outbox) named(ctx context.Context, pool *pgxpool.Pool) *outbox.Outbox {
 	return found
 }
 
-// standard is created at the first call, so that a service can set OpenTelemetry's global providers
-// first.
+// standard is created at the first call, after a service has set OpenTelemetry's providers.
 var standard = sync.OnceValue(func() *Outbox {
 	o, err := New(outbox.Config{})
 	if err != nil {

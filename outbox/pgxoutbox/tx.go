@@ -35,8 +35,7 @@ type tx struct {
 	stopped error // error that was passed to the method must, or nil
 }
 
-// run makes the transaction unusable when work returns or panics, for goroutines that work has
-// started.
+// run makes the transaction unusable when work ends, for goroutines that work has started.
 func (t *tx) run(work func(tx pgx.Tx, events message.Publisher) error) (err error) {
 	defer t.ended.Store(true)
 	defer func() {

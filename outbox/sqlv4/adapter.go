@@ -23,8 +23,7 @@ import (
 // SchemaAdapter is like [NewSchemaAdapter], for PostgreSQL and the table prefix "once_".
 func SchemaAdapter() sql.SchemaAdapter { return standard() }
 
-// standard is created at the first call, so that a service can set OpenTelemetry's global
-// providers first.
+// standard is created at the first call, after a service has set OpenTelemetry's providers.
 var standard = sync.OnceValue(func() sql.SchemaAdapter { return adapter{outbox.SchemaAdapter()} })
 
 // NewSchemaAdapter returns the table of an outbox as a schema adapter for the Publisher of

@@ -74,8 +74,7 @@ func (b *topologyBuilder) BuildTopologyOfTopic(
 	}, b.with(config), logger)
 }
 
-// BuildTopology satisfies the interface of v2. Without the topic, the name of the queue has to do,
-// as in v2.
+// BuildTopology satisfies the interface of v2, with the name of the queue as the topic.
 func (b *topologyBuilder) BuildTopology(
 	channel *amqp091.Channel, queue, exchange string, config amqpv2.Config, logger watermill.LoggerAdapter,
 ) error {

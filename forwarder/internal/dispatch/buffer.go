@@ -32,8 +32,7 @@ func newBuffer(limit int) buffer {
 // With a longer queue, less memory would be left for other keys. A refill may exceed the limit.
 func (b *buffer) queueLimit() int { return min(128, max(4, b.limit/16)) }
 
-// add ignores a message of a sweep or a lookahead whose queue is full or excluded. A refill reads
-// it again later.
+// add ignores a message whose queue is full or excluded. A refill reads it again later.
 func (b *buffer) add(m *Message, refill bool) {
 	if b.messages[m.Position] != nil {
 		return
@@ -127,8 +126,7 @@ func (b *buffer) advance(q *keyQueue) {
 	}
 }
 
-// dropSuccessors drops all messages that wait for the head. When its outcome is recorded, a refill
-// reads them again.
+// dropSuccessors drops what waits for the head, until its outcome is recorded.
 func (b *buffer) dropSuccessors(q *keyQueue) {
 	from := min(b.low, q.head.Position)
 	for _, m := range q.waiting {
@@ -282,8 +280,7 @@ func (r *ready) put(m *Message) {
 	r.count++
 }
 
-// take removes and returns the message with the lowest position among the topics that may allows,
-// or nil.
+// take removes and returns the message with the lowest position of the topics in may, or nil.
 func (r *ready) take(may func(topic string) bool) *Message {
 	var best *messageHeap
 	for topic, h := range r.topics {

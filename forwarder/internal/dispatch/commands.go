@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Commands contains the work to start now. The slices Publish and Notices are valid until the next
-// Step.
+// Commands is the work to start now. Publish and Notices are valid until the next Step.
 type Commands struct {
 	Read    *Read       // may be nil; report the result with RowsRead or ReadFailed
 	Publish []Publish   // report each outcome with Published
@@ -108,8 +107,7 @@ func (s *Settlement) empty() bool {
 	return len(s.Confirmed) == 0 && len(s.Charges) == 0 && len(s.Deaths) == 0
 }
 
-// Charge is the command to postpone a message by Delay. The message blocks its ordering
-// key during this time.
+// Charge postpones a message by Delay. The message blocks its ordering key during this time.
 type Charge struct {
 	Message         *Message
 	Attempts        int // attempts to count: 1 for a refusal, otherwise 0
@@ -167,8 +165,7 @@ type Message struct {
 	BlocksKey       bool
 	SuccessorsAfter int64
 
-	// Paused means that the row is paused and has a key. Payload and Metadata are empty, and it
-	// must not be sent.
+	// Paused: the row has a key, but no content, and must not be sent.
 	Paused bool
 
 	// WasUnknown is set by the Scheduler if an earlier publish had an unknown outcome.

@@ -36,8 +36,7 @@ type sight struct {
 	era      int
 }
 
-// mark is a position that the cursor reaches when all transactions with an id below ceiling have
-// ended.
+// mark is reached by the cursor when all transactions with an id below ceiling have ended.
 type mark struct {
 	position int64
 	ceiling  int64
@@ -54,8 +53,7 @@ type Reach struct {
 	Horizon int64 // sweep and lookahead: all transactions with an id below Horizon have ended
 	Ceiling int64 // sweep and lookahead: highest id of a transaction that has ended, plus one
 
-	// Pauses is set by a sweep: what is paused now. If it differs from Read.Pauses, the rows are
-	// read again.
+	// Pauses is set by a sweep. If it differs from Read.Pauses, the rows are read again.
 	Pauses Pauses
 
 	// Skipped is set by a lookahead: the examined rows with a key that were not returned, and for
@@ -77,8 +75,7 @@ const Everything = math.MaxInt64
 // transaction of the forwarder has got its id and has ended.
 func (c *cursor) sights() (seen, settled sight) { return sight{c.seen, c.era}, sight{c.settled, c.era} }
 
-// wrote is called after a transaction of the forwarder. seen is from before the transaction got its
-// id.
+// wrote follows a transaction of the forwarder. seen is from before it got its id.
 func (c *cursor) wrote(seen sight) {
 	if seen.era == c.era {
 		c.settled = max(c.settled, seen.position)
@@ -103,8 +100,7 @@ func (c *cursor) advance(at Reach, settled sight) {
 	c.seen = max(c.seen, at.Highest)
 }
 
-// Without refillRead, the cursor could not pass the rows of excluded keys, because sweeps leave
-// them out.
+// Otherwise the cursor could not pass rows of excluded keys, because sweeps leave them out.
 func (c *cursor) refillRead(position int64) { c.seen = max(c.seen, position) }
 
 func (c *cursor) mark(position, ceiling int64) {
@@ -113,8 +109,7 @@ func (c *cursor) mark(position, ceiling int64) {
 	}
 }
 
-// rewind makes the next sweep read all rows above position. A sweep under way does not move the
-// cursor above it.
+// rewind makes the next sweep read from position, to which a sweep under way moves the cursor.
 func (c *cursor) rewind(position int64) {
 	c.era++
 	c.low = min(c.low, position)

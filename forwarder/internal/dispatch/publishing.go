@@ -113,17 +113,14 @@ const (
 	// Unavailable means that the publisher can send no message now.
 	Unavailable
 
-	// TopicUnavailable means that the publisher can send no message of the topic now, whatever the
-	// message is.
+	// TopicUnavailable means that the publisher can send no message of the topic now.
 	TopicUnavailable
 
-	// NotSent means that the publisher has not got the message: Sending was false, or the lease had
-	// ended.
+	// NotSent: the publisher has not got the message, as Sending was false, or the lease had ended.
 	NotSent
 )
 
-// Published reports the outcome of a publish. It returns false if the outcome of p was reported
-// before.
+// Published reports the outcome of a publish. It returns false if it was reported before.
 func (s *Scheduler) Published(now time.Time, p Publish, outcome Outcome, err error) bool {
 	m := p.Message
 	if m.ticket != p.Ticket {
@@ -227,8 +224,7 @@ func (s *Scheduler) giveUp(m *Message, err error, exhausted bool) {
 	})
 }
 
-// block keeps m from being published again before its outcome is recorded, and drops its
-// successors.
+// block keeps m from being published before its outcome is recorded, and drops successors.
 func (s *Scheduler) block(m *Message) {
 	s.attribution.clear(m)
 	m.decided = true

@@ -35,8 +35,7 @@ func (s *Scheduler) Hint(now time.Time) {
 	s.reading.found = now
 }
 
-// Rescan makes the next sweep read from the start, for a connection that may lead to another
-// database server.
+// Rescan makes the next sweep read from the start, perhaps from another database server.
 func (s *Scheduler) Rescan() {
 	s.reading.rescan = time.Time{}
 	s.lookahead.reset()

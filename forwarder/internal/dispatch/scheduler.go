@@ -22,12 +22,10 @@ type Config struct {
 
 	Policy func(topic string) Policy
 
-	// Pause returns how long to wait after consecutive failures that concern all messages, such as
-	// failed reads.
+	// Pause returns the wait after consecutive failures that concern all messages.
 	Pause func(failures int) time.Duration
 
-	// Jitter changes a wait at random, so that messages that failed together are not tried again
-	// together.
+	// Jitter changes a wait at random, so that messages are not tried again together.
 	Jitter func(time.Duration) time.Duration
 }
 
@@ -75,8 +73,7 @@ func New(config Config) *Scheduler {
 	return &Scheduler{config: config, buffer: newBuffer(4 * max(config.Window, config.BatchSize))}
 }
 
-// Step returns the work that can start at the time now. Call it after each event, and
-// at Commands.WakeAt.
+// Step returns the work that can start now. Call it after each event, and at Commands.WakeAt.
 func (s *Scheduler) Step(now time.Time) Commands {
 	s.wakeAt = now.Add(time.Minute)
 	s.watchTopics(now)
@@ -182,8 +179,7 @@ func (s *Scheduler) Stop(now time.Time) {
 // Stopping reports whether Stop was called.
 func (s *Scheduler) Stopping() bool { return s.stopping }
 
-// drain is called after Stop. drained means that no work is left, and expired that the time for it
-// is over.
+// drain is called after Stop. drained: no work is left. expired: the time for it is over.
 func (s *Scheduler) drain(now time.Time) (drained, expired bool) {
 	if s.inFlight > 0 && !s.gaveUp && !now.Before(s.stopUntil) {
 		s.gaveUp = true // the remaining time is for settlements
@@ -197,8 +193,7 @@ func (s *Scheduler) drain(now time.Time) (drained, expired bool) {
 // Confirms returns the total number of confirmed messages.
 func (s *Scheduler) Confirms() uint64 { return s.confirms }
 
-// Returned returns the number of messages without an outcome when the forwarder stopped. They will
-// be sent again.
+// Returned returns how many messages had no outcome when the forwarder stopped.
 func (s *Scheduler) Returned() int { return s.returned + s.inFlight }
 
 // Notice is an event for the log and the metrics. The comment of each kind names its fields.
@@ -232,16 +227,15 @@ const (
 	// FurtherRefusal has the same fields.
 	FurtherRefusal
 
-	// TopicAccepts: the broker has confirmed a message of Topic after refusals, whose number is in
-	// Messages.
+	// TopicAccepts: the broker has confirmed a message of Topic after refusals (Messages).
 	TopicAccepts
 
 	// TopicStalled: the broker has not answered for Topic for too long. Err is set, and Messages is
 	// the number in flight.
 	TopicStalled
 
-	// TopicRefused: the publisher can send no messages of Topic because of Err. Messages is the
-	// number in flight.
+	// TopicRefused: no messages of Topic can be sent because of Err. Messages is the number in
+	// flight.
 	TopicRefused
 
 	// TopicAnswers: the broker has answered for a stalled Topic.

@@ -8,8 +8,7 @@ import (
 )
 
 const (
-	// maxDeaths limits the dead letters of a settlement, because they are moved one by one, while
-	// all other outcomes wait.
+	// maxDeaths: dead letters are moved one by one, while all other outcomes wait.
 	maxDeaths = 100
 
 	// gather is how long a confirmed message waits for others, to be deleted in one transaction.
@@ -81,8 +80,7 @@ func (s *Scheduler) planSettle(now time.Time) *Settlement {
 	return &batch
 }
 
-// canGather reports whether the next settlement may wait for more confirms, because nothing in it
-// is urgent.
+// canGather: nothing in the next settlement is urgent, so it may wait for more confirms.
 func (s *Scheduler) canGather() bool {
 	st := &s.settling
 	return !st.urgent && !s.stopping && s.buffer.orphans == 0 && s.inFlight > 0 &&

@@ -92,8 +92,7 @@ func (ts *topics) resumeFromStart() {
 	}
 }
 
-// watchTopics marks topics as stalled after StallTimeout, and lets stalled ones try again after a
-// pause.
+// watchTopics stalls topics after StallTimeout, and lets them try again after a pause.
 func (s *Scheduler) watchTopics(now time.Time) {
 	ts := &s.topics
 	if len(ts.active) == 0 {
@@ -160,8 +159,7 @@ func (s *Scheduler) mustBeAlone(m *Message) bool {
 	return true
 }
 
-// stall removes the messages of t from the candidates: the topic is the cause, and other topics
-// must not wait.
+// The topic is the cause, so its messages are no candidates, and other topics must not wait.
 func (s *Scheduler) stall(t *topic, kind NoticeKind, reason error, now time.Time) {
 	if t.stalls == 0 {
 		s.notice(Notice{Kind: kind, Topic: t.name, Messages: t.inFlight, Err: reason})
@@ -208,8 +206,7 @@ func (s *Scheduler) drop(t *topic, m *Message) {
 	s.buffer.forget(m)
 }
 
-// Pauses are the topics and tenants that an operator has paused. Both lists are in
-// alphabetical order.
+// Pauses are the paused topics and tenants, in alphabetical order.
 type Pauses struct{ Topics, Tenants []string }
 
 // None reports whether nothing is paused.
@@ -266,8 +263,7 @@ func (p *paused) holds(m *Message) bool {
 	return ok && first < m.Position
 }
 
-// keep returns the rows that can be sent now, and remembers the keys of paused rows, for which
-// later rows wait.
+// keep returns the rows that can be sent now, and remembers the keys of paused rows.
 func (p *paused) keep(rows []*Message) []*Message {
 	if p.pauses.None() && p.heldKeys == nil {
 		return rows

@@ -7,8 +7,7 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// LongestWait is the longest time for which [Rate.Wait] waits: at the lowest rate, one message per
-// second.
+// LongestWait is the longest [Rate.Wait]: at the lowest rate, one message per second.
 const LongestWait = time.Second
 
 // Rate limits the number of messages that a call replays, cancels or changes per second.

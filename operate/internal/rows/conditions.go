@@ -92,8 +92,7 @@ func (c *Conditions) Where() string {
 	return "WHERE " + c.String()
 }
 
-// TimeArg returns a parameter that can be compared with the times in a table, in whole
-// milliseconds.
+// TimeArg returns a parameter to compare with the times in a table, in whole milliseconds.
 func TimeArg(d dialect.Dialect, at time.Time) any {
 	if d.SQLite() {
 		return at.UnixMilli()

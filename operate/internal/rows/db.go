@@ -73,8 +73,7 @@ func (d DB) Write(ctx context.Context, work func(tx *sql.Tx) error) error {
 	return dialect.LeaveReplica(ctx, d.DB, d.Dialect.Write(ctx, d.DB, work))
 }
 
-// Content returns the SQL expression of a part of a message's content, or instead with
-// Config.WithoutContent.
+// Content returns the SQL expression of a part of a content, or instead without content.
 func (d DB) Content(expression, instead string) string {
 	if d.withoutContent {
 		return instead

@@ -10,8 +10,7 @@ import (
 	"github.com/watermill-once/once/operate"
 )
 
-// Ordered is a table that calls read in the order of its IDs, because no index finds most
-// conditions.
+// Ordered is a table that is read in the order of IDs, because no index finds most conditions.
 type Ordered struct {
 	DB
 	Table

@@ -34,8 +34,7 @@ type Source struct {
 	// has one running replay at a time.
 	Outcomes bool
 
-	// Count returns the number of messages that the filter matches now, at most f.Limit, and
-	// the highest ID of them.
+	// Count returns how many messages match now, at most f.Limit, and their highest ID.
 	Count func(ctx context.Context, f operate.Filter, plan operate.Plan) (n int, last int64, err error)
 
 	// Take replays at most n messages above r.AfterID and up to r.UntilID. It returns the ID of the
@@ -68,8 +67,7 @@ func NewReplays(db DB, source Source) *Replays {
 	return &Replays{db, source, newReplayQueries(db.Dialect)}
 }
 
-// Begin runs a replay of the messages that match f now. Without any, nothing is stored, and the
-// replay has no ID.
+// Begin runs a replay of what matches f now. Without a match it is not stored, and has no ID.
 func (s *Replays) Begin(ctx context.Context, act operate.Act, f operate.Filter, plan operate.Plan) (operate.Replay, error) {
 	r, err := s.Start(ctx, act, f, plan)
 	if err != nil || r.ID == 0 {

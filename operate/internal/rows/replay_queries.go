@@ -107,8 +107,7 @@ const replayRow = `r.id, r.source, r.consumer, r.filter, r.plan, r.actor, r.why,
 	r.stop_reason, r.total, r.until_id, r.after_id, r.replayed, r.resolved, r.failed, r.stale,
 	{millis r.started_at}, {millis r.ended_at}`
 
-// replayColumns contains replayRow and the counts of an unfinished replay. replayRow has the final
-// ones.
+// replayColumns has replayRow, with the final counts, and those of an unfinished replay.
 const replayColumns = replayRow + `,
 	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'waiting') END,
 	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'resolved') END,

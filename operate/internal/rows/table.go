@@ -21,8 +21,7 @@ type Table struct {
 	// States and Reasons are the allowed values of State and Reason.
 	States, Reasons []string
 
-	// Ordered adds the condition of AfterID even if it is 0, so that rows are read in the order of
-	// the IDs.
+	// Ordered adds AfterID even if it is 0, so that rows are read in the order of the IDs.
 	Ordered bool
 
 	// Fixed returns conditions that do not come from a field, or nil.
@@ -94,8 +93,7 @@ func spans(f operate.Filter) []span {
 	}
 }
 
-// Everything reports whether f selects all rows. It ignores AfterID and UntilID, which
-// only limit the IDs.
+// Everything reports whether f selects all rows, except for AfterID and UntilID.
 func Everything(f operate.Filter) bool {
 	return f.IDs == nil && !slices.ContainsFunc(spans(f), func(s span) bool { return !s.isZero() }) && !hasText(f)
 }
@@ -188,8 +186,7 @@ func (t Table) CheckChange(f operate.Filter) error {
 	return err
 }
 
-// CheckPlan is for a call that does not know the outcome of a changed message. Its error names each
-// invalid field.
+// CheckPlan is for calls that do not know the outcome of a changed message.
 func CheckPlan(p operate.Plan) error {
 	err := p.Validate()
 	if p.Canary > 0 || p.Window > 0 || p.StopOnFailure {

@@ -40,8 +40,7 @@ type Response struct {
 // ResponseKind is the kind of a [Response].
 type ResponseKind byte
 
-// An Ack or a Nack is the last response to a publish. For an unroutable message, a Return comes
-// before the Ack.
+// An Ack or a Nack comes last. For an unroutable message, a Return comes before the Ack.
 const (
 	Ack ResponseKind = iota
 	Nack

@@ -46,8 +46,7 @@ type Config struct {
 	// WriteTimeout is how long a write may make no progress before the connection is closed.
 	WriteTimeout time.Duration
 
-	// ConfirmChannels reserves half of the channel numbers for OpenChannel, which must not be
-	// called otherwise.
+	// ConfirmChannels reserves half of the channel numbers, which OpenChannel needs.
 	ConfirmChannels bool
 
 	// ChannelMax is the configured number of channels, or 0 for the broker's limit.
@@ -207,8 +206,7 @@ func (c *Conn) rewriteTune(offer reader) {
 	binary.BigEndian.PutUint16(offer, max(c.highest/2, 1))
 }
 
-// rewriteTuneOk replies with the number of all channels, including the confirm channels, in place
-// of amqp091's.
+// rewriteTuneOk replies with the number of all channels, in place of amqp091's.
 func (c *Conn) rewriteTuneOk(f frame) {
 	method, reply := f.method()
 	if c.confirmChannels && f.channel == 0 && method == connectionTuneOk && len(reply) >= 2 {
@@ -241,8 +239,7 @@ func (c *Conn) open(highest uint16, notify func()) (*Channel, error) {
 	})
 }
 
-// freeNumber uses the numbers in turn: the broker may still send responses to a channel that was
-// closed recently.
+// A number is not used again soon: responses to its last channel may still arrive.
 func (c *Conn) freeNumber(highest uint16) (uint16, error) {
 	least := highest/2 + 1
 	number := c.last

@@ -4,8 +4,7 @@ import (
 	"encoding/binary"
 )
 
-// Frames and methods of AMQP 0-9-1 that publishing needs. See
-// https://www.rabbitmq.com/amqp-0-9-1-reference
+// What publishing needs of https://www.rabbitmq.com/amqp-0-9-1-reference
 const (
 	frameMethod    = 1
 	frameHeader    = 2
@@ -179,8 +178,7 @@ func (r *reader) value() string {
 	return ""
 }
 
-// skipToHeaders skips what comes before the header table in a content header, and reports whether
-// there is one.
+// skipToHeaders skips to the header table of a content header, and reports whether it has one.
 func (r *reader) skipToHeaders() bool {
 	r.next(contentHeaderOverhead)
 	flags := r.uint16()
