@@ -130,11 +130,14 @@ func (c Config) validate() error {
 		errs = append(errs, fmt.Errorf("Retention is %v, shorter than MaxDuplicateAge, %v: a late duplicate would be handled again",
 			c.Retention, c.MaxDuplicateAge))
 	}
-	for name, value := range map[string]time.Duration{
-		"LockTimeout": c.LockTimeout, "IdleTimeout": c.IdleTimeout, "SweepInterval": c.SweepInterval, "Retention": c.Retention,
+	for _, field := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"Retention", c.Retention}, {"SweepInterval", c.SweepInterval}, {"LockTimeout", c.LockTimeout}, {"IdleTimeout", c.IdleTimeout},
 	} {
-		if value < time.Millisecond {
-			errs = append(errs, fmt.Errorf("%s is %v: less than a millisecond", name, value))
+		if field.value < time.Millisecond {
+			errs = append(errs, fmt.Errorf("%s is %v: less than a millisecond", field.name, field.value))
 		}
 	}
 	return errors.Join(errs...)

@@ -39,11 +39,12 @@ type OrderConfig struct {
 
 func (c OrderConfig) validate() error {
 	var errs []error
-	for what, missing := range map[string]bool{
-		"DB": c.DB == nil, "First": c.First == nil, "Second": c.Second == nil, "Reset": c.Reset == nil,
-	} {
-		if missing {
-			errs = append(errs, fmt.Errorf("%s is nil", what))
+	for _, field := range []struct {
+		name    string
+		missing bool
+	}{{"DB", c.DB == nil}, {"First", c.First == nil}, {"Second", c.Second == nil}, {"Reset", c.Reset == nil}} {
+		if field.missing {
+			errs = append(errs, fmt.Errorf("%s is nil", field.name))
 		}
 	}
 	if c.DB != nil {

@@ -167,10 +167,11 @@ func (c Config) validate() error {
 			ids[msg.UUID] = true
 		}
 	}
-	for field, names := range map[string][]string{"Tables": c.Tables, "Ignore": c.Ignore} {
-		if slices.Contains(names, "") {
-			errs = append(errs, fmt.Errorf("%s has an empty name", field))
-		}
+	if slices.Contains(c.Tables, "") {
+		errs = append(errs, errors.New("Tables has an empty name"))
+	}
+	if slices.Contains(c.Ignore, "") {
+		errs = append(errs, errors.New("Ignore has an empty name"))
 	}
 	if c.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("Timeout is %v: negative", c.Timeout))

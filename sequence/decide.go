@@ -104,8 +104,8 @@ func (c Config) aggregateOf(msg *message.Message) (a aggregate, ok bool, err err
 	if a.kind == "" || a.id == "" || version == "" {
 		return a, false, nil
 	}
-	for key, text := range map[string]string{meta.AggregateType: a.kind, meta.AggregateID: a.id} {
-		if parkedrows.CheckName(text) != nil {
+	for _, key := range []string{meta.AggregateType, meta.AggregateID} {
+		if parkedrows.CheckName(msg.Metadata[key]) != nil {
 			return a, false, fmt.Errorf("sequence: %w: %s is longer than %d bytes, or not valid text", ErrInvalidVersion, key, maxName)
 		}
 	}

@@ -206,7 +206,7 @@ func hint(cmd *cobra.Command, err error) string {
 		return " (check the file in ONCE_DSN or --dsn; once migrate up creates a new one)"
 	case unreachable:
 		return " (check the address and the user in ONCE_DSN or --dsn)"
-	case is(operate.ErrNotFound, operate.ErrNotFound, operate.ErrNotFound, operate.ErrNotFound, operate.ErrReplayNotFound) && cmd.HasParent():
+	case is(operate.ErrNotFound, operate.ErrReplayNotFound) && cmd.HasParent():
 		return fmt.Sprintf(" (%s list shows the IDs)", cmd.Parent().CommandPath())
 	case is(dead.ErrNotBlocked):
 		return " (once outbox blocked shows the blocked keys)"

@@ -139,9 +139,12 @@ func (f Filter) withDefaults() Filter {
 
 func (f Filter) validate() error {
 	var errs []error
-	for name, value := range map[string]int64{"Limit": int64(f.Limit), "BeforeID": f.BeforeID, "ReplayID": f.ReplayID} {
-		if value < 0 {
-			errs = append(errs, fmt.Errorf("%s is %d: negative", name, value))
+	for _, field := range []struct {
+		name  string
+		value int64
+	}{{"Limit", int64(f.Limit)}, {"BeforeID", f.BeforeID}, {"ReplayID", f.ReplayID}} {
+		if field.value < 0 {
+			errs = append(errs, fmt.Errorf("%s is %d: negative", field.name, field.value))
 		}
 	}
 	if !f.Before.IsZero() && !f.After.Before(f.Before) {

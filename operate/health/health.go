@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -81,19 +82,22 @@ func New(db *sql.DB, config Config) (*Health, error) {
 	if db == nil {
 		errs = append(errs, errors.New("db is nil"))
 	}
-	for name, value := range map[string]time.Duration{"MaxLag": config.MaxLag, "Retention": config.Retention, "Timeout": config.Timeout} {
-		if value < 0 {
-			errs = append(errs, fmt.Errorf("%s is %v: it must not be negative", name, value))
+	for _, field := range []struct {
+		name  string
+		value time.Duration
+	}{{"MaxLag", config.MaxLag}, {"Retention", config.Retention}, {"Timeout", config.Timeout}} {
+		if field.value < 0 {
+			errs = append(errs, fmt.Errorf("%s is %v: it must not be negative", field.name, field.value))
 		}
 	}
-	for name, running := range config.Running {
-		if running == nil {
+	for _, name := range slices.Sorted(maps.Keys(config.Running)) {
+		if config.Running[name] == nil {
 			errs = append(errs, fmt.Errorf("Running[%q] is nil: pass the channel that Running returns", name))
 		}
 		errs = append(errs, usable("Running", name))
 	}
-	for name, broker := range config.Brokers {
-		if broker == nil {
+	for _, name := range slices.Sorted(maps.Keys(config.Brokers)) {
+		if config.Brokers[name] == nil {
 			errs = append(errs, fmt.Errorf("Brokers[%q] is nil: pass a publisher or a subscriber of package rabbit", name))
 		}
 		errs = append(errs, usable("Brokers", name))
