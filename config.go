@@ -23,7 +23,7 @@ import (
 // ConsumerConfig configures a [Consumer]. The zero value is ready for use. Schema,
 // Logger, MeterProvider and TracerProvider are the defaults for all parts.
 type ConsumerConfig struct {
-	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// DurableConsumers are the names of durable consumers, configured by Durable: their messages

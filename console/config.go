@@ -30,7 +30,7 @@ const (
 
 // Config configures a [Console]. Only Authorize is required.
 type Config struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL, "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// Authorize returns the name of the person who makes a request, or an error if this person may

@@ -63,7 +63,8 @@ var (
 	// with different content. The message goes to quarantine.
 	ErrCollision = errors.New("the id was used for another payload")
 
-	// ErrInvalidID means that the id or the Config.Key of a message cannot be stored.
+	// ErrInvalidID means that the id or the Config.Key of a message cannot be stored. The message
+	// goes to quarantine.
 	ErrInvalidID = errors.New("unusable message id")
 
 	// ErrOtherConsumer means that Config.Consumer is not the name given to retry's Subscriber.

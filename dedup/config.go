@@ -19,7 +19,7 @@ import (
 
 // Config configures an [Inbox]. The zero value is ready for use.
 type Config struct {
-	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// Consumer is the name under which handled messages are remembered. Never change it: under a

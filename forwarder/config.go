@@ -43,7 +43,7 @@ type Policy struct {
 
 // Config configures a [Forwarder]. The zero value is ready for production use.
 type Config struct {
-	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// BatchSize is the maximum number of messages that one query reads. Defaults to 1,000.
@@ -59,8 +59,8 @@ type Config struct {
 	// messages behind a long backlog of another tenant or topic. Defaults to 64 MiB.
 	BufferBytes int
 
-	// Workers is the number of goroutines that call Publish of a publisher that is not async.
-	// Defaults to 16.
+	// Workers is the number of goroutines that call Publish. An [AsyncPublisher] needs none. Defaults
+	// to 16.
 	Workers int
 
 	// PollMin and PollMax limit the pause between two queries for messages: a quarter of the time

@@ -17,7 +17,7 @@ import (
 
 // Config configures [Keys]. Client is required.
 type Config struct {
-	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// Client returns an id of the client that sends a request, such as that of the authenticated

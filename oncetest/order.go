@@ -30,7 +30,7 @@ type OrderConfig struct {
 	// Reset puts the tables into the state before the calls. It is called before every case.
 	Reset func(ctx context.Context, db *sql.DB) error
 
-	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// Timeout is the maximum time for one case. Defaults to 30 seconds.

@@ -10,7 +10,7 @@ import (
 
 // Config configures packages outbox, dead, parked and quarantine. Its zero value is ready.
 type Config struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL, "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// WithoutContent makes lists and groups leave out what needs the right to read messages:

@@ -150,7 +150,8 @@ const (
 )
 
 var (
-	// ErrReplayRunning: another replay of the consumer, or another process with this one, runs.
+	// ErrReplayRunning means that another replay of the consumer is running, or another process runs
+	// this one.
 	ErrReplayRunning = errors.New("a replay is running")
 
 	// ErrReplayNotFound means that no replay with this ID exists.

@@ -31,7 +31,7 @@ const (
 
 // Config configures an [Outbox]. The zero value is ready for use.
 type Config struct {
-	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// MaxPayload is the maximum size of a payload in bytes, up to 256 MiB. Set it to the limit of

@@ -15,7 +15,7 @@ import (
 
 // Config configures a [Store]. The zero value is ready for use.
 type Config struct {
-	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// OnQuarantine is called for each new entry after the commit, for example to raise an alarm.

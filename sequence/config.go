@@ -53,7 +53,7 @@ const (
 
 // Config configures a [Resequencer]. Tx is required. The other fields may be zero.
 type Config struct {
-	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// Tx returns the transaction of the message, like dedup.TxFromContext. Required.

@@ -17,7 +17,7 @@ import (
 
 // VersionsConfig configures [Versions]. The zero value is ready for production use.
 type VersionsConfig struct {
-	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 }
 

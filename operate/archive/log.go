@@ -38,7 +38,7 @@ const (
 	margin = time.Minute
 )
 
-// ErrReplica: the database is a replica, which does not know its primary's transactions.
+// ErrReplica means that the database is a replica, which does not know the primary's transactions.
 var ErrReplica = errors.New("the database is a replica: use the primary")
 
 // Settled returns a time about a minute before the call, before which no further message can appear

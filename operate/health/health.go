@@ -25,7 +25,7 @@ type Pinger interface {
 
 // Config configures a [Health]. The zero value checks the database and the tables.
 type Config struct {
-	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL, "once_".
+	// Schema selects the database and the prefix of the tables. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// Running contains the parts that must run by name, with the channels that the method Running

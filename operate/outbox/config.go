@@ -61,6 +61,7 @@ var (
 	// ErrNotPaused means that the topic or the tenant is not paused.
 	ErrNotPaused = errors.New("not paused")
 
-	// ErrMaybeSent: a cancelled message may have become due during a slow commit, and been sent.
+	// ErrMaybeSent means that a cancelled message may have become due during a slow commit, and may
+	// have been sent.
 	ErrMaybeSent = errors.New("the commit took too long, the cancelled messages may have been sent as well")
 )

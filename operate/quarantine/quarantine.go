@@ -16,7 +16,8 @@ import (
 	"github.com/watermill-once/once/operate/internal/rows"
 )
 
-// Entries lists, replays, edits and discards the messages in quarantine, concurrently, too.
+// Entries lists, replays, edits and discards the messages in quarantine. It is safe for concurrent
+// use.
 type Entries struct {
 	config operate.Config
 	table  *table

@@ -73,7 +73,7 @@ func (a *Archive) Keep(ctx context.Context, reports ...Report) (err error) {
 	})
 }
 
-// List returns up to 20 reports below the ID before, or all if it is 0, the latest first.
+// List returns up to 20 reports, the latest first. If before is not 0, their IDs are lower.
 func (a *Archive) List(ctx context.Context, before int64) (all []Kept, err error) {
 	defer wrap("list", &err)
 	return a.read(ctx, `WHERE id < $1 OR $1 = 0 ORDER BY id DESC LIMIT $2`, before, listedReports)

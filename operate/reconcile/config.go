@@ -14,7 +14,7 @@ import (
 
 // SenderConfig configures a [Sender]. Topics must be set.
 type SenderConfig struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL, "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// Topics lists all topics that the consumers receive. The inbox does not contain topics, so
@@ -48,7 +48,7 @@ func (c SenderConfig) prepared() (SenderConfig, error) {
 
 // ReceiverConfig configures a [Receiver]. Consumers must be set.
 type ReceiverConfig struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL, "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// Consumers are the consumers to compare. Each must receive all of the sender's topics.

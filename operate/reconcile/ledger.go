@@ -18,7 +18,7 @@ var columns = []string{"day", "hour", "topic", "consumer", "tenant", "type"}
 
 // LedgerConfig configures [Ledger]. The zero value is ready for use.
 type LedgerConfig struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL, "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL and "once_".
 	Schema schema.Config
 
 	// By lists the columns of the ledger: "day" or "hour" (of the rows, in UTC), "topic",

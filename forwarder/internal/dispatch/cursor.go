@@ -109,7 +109,7 @@ func (c *cursor) mark(position, ceiling int64) {
 	}
 }
 
-// rewind makes the next sweep read from position, to which a sweep under way moves the cursor.
+// rewind makes the next sweep read from position. A sweep under way moves the cursor no higher.
 func (c *cursor) rewind(position int64) {
 	c.era++
 	c.low = min(c.low, position)
