@@ -78,6 +78,11 @@ func _(ctx context.Context, db *sql.DB) error {
 }
 
 func _(db *sql.DB) (*once.Consumer, error) {
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Retry: retry.Config{Breaker: &retry.Breaker{}}})
+	return consumer, err
+}
+
+func _(db *sql.DB) (*once.Consumer, error) {
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
 		Retry: retry.Config{KeyOrder: retry.BlockWhileRetried},
 	})

@@ -141,7 +141,7 @@ func TestDoctorLooksForTheTables(t *testing.T) {
 		s.exec(db, fmt.Sprintf(`DELETE FROM once_migrations WHERE version = %d`, own))
 		says(fmt.Sprintf("the tables are older than this code: they have version %d, this code needs %d: run schema.Up, or apply "+
 			"schema.SQLFrom(config, %d)", own-1, own, own-1), "Run: once migrate up.")
-		s.exec(db, `UPDATE once_migrations SET version = 999, compatible_from = 999`)
+		s.exec(db, `UPDATE once_migrations SET version = 999, compatible_from = 999 WHERE version = 1`)
 		says(fmt.Sprintf("the tables are newer than this code: they have version 999, which needs code of version 999 or later, "+
 			"but this code has version %d: deploy the newer code, or restore a backup from before the migration", own),
 			"Install a newer release of once.")

@@ -22,7 +22,7 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("check %+v", missing)
 		}
 		for range 2 {
-			if up := object[tablesJSON](s, exitDone, "migrate", "up"); !up.OK || up.Version != 2 {
+			if up := object[tablesJSON](s, exitDone, "migrate", "up"); !up.OK || up.Version != 3 {
 				t.Errorf("up %+v", up)
 			}
 		}

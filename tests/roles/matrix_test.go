@@ -228,7 +228,7 @@ func TestRolesCannotRunForbiddenStatements(t *testing.T) {
 		},
 		"consumer": {
 			`UPDATE app.mine_inbox SET digest = ''`, `SELECT payload FROM app.mine_outbox`,
-			`UPDATE app.mine_parked SET message_id = ''`, `INSERT INTO app.mine_audit DEFAULT VALUES`,
+			`UPDATE app.mine_parked SET message_id = ''`, `SELECT 1 FROM app.mine_audit`, `INSERT INTO app.mine_audit (message_id) VALUES ('1')`,
 		},
 		"operator": {
 			`UPDATE app.mine_audit SET why = ''`, `DELETE FROM app.mine_audit`, `INSERT INTO app.mine_audit (at) VALUES (now())`,
