@@ -385,7 +385,7 @@ func (b *breaker) do(ctx context.Context, next step, own *opening, p *probe) err
 			b.own, b.probe, b.free = nil, nil, false
 			b.window.close()
 		})
-		b.changed("Breaker has closed for this instance", "")
+		b.changed(closedAlone, "")
 		return nil
 	}
 	if err := b.write(ctx, next, own, p, set); err != nil {
@@ -399,17 +399,17 @@ func (b *breaker) write(ctx context.Context, next step, own *opening, p *probe, 
 	now := time.Now()
 	switch next {
 	case tells:
-		opened, err := b.store.BreakerOpened(ctx, b.instance, own.group, own.why, own.wait)
+		forAll, err := b.store.BreakerOpened(ctx, b.instance, own.group, own.why, own.wait)
 		if err != nil {
 			return err
 		}
 		if own.probes == 0 {
-			b.changed("Breaker has opened for this instance", own.why)
+			b.changed(openedAlone, own.why)
 		}
-		if opened {
-			b.changed("Breaker has opened for all instances", own.why)
+		if forAll {
+			b.changed(opened, own.why)
 		}
-		set(func() { own.told, b.told, b.seen = true, true, opened })
+		set(func() { own.told, b.told, b.seen = true, true, forAll })
 	case claims:
 		claimed, err := b.store.ClaimProbe(ctx, b.instance, b.config.Lease)
 		if err != nil || !claimed {
@@ -441,12 +441,12 @@ func (b *breaker) write(ctx context.Context, next step, own *opening, p *probe, 
 		}
 		set(func() { b.probe = nil })
 	case closes:
-		closed, err := b.store.BreakerClosed(ctx, b.instance, "a message was handled")
+		did, err := b.store.BreakerClosed(ctx, b.instance, "a message was handled")
 		if err != nil {
 			return err
 		}
-		if closed {
-			b.changed("Breaker has closed for all instances", "")
+		if did {
+			b.changed(closed, "")
 		}
 	case heals:
 		if err := b.store.InstanceHealthy(ctx, b.instance); err != nil {
@@ -458,12 +458,18 @@ func (b *breaker) write(ctx context.Context, next step, own *opening, p *probe, 
 	return nil
 }
 
-func (b *breaker) changed(text, why string) {
+// changed is called by the instance that has opened or closed the breaker.
+func (b *breaker) changed(change int, why string) {
+	text := []string{
+		opened: "Breaker has opened for all instances", closed: "Breaker has closed for all instances",
+		openedAlone: "Breaker has opened for this instance", closedAlone: "Breaker has closed for this instance",
+	}[change]
 	fields := watermill.LogFields{"consumer": b.instance.Consumer, "topic": b.instance.Topic}
 	if why != "" {
 		fields["why"] = why
 	}
 	b.config.Logger.Info(text, fields)
+	b.instruments.breaker.Add(1, change)
 }
 
 func (b *breaker) giveBackAttempts(ctx context.Context) error {

@@ -27,6 +27,16 @@ var outcomes = []string{
 	undecided: "undecided", interrupted: "interrupted", early: "early", notCounted: "not_counted",
 }
 
+// Changes of a breaker. The values are indexes of the counter's series.
+const (
+	opened = iota // for all instances
+	closed
+	openedAlone // for one instance
+	closedAlone
+)
+
+var changes = []string{opened: "opened", closed: "closed", openedAlone: "opened_alone", closedAlone: "closed_alone"}
+
 type instruments struct {
 	meter         telemetry.Meter
 	tracer        telemetry.Tracer
@@ -41,6 +51,7 @@ type instruments struct {
 	waitingForKey metric.Int64Observable
 	blockedKeys   metric.Int64Observable
 	paused        metric.Int64Observable
+	breaker       *telemetry.Counter
 }
 
 func newInstruments(config Config) *instruments {
@@ -63,12 +74,14 @@ func newInstruments(config Config) *instruments {
 			"Messages that wait behind another message of their ordering key, counted up to 100,000."),
 		blockedKeys: meter.Gauge("once.retry.blocked_keys", "{key}",
 			"Ordering keys that are blocked by a message in quarantine, counted up to 100,000."),
+		breaker: meter.Counter("once.retry.breaker", "{change}", "How often breakers have opened and closed.",
+			telemetry.Label{Key: telemetry.Outcome, Values: changes}),
 		paused: meter.Gauge("once.retry.paused", "{consumer}",
 			"Consumers that are paused, counted for each topic."),
 		waiting: meter.Gauge("once.retry.waiting", "{message}", "Parked messages, counted up to 100,000."),
 		lag:     meter.SecondsGauge("once.retry.lag", "Time since the oldest due parked message became due."),
 	}
-	for _, counter := range []*telemetry.Counter{i.attempts, i.redelivered, i.crashes, i.stored} {
+	for _, counter := range []*telemetry.Counter{i.attempts, i.redelivered, i.crashes, i.stored, i.breaker} {
 		counter.Zero()
 	}
 	return i

@@ -63,6 +63,7 @@ type consumerInstance struct {
 	StartedAt time.Time `json:"started_at"`
 	SeenAt    time.Time `json:"seen_at"`
 	Running   bool      `json:"running"`
+	Failing   bool      `json:"failing"`
 }
 
 type consumersJSON struct {
@@ -147,8 +148,11 @@ stands for at least so many. An instance that died counts as running for two min
 				})
 				for _, i := range c.Instances {
 					state := "runs"
-					if !i.Running {
+					switch {
+					case !i.Running:
 						state = "died"
+					case i.Failing:
+						state = "calls fail"
 					}
 					owners = append(owners, []string{c.Name, c.Topic, i.Owner, state, at(i.StartedAt), at(i.SeenAt), i.Program})
 				}

@@ -96,6 +96,10 @@ type Instance struct {
 	// Running reports whether the instance has renewed its row in the last two minutes. It does
 	// every 30 seconds.
 	Running bool
+
+	// Failing reports whether the calls of this instance fail, so that its breaker is open, see
+	// retry.Breaker.
+	Failing bool
 }
 
 type consumerName struct{ name, topic string }
@@ -160,7 +164,7 @@ func (m *Messages) instances(ctx context.Context, tx *sql.Tx, at map[consumerNam
 			i             Instance
 			started, seen int64
 		)
-		err := scan(&of.name, &of.topic, &i.Owner, &i.Program, &i.Handler, &started, &seen, &i.Running)
+		err := scan(&of.name, &of.topic, &i.Owner, &i.Program, &i.Handler, &started, &seen, &i.Running, &i.Failing)
 		i.StartedAt, i.SeenAt = rows.Millis(started), rows.Millis(seen)
 		if c := at[of]; c != nil {
 			c.Instances = append(c.Instances, i)
@@ -244,7 +248,8 @@ func walk(name, where string) string {
 	)`
 }
 
-const instancesQuery = `SELECT consumer, topic, owner, program, handler, {millis started_at}, {millis seen_at}, seen_at >= {after $1}
+const instancesQuery = `SELECT consumer, topic, owner, program, handler, {millis started_at}, {millis seen_at}, seen_at >= {after $1},
+	failing_since IS NOT NULL
 	FROM {consumer_instances} ORDER BY topic, consumer, started_at, owner LIMIT 10000`
 
 // countsQuery counts the rows of consumers, passed as two lists of names and topics. Each count is
