@@ -78,11 +78,27 @@ func (a *app) run(ctx context.Context) (ok bool, err error) {
 // runOutage places orders, and lets some of their payments fail. Then it prints what
 // the user can do next.
 func (a *app) runOutage(ctx context.Context) error {
+	if a.options.provider {
+		return a.runProviderOutage(ctx)
+	}
 	fmt.Fprintf(a.say, "%d orders are placed while the payment gateway is down for some of them. Watch it in the console.\n", a.options.orders)
 	n, err := a.outage.Run(ctx, a.demo)
 	if err == nil {
 		fmt.Fprintf(a.say, "%d payments are in quarantine, and the gateway works again. Open %s, look at the failure, and replay it.\n",
 			n, a.consoleOf(service.Payments))
+	}
+	return err
+}
+
+// runProviderOutage places orders while the payment gateway is down, and says what has become of
+// the payments.
+func (a *app) runProviderOutage(ctx context.Context) error {
+	fmt.Fprintf(a.say, "%d orders are placed while the payment gateway is down. Open %sconsumers to see the breaker of payments.\n",
+		a.options.orders, a.consoleOf(service.Payments))
+	calls, err := a.outage.RunProvider(ctx, a.demo)
+	if err == nil {
+		fmt.Fprintf(a.say, "The gateway was called %d times in this time. All %d payments are captured, none is in quarantine.\n",
+			calls, a.options.orders)
 	}
 	return err
 }

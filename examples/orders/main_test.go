@@ -70,6 +70,7 @@ func TestFlags(t *testing.T) {
 		"-orders many":                "-orders",
 		"-faults":                     "-faults needs -orders",
 		"-outage -exit":               "-outage cannot be combined",
+		"-provider-outage -outage":    "-provider-outage cannot be combined",
 		"-json":                       "-json needs -orders or -exit",
 		"-timeout 0s":                 "-timeout 0s",
 		"-lease 1ms":                  "-lease 1ms",

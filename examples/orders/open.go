@@ -62,9 +62,16 @@ func (a *app) open(ctx context.Context) error {
 		faults = demo.NewFaults(a.options.orders)
 	}
 	config.Hooks = faults.Hooks()
-	if a.options.outage {
+	switch {
+	case a.options.outage:
 		a.outage = demo.NewOutage()
 		config.Hooks = a.outage.Hooks()
+	case a.options.provider:
+		a.outage = demo.NewProviderOutage()
+		config.Hooks = a.outage.Hooks()
+		config.Breaker = &retry.Breaker{MaxWait: 2 * time.Second} // a short outage, for a demo
+	case !a.options.faults: // which fail most calls for no reason that a breaker helps against
+		config.Breaker = &retry.Breaker{}
 	}
 	config.Operators = a.options.operators()
 

@@ -41,12 +41,14 @@ type options struct {
 	paymentsDB string
 	only       string
 
-	orders  int
-	faults  bool
-	outage  bool
-	exit    bool
-	timeout time.Duration
-	json    bool
+	orders int
+	faults bool
+	outage bool
+
+	provider bool // an outage of the payment gateway, without failed messages
+	exit     bool
+	timeout  time.Duration
+	json     bool
 
 	operator string
 
@@ -104,6 +106,8 @@ func (o options) validate() error {
 	check(!o.faults || o.orders > 0, "-faults needs -orders: without orders there is nothing to harm")
 	check(!o.outage || !o.faults && !o.exit && !o.json && o.only == "",
 		"-outage cannot be combined with -faults, -exit, -json or -only: you end it yourself, in the console")
+	check(!o.provider || !o.outage && !o.faults && !o.exit && !o.json && o.only == "",
+		"-provider-outage cannot be combined with -outage, -faults, -exit, -json or -only: watch it in the console")
 	check(!o.json || o.orders > 0 || o.exit, "-json needs -orders or -exit: without them there is no report")
 	check(o.timeout > 0, "-timeout %v: must be positive", o.timeout)
 	check(o.lease == 0 || o.lease >= 500*time.Millisecond, "-lease %v: must be at least 500ms", o.lease)
@@ -149,7 +153,7 @@ func isDirectory(path string) bool {
 // injected errors are not logged, and the lease is one second, so another forwarder can
 // soon replace one that was killed.
 func (o options) withDefaults() options {
-	if o.outage {
+	if o.outage || o.provider {
 		o.orders, o.operator = cmp.Or(o.orders, 80), cmp.Or(o.operator, "you")
 	}
 	if o.lease == 0 {
@@ -163,7 +167,7 @@ func (o options) withDefaults() options {
 	}
 	if o.verbosity == "" {
 		o.verbosity = "error"
-		if o.faults || o.outage {
+		if o.faults || o.outage || o.provider {
 			o.verbosity = "off"
 		}
 	}

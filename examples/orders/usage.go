@@ -12,6 +12,7 @@ embedded transport delivers the events through SQLite as well.
 
   go run ./examples/orders                                   serve
   go run ./examples/orders -outage                           try the console: replay payments that have failed
+  go run ./examples/orders -provider-outage                  the payment gateway is down for a while: no payment fails
   go run ./examples/orders -orders 200 -faults -exit         show that no order is lost or handled twice
   go run ./examples/orders -data /tmp/shop                   keep the data, so that you can kill and restart it
   go run ./examples/orders -db postgres://... -amqp amqp://...   PostgreSQL and RabbitMQ
@@ -50,6 +51,7 @@ func newFlags(o *options) *flag.FlagSet {
 	flags.DurationVar(&o.lease, "lease", 0, "how long the work of a killed process waits for another one (default 5s, with -faults 1s)")
 	flags.IntVar(&o.orders, "orders", 0, "place this number of orders, and report")
 	flags.BoolVar(&o.outage, "outage", false, "place 80 orders, or -orders, of which some payments fail: you replay them in the console")
+	flags.BoolVar(&o.provider, "provider-outage", false, "place 80 orders, or -orders, while the payment gateway is down; a breaker lets the payments wait")
 	flags.BoolVar(&o.faults, "faults", false, "with -orders: inject faults of every kind meanwhile")
 	flags.BoolVar(&o.exit, "exit", false, "stop when all orders are handled, and report")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Minute, "how long placing and handling all orders may take")

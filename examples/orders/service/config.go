@@ -26,6 +26,10 @@ type Config struct {
 	// of package retry.
 	Retry retry.Policy
 
+	// Breaker pauses a consumer while the company that its handler calls is down. Defaults to
+	// nil: there is no breaker.
+	Breaker *retry.Breaker
+
 	// Lease is the time after which another process continues the work of a process that
 	// has died. Defaults to 5 seconds.
 	Lease time.Duration

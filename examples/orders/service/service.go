@@ -144,7 +144,7 @@ func (s *Service) build(config Config) (err error) {
 		Durable:          durable.Config{BatchSize: batchSize, Ahead: parkedAtOnce},
 		Dedup:            dedup.Config{Batch: dedup.Batch{Size: batchSize}},
 		Retry: retry.Config{
-			Policy: config.Retry, Lease: config.Lease,
+			Policy: config.Retry, Lease: config.Lease, Breaker: config.Breaker,
 			PollInterval: 200 * time.Millisecond, Concurrency: concurrency,
 		},
 	}
