@@ -54,7 +54,9 @@ func TestDraftKeyIsItsUnescapedValue(t *testing.T) {
 	for _, same := range []string{`"a\"b\\c"`, `"a\"b\\c";version=1`, `a"b\c`} {
 		b.expectAnswer("201 placed tea replayed at /orders/1", "tea", "Idempotency-Key: "+same)
 	}
-	b.expect(1, 1, 1)
+	b.expectAnswer("201 placed tea at /orders/1", "tea", `Idempotency-Key: "from ! to ~"`) // all of printable ASCII
+	b.expectAnswer("201 placed tea replayed at /orders/1", "tea", `Idempotency-Key: from ! to ~`)
+	b.expect(2, 2, 2)
 }
 
 // Section 2.2 lets each service choose the length of keys. This package accepts 1 to

@@ -286,6 +286,37 @@ func TestSweepForgetsOldKeys(t *testing.T) {
 	})
 }
 
+// While sweeps fail, Run logs one error. When they work again, it logs this once.
+func TestFailingSweepsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		logs := &kit.Logs{}
+		b := newBench(t, db, func(c *idempotency.Config) { c.SweepInterval, c.Logger = 10*time.Millisecond, logs })
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- b.keys.Run(ctx) }()
+		const failed, works = "Sweep of idempotency keys failed", "Sweep of idempotency keys works again"
+		for times := 1; times <= 2; times++ {
+			b.exec(`ALTER TABLE once_idempotency_keys RENAME TO away`)
+			kit.Eventually(t, time.Minute, "it fails", func() bool { return logs.Count(failed) == times })
+			for range 5 { // sweeps fail in the meantime
+				if _, err := b.keys.Sweep(t.Context()); err == nil {
+					t.Error("a sweep without its table does not fail")
+				}
+			}
+			b.exec(`ALTER TABLE away RENAME TO once_idempotency_keys`)
+			kit.Eventually(t, time.Minute, "it works", func() bool { return logs.Count(works) == times })
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if f, w := logs.Count(failed), logs.Count(works); f != 2 || w != 2 {
+			t.Errorf("%d failures and %d recoveries are logged: %v", f, w, logs.Lines())
+		}
+	})
+}
+
 func TestInvalidConfigIsRefused(t *testing.T) {
 	_, err := idempotency.New(&sql.DB{}, idempotency.Config{
 		Retention: time.Second, SweepInterval: -1, Wait: -1, MaxBody: -1, Documentation: "/keys",

@@ -480,6 +480,33 @@ func TestShortPauseDuringLongHandlerKeepsSubscription(t *testing.T) {
 	}
 }
 
+// A message that no handler has received when a pause begins returns to the broker as soon
+// as the handlers have finished, and does not wait for the end of the pause.
+func TestPauseReturnsTheMessageThatNoHandlerHasReceived(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, kit.Postgres(t), nil)
+	q := newQueue(2)
+	sub := b.retries.Subscriber(consumer, q)
+	messages, err := sub.Subscribe(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sub.Close() }()
+	q.publish("q1", "q2")
+	first := <-messages // q2 is offered now
+	b.eventually("q2 has left the queue", func() bool { return q.len() == 0 })
+	b.pause()
+	b.eventually("the pause is seen", func() bool { return !b.retriesOpen() })
+	first.Ack()
+	b.eventually("q2 is in the queue, and the subscription is closed", func() bool { return q.len() == 1 && q.open.Load() == 0 })
+	b.resume()
+	if msg := <-messages; msg.UUID != "q2" {
+		t.Errorf("got %s, want q2", msg.UUID)
+	} else {
+		msg.Ack()
+	}
+}
+
 // Trap 119. A durable consumer stores nothing while it is paused: the messages stay in
 // the broker. This also holds for an instance that starts during the pause.
 func TestPausedDurableConsumerStoresNoMessage(t *testing.T) {

@@ -147,6 +147,24 @@ func TestCopiesOfSentMessagesCountOnce(t *testing.T) {
 	})
 }
 
+// The time in an id comes from the clock of the sender, and the time of a row from the
+// clock of a database. If the second one is slow, the id still takes part.
+func TestRowsOfASlowClockTakePart(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		since := b.start.Add(2 * time.Hour)
+		id, row := timed(since.Add(time.Minute), 1), since.Add(-50*time.Minute)
+		b.sender.sent(topic, row, id)
+		b.receiver.handled(billed, row, id)
+		reports, err := Compare(b.Context(), b.newSender(SenderConfig{Since: since}), b.newReceiver(ReceiverConfig{}))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if r := reports[0]; r.Sent != 1 || r.Known != 1 || r.Found() {
+			b.Fatalf("%d sent, %d known, %d missing, %d phantoms, want only 1 sent and 1 known", r.Sent, r.Known, len(r.Missing), len(r.Phantoms))
+		}
+	})
+}
+
 func TestRecentMessagesAreLeftOut(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		now := time.Now()

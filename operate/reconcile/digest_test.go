@@ -333,6 +333,20 @@ func TestImpossiblePartsAreDamaged(t *testing.T) {
 	}
 }
 
+// A consumer lists at most as many ids as the limit says.
+func TestAnswerHasALimitedNumberOfIDs(t *testing.T) {
+	t.Parallel()
+	handled := memory{}
+	handled.add("a", "b", "c")
+	var sec section
+	if err := respond(t.Context(), handled, day, digest{}, 3, &sec); err != nil || len(sec.IDs) != 3 {
+		t.Errorf("%d ids, %v; want 3", len(sec.IDs), err)
+	}
+	if err := respond(t.Context(), handled, day, digest{}, 2, &section{}); !errors.Is(err, ErrTooDifferent) {
+		t.Errorf("got %v, want ErrTooDifferent", err)
+	}
+}
+
 // However many ids there are, a question has about mostParts checksums, and a query
 // reads at most 50 ranges of minutes.
 func TestVeryManyIDsShareParts(t *testing.T) {
