@@ -32,6 +32,24 @@ type Breaker struct {
 	// each later time is twice as long. After an error of [After], the time in it applies.
 	// Defaults to 1 minute.
 	MaxWait time.Duration
+
+	// OnChange is called when the breaker has opened or closed, for example to tell people. Only
+	// the instance that has opened or closed it calls OnChange, one call after the other, and does
+	// not wait for it. If the process dies, a change is not reported. Defaults to nil.
+	OnChange func(c BreakerChange)
+}
+
+// BreakerChange says that a breaker has opened or closed.
+type BreakerChange struct {
+	Consumer, Topic string
+
+	// Open reports whether the breaker has opened. All reports whether the change applies to all
+	// instances, and not only to this one.
+	Open, All bool
+
+	// Why says how many messages have failed. It is "" if the breaker has closed. It contains no
+	// text of an error.
+	Why string
 }
 
 func (b Breaker) withDefaults() Breaker {

@@ -255,7 +255,7 @@ func TestWrongBreakerIsRefused(t *testing.T) {
 		}
 	}
 	given := &Breaker{}
-	if err := (Config{Breaker: given}).withDefaults().validate(); err != nil || *given != (Breaker{}) {
+	if err := (Config{Breaker: given}).withDefaults().validate(); err != nil || given.Failures != 0 || given.MaxWait != 0 {
 		t.Errorf("error %v, and the caller's Breaker is %+v", err, given)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -305,7 +306,14 @@ func TestInstanceProbesAfterProberHasDied(t *testing.T) {
 // Unavailable opens the breaker at once, and the time of After is the time until the first probe.
 func TestUnavailableOpensBreakerForTheTimeOfAfter(t *testing.T) {
 	t.Parallel()
-	b, q := newBench(t, kit.Postgres(t), breaking), newQueue(1)
+	changes := make(chan retry.BreakerChange, 10)
+	b, q := newBench(t, kit.Postgres(t), func(c *retry.Config) {
+		breaking(c)
+		c.Breaker.OnChange = func(c retry.BreakerChange) {
+			changes <- c
+			panic("must not harm the breaker")
+		}
+	}), newQueue(1)
 	var calls atomic.Int32
 	b.runQueue(q, func(*message.Message) error {
 		calls.Add(1)
@@ -322,6 +330,13 @@ func TestUnavailableOpensBreakerForTheTimeOfAfter(t *testing.T) {
 	}
 	if rows := b.entries("waiting"); len(rows) != 1 || rows[0].Attempts != 0 || time.Until(rows[0].DueAt) < 50*time.Minute {
 		t.Errorf("parked are %+v", rows)
+	}
+	const why = "1 of the last 1 messages failed with *errors.errorString, group "
+	for _, all := range []bool{false, true} {
+		c := <-changes
+		if c.Consumer != consumer || c.Topic != topic || !c.Open || c.All != all || !strings.HasPrefix(c.Why, why) || strings.Contains(c.Why, "503") {
+			t.Errorf("change %+v, want an opening with All=%v", c, all)
+		}
 	}
 	b.exec(`DELETE FROM once_consumer_pauses`) // an operator resumes the consumer
 	b.eventually("the next message is handled", func() bool { return calls.Load() == 2 })

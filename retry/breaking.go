@@ -38,7 +38,13 @@ type breaker struct {
 	giveBack int // how many times this is tried
 
 	failing bool // a failed step was logged
+
+	changes chan BreakerChange // for Breaker.OnChange
 }
+
+// maxChanges is the number of changes that wait for a slow Breaker.OnChange. Further ones are
+// only logged.
+const maxChanges = 100
 
 func newBreaker(f *fetcher) *breaker {
 	if f.config.Breaker == nil {
@@ -47,7 +53,8 @@ func newBreaker(f *fetcher) *breaker {
 	b := &breaker{
 		Retries: f.Retries, instance: parkedrows.Instance{Consumer: f.consumer, Topic: f.topic, Owner: f.owner},
 		pauses: f.pauses, closing: f.closing, wake: make(chan struct{}, 1),
-		window: window{failures: f.config.Breaker.Failures},
+		window:  window{failures: f.config.Breaker.Failures},
+		changes: make(chan BreakerChange, maxChanges),
 	}
 	b.publish(time.Now())
 	return b
@@ -187,7 +194,7 @@ func (h *handling) failed(id string, v *chain.Error, err error) (open bool, dela
 		// The next probe takes another message, because this one may fail for its own reason.
 		wait := h.config.Breaker.wait(h.probesBefore(row), v.After)
 		h.probe.result, h.probe.wait = failed, wait
-		delay = 2 * wait
+		delay = wait + min(wait, h.config.Breaker.MaxWait)
 	case h.free || operator || row == nil && h.own == nil:
 		if opens := h.window.add(id, group, v.Unavailable, now); !opens || h.free || operator {
 			return false, 0, 0, 0
@@ -266,6 +273,10 @@ func (h *handling) givenUp(id string) {
 // run changes the rows until the subscription ends.
 func (b *breaker) run(closing context.Context) {
 	ctx := context.WithoutCancel(closing)
+	defer close(b.changes)
+	if b.config.Breaker.OnChange != nil {
+		go b.callOnChange()
+	}
 	for {
 		_, _, changed := b.pauses.Row()
 		next := time.NewTimer(b.step(ctx))
@@ -470,6 +481,25 @@ func (b *breaker) changed(change int, why string) {
 	}
 	b.config.Logger.Info(text, fields)
 	b.instruments.breaker.Add(1, change)
+	if b.config.Breaker.OnChange == nil {
+		return
+	}
+	select {
+	case b.changes <- BreakerChange{
+		Consumer: b.instance.Consumer, Topic: b.instance.Topic, Why: why,
+		Open: change == opened || change == openedAlone, All: change == opened || change == closed,
+	}:
+	default:
+		b.config.Logger.Error("Breaker.OnChange is too slow, and is not called for a change", fmt.Errorf("%d changes wait", maxChanges), fields)
+	}
+}
+
+func (b *breaker) callOnChange() {
+	for c := range b.changes {
+		if err := chain.Run(func() error { b.config.Breaker.OnChange(c); return nil }); err != nil {
+			b.config.Logger.Error("Breaker.OnChange panicked", err, watermill.LogFields{"consumer": c.Consumer, "topic": c.Topic})
+		}
+	}
 }
 
 func (b *breaker) giveBackAttempts(ctx context.Context) error {

@@ -33,8 +33,8 @@ type Config struct {
 	// follows. Defaults to none.
 	Classes []Class
 
-	// Breaker pauses the consumer while the service that its handler calls is down. With
-	// &Breaker{}, the defaults apply. Defaults to nil: there is no breaker.
+	// Breaker pauses the consumer while the service that its handler calls is down. &Breaker{} has
+	// the defaults. It needs [Retries.Subscriber]. Defaults to nil: there is no breaker.
 	Breaker *Breaker
 
 	// KeyOrder determines whether messages with the same ordering key are handled one after
