@@ -172,7 +172,7 @@ func Unstorable(err error) bool {
 	return false
 }
 
-// TooMuch: the work needs more memory or locks than there are. A smaller part may succeed.
+// TooMuch reports whether the work needs more memory or locks than there are. A smaller part may succeed.
 func TooMuch(err error) bool { return State(err) == "53200" } // out_of_memory
 
 // Refused reports whether the database has refused this work, and not because it is unavailable, or
@@ -185,7 +185,7 @@ func Refused(err error) bool { return refused(err) && !Unavailable(err) && !Cont
 // replicaError always has the latter SQLSTATE.
 type replicaError struct{ error }
 
-// ErrReplica: the server has become a replica. It has the SQLSTATE of a write there.
+// ErrReplica says that the server has become a replica. It has the SQLSTATE of a write there.
 var ErrReplica error = replicaError{errors.New("the server is a replica, which accepts no writes")}
 
 func isReplica(err error) bool { return State(err) == "0A000" && !Unstorable(err) }

@@ -55,7 +55,7 @@ func Tenant(d dialect.Dialect) string {
 	return `CASE WHEN strpos(CAST(o.metadata AS text), '"` + meta.TenantID + `"') > 0 THEN ` + field + ` ELSE '' END`
 }
 
-// Paused: the topic of row o is in topics, or its tenant in tenants, SQL lists in parentheses.
+// Paused is whether the topic of row o is in topics, or its tenant in tenants, SQL lists in parentheses.
 func Paused(d dialect.Dialect, topics, tenants string) string {
 	return `CASE WHEN o.topic IN ` + topics + ` THEN 1 = 1 ELSE ` + Tenant(d) + ` IN ` + tenants + ` END`
 }

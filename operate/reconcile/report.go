@@ -87,7 +87,6 @@ type Count struct {
 	Oldest time.Time `json:"oldest,omitzero"`
 }
 
-// Start is the zero time for ids without a time.
 // Hour contains the numbers of messages of one hour. Start is zero for ids without a time.
 type Hour struct {
 	Start time.Time `json:"start,omitzero"`
