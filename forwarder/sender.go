@@ -24,6 +24,10 @@ import (
 // PublishAsync takes one message and returns. Later the publisher calls the function
 // done exactly once, from any goroutine, with the error that Publish would return.
 // PublishAsync may block for a while to limit the number of unconfirmed messages.
+//
+// If a publisher also has the method PublishUnordered, as rabbit.Publisher has, the forwarder calls
+// this method instead. A type that embeds a rabbit.Publisher and overrides PublishAsync must
+// override both.
 type AsyncPublisher interface {
 	PublishAsync(topic string, msg *message.Message, done func(error))
 }

@@ -317,9 +317,10 @@ type fewCounted struct {
 	others    atomic.Int64
 }
 
-func (p *fewCounted) PublishAsync(topic string, msg *message.Message, done func(error)) {
+// PublishUnordered is the method that the forwarder calls.
+func (p *fewCounted) PublishUnordered(topic string, msg *message.Message, done func(error)) {
 	isFew := msg.Metadata[outbox.TenantID] == few
-	p.Publisher.PublishAsync(topic, msg, func(err error) {
+	p.Publisher.PublishUnordered(topic, msg, func(err error) {
 		if isFew {
 			p.confirmed <- err
 		} else {

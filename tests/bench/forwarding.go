@@ -105,11 +105,12 @@ type counted struct {
 	reached   chan struct{}
 }
 
-func (p *counted) PublishAsync(topic string, msg *message.Message, done func(error)) {
+// PublishUnordered is the method that the forwarder calls.
+func (p *counted) PublishUnordered(topic string, msg *message.Message, done func(error)) {
 	if p.first.IsZero() {
 		p.first = time.Now()
 	}
-	p.Publisher.PublishAsync(topic, msg, func(err error) {
+	p.Publisher.PublishUnordered(topic, msg, func(err error) {
 		if err != nil {
 			p.failure.CompareAndSwap(nil, &err)
 		} else if p.confirmed.Add(1) == p.target {
