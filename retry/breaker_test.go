@@ -14,6 +14,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/retry"
@@ -116,14 +117,12 @@ func TestBreakerCostsNoAttemptsWhileServiceIsDown(t *testing.T) {
 				return
 			}
 			b.eventually("the breaker is open", b.breakerOpen)
-			b.eventually("all have closed their subscriptions", func() bool { return q.open.Load() == 0 })
+			b.eventually("a probe has failed", func() bool { return b.count(`once_consumer_pauses WHERE probes >= 1`) == 1 })
 			opened := p.calls.Load()
 			began := time.Now()
-			b.eventually("four probes have failed", func() bool {
-				return b.count(`once_consumer_pauses WHERE probes >= 4`) == 1
-			})
+			b.eventually("three more probes have failed", func() bool { return b.count(`once_consumer_pauses WHERE probes >= 4`) == 1 })
 			took, calls := time.Since(began), p.calls.Load()-opened
-			t.Logf("%d calls until the subscriptions were closed, then %d in %v", opened, calls, took.Round(time.Millisecond))
+			t.Logf("%d calls until a probe had failed, then %d in %v", opened, calls, took.Round(time.Millisecond))
 			if most := took/(800*time.Millisecond) + 2; int(calls) > int(most) {
 				t.Errorf("%d calls in %v while the breaker was open, want at most %d", calls, took, most)
 			}
@@ -202,7 +201,7 @@ func TestInstanceWithoutConnectionDoesNotStopHealthyOnes(t *testing.T) {
 // are handled after it, in order, without a counted attempt.
 func TestMessagesOfOutageAreHandledAfterIt(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"direct", "ordered", "durable"} {
+	for _, how := range []string{"direct", "in batches", "ordered", "durable"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
@@ -231,6 +230,13 @@ func TestMessagesOfOutageAreHandledAfterIt(t *testing.T) {
 					b.runQueue(q, handle)
 				case "direct":
 					b.runQueue(q, handle)
+				case "in batches":
+					q.prefetch = 10
+					inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, Batch: dedup.Batch{Size: 5}, Logger: kit.Logger(t)})
+					if err != nil {
+						t.Fatal(err)
+					}
+					b.startWith(q, consumer, topic, handle, b.retries.Middleware, inbox.BatchMiddleware)
 				case "durable":
 					storage, err := durable.New(b.DB, durable.Config{Schema: b.config, Ahead: 8, Logger: kit.Logger(t)})
 					if err != nil {
@@ -356,5 +362,31 @@ func TestRowOfRemovedBreakerIsIgnored(t *testing.T) {
 			`', 'breaker', 'a test', ` + old + `)`)
 		b.runQueue(q, c.handle)
 		b.eventually("the message is handled", func() bool { return c.each("q1") })
+	})
+}
+
+// Messages that fail for their own reason open the breaker while no others arrive. The next message
+// closes it, and then they are given up on. Otherwise they would open it again for ever.
+func TestMessagesThatFailOnTheirOwnAreGivenUpOnInSpiteOfBreaker(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		b, q, c := newBench(t, db, breaking), newQueue(4), newCalls(t)
+		b.runQueue(q, func(msg *message.Message) error {
+			if strings.HasPrefix(msg.UUID, "bad") {
+				return fmt.Errorf("%s has no amount", msg.UUID)
+			}
+			return c.handle(msg)
+		})
+		bad := ids("bad", 6)
+		q.publish(bad...)
+		b.eventually("the breaker is open", b.breakerOpen)
+		q.publish("good")
+		b.eventually("a good message is handled", func() bool { return c.each("good") })
+		b.eventually("the bad ones are in quarantine", func() bool { return len(b.entries("quarantined")) == len(bad) })
+		q.publish("better")
+		b.eventually("another good message is handled", func() bool { return c.each("better") })
+		if n := b.count(`once_audit WHERE action = 'breaker.opened'`); n != 1 {
+			t.Errorf("the breaker was opened %d times, want once", n)
+		}
 	})
 }
