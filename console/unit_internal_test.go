@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -59,6 +62,10 @@ func TestDiff(t *testing.T) {
 	got := diff("x\n"+large, "x\n"+strings.ReplaceAll(large, "a", "b")) // too large to be compared line by line
 	if n := len(got); n != mostCompared+2 || got[n-1].Rest != 5000-mostCompared {
 		t.Errorf("len(diff) is %d, want %d; the last line is %+v", n, mostCompared+2, got[n-1])
+	}
+	got = diff(large+"end", strings.ReplaceAll(large, "a", "b")+"end")
+	if last := got[len(got)-1]; last.OldNumber != 5001 || last.NewNumber != 5001 {
+		t.Errorf("the line behind is %+v, want number 5001", last)
 	}
 	before := strings.Split(strings.Repeat("x\n", 40), "\n")
 	before[20] = "a"
@@ -381,6 +388,58 @@ func TestBeginningOfALargeMessageIsMarked(t *testing.T) {
 	metadata["one more"] = ""
 	if pairs, cut := shownMetadata(metadata); len(pairs) != shownPairs || !cut {
 		t.Errorf("%d pairs are shown, cut %t; want %d of %d", len(pairs), cut, shownPairs, len(metadata))
+	}
+}
+
+// A replay that somebody has stopped elsewhere has not failed.
+func TestStoppedReplayIsNoProblem(t *testing.T) {
+	for err, stopped := range map[error]bool{
+		fmt.Errorf("quarantine: %w", operate.ErrReplayStopped): true, errors.New("the database is away"): false, nil: false,
+	} {
+		state := jobState{Started: time.Now(), Ended: time.Now(), Err: err}
+		if state.Stopped() != stopped || (state.Problem() == "") != (stopped || err == nil) {
+			t.Errorf("%v: stopped %t, problem %q", err, state.Stopped(), state.Problem())
+		}
+	}
+}
+
+// A server knows this panic: it ends the connection, and the browser gets no complete page.
+func TestAbortedResponseIsNotCompleted(t *testing.T) {
+	var logs kit.Logs
+	c := &Console{config: Config{Logger: &logs}}
+	defer func() {
+		if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // the server compares it so
+			t.Errorf("the panic is %v", p)
+		}
+		if lines := logs.Lines(); len(lines) > 0 {
+			t.Errorf("logged: %q", lines)
+		}
+	}()
+	c.protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })).
+		ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	t.Error("it returns")
+}
+
+// A plan has only the parts that its change can have, and each number has a limit.
+func TestPlanOfAChange(t *testing.T) {
+	form := url.Values{"stop": {"1"}, "force": {"1"}, "rate": {"1000000"}, "canary": {"5"}, "window": {"6"}}
+	for name, c := range map[string]struct {
+		act  act
+		want operate.Plan
+	}{
+		"neither": {act{}, operate.Plan{}},
+		"a rate":  {act{HasRate: true, Force: "yes"}, operate.Plan{Rate: 1_000_000, Force: true}},
+		"a plan":  {act{HasRate: true, HasPlan: true}, operate.Plan{Rate: 1_000_000, Canary: 5, Window: 6, StopOnFailure: true}},
+	} {
+		if p, err := newPlan(form, c.act); err != nil || !reflect.DeepEqual(p, c.want) {
+			t.Errorf("%s: the plan is %+v, %v; want %+v", name, p, err, c.want)
+		}
+	}
+	for _, text := range []string{"1000001", "-1", "x"} {
+		form.Set("rate", text)
+		if _, err := newPlan(form, act{HasRate: true}); err == nil || !strings.Contains(err.Error(), "not a number from 0 to 1,000,000") {
+			t.Errorf("rate %s: %v", text, err)
+		}
 	}
 }
 

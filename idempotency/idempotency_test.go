@@ -336,6 +336,15 @@ idempotency: MaxBody is -1 and MaxAnswer is 1048576: must not be negative`
 			t.Errorf("Retention %v: %v", retention, err)
 		}
 	}
+	for page, fine := range map[string]bool{
+		"https://shop.example/keys": true, "http://shop.example": true, "ftp://shop.example/keys": false, "https:///keys": false,
+		"https://shop.example/<keys>": false,
+	} {
+		config := idempotency.Config{Client: idempotency.OneClient, Documentation: page}
+		if _, err := idempotency.New(&sql.DB{}, config); (err == nil) != fine {
+			t.Errorf("Documentation %s: %v", page, err)
+		}
+	}
 	if _, err := idempotency.New(nil, idempotency.Config{Client: idempotency.OneClient}); err == nil {
 		t.Error("no error without a database")
 	}

@@ -125,6 +125,12 @@ func TestTrap110_StoredAnswerIsNotForAnotherRequest(t *testing.T) {
 			before(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadFull(r.Body, make([]byte, 3)) }),
 			with(post, body("a=1&b=1")), with(post, body("a=2&b=1")), true,
 		},
+		"another body": {
+			before(func(_ http.ResponseWriter, r *http.Request) {
+				r.Body = io.NopCloser(strings.NewReader("a longer body"))
+			}),
+			with(post, body("a=1")), with(post, body("a=2")), true,
+		},
 		"closed": {
 			before(func(_ http.ResponseWriter, r *http.Request) { _ = r.Body.Close() }), with(post, body("a=1")), with(post, body("a=2")), true,
 		},

@@ -16,6 +16,7 @@ import (
 	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // Trap 79. With HoldForGap, a version that was not applied is late, and not stale.
@@ -158,6 +159,21 @@ func TestStatementErrorSaysWhetherTheMessageIsTheCause(t *testing.T) {
 	} {
 		if v := chain.Of(statementError("write the version", stateError(state))); v.Kind != want.Kind || v.NotCalled != want.NotCalled {
 			t.Errorf("%s: kind %d, not called %t; want kind %d, not called %t", state, v.Kind, v.NotCalled, want.Kind, want.NotCalled)
+		}
+	}
+}
+
+// A missing first version is logged after ten seconds, or in the middle of a short window.
+func TestMissingFirstVersionIsLoggedBeforeTheWindowEnds(t *testing.T) {
+	t.Parallel()
+	for window, after := range map[time.Duration]time.Duration{time.Minute: 10 * time.Second, 10 * time.Second: 5 * time.Second} {
+		for _, waited := range []time.Duration{after - 1, after} {
+			var logs kit.Logs
+			r := &Resequencer{config: Config{Policy: HoldForGap, Window: window, Logger: &logs}.withDefaults()}
+			r.logMissingFirst(delivered{delivery: &parkedrows.Delivery{}}, Gap{Version: 3, First: 1, Waited: waited})
+			if got := logs.Has("Messages wait for the first version"); got != (waited == after) {
+				t.Errorf("window %v: after %v, it is logged: %t", window, waited, got)
+			}
 		}
 	}
 }
