@@ -12,6 +12,7 @@ import (
 
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate/status"
+	"github.com/watermill-once/once/schema"
 )
 
 func TestAudit(t *testing.T) {
@@ -126,7 +127,7 @@ func TestStatus(t *testing.T) {
 			"0 instances run; nobody sends the messages of 64 slots",
 			"dead        0 dead letters", "parked      0 messages are tried again later", "quarantine  0 messages")
 		out := object[statusJSON](s, exitDone, "status")
-		if out.Outbox.Pending != (atMostJSON{N: 2}) || out.FreeSlots != 64 || out.Tables != 2 {
+		if out.Outbox.Pending != (atMostJSON{N: 2}) || out.FreeSlots != 64 || out.Tables != schema.Version() {
 			t.Errorf("status %+v", out)
 		}
 		s.says(s.once(exitUsage, "status", "--every", "1s"), "--every needs --watch")
@@ -141,7 +142,7 @@ func TestStatusWatch(t *testing.T) {
 		width int
 		json  bool
 		mark  string // at the beginning of each state
-	}{{0, false, " UTC\noutbox "}, {80, false, "\x1b[H\x1b[2J"}, {0, true, `"tables":2`}} {
+	}{{0, false, " UTC\noutbox "}, {80, false, "\x1b[H\x1b[2J"}, {0, true, fmt.Sprintf(`"tables":%d`, schema.Version())}} {
 		ctx, interrupt := context.WithCancel(t.Context())
 		var stdout, stderr buffer
 		a := &app{stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, width: c.width}
