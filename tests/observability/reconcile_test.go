@@ -26,17 +26,19 @@ func moveReconcile(w *watch, seen *seen) {
 		w.exec(db, `INSERT INTO once_inbox (message_id, consumer, processed_at, digest)
 			VALUES ('`+row.handled+`', 'payments', now() - interval '`+row.ago+`', '')`)
 	}
+	w.exec(db, `INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
+		VALUES (1, 'lost, too', 'orders', '', '{}', now() - interval '3 hours', now() - interval '3 hours')`)
 	if _, err := reconcile.Compare(w.Context(), s, r); err != nil {
 		w.Error(err)
 	}
-	for name, series := range map[string][]string{
-		"once.reconcile.runs":     {"once.outcome=ok", "once.outcome=failed"},
-		"once.reconcile.compared": {""},
-		"once.reconcile.found":    {"once.reason=missing", "once.reason=phantom"},
+	for name, series := range map[string]map[string]float64{
+		"once.reconcile.runs":     {"once.outcome=ok": 1, "once.outcome=failed": 1},
+		"once.reconcile.compared": {"": 2},
+		"once.reconcile.found":    {"once.reason=missing": 2, "once.reason=phantom": 1},
 	} {
-		for _, one := range series {
-			if got := w.value(name, one); got != 1 {
-				w.Errorf("%s{%s} is %v, want 1", name, one, got)
+		for one, want := range series {
+			if got := w.value(name, one); got != want {
+				w.Errorf("%s{%s} is %v, want %v", name, one, got, want)
 			}
 		}
 	}
