@@ -432,6 +432,23 @@ func TestThirdUndecidedCallCounts(t *testing.T) {
 	})
 }
 
+// Without retry's Subscriber, a parked message would not be delivered again. So a message
+// whose deadline has passed among conflicts returns to its transport.
+func TestConflictsWithoutASubscriberParkNothing(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	a := &attempt{ // it has no store
+		Retries: &Retries{config: Config{}.withDefaults()}, ctx: ctx, delivery: &parkedrows.Delivery{},
+		original: message.NewMessage("m1", nil), undecided: undecidedTries{contended: 1, calls: 1},
+	}
+	if err := a.endUndecided(errConflict); !errors.Is(err, errConflict) {
+		t.Errorf("got %v, want the error of the handler", err)
+	}
+}
+
+var errConflict = errors.New("could not serialize")
+
 // The conflicts of a message begin again if none occurred for a time, or if a call had
 // another outcome. So a conflict now and then does not count as an attempt.
 func TestConflictsBeginAgainAfterAPause(t *testing.T) {
