@@ -93,7 +93,7 @@ func (p *part) forward() {
 	if err := reader.Collect(p.Context(), &metricdata.ResourceMetrics{}); err != nil {
 		p.Error(err)
 	}
-	p.healthy(health.Config{MaxLag: time.Millisecond}) // so it looks why messages wait
+	p.healthy(health.Config{MaxLag: time.Millisecond})                  // so it looks why messages wait
 	second, endSecond := p.run(forwarder.Config{KeepSent: time.Minute}) // the second forwarder takes over a share of the slots
 	<-second.Running()
 	p.awaitNumber(2, `SELECT COUNT(DISTINCT owner) FROM app.mine_slots`)
