@@ -187,7 +187,8 @@ func TestGapOfANewAggregate(t *testing.T) {
 		if gap.First != first || gap.Last != first-1 || gap.Version != 3 {
 			t.Errorf("gap %+v, want the first version to be %d", gap, first)
 		}
-		if text, want := (&gapError{gap}).Error(), fmt.Sprintf("came, and no earlier version in 0s: versions must begin at %d", first); !strings.Contains(text, want) {
+		want := fmt.Sprintf("came, and no earlier version in 0s: versions must begin at %d", first)
+		if text := (&gapError{gap}).Error(); !strings.Contains(text, want) {
 			t.Errorf("%q is not in %q", want, text)
 		}
 	}

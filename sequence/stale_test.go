@@ -208,7 +208,8 @@ func TestDiscardedVersionTakesEffectUnderAnotherIDOnly(t *testing.T) {
 		}
 		b.publish("a1", "a2")
 		b.eventually("version 2 fails", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
-		if err := b.quarantine.Discard(t.Context(), operate.Act{Actor: "test", Why: "the account was corrected"}, b.quarantined(1)[0].ID); err != nil {
+		act := operate.Act{Actor: "test", Why: "the account was corrected"}
+		if err := b.quarantine.Discard(t.Context(), act, b.quarantined(1)[0].ID); err != nil {
 			t.Fatal(err)
 		}
 		send("a2", "body of a2")
@@ -287,7 +288,8 @@ func TestVersionsShowWhatIsAppliedAndWhatWaits(t *testing.T) {
 				t.Errorf("%v, of c: %+v", err, page)
 			}
 		}
-		if page, err := versions.List(t.Context(), sequence.VersionFilter{AggregateType: "order"}, sequence.Version{}); err != nil || len(page) != 0 {
+		page, err := versions.List(t.Context(), sequence.VersionFilter{AggregateType: "order"}, sequence.Version{})
+		if err != nil || len(page) != 0 {
 			t.Errorf("%v, of orders: %+v", err, page)
 		}
 

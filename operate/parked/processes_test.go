@@ -40,7 +40,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	be, ok := map[string]func(*sql.DB) error{"consumer": beConsumer, "operator": beOperator, "pausable": bePausable, "breaking": beBreaking}[os.Getenv(processRole)]
+	be, ok := map[string]func(*sql.DB) error{
+		"consumer": beConsumer, "operator": beOperator, "pausable": bePausable, "breaking": beBreaking,
+	}[os.Getenv(processRole)]
 	if !ok {
 		kit.MainWithTables(m)
 	}

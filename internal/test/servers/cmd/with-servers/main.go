@@ -56,7 +56,8 @@ func run(args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("with-servers", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // print errors once, without the usage text
 	private := flags.Bool("private", false, "start new servers, even if others run")
-	newest := flags.Bool("newest", false, "use the newest servers that scripts/newer-servers.sh has unpacked, unless a variable chooses servers")
+	newest := flags.Bool("newest", false,
+		"use the newest servers that scripts/newer-servers.sh has unpacked, unless a variable chooses servers")
 	err := cmdline.Parse(flags, args)
 	if err == nil && *newest {
 		err = servers.ChooseNewest()
