@@ -243,7 +243,12 @@ func TestPausedConsumerStartsNoMessage(t *testing.T) {
 		b.eventually("the pause is seen", func() bool { return !b.retriesOpen() })
 		c.paused.Store(true)
 		q.publish("q5", "q6", "q7")
+		other.otherConsumerPolls() // a search that began before the pause has ended
 		b.put("p1", "p2")
+		due := map[string]time.Time{} // a claim changes it, even if the row is given back
+		for _, row := range b.entries("") {
+			due[row.MessageID] = row.DueAt
+		}
 		other.otherConsumerPolls()
 		if n := q.open.Load(); n != 1 {
 			t.Errorf("%d subscriptions while a handler runs, want 1: an end would cancel its context", n)
@@ -255,6 +260,9 @@ func TestPausedConsumerStartsNoMessage(t *testing.T) {
 		for _, row := range b.entries("") {
 			if row.Attempts != 0 || row.Crashes != 0 || row.Rounds != 0 {
 				t.Errorf("%+v was charged", row)
+			}
+			if !row.DueAt.Equal(due[row.MessageID]) {
+				t.Errorf("%+v was claimed, it was due at %v", row, due[row.MessageID])
 			}
 		}
 		c.paused.Store(false)
