@@ -340,7 +340,8 @@ func TestUnavailableOpensBreakerForTheTimeOfAfter(t *testing.T) {
 	const why = "1 of the last 1 messages failed with *errors.errorString, group "
 	for _, all := range []bool{false, true} {
 		c := <-changes
-		if c.Consumer != consumer || c.Topic != topic || !c.Open || c.All != all || !strings.HasPrefix(c.Why, why) || strings.Contains(c.Why, "503") {
+		if c.Consumer != consumer || c.Topic != topic || !c.Open || c.All != all ||
+			!strings.HasPrefix(c.Why, why) || strings.Contains(c.Why, "503") {
 			t.Errorf("change %+v, want an opening with All=%v", c, all)
 		}
 	}

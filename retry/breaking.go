@@ -398,11 +398,12 @@ func (b *breaker) do(ctx context.Context, next step, own *opening, p *probe) err
 		})
 		b.changed(closedAlone, "")
 		return nil
+	default:
+		if err := b.write(ctx, next, own, p, set); err != nil {
+			return err
+		}
+		return b.pauses.Refresh(ctx)
 	}
-	if err := b.write(ctx, next, own, p, set); err != nil {
-		return err
-	}
-	return b.pauses.Refresh(ctx)
 }
 
 // write does a step that writes to the database.
@@ -427,6 +428,29 @@ func (b *breaker) write(ctx context.Context, next step, own *opening, p *probe, 
 			return err
 		}
 		set(func() { b.probe = &probe{since: now, lease: now.Add(b.config.Lease)} })
+	case closes:
+		did, err := b.store.BreakerClosed(ctx, b.instance, "a message was handled")
+		if err != nil {
+			return err
+		}
+		if did {
+			b.changed(closed, "")
+		}
+	case heals:
+		if err := b.store.InstanceHealthy(ctx, b.instance); err != nil {
+			return err
+		}
+		set(func() { b.told = false })
+	default:
+		return b.writeProbe(ctx, next, p, set)
+	}
+	return nil
+}
+
+// writeProbe does a step of a probe that writes to the database.
+func (b *breaker) writeProbe(ctx context.Context, next step, p *probe, set func(change func())) error {
+	now := time.Now()
+	switch next {
 	case extends:
 		extended, err := b.store.ExtendProbe(ctx, b.instance, b.config.Lease)
 		if err != nil {
@@ -451,19 +475,6 @@ func (b *breaker) write(ctx context.Context, next step, own *opening, p *probe, 
 			return err
 		}
 		set(func() { b.probe = nil })
-	case closes:
-		did, err := b.store.BreakerClosed(ctx, b.instance, "a message was handled")
-		if err != nil {
-			return err
-		}
-		if did {
-			b.changed(closed, "")
-		}
-	case heals:
-		if err := b.store.InstanceHealthy(ctx, b.instance); err != nil {
-			return err
-		}
-		set(func() { b.told = false })
 	default:
 	}
 	return nil

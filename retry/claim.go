@@ -26,8 +26,8 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	defer cancel()
 	f.moreDue = true
 	room := f.capacity() - len(f.inFlight)
-	if many := f.stored.Ahead / 2; room <= 0 || room < many || f.queue.len() > many {
-		return false // wait until one statement can claim many rows
+	if f.full(room) {
+		return false
 	}
 	if err := f.releaseUnknown(ctx); err != nil {
 		f.report(ctx, err)
@@ -35,9 +35,6 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	}
 	rows := f.limit.Of(room)
 	if f.probing {
-		if f.queue.len() > 0 {
-			return false
-		}
 		rows = 1
 	}
 	if room = f.buffer.fit(rows); room == 0 {
@@ -101,6 +98,16 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	// If other processes have locked all due rows, the next query finds the same rows, so the loop
 	// must get a chance to renew leases.
 	return err == nil && (len(claimed) == room || partly && len(claimed) > 0 || reused) && !sel.Crashed
+}
+
+// full reports whether a fetch must wait until one statement can claim many rows. A probe is one
+// row.
+func (f *fetcher) full(room int) bool {
+	many := f.stored.Ahead / 2
+	if f.probing {
+		return room <= 0 || f.queue.len() > 0
+	}
+	return room <= 0 || room < many || f.queue.len() > many
 }
 
 // accept adds the claimed messages to the queue. If the commit of the claim has an unknown outcome,

@@ -153,7 +153,8 @@ func (s *Store) changeBreaker(ctx context.Context, i Instance, change func(tx *s
 }
 
 func (s *Store) auditBreaker(ctx context.Context, tx *sql.Tx, i Instance, action, why string) error {
-	_, err := tx.ExecContext(ctx, s.sql.breaker.audit, action, "topic:"+Clean(i.Topic, MaxName), Clean(i.Consumer, MaxName), Clean(why, MaxError))
+	_, err := tx.ExecContext(ctx, s.sql.breaker.audit,
+		action, "topic:"+Clean(i.Topic, MaxName), Clean(i.Consumer, MaxName), Clean(why, MaxError))
 	return err
 }
 

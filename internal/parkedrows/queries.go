@@ -34,6 +34,8 @@ type queries struct {
 	breaker   breakerQueries
 }
 
+const pausedQuery = `SELECT consumer, topic, {millis probe_at} - {clock}, probes, prober, fingerprint FROM {consumer_pauses}`
+
 func newQueries(d dialect.Dialect) queries {
 	among, end := chosen(d)
 	lockTimeout := "SET LOCAL lock_timeout = 1000"
@@ -170,9 +172,8 @@ func newQueries(d dialect.Dialect) queries {
 
 		order:     newOrderQueries(d),
 		consumers: newConsumerQueries(d),
-		paused: d.Statement("", `
-			SELECT consumer, topic, {millis probe_at} - {clock}, probes, prober, fingerprint FROM {consumer_pauses}`),
-		breaker: newBreakerQueries(d),
+		paused:    d.Statement("", pausedQuery),
+		breaker:   newBreakerQueries(d),
 	}
 }
 
