@@ -452,7 +452,8 @@ func TestSelectionHasALimitedNumberOfIDs(t *testing.T) {
 	if s, err := newSelection(url.Values{"id": ids}); err != nil || len(s.IDs) != mostIDs {
 		t.Errorf("%d IDs, %v; want %d", len(s.IDs), err, mostIDs)
 	}
-	if _, err := newSelection(url.Values{"id": slices.Concat(ids, []string{"1"})}); err == nil || !strings.Contains(err.Error(), "501 messages are selected") {
+	one := slices.Concat(ids, []string{"1"})
+	if _, err := newSelection(url.Values{"id": one}); err == nil || !strings.Contains(err.Error(), "501 messages are selected") {
 		t.Errorf("one more: %v", err)
 	}
 }
