@@ -2,6 +2,8 @@ package amqpv3
 
 import (
 	"errors"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,10 +76,18 @@ func TestExistingTopicExchangeIsUsedWhateverItsDurability(t *testing.T) {
 	messages = subscribe(t, ours.newSubscriber(t, v3), "orders.*")
 	publish(t, ours.newPublisher(t, v3), "orders.placed", "m")
 	receive(t, messages, "m").Ack()
+
+	// The stock parts need the same value.
+	if err := stock.tryDeclare(t, v3, "orders.*"); err == nil || !strings.Contains(err.Error(), "inequivalent arg 'durable'") {
+		t.Errorf("the stock subscriber declares a durable exchange again as one that is not: %v", err)
+	}
+	v3.Exchange.Durable = true
+	stock.declare(t, v3, "orders.*")
 }
 
-// A quorum queue of v3's config loses no message after 20 deliveries, whichever side has
-// declared it. The subscriber of v3 uses the queue with the same argument.
+// A quorum queue that this module has declared keeps a message that was returned more than
+// 20 times, and the subscriber of v3 can use the queue only with the same argument. A queue
+// that the subscriber of v3 has declared keeps its limit, and this module uses it as it is.
 func TestQuorumQueueHasNoDeliveryLimit(t *testing.T) {
 	kit.Long(t)
 	t.Parallel()
@@ -86,7 +96,17 @@ func TestQuorumQueueHasNoDeliveryLimit(t *testing.T) {
 	config.Queue.Arguments = amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
 	ours.declare(t, config, "ours")
 	stock.declare(t, config, "stock")
-	ours.declare(t, config, "stock") // as it is
+	ours.declare(t, config, "stock")
+	const times = 21 // the broker's default limit is 20
+	if got := afterReturns(t, uri, "stock", times); got != "next" {
+		t.Errorf("the queue of v3 delivers %q after %d returns, want \"next\": the limit has no effect in this test", got, times)
+	}
+	if got := afterReturns(t, uri, "ours", times); got != "m" {
+		t.Errorf("the queue of this module delivers %q after %d returns, want \"m\"", got, times)
+	}
+	if err := stock.tryDeclare(t, config, "ours"); err == nil || !strings.Contains(err.Error(), "inequivalent arg 'x-delivery-limit'") {
+		t.Errorf("without the argument, the subscriber of v3 declares the queue of this module: %v", err)
+	}
 	config.Queue.Arguments = unlimited(t, uri)
 	stock.declare(t, config, "ours")
 }
@@ -120,12 +140,49 @@ func TestIsMessageRedelivered(t *testing.T) {
 
 // An invalid config is refused with the names of v3's fields.
 func TestInvalidConfigIsRefused(t *testing.T) {
-	if _, err := amqpv3.NewPublisher(amqp.Config{}, rabbit.PublisherConfig{}); err == nil {
-		t.Error("NewPublisher accepts an empty config")
+	config := amqp.Config{
+		Connection: amqp.ConnectionConfig{
+			Reconnect: &amqp.ReconnectConfig{BackoffInitialInterval: time.Hour, BackoffMaxInterval: time.Minute},
+		},
+		Publish: amqp.PublishConfig{Transactional: true},
 	}
-	if _, err := amqpv3.NewSubscriber(amqp.Config{}, rabbit.SubscriberConfig{}); err == nil {
-		t.Error("NewSubscriber accepts an empty config")
+	_, publisher := amqpv3.NewPublisher(config, rabbit.PublisherConfig{})
+	_, subscriber := amqpv3.NewSubscriber(config, rabbit.SubscriberConfig{})
+	for part, c := range map[string]struct {
+		err   error
+		names []string
+	}{
+		"NewPublisher":  {publisher, []string{"Exchange.GenerateName", "Publish.GenerateRoutingKey", "Publish.Transactional"}},
+		"NewSubscriber": {subscriber, []string{"Exchange.GenerateName", "Queue.GenerateName"}},
+	} {
+		if c.err == nil {
+			t.Errorf("%s accepts an invalid config", part)
+			continue
+		}
+		for _, name := range append(c.names, "Connection.AmqpURI", "Connection.Reconnect.BackoffInitialInterval") {
+			if !strings.Contains(c.err.Error(), "rabbit: "+name+" ") {
+				t.Errorf("the error of %s does not name %s:\n%v", part, name, c.err)
+			}
+			if !isField(reflect.TypeFor[amqp.Config](), name) {
+				t.Errorf("the Config of v3 has no field %s", name)
+			}
+		}
 	}
+}
+
+// isField reports whether path, such as "Queue.Durable", is a field of the struct.
+func isField(of reflect.Type, path string) bool {
+	for name := range strings.SplitSeq(path, ".") {
+		if of.Kind() == reflect.Pointer {
+			of = of.Elem()
+		}
+		field, ok := of.FieldByName(name)
+		if !ok {
+			return false
+		}
+		of = field.Type
+	}
+	return true
 }
 
 // lenient ignores ErrGivenBack, because some tests of the suite close a subscriber that

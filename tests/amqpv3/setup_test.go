@@ -2,6 +2,7 @@ package amqpv3
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -83,13 +84,18 @@ func open[C any, P interface{ Close() error }](t *testing.T, create func(C) (P, 
 // declare declares the exchange and the queue of topic.
 func (tr transport) declare(t *testing.T, config amqp.Config, topic string) {
 	t.Helper()
+	if err := tr.tryDeclare(t, config, topic); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (tr transport) tryDeclare(t *testing.T, config amqp.Config, topic string) error {
+	t.Helper()
 	subscriber, ok := tr.newSubscriber(t, config).(message.SubscribeInitializer)
 	if !ok {
 		t.Fatal("the subscriber has no SubscribeInitialize")
 	}
-	if err := subscriber.SubscribeInitialize(topic); err != nil {
-		t.Fatal(err)
-	}
+	return subscriber.SubscribeInitialize(topic)
 }
 
 func subscribe(t *testing.T, subscriber message.Subscriber, topic string) <-chan *message.Message {
@@ -143,4 +149,58 @@ func unlimited(t *testing.T, uri string) amqp091.Table {
 		arguments["x-delivery-limit"] = int32(-1)
 	}
 	return arguments
+}
+
+// afterReturns sends the message "m" to the queue and returns it the given number of times.
+// It then sends the message "next", and returns the message that the queue delivers. It uses
+// basic.reject, because RabbitMQ 4.3 does not count nacks towards the limit of a queue.
+func afterReturns(t *testing.T, uri, queue string, times int) string {
+	t.Helper()
+	conn, err := amqp091.Dial(uri)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(channel.Confirm(false), channel.Qos(1, 0, false)); err != nil {
+		t.Fatal(err)
+	}
+	deliveries, err := channel.ConsumeWithContext(t.Context(), queue, "", false, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(body string) {
+		confirm, err := channel.PublishWithDeferredConfirmWithContext(t.Context(), "", queue, true, false, amqp091.Publishing{
+			DeliveryMode: amqp091.Persistent, Body: []byte(body),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stored, err := confirm.WaitContext(t.Context()); err != nil || !stored {
+			t.Fatalf("%s is not stored: %v", body, err)
+		}
+	}
+	next := func() amqp091.Delivery {
+		select {
+		case delivery, ok := <-deliveries:
+			if !ok {
+				t.Fatalf("queue %s: the consumer has ended", queue)
+			}
+			return delivery
+		case <-time.After(time.Minute):
+			t.Fatalf("queue %s: no delivery within a minute", queue)
+			return amqp091.Delivery{}
+		}
+	}
+	send("m")
+	for range times {
+		if err := next().Reject(true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("next")
+	return string(next().Body)
 }
