@@ -26,7 +26,8 @@ const statusUsage = 2
 
 // packages are the packages on which the promises rest.
 var packages = []string{
-	"./rabbit/...", "./rabbit/amqpv3", "./tests/amqpv3", "./forwarder/...", "./outbox/...", "./schema/...", "./dedup/...", "./retry/...",
+	"./rabbit/...", "./rabbit/amqpv3", "./tests/amqpv3", "./forwarder/...",
+	"./outbox/...", "./outbox/pgxoutbox", "./outbox/sqlv4", "./tests/pgxoutbox", "./tests/stock", "./schema/...", "./dedup/...", "./retry/...",
 	"./poison/...", "./durable/...", "./sequence/...", "./embedded/...", "./operate/mover/...",
 	"./tests/conformance", "./tests/forwarding", "./tests/failpoints",
 }

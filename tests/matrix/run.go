@@ -154,6 +154,7 @@ func runChaos(ctx context.Context, root string) (string, error) {
 // dependencies are the modules that -newest raises to their newest versions.
 var dependencies = []string{
 	"github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-amqp/v2", "github.com/ThreeDotsLabs/watermill-amqp/v3",
+	"github.com/ThreeDotsLabs/watermill-sql/v3", "github.com/ThreeDotsLabs/watermill-sql/v4",
 	"github.com/rabbitmq/amqp091-go", "github.com/jackc/pgx/v5", "github.com/lib/pq",
 	"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/trace", "go.opentelemetry.io/otel/sdk",
 	"go.opentelemetry.io/otel/sdk/metric",
