@@ -104,9 +104,10 @@ func (o options) validate() error {
 	}
 	check(o.orders >= 0 && o.orders <= mostOrders, "-orders %d: must be in 0..%d", o.orders, mostOrders)
 	check(!o.faults || o.orders > 0, "-faults needs -orders: without orders there is nothing to harm")
-	check(!o.outage || !o.faults && !o.exit && !o.json && o.only == "",
+	watched := !o.faults && !o.exit && !o.json && o.only == ""
+	check(!o.outage || watched,
 		"-outage cannot be combined with -faults, -exit, -json or -only: you end it yourself, in the console")
-	check(!o.provider || !o.outage && !o.faults && !o.exit && !o.json && o.only == "",
+	check(!o.provider || !o.outage && watched,
 		"-provider-outage cannot be combined with -outage, -faults, -exit, -json or -only: watch it in the console")
 	check(!o.json || o.orders > 0 || o.exit, "-json needs -orders or -exit: without them there is no report")
 	check(o.timeout > 0, "-timeout %v: must be positive", o.timeout)
@@ -132,9 +133,8 @@ func (o options) validate() error {
 		"-only needs -db and -amqp, and cannot have -services 2 or -orders: one service alone handles no order")
 	check(o.data == "" || isDirectory(o.data), "-data %s: must be a directory, or a new one's name", o.data)
 	check(o.data == "" || o.db == "", "-data is for SQLite: with -db everything is in PostgreSQL")
-	if err := (schema.Config{Schema: o.schema}).Validate(); err != nil || o.schema == "" {
-		check(false, "-schema %q: must be letters, digits and underscores, at most 63", o.schema)
-	}
+	err = schema.Config{Schema: o.schema}.Validate()
+	check(err == nil && o.schema != "", "-schema %q: must be letters, digits and underscores, at most 63", o.schema)
 	check(namespaces.MatchString(o.namespace),
 		"-namespace %q: must be letters, digits, dots, hyphens and underscores, at most 100", o.namespace)
 	if _, known := levels[o.verbosity]; !known && o.verbosity != "" {

@@ -51,7 +51,8 @@ func newFlags(o *options) *flag.FlagSet {
 	flags.DurationVar(&o.lease, "lease", 0, "how long the work of a killed process waits for another one (default 5s, with -faults 1s)")
 	flags.IntVar(&o.orders, "orders", 0, "place this number of orders, and report")
 	flags.BoolVar(&o.outage, "outage", false, "place 80 orders, or -orders, of which some payments fail: you replay them in the console")
-	flags.BoolVar(&o.provider, "provider-outage", false, "place 80 orders, or -orders, while the payment gateway is down; a breaker lets the payments wait")
+	flags.BoolVar(&o.provider, "provider-outage", false,
+		"place 80 orders, or -orders, while the payment gateway is down; a breaker lets the payments wait")
 	flags.BoolVar(&o.faults, "faults", false, "with -orders: inject faults of every kind meanwhile")
 	flags.BoolVar(&o.exit, "exit", false, "stop when all orders are handled, and report")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Minute, "how long placing and handling all orders may take")

@@ -53,10 +53,14 @@ func (a *actor) consume(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	go c.obey(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx) }()
-	return errors.Join(router.Run(ctx), <-ended)
+	err = router.Run(ctx)
+	cancel() // for example, the process has no rights at the start
+	return errors.Join(err, <-ended)
 }
 
 // versionWindow is how long a version waits for missing earlier versions. It is shorter

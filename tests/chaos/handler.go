@@ -23,6 +23,9 @@ import (
 // exitStatus is the exit status of a process whose handler calls os.Exit.
 const exitStatus = 7
 
+// refusedStatus is the exit status of a process that had no rights at RabbitMQ when it started.
+const refusedStatus = 8
+
 // tooLong is how long a slow handler takes. It is longer than the short consumer timeout that the
 // broker has during the fault consumer-timeout.
 const tooLong = 5 * time.Second

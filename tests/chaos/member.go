@@ -130,7 +130,7 @@ func (m *member) attend(p *process, stdout io.Reader) {
 	}
 	status := ended(p.cmd.ProcessState)
 	m.exits[status]++
-	if status != exitStatus && !m.wanted {
+	if status != exitStatus && status != refusedStatus && !m.wanted {
 		m.odd = append(m.odd, fmt.Sprintf("%s-%d ended with %v", m.base, m.lives, p.cmd.ProcessState))
 	}
 	if !m.down {

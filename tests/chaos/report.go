@@ -106,7 +106,8 @@ func (r *report) printTimes(out io.Writer) {
 		}
 	}
 	if injected > 0 {
-		fmt.Fprintf(out, "%d injections, those without an effect took %v; the longest kinds: %s\n", injected, missed.Round(time.Second), strings.Join(longest, ", "))
+		fmt.Fprintf(out, "%d injections, those without an effect took %v; the longest kinds: %s\n",
+			injected, missed.Round(time.Second), strings.Join(longest, ", "))
 	}
 }
 

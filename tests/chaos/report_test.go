@@ -34,7 +34,8 @@ func TestReportSaysWhatTookLong(t *testing.T) {
 	r.Phases[0].Took = 5 * time.Minute
 	var out strings.Builder
 	r.print(&out)
-	if want := "the faults took 5m0s\n4 injections, those without an effect took 3m0s; the longest kinds: b 4m0s, a 20s\n"; !strings.Contains(out.String(), want) {
+	want := "the faults took 5m0s\n4 injections, those without an effect took 3m0s; the longest kinds: b 4m0s, a 20s\n"
+	if !strings.Contains(out.String(), want) {
 		t.Errorf("%q is not in %q", want, out.String())
 	}
 }

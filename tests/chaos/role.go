@@ -71,6 +71,9 @@ func play(told string) int {
 	}
 	if err := a.play(); err != nil {
 		fmt.Fprintln(os.Stderr, a.Name, err)
+		if refused, ok := errors.AsType[*amqp.Error](err); ok && refused.Code == amqp.AccessRefused {
+			return refusedStatus
+		}
 		return 1
 	}
 	return 0
