@@ -120,7 +120,7 @@ func failedWith(err error, mark func(v *chain.Error)) error {
 		return nil
 	}
 	v := &chain.Error{Kind: chain.Failed, Reason: chain.ReasonFailed}
-	if before, ok := errors.AsType[*chain.Error](err); ok && before.Kind == chain.Failed {
+	if before, ok := errors.AsType[*chain.Error](usercode.Guard(err)); ok && before.Kind == chain.Failed { // methods of err may panic
 		v.After, v.Unavailable, v.Own = before.After, before.Unavailable, before.Own
 	}
 	v.Err = err
