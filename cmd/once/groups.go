@@ -239,3 +239,10 @@ func (a *app) printList(out any, next int64, head []string, rows [][]string, non
 	}
 	return a.print(out, table(a.width, head, rows)+more(next))
 }
+
+func more(next int64) string {
+	if next == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\nThere may be more: add --after %d\n", next)
+}

@@ -89,13 +89,6 @@ func (j *pendingJSON) reason() string {
 	}
 }
 
-func more(next int64) string {
-	if next == 0 {
-		return ""
-	}
-	return fmt.Sprintf("\nThere may be more: add --after %d\n", next)
-}
-
 func (a *app) outboxListCommand() *cobra.Command {
 	filter, after := operate.Filter{Limit: 100}, 0
 	cmd := &cobra.Command{
