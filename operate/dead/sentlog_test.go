@@ -72,6 +72,10 @@ func TestSentMessagesAreReplayed(t *testing.T) {
 		b.record("t", m, msg("other", ""))
 		only := operate.Filter{MessageID: "described"}
 
+		recorded := time.Now()
+		kit.Eventually(b, time.Minute, "SQLite's clock, which has milliseconds, goes on", func() bool {
+			return time.Since(recorded) > 2*time.Millisecond
+		})
 		_, forgetful := b.remembering(time.Nanosecond)
 		report, err := forgetful.ReplayMatching(b.Context(), ann, only, operate.Plan{Rate: 1000})
 		if err != nil {
