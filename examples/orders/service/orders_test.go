@@ -121,6 +121,7 @@ func TestOrderAndEventsAreOneTransaction(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
+		r.ready()
 		r.exec(`ALTER TABLE once_outbox RENAME TO elsewhere`)
 		got := r.order("key", anOrder)
 		if got.status < http.StatusInternalServerError || strings.Contains(got.body, "once_outbox") {

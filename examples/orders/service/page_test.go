@@ -76,9 +76,7 @@ func TestPageWithoutTheDatabase(t *testing.T) {
 	t.Parallel()
 	proxy, dsn := testenv.NewProxy(t, testenv.Postgres(t))
 	r := start(t, postgres(t, dsn))
-	testenv.Eventually(t, 3*time.Minute, "ready", func() bool {
-		return r.do(http.MethodGet, "/health/ready", "").status == http.StatusOK
-	})
+	r.ready()
 	proxy.Break()
 	got := r.do(http.MethodGet, "/", "")
 	if got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "The database cannot be read") ||

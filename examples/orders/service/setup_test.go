@@ -177,6 +177,14 @@ func startOn(t *testing.T, database service.Database, transport service.Transpor
 	return r
 }
 
+// ready waits until all parts of the service run, which includes the checks at their start.
+func (r *running) ready() {
+	r.Helper()
+	testenv.Eventually(r.T, 3*time.Minute, "ready", func() bool {
+		return r.do(http.MethodGet, "/health/ready", "").status == http.StatusOK
+	})
+}
+
 func pool(t *testing.T, database service.Database) *sql.DB {
 	t.Helper()
 	db := database.Pool(2)
