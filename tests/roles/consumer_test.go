@@ -82,6 +82,7 @@ func (p *part) consume() (end func()) {
 	var mended atomic.Bool
 	consumer.AddHandler(router, "plain", "t", plain, handler(&mended))
 	consumer.AddHandlerInBatches(router, "durable", "t", durable, handler(&mended))
+	down := p.addBreaking(router)
 	ended := make(chan error, 2)
 	go func() { ended <- router.Run(context.WithoutCancel(p.Context())) }()
 	<-router.Running()
@@ -118,6 +119,27 @@ func (p *part) consume() (end func()) {
 	p.awaitNumber(2*(3+1+1), `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'quarantined'`)
 	p.awaitNumber(2, `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'held'`)
 	p.awaitNumber(2*6, `SELECT COUNT(*) FROM app.mine_inbox`)
+	p.deliver(down, event("while the service is down", ""))
+	p.awaitNumber(1, `SELECT COUNT(*) FROM app.mine_audit WHERE action = 'breaker.closed'`)
 	mended.Store(true)
 	return end
+}
+
+// addBreaking adds a handler whose breaker opens at its first call. The first probe fails, and the second one closes it.
+func (p *part) addBreaking(router *message.Router) *kit.Subscriber {
+	p.Helper()
+	consumer, err := once.NewConsumer(p.db, once.ConsumerConfig{
+		Schema: tables, Retry: retry.Config{PollInterval: 10 * time.Millisecond, Breaker: &retry.Breaker{}},
+	})
+	p.must(err)
+	var calls atomic.Int64
+	down := kit.NewSubscriber()
+	consumer.AddHandler(router, "breaking", "t", down,
+		func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) {
+			if calls.Add(1) <= 2 {
+				return nil, retry.Unavailable(errors.New("the service is down"))
+			}
+			return nil, nil
+		})
+	return down
 }
