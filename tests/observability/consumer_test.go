@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -51,8 +53,10 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 	w.Helper()
 	retries, err := retry.New(db, retry.Config{
 		Policy:      retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond},
+		Breaker:     &retry.Breaker{}, // opens only if a handler says that a service is unavailable
 		CrashBudget: 2, PollInterval: 20 * time.Millisecond,
 		KeyOrder:      retry.BlockWhileQuarantined, // for messages with a key
+		ShareConsumer: true,                        // for two instances in one process
 		MeterProvider: w.meters, TracerProvider: w.traces, Logger: &w.logs,
 	})
 	if err != nil {
@@ -317,5 +321,46 @@ func moveRetry(w *watch, seen *seen) {
 	if left := w.value("once.retry.waiting", ""); left != -1 {
 		w.Errorf("a closed consumer is still observed: %v", left)
 	}
+	seen.look(w)
+}
+
+// moveBreaker opens and closes a breaker: first that of one of two instances alone, then, when the
+// other one has ended, that of all.
+func moveBreaker(w *watch, seen *seen) {
+	db := w.database()
+	var down atomic.Bool
+	store, err := parkedrows.NewStore(db, schema.Config{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.consume(db, func(*message.Message) error {
+		if down.Load() {
+			return retry.Unavailable(errHandler)
+		}
+		return nil
+	})
+	_, end := w.consume(db, func(*message.Message) error { return nil })
+	w.eventually("two instances run", func() bool {
+		var n int
+		return db.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM once_consumer_instances`).Scan(&n) == nil && n == 2
+	})
+	n := 0
+	change := func(opened, closed string) {
+		w.Helper()
+		down.Store(true)
+		w.eventually(opened+" and "+closed, func() bool {
+			n++
+			if err := store.Deliver(w.Context(), "t", []string{"payments"}, message.NewMessage(fmt.Sprint("message ", n), nil)); err != nil {
+				w.Fatal(err)
+			}
+			if w.value("once.retry.breaker", "once.outcome="+opened) > 0 {
+				down.Store(false)
+			}
+			return w.value("once.retry.breaker", "once.outcome="+closed) > 0
+		})
+	}
+	change("opened_alone", "closed_alone")
+	end()
+	change("opened", "closed")
 	seen.look(w)
 }

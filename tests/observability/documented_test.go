@@ -86,6 +86,7 @@ func TestInstrumentsMatchTheirPage(t *testing.T) {
 	t.Run("sequence", func(t *testing.T) { moveSequence(newWatch(t), seen) })
 	t.Run("inbox", func(t *testing.T) { moveInbox(newWatch(t), seen) })
 	t.Run("retry", func(t *testing.T) { kit.Long(t); moveRetry(newWatch(t), seen) })
+	t.Run("breaker", func(t *testing.T) { kit.Long(t); moveBreaker(newWatch(t), seen) })
 	t.Run("reconcile", func(t *testing.T) { moveReconcile(newWatch(t), seen) })
 	if t.Failed() {
 		return
