@@ -13,8 +13,8 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// handlers are those that a Consumer adds to routers, each of which is checked when it starts, or
-// before a handler subscribes that is added later. The check also logs configured consumer names
+// handlers are the handlers that a Consumer adds to routers. Each router is checked when it starts,
+// and again before a handler that is added later subscribes. The check also logs configured consumer names
 // that belong to no handler.
 type handlers struct {
 	configured map[string][]string // configured consumer names of each field of ConsumerConfig

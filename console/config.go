@@ -51,8 +51,8 @@ type Config struct {
 	Environment string
 	Color       Color
 
-	// InboxRetention is operate.Config.InboxRetention: what was sent longer ago needs force for a
-	// replay. Defaults to 7 days.
+	// InboxRetention is operate.Config.InboxRetention: the replay of a message that was sent longer
+	// ago needs force. Defaults to 7 days.
 	InboxRetention time.Duration
 
 	// ReplayToAbsent is operate.Config.ReplayToAbsent. It allows replays to consumers that are not

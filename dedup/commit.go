@@ -87,8 +87,8 @@ var (
 
 const pingTimeout = time.Second
 
-// failed ends the transaction after an error of the handler, or of storing what it produced. It
-// returns err with its disposition: It returns err with its disposition:
+// failed ends the transaction after an error of the handler, or an error in storing its messages. It
+// returns err with its disposition:
 //
 //   - If the handler has chosen a disposition, see retry.Permanent, it stays.
 //   - If other transactions have caused the error, for example a deadlock,

@@ -21,9 +21,9 @@
 //
 // A topic that does not confirm, such as a queue without a majority, does not stop other topics. It
 // may use only its share of the window. If none of its messages has had an outcome for
-// Config.StallTimeout, its messages are neither read nor sent until one in flight has one. A topic
-// of which the broker refuses all messages, for example because the user lacks a right, is left
-// out, too, but for a message from time to time.
+// Config.StallTimeout, its messages are neither read nor sent until one in flight has one. If
+// the broker refuses all messages of a topic, for example because the user lacks a right, only one
+// message of this topic is tried from time to time.
 //
 // # Requirements
 //

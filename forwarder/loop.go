@@ -116,7 +116,7 @@ func (l *loop) step(now time.Time) (ended bool) {
 	return l.scheduler.Stopping() && (l.released || commands.Expired)
 }
 
-// background calls work in another goroutine, and what it returns in the loop.
+// background calls work in another goroutine, and then the returned function in the loop.
 func (l *loop) background(work func(ctx context.Context) (then func())) {
 	l.asked++
 	timeout := l.config.Lease

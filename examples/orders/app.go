@@ -90,7 +90,7 @@ func (a *app) runOutage(ctx context.Context) error {
 	return err
 }
 
-// runProviderOutage places orders while the payment gateway is down, and says what has become of
+// runProviderOutage places orders while the payment gateway is down, and prints the state of
 // the payments.
 func (a *app) runProviderOutage(ctx context.Context) error {
 	fmt.Fprintf(a.say, "%d orders are placed while the payment gateway is down. Open %sconsumers to see the breaker of payments.\n",

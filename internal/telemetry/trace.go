@@ -136,7 +136,7 @@ func (t Tracer) Handle(
 	return context.WithValue(ctx, handlingKey{}, h), h
 }
 
-// End sets the outcome, of which the first counts. The middleware that began the span ends it. It
+// End sets the outcome. The first call counts. The middleware that began the span ends it. The span
 // does not contain the text of the error, because a handler's error may contain anything.
 func (h Handling) End(outcome string, failed bool) {
 	if h.span == nil {

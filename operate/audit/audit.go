@@ -37,7 +37,7 @@ type Record struct {
 
 	// Subject is the changed row, as a table and an ID: "parked:17" (quarantine), "dead:17",
 	// "sent:17", "outbox:17", "replay:17", or "key:k" for an ordering key, "topic:t" and "tenant:t"
-	// for what was paused or resumed, and "group:f" for a failure group of the quarantine.
+	// for a pause or its end, and "group:f" for a failure group of the quarantine.
 	Subject string
 
 	Consumer, MessageID string

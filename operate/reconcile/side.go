@@ -167,7 +167,7 @@ func (q *query) in(w window, at string) string {
 	return `CASE WHEN ` + at + ` >= ` + q.millis(w.from) + ` AND ` + at + ` < ` + q.millis(w.until) + ` THEN 1 ELSE 0 END`
 }
 
-// only returns a condition after AND, or "". See source.scan for what it leaves out.
+// only returns a condition after AND, or "". source.scan says which rows it leaves out.
 func (q *query) only(id, at string, w window, d differing) string {
 	if d == nil {
 		return ` AND ` + at + ` >= ` + q.millis(w.from.Add(-early))

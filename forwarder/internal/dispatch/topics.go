@@ -136,7 +136,7 @@ func (s *Scheduler) stallBecauseOf(t *topic, m *Message, err error, now time.Tim
 	}
 }
 
-// refuseTopic is for a topic of which the publisher can send no message. Messages that were not
+// refuseTopic stops sending a topic whose messages the publisher cannot send. Messages that were not
 // sent yet come back as NotSent.
 func (s *Scheduler) refuseTopic(t *topic, m *Message, err error, now time.Time) {
 	s.worked(&s.publishOutage, Publishing)
