@@ -28,6 +28,7 @@ import (
 	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/outbox/sqlv4"
 	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/rabbit/amqpv3"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -260,11 +261,15 @@ func TestASubscriberOfTheOutboxFailsAtItsFirstQuery(t *testing.T) {
 	}
 }
 
-// generation contains the parts of Watermill that a service used before.
+// generation contains the parts of Watermill that a service used before, and the parts of this
+// library that replace them.
 type generation struct {
 	writer     func(tx *sql.Tx) (message.Publisher, error)
 	subscriber func(db *sql.DB) (stockSubscriber, error)
 	publisher  func(url string) (message.Publisher, error)
+
+	newWriter    func(tx *sql.Tx) (message.Publisher, error)
+	newPublisher func(url string, cfg rabbit.PublisherConfig) (*rabbit.Publisher, error)
 }
 
 type stockSubscriber interface {
@@ -276,6 +281,18 @@ var (
 	tables3 = wsql.DefaultPostgreSQLSchema{SubscribeBatchSize: stockBatch}
 	tables4 = wsql4.DefaultPostgreSQLSchema{SubscribeBatchSize: stockBatch}
 )
+
+func queue2(url string) wamqp.Config {
+	config := wamqp.NewDurableQueueConfig(url)
+	config.Marshaler, config.Publish.ConfirmDelivery = rabbit.Marshaler{}, true
+	return config
+}
+
+func queue3(url string) wamqp3.Config {
+	config := wamqp3.NewDurableQueueConfig(url)
+	config.Marshaler, config.Publish.ConfirmDelivery = rabbit.Marshaler{}, true
+	return config
+}
 
 var generations = map[string]generation{
 	"watermill-amqp v2, watermill-sql v3": {
@@ -289,10 +306,11 @@ var generations = map[string]generation{
 			}, nil)
 		},
 		publisher: func(url string) (message.Publisher, error) {
-			config := wamqp.NewDurableQueueConfig(url)
-			config.Marshaler = rabbit.Marshaler{}
-			config.Publish.ConfirmDelivery = true
-			return wamqp.NewPublisher(config, watermill.NopLogger{})
+			return wamqp.NewPublisher(queue2(url), watermill.NopLogger{})
+		},
+		newWriter: func(tx *sql.Tx) (message.Publisher, error) { return outbox.Publisher(tx), nil },
+		newPublisher: func(url string, cfg rabbit.PublisherConfig) (*rabbit.Publisher, error) {
+			return rabbit.NewPublisher(queue2(url), cfg)
 		},
 	},
 	"watermill-amqp v3, watermill-sql v4": {
@@ -306,10 +324,11 @@ var generations = map[string]generation{
 			}, nil)
 		},
 		publisher: func(url string) (message.Publisher, error) {
-			config := wamqp3.NewDurableQueueConfig(url)
-			config.Marshaler = rabbit.Marshaler{}
-			config.Publish.ConfirmDelivery = true
-			return wamqp3.NewPublisher(config, watermill.NopLogger{})
+			return wamqp3.NewPublisher(queue3(url), watermill.NopLogger{})
+		},
+		newWriter: v4,
+		newPublisher: func(url string, cfg rabbit.PublisherConfig) (*rabbit.Publisher, error) {
+			return amqpv3.NewPublisher(queue3(url), cfg)
 		},
 	},
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	stockforwarder "github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -19,7 +18,6 @@ import (
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate/mover"
-	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/schema"
 )
@@ -57,7 +55,7 @@ type deploy struct {
 
 	stock      generation
 	db         *sql.DB
-	config     wamqp.Config
+	url        string
 	committed  ids
 	rolledBack ids
 	byStock    ids // delivered by Watermill's own forwarder
@@ -65,10 +63,7 @@ type deploy struct {
 
 func newDeploy(t *testing.T, stock generation) *deploy {
 	t.Helper()
-	d := &deploy{
-		T: t, stock: stock, db: kit.Postgres(t).DB, config: wamqp.NewDurableQueueConfig(kit.Rabbit(t).URL),
-	}
-	d.config.Marshaler = rabbit.Marshaler{}
+	d := &deploy{T: t, stock: stock, db: kit.Postgres(t).DB, url: kit.Rabbit(t).URL}
 	d.must(schema.Up(t.Context(), d.db, schema.Config{}))
 	d.channel(func(channel *amqp.Channel) error {
 		_, err := channel.QueueDeclare(placed, true, false, false, false, nil)
@@ -95,7 +90,7 @@ func (d *deploy) eventually(what string, cond func() bool) {
 
 func (d *deploy) channel(work func(*amqp.Channel) error) {
 	d.Helper()
-	conn, err := amqp.Dial(d.config.Connection.AmqpURI)
+	conn, err := amqp.Dial(d.url)
 	d.must(err)
 	defer conn.Close()
 	channel, err := conn.Channel()
@@ -174,7 +169,7 @@ func (d *deploy) stockWriter(name string) (stop func()) {
 }
 
 func (d *deploy) newWriter(name string) (stop func()) {
-	return d.writer(name, func(tx *sql.Tx) (message.Publisher, error) { return outbox.Publisher(tx), nil })
+	return d.writer(name, d.stock.newWriter)
 }
 
 func (d *deploy) subscriber() stockSubscriber { //nolint:ireturn // the generations have different types
@@ -203,7 +198,7 @@ func (n noting) Publish(topic string, messages ...*message.Message) error {
 
 func (d *deploy) stockForwarder() (stop func()) {
 	d.Helper()
-	publisher, err := d.stock.publisher(d.config.Connection.AmqpURI)
+	publisher, err := d.stock.publisher(d.url)
 	d.must(err)
 	fwd, err := stockforwarder.NewForwarder(d.subscriber(), noting{publisher, &d.byStock}, watermill.NopLogger{}, stockforwarder.Config{})
 	d.must(err)
@@ -227,7 +222,7 @@ func (d *deploy) mover() (m *mover.Mover, stop func()) {
 
 func (d *deploy) forwarder() {
 	d.Helper()
-	publisher, err := rabbit.NewPublisher(d.config, rabbit.PublisherConfig{Logger: kit.Logger(d.T)})
+	publisher, err := d.stock.newPublisher(d.url, rabbit.PublisherConfig{Logger: kit.Logger(d.T)})
 	d.must(err)
 	d.Cleanup(func() { _ = publisher.Close() })
 	fwd, err := forwarder.New(d.db, publisher, forwarder.Config{Logger: kit.Logger(d.T)})
@@ -245,7 +240,7 @@ func (d *deploy) drain() map[string]int {
 			if err != nil || !ok {
 				return err
 			}
-			msg, err := d.config.Marshaler.Unmarshal(delivery)
+			msg, err := rabbit.Marshaler{}.Unmarshal(delivery)
 			if err != nil {
 				return err
 			}
@@ -260,7 +255,8 @@ func (d *deploy) drain() map[string]int {
 
 // Trap 29. A service changes from Watermill's own forwarder to ours. Old and new parts run at the
 // same time, and the old parts are stopped one by one. No committed message is lost, and only the
-// messages that Watermill's forwarder had in flight may arrive twice.
+// messages that Watermill's forwarder had in flight may arrive twice. Watermill's parts and ours
+// have the same versions of watermill-amqp and watermill-sql.
 func TestMigrationFromTheStockForwarder(t *testing.T) {
 	for name, stock := range generations {
 		t.Run(name, func(t *testing.T) { migrate(t, newDeploy(t, stock)) })

@@ -6,6 +6,8 @@ replace github.com/watermill-once/once => ../..
 
 replace github.com/watermill-once/once/outbox/sqlv4 => ../../outbox/sqlv4
 
+replace github.com/watermill-once/once/rabbit/amqpv3 => ../../rabbit/amqpv3
+
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/ThreeDotsLabs/watermill-amqp/v2 v2.1.3
@@ -17,6 +19,7 @@ require (
 	github.com/rabbitmq/amqp091-go v1.10.0
 	github.com/watermill-once/once v0.0.0-00010101000000-000000000000
 	github.com/watermill-once/once/outbox/sqlv4 v0.0.0-00010101000000-000000000000
+	github.com/watermill-once/once/rabbit/amqpv3 v0.0.0-00010101000000-000000000000
 )
 
 require (
