@@ -126,7 +126,7 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 }
 
 func (c *consumer) subscriber(inFlight int) (message.Subscriber, error) {
-	config := exchanges(c.AMQP)
+	config := exchanges(c.AMQP, c.Quorum)
 	config.Marshaler = picky{}
 	return rabbit.NewSubscriber(config, rabbit.SubscriberConfig{
 		InFlight:      inFlight,

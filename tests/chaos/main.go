@@ -86,6 +86,7 @@ type options struct {
 	json     string
 	plant    string // parts that are broken on purpose, separated by commas
 	old      string // the binary of an earlier release
+	quorum   bool   // use quorum queues
 	program  string // the binary of the processes; "" means the binary of this process
 }
 
@@ -106,6 +107,7 @@ func newFlags() (*flag.FlagSet, *options, *string) {
 	flags.StringVar(&only, "only", "", "only these `kinds` of fault, separated by commas")
 	flags.StringVar(&o.json, "json", "", "write the result to this `file` too")
 	flags.StringVar(&o.old, "old", "", "this command as an earlier release built it, a `file`: for old-and-new")
+	flags.BoolVar(&o.quorum, "quorum", false, "use quorum queues, not classic queues")
 	flags.StringVar(&o.plant, "plant", "", "break `parts` on purpose, to see that it is found: "+strings.Join(plants, ","))
 	return flags, o, &only
 }
@@ -146,6 +148,9 @@ func parse(args []string) (options, error) {
 		if err := isChaos(o.old); err != nil { // another program would never send beats
 			refuse("-old: must be this command as an earlier release built it: %w", err)
 		}
+	}
+	if o.old != "" && o.quorum {
+		refuse("-quorum: must not be used with -old, because an earlier release uses classic queues")
 	}
 	if o.json != "" {
 		if err := cmdline.Writable(o.json); err != nil { // checked now, not after a run of eight hours

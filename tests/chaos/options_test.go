@@ -34,11 +34,11 @@ func TestOptions(t *testing.T) {
 }
 
 func TestEveryInvalidOptionIsNamed(t *testing.T) {
-	_, err := parse(strings.Fields("-messages 0 -bites 0 -old /nowhere/at/all -duration -1s -only nothing -plant nowhere more"))
+	_, err := parse(strings.Fields("-messages 0 -bites 0 -old /nowhere/at/all -duration -1s -quorum -only nothing -plant nowhere more"))
 	if !errors.Is(err, errUsage) {
 		t.Fatal(err)
 	}
-	for _, wrong := range []string{"-messages", "-bites", "-old", "-duration", `"nothing"`, `"nowhere"`, `"more"`} {
+	for _, wrong := range []string{"-messages", "-bites", "-old", "-duration", "-quorum", `"nothing"`, `"nowhere"`, `"more"`} {
 		if !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%s is not in: %v", wrong, err)
 		}

@@ -41,6 +41,7 @@ type life struct {
 	Pgx     bool   `json:"pgx"`  // the driver is pgx, not lib/pq
 	Lazy    bool   `json:"lazy"` // lazytx is used: events are sent with COMMIT, and BEGIN with the first statement
 	AMQP    string `json:"amqp"`
+	Quorum  bool   `json:"quorum"`  // queues are quorum queues
 	Journal string `json:"journal"` // writers only
 	Plant   string `json:"plant"`   // parts that are broken on purpose
 }
@@ -139,10 +140,13 @@ func (l life) open() (*sql.DB, error) {
 
 // exchanges returns a configuration with a fanout exchange for each topic and a queue
 // for its consumer. A full queue refuses messages, and never drops one.
-func exchanges(url string) wamqp.Config {
+func exchanges(url string, quorum bool) wamqp.Config {
 	config := wamqp.NewDurablePubSubConfig(url, wamqp.GenerateQueueNameTopicNameWithSuffix("effects"))
 	config.Marshaler = rabbit.Marshaler{}
 	config.Queue.Arguments = amqp.Table{"x-overflow": "reject-publish"}
+	if quorum {
+		config.Queue.Arguments[amqp.QueueTypeArg] = amqp.QueueTypeQuorum
+	}
 	config.Connection.Reconnect = &wamqp.ReconnectConfig{
 		BackoffInitialInterval: 20 * time.Millisecond, BackoffMaxInterval: 500 * time.Millisecond,
 	}
@@ -168,7 +172,7 @@ func (a *actor) forward(ctx context.Context, db *sql.DB) error {
 // newForwarder returns a forwarder. Its intervals are short, so that it notices faults
 // while they are active. It gives up only on messages that the broker can never accept.
 func (a *actor) newForwarder(db *sql.DB) (*forwarder.Forwarder, *rabbit.Publisher, error) {
-	publisher, err := rabbit.NewPublisher(exchanges(a.AMQP), rabbit.PublisherConfig{
+	publisher, err := rabbit.NewPublisher(exchanges(a.AMQP, a.Quorum), rabbit.PublisherConfig{
 		ConfirmTimeout: 5 * time.Second,
 		ReadyTimeout:   500 * time.Millisecond,
 		DialTimeout:    5 * time.Second,

@@ -24,7 +24,7 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	}
 	say("seed %d, %d kinds of fault", o.seed, len(o.faults))
 	started := r.began("the start of servers and processes")
-	w, err := newWorld(ctx)
+	w, err := newWorld(ctx, o.quorum)
 	defer func() { err = errors.Join(err, w.Close()) }()
 	if err != nil {
 		return r, err

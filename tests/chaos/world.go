@@ -11,9 +11,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/test/servers"
+	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -29,6 +32,7 @@ type world struct {
 	old      string // path of the binary of an earlier release, or ""
 	postgres *servers.Postgres
 	rabbit   *servers.Rabbit
+	quorum   bool  // queues are quorum queues
 	disk     *disk // contains the outbox and the table hoard; nil if this machine cannot mount a disk
 
 	db     *sql.DB // connects directly, without a proxy
@@ -46,8 +50,8 @@ type world struct {
 
 // newWorld starts the servers, and creates tables and queues. The caller calls Close on
 // the result, also after an error.
-func newWorld(ctx context.Context) (*world, error) {
-	w := &world{pg: make(map[string]*proxy), amqp: make(map[string]*proxy), outside: newOutside()}
+func newWorld(ctx context.Context, quorum bool) (*world, error) {
+	w := &world{quorum: quorum, pg: make(map[string]*proxy), amqp: make(map[string]*proxy), outside: newOutside()}
 	w.load = &load{world: w, most: mostWaiting}
 	var err error
 	if w.dir, err = os.MkdirTemp("", "once-chaos-"); err != nil {
@@ -126,26 +130,24 @@ func (w *world) prepareBroker(ctx context.Context) error {
 // declare declares the exchanges and queues, and makes the broker write them to disk.
 // Without this, RabbitMQ 3.10 can lose them if it is killed soon after their declaration.
 func (w *world) declare(ctx context.Context) error {
-	return errors.Join(w.channel(func(channel *amqp.Channel) error {
-		for _, topic := range append(slices.Clone(topics), remote) {
-			if err := channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil); err != nil {
-				return err
-			}
-			queues := []string{queueOf(topic)}
-			if topic == ledger {
-				queues = append(queues, recorderQueue)
-			}
-			for _, queue := range queues {
-				if _, err := channel.QueueDeclare(queue, true, false, false, false, exchanges("").Queue.Arguments); err != nil {
-					return err
-				}
-				if err := channel.QueueBind(queue, "", topic, false, nil); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	}), w.rabbit.WriteDefinitions(ctx))
+	config := exchanges(w.rabbit.URL("/"), w.quorum)
+	err := declareTopics(config, append(slices.Clone(topics), remote)...)
+	config.Queue.GenerateName = func(string) string { return recorderQueue }
+	return errors.Join(err, declareTopics(config, ledger), w.rabbit.WriteDefinitions(ctx))
+}
+
+// declareTopics uses a Subscriber, because the arguments of a queue depend on the version of the
+// broker.
+func declareTopics(config wamqp.Config, topics ...string) error {
+	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{Logger: watermill.NopLogger{}})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, topic := range topics {
+		errs = append(errs, sub.SubscribeInitialize(topic))
+	}
+	return errors.Join(append(errs, sub.Close())...)
 }
 
 // ctl runs rabbitmqctl. line contains the arguments, separated by spaces.
@@ -205,7 +207,7 @@ func (w *world) begin(plant string) error {
 			}
 			m := &member{
 				life: life{
-					Role: role, Plant: plant,
+					Role: role, Plant: plant, Quorum: w.quorum,
 					DSN: fmt.Sprintf("postgres://%s@%s/chaos?sslmode=disable&lock_timeout=2000", user, w.pg[role].address),
 				},
 				dir: w.dir, base: fmt.Sprintf("%s%d", role, n+1), driver: n, program: w.program, old: w.old,

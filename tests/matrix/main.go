@@ -1,5 +1,5 @@
 // Command matrix runs the tests of the promises with one version of PostgreSQL and one
-// of RabbitMQ, and then a short chaos run. It prints a row for the table of versions in
+// of RabbitMQ, and then a short chaos run with each kind of queue. It prints a row for the table of versions in
 // docs/contributing/proof.md. ONCE_TEST_PG and ONCE_TEST_RABBIT choose the versions.
 // `make test-matrix` sets them.
 package main
@@ -110,7 +110,10 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	}
 	r.slow = !o.short && !o.smoke
 	if !o.smoke {
-		if r.chaos, err = runChaos(ctx, root); err != nil {
+		if r.classic, err = runChaos(ctx, root); err != nil {
+			return err
+		}
+		if r.quorum, err = runChaos(ctx, root, "-quorum"); err != nil {
 			return err
 		}
 	}
@@ -126,17 +129,18 @@ type row struct {
 	date, postgres, rabbit string
 	slow                   bool // the slow tests ran too
 	tests                  tally
-	chaos                  string
+	classic, quorum        string // results of the chaos runs with these queues
 }
 
-const header = "| PostgreSQL | RabbitMQ | date | tests | passed | skipped | chaos run |\n|---|---|---|---|---|---|---|\n"
+const header = "| PostgreSQL | RabbitMQ | date | tests | passed | skipped | chaos run, classic queues | chaos run, quorum queues |\n|---|---|---|---|---|---|---|---|\n"
 
 func (r row) String() string {
 	tests := "without the slow ones"
 	if r.slow {
 		tests = "all"
 	}
-	return fmt.Sprintf("| %s | %s | %s | %s | %d | %d | %s |", r.postgres, r.rabbit, r.date, tests, r.tests.passed, r.tests.skipped, r.chaos)
+	return fmt.Sprintf("| %s | %s | %s | %s | %d | %d | %s | %s |",
+		r.postgres, r.rabbit, r.date, tests, r.tests.passed, r.tests.skipped, r.classic, r.quorum)
 }
 
 // record writes the row into the table in docs/contributing/proof.md, in place of an earlier row for

@@ -140,8 +140,9 @@ const kinds = "writer-kill,forwarder-kill,consumer-kill,cut-commit-writer,cut-co
 
 // runChaos runs chaos for about a minute, and returns the last line of its output, which
 // is the result.
-func runChaos(ctx context.Context, root string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "run", "./tests/chaos", "-messages", "3000", "-bites", "1", "-only", kinds)
+func runChaos(ctx context.Context, root string, more ...string) (string, error) {
+	args := append([]string{"run", "./tests/chaos", "-messages", "3000", "-bites", "1", "-only", kinds}, more...)
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Stderr = root, os.Stderr
 	output, err := cmd.Output()
 	text := strings.TrimSpace(string(output))

@@ -23,15 +23,15 @@ func TestRecordReplacesTheRowOfItsVersions(t *testing.T) {
 	for _, r := range []row{
 		{date: "2026-01-01", postgres: "18.5", rabbit: "4.3.5", tests: tally{passed: 7}},
 		{date: "2026-01-02", postgres: "15.20", rabbit: "3.10.8"},
-		{date: "2026-01-03", postgres: "18.6", rabbit: "4.3.6", slow: true, tests: tally{passed: 9, skipped: 1}, chaos: "lost=0"},
+		{date: "2026-01-03", postgres: "18.6", rabbit: "4.3.6", slow: true, tests: tally{passed: 9, skipped: 1}, classic: "lost=0", quorum: "doubled=0"},
 	} {
 		if err := r.record(root); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want := "before" + begin + "\n\n" + header +
-		"| 15.20 | 3.10.8 | 2026-01-02 | without the slow ones | 0 | 0 |  |\n" +
-		"| 18.6 | 4.3.6 | 2026-01-03 | all | 9 | 1 | lost=0 |\n\n" + end + "after"
+		"| 15.20 | 3.10.8 | 2026-01-02 | without the slow ones | 0 | 0 |  |  |\n" +
+		"| 18.6 | 4.3.6 | 2026-01-03 | all | 9 | 1 | lost=0 | doubled=0 |\n\n" + end + "after"
 	if got, err := os.ReadFile(proof); err != nil || string(got) != want {
 		t.Errorf("docs/contributing/proof.md is %q (%v), want %q", got, err, want)
 	}
