@@ -20,10 +20,10 @@ require (
 	github.com/rabbitmq/amqp091-go v1.10.0
 	github.com/watermill-once/once v0.0.0-00010101000000-000000000000
 	github.com/watermill-once/once/rabbit/amqpv3 v0.0.0-00010101000000-000000000000
-	go.opentelemetry.io/otel v1.44.0
-	go.opentelemetry.io/otel/sdk v1.44.0
-	go.opentelemetry.io/otel/sdk/metric v1.44.0
-	go.opentelemetry.io/otel/trace v1.44.0
+	go.opentelemetry.io/otel v1.40.0
+	go.opentelemetry.io/otel/sdk v1.40.0
+	go.opentelemetry.io/otel/sdk/metric v1.40.0
+	go.opentelemetry.io/otel/trace v1.40.0
 	gorm.io/driver/postgres v1.6.0
 	gorm.io/gorm v1.31.1
 	modernc.org/sqlite v1.60.1
@@ -58,7 +58,7 @@ require (
 	github.com/stretchr/testify v1.11.1 // indirect
 	github.com/watermill-once/once/outbox/pgxoutbox v0.0.0-00010101000000-000000000000
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
-	go.opentelemetry.io/otel/metric v1.44.0 // indirect
+	go.opentelemetry.io/otel/metric v1.40.0 // indirect
 	go.uber.org/goleak v1.3.0 // indirect
 	golang.org/x/crypto v0.31.0 // indirect
 	golang.org/x/sync v0.23.0 // indirect

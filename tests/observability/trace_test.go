@@ -44,7 +44,7 @@ func traceparent(span trace.SpanContext) string {
 func attributes(span tracetest.SpanStub) map[string]string {
 	all := map[string]string{}
 	for _, a := range span.Attributes {
-		all[string(a.Key)] = a.Value.String()
+		all[string(a.Key)] = a.Value.Emit()
 	}
 	return all
 }
