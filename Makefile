@@ -150,6 +150,7 @@ screenshots: ## draw the pictures of the console for the docs, in Chromium
 check: ## check format, vet, lint, modules
 	$(LINT) fmt --diff
 	scripts/check-modules.sh $(MODULES)
+	scripts/check-lowest.sh
 	$(GO) vet ./... ./cmd/once/... ./examples/... ./examples/recipes/... ./outbox/pgxoutbox/... ./outbox/sqlv4/... ./rabbit/amqpv3/... ./tests/... ./tests/stock/...
 	$(GO) vet -tags failpoints ./internal/failpoint
 	$(LINT) run ./...
