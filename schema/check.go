@@ -29,6 +29,23 @@ var (
 	ErrLayout = errors.New("the table has another layout")
 )
 
+// LayoutError wraps [ErrLayout]. It says which table has which layout.
+type LayoutError struct {
+	// Field is the field of Config that the table contradicts: "Inbox" or "Sent".
+	Field string
+
+	// Has is the layout of the table.
+	Has Layout
+
+	text string
+}
+
+// Error returns [ErrLayout]'s text, the name of the table, and the remedy.
+func (e *LayoutError) Error() string { return ErrLayout.Error() + ": " + e.text }
+
+// Unwrap returns [ErrLayout].
+func (e *LayoutError) Unwrap() error { return ErrLayout }
+
 // validateWith also returns an error if db is nil.
 func (c Config) validateWith(db querier) error {
 	if pool, ok := db.(*sql.DB); db == nil || ok && pool == nil {

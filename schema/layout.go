@@ -57,11 +57,14 @@ func (c Config) checkLayouts(ctx context.Context, db querier) error {
 	return nil
 }
 
-func (c Config) layoutError(t laidOut, layout Layout) error {
-	if layout == ByDay {
-		return fmt.Errorf("%w: %s has partitions by day: set Config.%s to schema.ByDay", ErrLayout, c.Table(t.table), t.field)
+func (c Config) layoutError(t laidOut, has Layout) error {
+	e := &LayoutError{Field: t.field, Has: has}
+	if has == ByDay {
+		e.text = fmt.Sprintf("%s has partitions by day: set Config.%s to schema.ByDay", c.Table(t.table), t.field)
+	} else {
+		e.text = c.Table(t.table) + " has no partitions by day: run schema.Up, or apply the end of schema.SQL"
 	}
-	return fmt.Errorf("%w: %s has no partitions by day: run schema.Up, or apply the end of schema.SQL", ErrLayout, c.Table(t.table))
+	return e
 }
 
 // layOut does not change tables that are newer than this code.
@@ -76,8 +79,10 @@ func (c Config) layOut(ctx context.Context, conn *sql.Conn, newer bool) error {
 		case layout == ByDay:
 			return c.layoutError(t, layout)
 		case newer:
-			return fmt.Errorf("%w: %s has no partitions by day, and is newer than this code: run schema.Up of the newer code",
-				ErrLayout, c.Table(t.table))
+			return &LayoutError{
+				t.field, layout,
+				c.Table(t.table) + " has no partitions by day, and is newer than this code: run schema.Up of the newer code",
+			}
 		}
 		if _, err := conn.ExecContext(ctx, c.expand(t.convert)); err != nil {
 			return fmt.Errorf("lay out %s by day: %w", c.Table(t.table), err)

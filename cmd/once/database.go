@@ -129,6 +129,9 @@ func (d *database) findRights(ctx context.Context) error {
 }
 
 func remedy(err error) string {
+	if layout, ok := errors.AsType[*schema.LayoutError](err); ok {
+		return layoutRemedy(*layout)
+	}
 	switch {
 	case errors.Is(err, schema.ErrMissing):
 		return " (run: once migrate up; or check --schema and --prefix)"
@@ -138,14 +141,18 @@ func remedy(err error) string {
 		return " (run: once migrate up)"
 	case errors.Is(err, schema.ErrNewer):
 		return " (install a newer release of once)"
-	case errors.Is(err, schema.ErrLayout) && strings.Contains(err.Error(), "outbox_sent"):
-		return " (run: once migrate up --sent by_day)"
-	case errors.Is(err, schema.ErrLayout) && strings.Contains(err.Error(), "ByDay"):
-		return " (add --inbox by_day, or set ONCE_INBOX=by_day)"
-	case errors.Is(err, schema.ErrLayout):
-		return " (leave out --inbox and ONCE_INBOX, or convert the inbox with once migrate up --inbox by_day)"
 	}
 	return ""
+}
+
+func layoutRemedy(e schema.LayoutError) string {
+	switch {
+	case e.Field == "Sent": // --sent accepts no other layout
+		return " (run: once migrate up --sent by_day)"
+	case e.Has == schema.ByDay:
+		return " (add --inbox by_day, or set ONCE_INBOX=by_day)"
+	}
+	return " (leave out --inbox and ONCE_INBOX, or convert the inbox with once migrate up --inbox by_day)"
 }
 
 var userinfo = regexp.MustCompile(`//[^\s"/]*:[^\s"]*@`)
